@@ -101,12 +101,16 @@ class BasicPublish:
         self.queues = 0  # in that route
         self.prompt = NEVER  # of that route
 
-    def resolve(self, broker: Broker, session: Session) -> None:
-        """Find the route anew. NotFound, AccessRefused as `Exchanges.route`."""
+    def resolve(self, broker: Broker, session: Session, known: tuple[Destination, ...] | None) -> None:
+        """Find the route anew. `known`: the route of this publish, found in turns.
+
+        NotFound, AccessRefused, RouteTakesLong as `Exchanges.route`."""
         self.needs_content = broker.router.needs_content(session.vhost, self.exchange)
         if self.needs_content:
-            broker.exchanges.route(session, self.exchange, self.routing_key, NO_CONTENT)  # for its refusals
+            broker.exchanges.check_publish(session, self.exchange, self.routing_key)
             self.destinations = ()
+        elif known is not None:
+            self.destinations = known
         else:
             self.destinations = broker.exchanges.route(session, self.exchange, self.routing_key, None)
         self.route_checked = self.mandatory and not self.returned and broker.keeper.reads_back
@@ -119,7 +123,7 @@ class BasicPublish:
             self.route = self.destinations[0].route
             self.queues = len(self.route.queues)
             self.prompt = prompt(self.destinations[0])
-        self.version = broker.router.version
+        self.version = broker.router.version if known is None else -1  # what was found in turns serves once
 
 
 class PublishProperties:

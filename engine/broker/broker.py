@@ -295,9 +295,7 @@ class Broker:
 
     def _placement_changed(self, event: PlacementEvent) -> None:
         self.router.queues_changed()
-        if isinstance(event, QueueMoveEnded):  # its bindings are others now
-            for bound in self.topology.bindings_to(event.vhost, "queue", event.queue):
-                self.router.bindings_changed(bound.vhost, bound.source)
+        if isinstance(event, QueueMoveEnded):
             self.consumers.moved(event.vhost, event.queue)
         elif isinstance(event, QueueMoveBegan):
             began = (event.vhost, event.queue) in self.topology.placement.moving  # else the move was given up
@@ -318,7 +316,6 @@ class Broker:
             self._placement_changed(event)
             return
         if isinstance(event, Bound | Unbound):
-            self.router.bindings_changed(event.vhost, event.source)
             if (event.vhost, event.source) not in self.topology.exchanges:  # auto-deleted, and perhaps others with it
                 self.router.exchanges_changed()
         else:

@@ -51,6 +51,7 @@ from rewindmq.engine.routing.death_headers import Buried, bury
 from rewindmq.engine.routing.delayed_exchanges import due
 from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.letters import RETRY_FIRST_MS, Letter, Source
+from rewindmq.engine.routing.portions import RouteTakesLong, at_once, in_turns
 from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DEATHS, dead_lettered
@@ -281,10 +282,12 @@ class Forwarder:
 
     def _make_sure(self, source: Source) -> None:
         """Let a source wait until this node has read to the end of the log, or folds the targets' partitions, or until
-        a target has moved.
+        a target has moved, or the first letter's route is found.
 
         Otherwise the first letter has no route, as far as the node has read."""
         source.unsure = True
+        letter = source.letters[0]
+        search = letter.search
 
         async def look() -> None:
             paused, source.paused = source.paused, ()
@@ -293,7 +296,12 @@ class Forwarder:
                 await self._homes.free(*held)
             for partition in paused:
                 await partition.enter()
-            if not paused and held is None:
+            if search is not None:
+                found = await in_turns(
+                    search, self._router.share, lambda: bool(source.letters) and source.letters[0] is letter
+                )
+                letter.search, letter.found = None, found
+            elif not paused and held is None:
                 await self._certainty.wait()
             source.unsure = False
             self._schedule(source)
@@ -352,7 +360,15 @@ class Forwarder:
         if routing_key is not None:  # it replaces all keys, also where the letter dies once more
             routing_keys, properties = (routing_key,), without_blind_copies(properties)
         published_to = message.route.exchange if letter.reason == DELAYED else None
-        destinations = self._router.route_by_keys(vhost, exchange, routing_keys, content, published_to)
+        destinations, letter.found = letter.found, None
+        if destinations is None:
+            try:
+                destinations = at_once(
+                    self._router.search_by_keys(vhost, exchange, routing_keys, content, published_to)
+                )
+            except RouteTakesLong as long:
+                letter.search = long.search
+                return UNSURE
         source.held = self._held(vhost, exchange, routing_keys, destinations)
         if source.held is not None:
             return HELD

@@ -3,6 +3,8 @@
 from collections import deque
 from typing import Final
 
+from rewindmq.engine.routing.portions import Search
+from rewindmq.engine.routing.router import Destination
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Carried, Queue
 from rewindmq.schemas.events import Published
@@ -47,6 +49,8 @@ class Letter:
         self.refused = False  # by one of those asked
         self.waits_for_room = False  # on the disk
         self.goes_back = False  # a moved message that nobody took: the next try is its own queue
+        self.search: Search[tuple[Destination, ...]] | None = None  # of its route, if that takes long
+        self.found: tuple[Destination, ...] | None = None  # by that search, for the next try
 
     def give_up(self) -> None:
         """Tell the partitions that their answers are not needed."""

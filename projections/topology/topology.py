@@ -133,6 +133,7 @@ class Topology:
     machine_version: int  # the broker's, or the lowest one of the live nodes; it only rises
     ahead_ms: int  # the queues' clock is so far ahead of the time in the log (ClockSet)
     clock_stepped: ClockStepped | None  # the last one since the clock was set
+    on_binding: Callable[[Bound, bool], None] | None  # told each binding that comes (True) or goes; it is no state
 
     def __init__(self) -> None:
         self.next_offset = 0
@@ -159,6 +160,7 @@ class Topology:
         self.machine_version = 1
         self.ahead_ms = 0
         self.clock_stepped = None
+        self.on_binding = None
         self._bindings: dict[Bound, None] = {}  # all of them; this dict and the next two are in the order of binding
         self._by_source: dict[tuple[str, str], dict[Bound, None]] = {}
         self._by_destination: dict[Destination, dict[Bound, None]] = {}
@@ -285,11 +287,13 @@ class Topology:
 
     def on_bound(self, offset: int, event: Bound) -> None:
         """Add a binding, unless its source is gone."""
-        if (event.vhost, event.source) in self.exchanges:
+        if (event.vhost, event.source) in self.exchanges and event not in self._bindings:
             self._bindings[event] = None
             self._by_source.setdefault((event.vhost, event.source), {})[event] = None
             destination = (event.vhost, event.destination_type, event.destination)
             self._by_destination.setdefault(destination, {})[event] = None
+            if self.on_binding is not None:
+                self.on_binding(event, True)
 
     def on_unbound(self, offset: int, event: Unbound) -> None:
         """Remove a binding. An auto-delete exchange goes with the last binding from it."""
@@ -505,6 +509,8 @@ class Topology:
         del of_destination[bound]
         if not of_destination:
             del self._by_destination[destination]
+        if self.on_binding is not None:
+            self.on_binding(bound, False)
         return True
 
     def _delete_exchange(self, vhost: str, name: str) -> list[tuple[str, str]]:

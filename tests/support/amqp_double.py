@@ -234,14 +234,17 @@ class DoubleExchanges:
     def needs_content(self, vhost: str, exchange: str) -> bool:
         return self.types.get(exchange) == "headers"
 
+    def check_publish(self, session: Any, exchange: str, key: str) -> None:
+        if exchange not in self.types:
+            raise NotFound(f"no exchange '{exchange}' in vhost '/'")
+
     def route(self, session: Any, exchange: str, key: str, content: Content | None) -> tuple[Any, ...]:
         return self.route_by_keys(session, exchange, (key,), content)
 
     def route_by_keys(
         self, session: Any, exchange: str, keys: tuple[str, ...], content: Content | None
     ) -> tuple[Any, ...]:
-        if exchange not in self.types:
-            raise NotFound(f"no exchange '{exchange}' in vhost '/'")
+        self.check_publish(session, exchange, keys[0])
         self.broker.calls.append(("route", exchange, keys[0], None if content is None else content.headers))
         if exchange == "":
             names = [key for key in keys if key in self.broker.queues]
@@ -269,12 +272,12 @@ class DoubleExchanges:
     async def bind(self, session: Any, source: str, kind: str, destination: str, key: str, arguments: Any) -> None:
         self.broker.calls.append(("bind", source, kind, destination, key, arguments))
         self.bindings.append((source, key, destination))
-        self.broker.router.bindings_changed("/", source)
+        self.broker.router.invalidate()
 
     async def unbind(self, session: Any, source: str, kind: str, destination: str, key: str, arguments: Any) -> None:
         self.broker.calls.append(("unbind", source, kind, destination, key, arguments))
         self.bindings.remove((source, key, destination))
-        self.broker.router.bindings_changed("/", source)
+        self.broker.router.invalidate()
 
 
 class DoubleConsumers:

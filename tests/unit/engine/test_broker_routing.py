@@ -11,7 +11,7 @@ from pamqp import commands
 
 from rewindmq.engine.routing import router as routing
 from rewindmq.engine.routing.content import Content
-from rewindmq.engine.routing.exchange_types import TopicTrie, headers_match
+from rewindmq.engine.routing.exchange_types import HeaderPattern, KnownHeaders, topic_matches
 from rewindmq.engine.routing.router import Router
 from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.queue import Queue
@@ -24,12 +24,6 @@ from tests.support.broker_harness import Client, Harness, args
 from tests.support.partition_double import PartitionDouble
 
 # -- topic ------------------------------------------------------------------------------------------------------------
-
-
-def matches(pattern: str, key: str) -> bool:
-    trie = TopicTrie()
-    trie.add(0, Bound("/", "amq.topic", "queue", "q", pattern))
-    return bool(trie.match(key))
 
 
 def as_regex(pattern: str) -> re.Pattern[str]:
@@ -48,20 +42,20 @@ def test_topic_patterns_match_as_the_regular_expression(length: int) -> None:
         expression = as_regex(".".join(pattern))
         for key in keys:
             expected = expression.fullmatch("." + key if key else "") is not None
-            assert matches(".".join(pattern), key) == expected, (pattern, key)
+            assert topic_matches(".".join(pattern), key) == expected, (pattern, key)
 
 
 def test_topic_words_of_the_key_are_not_patterns() -> None:
-    assert not matches("a", "*")
-    assert not matches("a.b", "#")
-    assert matches("*", "#")
-    assert matches("#", "")
-    assert not matches("*", "")
-    assert matches("", "")
+    assert not topic_matches("a", "*")
+    assert not topic_matches("a.b", "#")
+    assert topic_matches("*", "#")
+    assert topic_matches("#", "")
+    assert not topic_matches("*", "")
+    assert topic_matches("", "")
 
 
 def test_a_pattern_of_many_hashes_costs_little() -> None:
-    assert not matches(".".join(["#", "a"] * 20 + ["b"]), ".".join(["a"] * 60))
+    assert not topic_matches(".".join(["#", "a"] * 20 + ["b"]), ".".join(["a"] * 60))
 
 
 # -- headers ----------------------------------------------------------------------------------------------------------
@@ -86,6 +80,12 @@ HEADERS_CASES: list[tuple[tuple[Argument, ...], dict[str, object], bool]] = [
     ((Argument("when", "timestamp", int(MOMENT.timestamp())),), {"when": MOMENT}, True),
     ((Argument("t", "table", '{"k":1}'),), {"t": {"k": 1}}, True),
 ]
+
+
+def headers_match(arguments: tuple[Argument, ...], headers: dict[str, object]) -> bool:
+    known = KnownHeaders()
+    pattern = HeaderPattern(arguments, known)
+    return pattern.matches(known.among(headers), headers)
 
 
 @pytest.mark.parametrize(("arguments", "headers", "expected"), HEADERS_CASES)
