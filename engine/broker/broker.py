@@ -140,7 +140,14 @@ class Broker:
         self.access = Access(topology, self.tokens, LoginBrake(self._login_braked))
         self.access_log = AccessLog(metadata, keeper, clock, lambda: self.turns.end(), self.counters, config.read_only)
         self.sessions = OpenSessions(
-            topology, self.access, keeper, self.certainty, clock, self.counters, self._session_ended
+            topology,
+            self.access,
+            keeper,
+            self.certainty,
+            clock,
+            self.counters,
+            self._session_ended,
+            lambda: self.turns.written(),
         )
         self.callers = Callers(self.sessions, self.access_log, keeper, lambda: self.turns.end(), config.read_only)
         self.firehose = Firehose(config, self.router, self.sessions.by_id, keeper, self.counters)
@@ -238,6 +245,7 @@ class Broker:
         """Stop cleanly: everything is durable, RocksDB is written, each partition ends with a Checkpointed event."""
         self.events.stop()
         self.tokens.stop()
+        self.sessions.departures.stop()
         for session in list(self.sessions.by_id.values()):
             self.sessions.close(session)
         self.homes.changed()  # clients that wait for a name are gone

@@ -509,7 +509,7 @@ class Node:
 
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
         if partition.owned:
-            self.metadata.unbind_queue(BROKER, queue)
+            self._begin(self.metadata.unbind_queue(BROKER, queue))
 
     def checkpoint_asked(self, partition: ReadBackPartition) -> None:
         """Take a snapshot at this offset: the log asked every node for its digest here."""

@@ -55,27 +55,34 @@ class ExchangeType:
     description: ClassVar[str] = ""
     picks_one: ClassVar[bool] = False  # the match is among the bindings whose queues exist, so it depends on queues
 
-    def __init__(self, exchange: ExchangeDeclared, bindings: Iterable[Bound]) -> None:
+    def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
         self.exchange = exchange
         self.delays = exchange.type == DELAYED_EXCHANGE
         self.bindings: dict[Bound, int] = {}  # in the order of binding, with their places in it
-        self.followers: dict[Bound, None] = {}  # of these, those that lead to exchanges
+        self.missing = list(reversed(bindings))  # those that are still to be added
         self._places = 0
-        for bound in bindings:
+
+    def fill(self) -> Search[None]:
+        """Add the bindings that are missing. Several searches may do so by turns."""
+        spent = 0
+        while self.missing:
+            bound = self.missing.pop()
             self.add(bound)
+            spent += 8 + len(bound.routing_key) + 8 * len(bound.arguments)
+            if spent >= PORTION:
+                yield spent
+                spent = 0
+        yield spent
 
     def add(self, bound: Bound) -> None:
         """Add a binding behind the others."""
         self._places += 1
         self.bindings[bound] = self._places
-        if bound.destination_type == "exchange":
-            self.followers[bound] = None
         self.index(self._places, bound)
 
     def remove(self, bound: Bound) -> None:
         """Remove a binding."""
         place = self.bindings.pop(bound, None)
-        self.followers.pop(bound, None)
         if place is not None:
             self.unindex(place, bound)
 
@@ -111,9 +118,9 @@ class ExchangeType:
 class Direct(ExchangeType):
     description: ClassVar[str] = "AMQP direct exchange, as per the AMQP specification"
 
-    def __init__(self, exchange: ExchangeDeclared, bindings: Iterable[Bound]) -> None:
-        self.by_key: dict[str, dict[int, Bound]] = {}
+    def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
         super().__init__(exchange, bindings)
+        self.by_key: dict[str, dict[int, Bound]] = {}
 
     def index(self, place: int, bound: Bound) -> None:
         self.by_key.setdefault(bound.routing_key, {})[place] = bound
@@ -138,9 +145,9 @@ class Fanout(ExchangeType):
 class Topic(ExchangeType):
     description: ClassVar[str] = "AMQP topic exchange, as per the AMQP specification"
 
-    def __init__(self, exchange: ExchangeDeclared, bindings: Iterable[Bound]) -> None:
-        self.trie = TopicTrie()
+    def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
         super().__init__(exchange, bindings)
+        self.trie = TopicTrie()
 
     def index(self, place: int, bound: Bound) -> None:
         self.trie.add(place, bound)
@@ -158,10 +165,10 @@ class Topic(ExchangeType):
 class Headers(ExchangeType):
     description: ClassVar[str] = "AMQP headers exchange, as per the AMQP specification"
 
-    def __init__(self, exchange: ExchangeDeclared, bindings: Iterable[Bound]) -> None:
+    def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
+        super().__init__(exchange, bindings)
         self.patterns: dict[int, tuple[Bound, HeaderPattern]] = {}
         self.known = KnownHeaders()
-        super().__init__(exchange, bindings)
 
     def index(self, place: int, bound: Bound) -> None:
         self.patterns[place] = bound, HeaderPattern(bound.arguments, self.known)
@@ -206,12 +213,14 @@ class ConsistentHash(ExchangeType):
     description: ClassVar[str] = "Consistent Hashing Exchange"
     picks_one: ClassVar[bool] = True
 
-    def __init__(self, exchange: ExchangeDeclared, bindings: Iterable[Bound]) -> None:
+    def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
         super().__init__(exchange, bindings)
-        self.ring = Ring(self.bindings)
+        self.ring: Ring | None = None
         self.hash_on = hash_on(exchange)
 
     def match(self, routing_keys: tuple[str, ...], content: Content) -> Sequence[Bound]:
+        if self.ring is None:
+            self.ring = Ring(self.bindings)
         picked = self.ring.pick(hashed(self._to_hash(routing_keys[0], content))) if self.bindings else None
         return () if picked is None else (picked,)
 
@@ -254,9 +263,9 @@ class ModulusHash(ExchangeType):
     description: ClassVar[str] = "Modulus Hashing Exchange"
     picks_one: ClassVar[bool] = True
 
-    def __init__(self, exchange: ExchangeDeclared, bindings: Iterable[Bound]) -> None:
+    def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
         super().__init__(exchange, bindings)
-        self.choice = list(self.bindings)
+        self.choice = bindings
 
     def match(self, routing_keys: tuple[str, ...], content: Content) -> Sequence[Bound]:
         return (self.choice[hashed(routing_keys[0]) % len(self.choice)],) if self.choice else ()
@@ -308,7 +317,7 @@ class FederationUpstream(Fanout):
 
     description: ClassVar[str] = "Federation upstream helper exchange"
 
-    def __init__(self, exchange: ExchangeDeclared, bindings: Iterable[Bound]) -> None:
+    def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
         super().__init__(exchange, bindings)
         hops = argument_of(exchange.arguments, "x-max-hops")
         self.max_hops = hops.value if hops is not None and isinstance(hops.value, int) else 0
@@ -363,7 +372,7 @@ def matching_type(exchange: ExchangeDeclared) -> type[ExchangeType]:
     return ExchangeType if name is None else EXCHANGE_TYPES.get(name, ExchangeType)
 
 
-def matcher(exchange: ExchangeDeclared, bindings: Iterable[Bound], is_live: Callable[[Bound], bool]) -> ExchangeType:
+def matcher(exchange: ExchangeDeclared, bindings: Sequence[Bound], is_live: Callable[[Bound], bool]) -> ExchangeType:
     """An exchange with its bindings. `is_live`: whether a binding leads to a queue that exists."""
     kind = matching_type(exchange)
     return kind(exchange, [bound for bound in bindings if is_live(bound)] if kind.picks_one else bindings)

@@ -103,7 +103,7 @@ class Router:
         matcher = self._matchers.get(source)
         if matcher is None:
             return
-        if matcher.picks_one or self.topology.exchanges.get(source) is not matcher.exchange:
+        if matcher.picks_one or matcher.missing or self.topology.exchanges.get(source) is not matcher.exchange:
             del self._matchers[source]
         elif is_there:
             matcher.add(bound)
@@ -196,6 +196,8 @@ class Router:
             if matcher is None:
                 continue
             seen[name] = None
+            if matcher.missing:
+                yield from matcher.fill()
             if matcher.delays and content.delay_ms is not None:
                 queues[queue_of(name)] = Way(content.delay_ms, deduplication)
                 continue
@@ -259,8 +261,7 @@ class Router:
         return None
 
     def _followers(self, vhost: str, exchange: str) -> list[str]:
-        matcher = self._matcher(vhost, exchange)
-        names = [] if matcher is None else [bound.destination for bound in matcher.followers]
+        names = self.topology.followers(vhost, exchange)
         alternate = self.alternate(vhost, exchange)
         return names if alternate is None else [*names, alternate]
 

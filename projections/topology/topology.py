@@ -164,6 +164,7 @@ class Topology:
         self._bindings: dict[Bound, None] = {}  # all of them; this dict and the next two are in the order of binding
         self._by_source: dict[tuple[str, str], dict[Bound, None]] = {}
         self._by_destination: dict[Destination, dict[Bound, None]] = {}
+        self._to_exchanges: dict[tuple[str, str], dict[Bound, None]] = {}  # of `_by_source`, those to exchanges
         self._rules: dict[str, dict[str, PolicyRule]] = {}  # vhost -> policy name -> rule
         self._operator_rules: dict[str, dict[str, PolicyRule]] = {}
         self._create_vhost(VhostCreated(DEFAULT_VHOST, "Default virtual host"))
@@ -189,6 +190,10 @@ class Topology:
     def bindings_from(self, vhost: str, source: str) -> tuple[Bound, ...]:
         """The bindings of an exchange, in the order of binding."""
         return tuple(self._by_source.get((vhost, source), ()))
+
+    def followers(self, vhost: str, source: str) -> list[str]:
+        """The exchanges that are bound to an exchange, in the order of binding."""
+        return [bound.destination for bound in self._to_exchanges.get((vhost, source), ())]
 
     def bindings_to(self, vhost: str, destination_type: str, destination: str) -> tuple[Bound, ...]:
         """The bindings to a queue or an exchange, in the order of binding."""
@@ -292,6 +297,8 @@ class Topology:
             self._by_source.setdefault((event.vhost, event.source), {})[event] = None
             destination = (event.vhost, event.destination_type, event.destination)
             self._by_destination.setdefault(destination, {})[event] = None
+            if event.destination_type == "exchange":
+                self._to_exchanges.setdefault((event.vhost, event.source), {})[event] = None
             if self.on_binding is not None:
                 self.on_binding(event, True)
 
@@ -482,6 +489,7 @@ class Topology:
             del self._bindings[bound]
         _drop(self._by_source, vhost)
         _drop(self._by_destination, vhost)
+        _drop(self._to_exchanges, vhost)
 
     def _place(self, timestamp_ms: int, event: PlacementEvent) -> None:
         """Note an event of placement. The bindings of a queue that has moved name its new incarnation."""
@@ -509,6 +517,8 @@ class Topology:
         del of_destination[bound]
         if not of_destination:
             del self._by_destination[destination]
+        if bound.destination_type == "exchange":
+            del self._to_exchanges[source][bound]
         if self.on_binding is not None:
             self.on_binding(bound, False)
         return True
