@@ -115,7 +115,8 @@ class Channel:
         self.gathered = BytesIO()  # the body so far
         self.gathered_bytes = 0
         self.waiting_bytes = 0  # of publishes that came whole, and wait
-        self.found: tuple[Destination, ...] | None = None  # the route of the postponed publish, if it took long
+        # The routes of the postponed publish that took long: by its routing key alone (True), and by all of it.
+        self.found: dict[bool, tuple[Destination, ...]] = {}
         self.end: asyncio.Future[None] | None = None  # of the channel, while a publish waits for room
         self.confirming = False
         self.tally = Tally()
@@ -259,20 +260,20 @@ class Channel:
             except PublishPostponed as again:  # there is something else to wait for; or its key was erased just now
                 postponed = again
                 continue
-            self.found = None
+            self.found.clear()
             return
 
-    async def find_in_turns(self, search: Search[tuple[Destination, ...]]) -> None:
-        """Find the route of the postponed publish in slices, unless the channel is closed meanwhile."""
-        self.found = await in_turns(search, self.router.share, lambda: not self.closing)
+    async def find_in_turns(self, search: Search[tuple[Destination, ...]], by_key: bool) -> None:
+        """Find a route of the postponed publish in slices, unless the channel is closed meanwhile."""
+        self.found[by_key] = await in_turns(search, self.router.share, lambda: not self.closing) or ()
 
     def resolve(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
         """Find the publish's route anew. Raises as `BasicPublish.resolve`. PublishPostponed: another node may know
         more, or the route takes long."""
         try:
-            publish.resolve(self.broker, self.session, self.found)
+            publish.resolve(self.broker, self.session, self.found.get(True))
         except RouteTakesLong as long:
-            raise PublishPostponed(partial(self.find_in_turns, long.search), publish, raw, body) from None
+            raise PublishPostponed(partial(self.find_in_turns, long.search, True), publish, raw, body) from None
         except REFUSALS:
             self.require_certainty(publish, raw, body)
             raise
@@ -319,12 +320,13 @@ class Channel:
         """The partitions and queues that a message goes to. PublishPostponed: the route takes long."""
         if not (publish.needs_content or properties.parsed.sender_selected):
             return publish.destinations
-        if self.found is not None:
-            return self.found
+        if False in self.found:
+            return self.found[False]
         try:
             return route_by_content(publish, properties.parsed, self.broker, self.session)
         except RouteTakesLong as long:
-            raise PublishPostponed(partial(self.find_in_turns, long.search), publish, properties.raw, body) from None
+            wait = partial(self.find_in_turns, long.search, False)
+            raise PublishPostponed(wait, publish, properties.raw, body) from None
 
     def unroutable(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
         """Return a message that goes to no queue, or drop it."""
