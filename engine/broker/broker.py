@@ -140,14 +140,7 @@ class Broker:
         self.access = Access(topology, self.tokens, LoginBrake(self._login_braked))
         self.access_log = AccessLog(metadata, keeper, clock, lambda: self.turns.end(), self.counters, config.read_only)
         self.sessions = OpenSessions(
-            topology,
-            self.access,
-            keeper,
-            self.certainty,
-            clock,
-            self.counters,
-            self._session_ended,
-            lambda: self.turns.written(),
+            topology, self.access, keeper, self.certainty, clock, self.counters, self._session_ended, self._written
         )
         self.callers = Callers(self.sessions, self.access_log, keeper, lambda: self.turns.end(), config.read_only)
         self.firehose = Firehose(config, self.router, self.sessions.by_id, keeper, self.counters)
@@ -213,6 +206,9 @@ class Broker:
     def _session_ended(self, session: Session) -> None:
         self.access_log.ended(session)
         self.homes.left(session.session_id)  # it may wait for a name
+
+    async def _written(self) -> None:
+        await self.turns.written()
 
     def _login_braked(self) -> None:
         self.counters[LOGINS_BRAKED] += 1

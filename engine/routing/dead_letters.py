@@ -46,7 +46,7 @@ from typing import Final
 
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.routing.content import readable
+from rewindmq.engine.routing.content import Content, readable
 from rewindmq.engine.routing.death_headers import Buried, bury
 from rewindmq.engine.routing.delayed_exchanges import due
 from rewindmq.engine.routing.homes import Homes
@@ -360,15 +360,9 @@ class Forwarder:
         if routing_key is not None:  # it replaces all keys, also where the letter dies once more
             routing_keys, properties = (routing_key,), without_blind_copies(properties)
         published_to = message.route.exchange if letter.reason == DELAYED else None
-        destinations, letter.found = letter.found, None
+        destinations = self._route(letter, vhost, exchange, routing_keys, content, published_to)
         if destinations is None:
-            try:
-                destinations = at_once(
-                    self._router.search_by_keys(vhost, exchange, routing_keys, content, published_to)
-                )
-            except RouteTakesLong as long:
-                letter.search = long.search
-                return UNSURE
+            return UNSURE
         source.held = self._held(vhost, exchange, routing_keys, destinations)
         if source.held is not None:
             return HELD
@@ -415,6 +409,25 @@ class Forwarder:
                 else:
                     letter.sent.append((narrowed.partition, position))
         return TAKEN
+
+    def _route(
+        self,
+        letter: Letter,
+        vhost: str,
+        exchange: str,
+        routing_keys: tuple[str, ...],
+        content: Content | None,
+        published_to: str | None,
+    ) -> tuple[Destination, ...] | None:
+        """The letter's route. None if it takes long: the letter has the search, and the route when it is tried again."""
+        found, letter.found = letter.found, None
+        if found is not None:
+            return found
+        try:
+            return at_once(self._router.search_by_keys(vhost, exchange, routing_keys, content, published_to))
+        except RouteTakesLong as long:
+            letter.search = long.search
+            return None
 
     def _held(
         self, vhost: str, exchange: str, routing_keys: tuple[str, ...], destinations: tuple[Destination, ...]

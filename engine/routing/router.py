@@ -71,7 +71,7 @@ class Router:
     def __init__(self, topology: Topology, locate: Callable[[str, str], Partition | None]) -> None:
         """`locate(vhost, queue)`: the queue's partition, or None when there is no such queue."""
         self.topology = topology
-        topology.on_binding = self._binding_changed
+        topology.watch_bindings(self._binding_changed)
         self.locate = locate
         self.share = LoopShare()  # of searches that take long (portions.py)
         # Changes with everything that a route, or the right to publish, depends on: caches of routes key on it.

@@ -228,12 +228,9 @@ class Queue(Outcomes):
         self.prioritized: Prioritized | None = None  # the same as `arrived`, in a queue with priorities
         self.levels_expire = False  # the first message of each level expires in time, not only that of the highest
         self.delayed: Timed | None = None  # None: no message ever waits in this queue
-        self.messages_delayed = 0
-        self.message_bytes_delayed = 0
-        self.messages_ready = 0
-        self.messages_unacked = 0
-        self.message_bytes_ready = 0
-        self.message_bytes_unacked = 0
+        self.messages_delayed = self.message_bytes_delayed = 0
+        self.messages_ready = self.message_bytes_ready = 0
+        self.messages_unacked = self.message_bytes_unacked = 0
         self.held_expiries: dict[int, int] = {}  # message id -> expiry, of unacked and delayed messages that have one
 
         self.holders: dict[int, Consumer] = {}  # in the order in which they came
@@ -256,8 +253,7 @@ class Queue(Outcomes):
 
         self.next_sequence = 1
         self.outbox: dict[int, OutboxEntry] = {}  # by sequence, ascending
-        self.messages_dlx = 0
-        self.message_bytes_dlx = 0
+        self.messages_dlx = self.message_bytes_dlx = 0
         # Ids of messages that were restored into the queue, as ranges, by restoration and source queue.
         self.restored: dict[tuple[str, str, str, int], list[list[int]]] = {}
         # The highest sequence of the dead letters that were taken in, by source queue.

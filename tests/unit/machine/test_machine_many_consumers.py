@@ -35,7 +35,7 @@ KINDS = [
 
 
 class Crowd:
-    """A queue with consumers, of which each has its channel and its priority."""
+    """A queue with consumers. Each has its channel and its priority."""
 
     def __init__(self, kind: str, arguments: tuple[Argument, ...], semantics: str, consumers: int) -> None:
         self.machine = Machine("queues-0")
