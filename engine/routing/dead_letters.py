@@ -419,7 +419,7 @@ class Forwarder:
         content: Content | None,
         published_to: str | None,
     ) -> tuple[Destination, ...] | None:
-        """The letter's route. None if it takes long: the letter has the search, and the route when it is tried again."""
+        """The letter's route. None if it takes long: the letter has the search, and the route for the next try."""
         found, letter.found = letter.found, None
         if found is not None:
             return found
