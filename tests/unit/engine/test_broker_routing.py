@@ -1,12 +1,15 @@
 """Routing: topic patterns, headers, exchange-to-exchange bindings, alternate exchanges, and what is remembered."""
 
 import itertools
+import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pamqp import commands
 
 from rewindmq.engine.routing import router as routing
@@ -252,3 +255,53 @@ def test_unroutable_goes_nowhere(h: Harness) -> None:
     assert h.publish(session, "amq.topic", "a.b", b"1") == 0
     client = Client()
     assert client.deliveries == []
+
+
+# -- headers, by their definition --------------------------------------------------------------------------------------
+
+VALUES = st.sampled_from([1, 1.0, True, 0, "1", None, '{"k":1}', "[1]"])
+ARGUMENTS = st.lists(
+    st.builds(
+        Argument,
+        st.sampled_from(["a", "b", "c", "x-d"]),
+        st.sampled_from(["longstr", "void", "table", "array", "signedint"]),
+        VALUES,
+    ).filter(lambda argument: argument.type not in ("table", "array") or str(argument.value)[0] in "[{"),
+    max_size=4,
+)
+MODES = st.sampled_from([(), *(args(x_match=mode) for mode in ("all", "any", "all-with-x", "any-with-x"))])
+HEADERS = st.dictionaries(
+    st.sampled_from(["a", "b", "c", "x-d"]), VALUES | st.just({"k": 1}) | st.just([1]) | st.just(MOMENT), max_size=4
+)
+
+
+def is_match(arguments: tuple[Argument, ...], headers: dict[str, Any]) -> bool:
+    """The definition (rabbit_exchange_type_headers.erl)."""
+    mode = next((argument.value for argument in arguments if argument.name == "x-match"), "all")
+    results = []
+    for argument in arguments:
+        if argument.name == "x-match" or (argument.name.startswith("x-") and mode in ("all", "any")):
+            continue
+        expected = json.loads(str(argument.value)) if argument.type in ("table", "array") else argument.value
+        value = headers.get(argument.name)
+        value = int(value.timestamp()) if isinstance(value, datetime) else value
+        same = type(expected) is type(value) and expected == value
+        results.append(argument.name in headers and (argument.type == "void" or same))
+    return any(results) if mode in ("any", "any-with-x") else all(results)
+
+
+@given(st.lists(st.tuples(MODES, ARGUMENTS), max_size=6), st.lists(HEADERS, max_size=4))
+def test_headers_match_as_they_are_defined_after_any_changes(
+    bindings: list[tuple[tuple[Argument, ...], list[Argument]]], messages: list[dict[str, Any]]
+) -> None:
+    known = KnownHeaders()
+    asked = [(*mode, *arguments) for mode, arguments in bindings]
+    patterns = [HeaderPattern(arguments, known) for arguments in asked]
+    while patterns:
+        for headers in messages:
+            present = known.among(headers)
+            found = [pattern.matches(present, headers) for pattern in patterns]
+            assert found == [is_match(arguments, headers) for arguments in asked]
+        asked.pop(len(asked) // 2)
+        known.forget(patterns.pop(len(patterns) // 2).simple)
+    assert not known.headers
