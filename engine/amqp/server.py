@@ -89,6 +89,7 @@ class AmqpProtocol(asyncio.Protocol):
         )
         self.connection = connection
         self.server.protocols.add(self)
+        self.guest.wait(self.drop)
         self.set_timer(HANDSHAKE_SECONDS, self.handshake_timed_out)
 
     def data_received(self, data: bytes) -> None:
