@@ -59,8 +59,6 @@ def refuse(error: ApiError, request: Request) -> Response:
     response = reply({"error": error.error, "reason": error.reason}, error.status)
     if error.status in (429, 503):
         response.headers["retry-after"] = str(error.seconds) if isinstance(error, LoginHeldBack) else "5"
-    if error.status == 413:
-        response.headers["connection"] = "close"  # the rest of the body is not read
     if error.status == 401 and not (from_page(request) or asks_for_stream(request)):
         response.headers["www-authenticate"] = 'Basic realm="RewindMQ Management"'
     elif isinstance(error, NotLoggedIn):
