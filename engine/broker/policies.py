@@ -238,4 +238,4 @@ def checked_definition(
     found = [problem for problem in problems if problem is not None]
     if found:
         raise PreconditionFailed("Validation failed\n\n" + "".join(f"{problem}\n" for problem in found))
-    return json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -43,7 +43,7 @@ Listening = tuple[socket.socket, LiveContext | None]
 def refusal() -> bytes:
     """The answer to a client that the door does not let in."""
     content = {"error": "service_unavailable", "reason": "too many connections: try again, or close some"}
-    body = json.dumps(content).encode()
+    body = json.dumps(content, allow_nan=False).encode()
     head = (
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n"
         f"retry-after: {RETRY_AFTER_SECONDS}\r\ncontent-length: {len(body)}\r\n\r\n"

@@ -37,6 +37,7 @@ from rewindmq.engine.runtime.counters import Served
 from rewindmq.projections.machine.data.queue import Outcomes, Queue
 from rewindmq.projections.machine.data.reasons import ACKED
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
+from rewindmq.schemas.json_values import json_text
 
 Name = tuple[str, str]  # vhost and queue
 
@@ -191,7 +192,7 @@ USUAL: Final = QueueCounters("", "", 0)  # what is as in it is not in a record
 
 def key_of(vhost: str, queue: str) -> bytes:
     """The key of a queue's counters. No other queue has it, whatever is in the names."""
-    return json.dumps([vhost, queue], ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps([vhost, queue], ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def name_in(key: bytes) -> Name:
@@ -228,7 +229,7 @@ def round_record(history: str, at: int, node: str) -> bytes:
 
 
 def _json(record: Mapping[str, object]) -> bytes:
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
+    return json_text(record, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decoded(value: bytes) -> dict[str, Any]:

@@ -257,7 +257,7 @@ class Topology:
             state.append(found)
         if placed := self.placement.for_digest():
             state.append(placed)
-        text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=bytes.hex)
+        text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=bytes.hex, allow_nan=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     # -- folding --------------------------------------------------------------------------------------------------

@@ -281,6 +281,6 @@ class Reports:
         if report.batch <= self.last:
             return False
         with self.path.open("ab") as file:
-            file.write(json.dumps(asdict(report), ensure_ascii=False).encode() + b"\n")
+            file.write(json.dumps(asdict(report), ensure_ascii=False, allow_nan=False).encode() + b"\n")
         self.last = report.batch
         return True

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rewindmq.projections.history.properties import plain, properties_object
+from rewindmq.schemas.json_values import json_text
 from rewindmq.spark_replay.commands.failures import NoSpark
 from rewindmq.spark_replay.commands.object_output import create_once, write_parquet
 
@@ -167,7 +168,7 @@ def print_json(objects: Iterable[Any], target: TextIO) -> None:
     """Write a JSON array, one object a line, as the objects come. Nothing is written before the first object."""
     separator = "[\n"
     for item in objects:
-        target.write(separator + json.dumps(item, ensure_ascii=False))
+        target.write(separator + json_text(item, ensure_ascii=False))
         separator = ",\n"
     target.write("[]\n" if separator == "[\n" else "\n]\n")
 
@@ -242,4 +243,4 @@ def _cell(value: Any) -> str:
     value = plain(value)
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json_text(value, ensure_ascii=False)

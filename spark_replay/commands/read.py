@@ -1,11 +1,11 @@
 """The commands that show the history and past queues: state-at, history, keep-history, biography, diff, slo."""
 
 import sys
-from json import dumps
 from pathlib import Path
 
 import click
 
+from rewindmq.schemas.json_values import json_text
 from rewindmq.spark_replay.commands.location_options import with_location
 from rewindmq.spark_replay.commands.options import (
     Out,
@@ -113,7 +113,7 @@ def keep_history(location: Location, queue: str | None, out: Path, form: str) ->
     read_progress(out, queue, form)
     added = keep(start_spark(location), location, out, queue, form)
     ranges = [asdict(each) for each in added.ranges]
-    click.echo(dumps({"run": added.run, "stretches": ranges, "rows": added.rows}))
+    click.echo(json_text({"run": added.run, "stretches": ranges, "rows": added.rows}))
 
 
 @click.command()

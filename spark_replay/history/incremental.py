@@ -50,7 +50,10 @@ def keep_history(
     for partition, offset in offsets.items():
         if offset > ends.get(partition, 0):
             raise BadRequest(f"{out} has {partition} up to offset {offset}, the log ends at {ends.get(partition, 0)}")
-    options = {"startingOffsets": json.dumps(offsets), "endingOffsets": json.dumps(ends)}
+    options = {
+        "startingOffsets": json.dumps(offsets, allow_nan=False),
+        "endingOffsets": json.dumps(ends, allow_nan=False),
+    }
     ranges = [each for each in plan_history(location, options) if each.start < each.end]
     if not ranges:
         return HistoryRun(runs, (), 0)
@@ -99,7 +102,7 @@ def _write_progress(out: Path, progress: dict[str, Any]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     new = out / f"{_PROGRESS}.new"
     with new.open("w") as file:
-        file.write(json.dumps(progress) + "\n")
+        file.write(json.dumps(progress, allow_nan=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
     os.rename(new, out / _PROGRESS)

@@ -104,7 +104,7 @@ def _first_record(partition: PartitionLog) -> bytes | None:
 
 def write_about(directory: Path, about: dict[str, Any]) -> None:
     """Write `cut.json`."""
-    write_whole(directory / CUT, json.dumps(about, sort_keys=True) + "\n")
+    write_whole(directory / CUT, json.dumps(about, sort_keys=True, allow_nan=False) + "\n")
 
 
 def write_sums(directory: Path, written: set[Path]) -> str:

@@ -98,7 +98,7 @@ async def declare(call: Call) -> Response:
     """Answers PUT /api/exchanges/{vhost}/{exchange}."""
     vhost, name = call.vhost, call.exchange
     content = await call.body()
-    durable, auto_delete = boolean(content, "durable", True), boolean(content, "auto_delete", False)
+    durable, auto_delete = boolean(content, "durable", False), boolean(content, "auto_delete", False)
     internal = boolean(content, "internal", False)
     arguments = arguments_in(content)
     new = (vhost, name) not in call.broker.topology.exchanges

@@ -83,7 +83,7 @@ class QueueWithConsumers(Queue, total=False):
 class QueueWish(TypedDict, total=False):
     """A queue that is to be declared."""
 
-    durable: Annotated[bool, "Default: true"]
+    durable: Annotated[bool, "Default: false"]
     auto_delete: Annotated[bool, "Default: false"]
     arguments: Table
 

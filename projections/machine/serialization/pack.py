@@ -47,7 +47,7 @@ COUNTERS: Final = (
 
 def json_bytes(value: object) -> bytes:
     """Canonical JSON: no spaces, ASCII only, keys in the order of the fields."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=True).encode()
 
 
 def number_bytes(values: "array[int]") -> bytes:
