@@ -175,8 +175,9 @@ def connection_item(broker: "Broker", session: "Session") -> Item:
     """A connection as JSON."""
     config, link = broker.config, session.link
     over_tls = config.tls if link is not None and link.tls is not None else None
+    peer = peer_details(broker, session)
     item = (
-        peer_details(broker, session)
+        peer
         | tls_item(link)
         | {
             "user": session.user,
@@ -186,7 +187,7 @@ def connection_item(broker: "Broker", session: "Session") -> Item:
             "type": "network" if link else "direct",
             "protocol": "AMQP 0-9-1" if link else "Direct 0-9-1",
             "channels": len(session.channels),
-            "host": config.host,
+            "host": str(peer["name"]).split(" -> ")[1].rpartition(":")[0].strip("[]"),
             "port": config.amqp_port if over_tls is None else over_tls.port,
             "connected_at": session.connected_at_ms,
             "client_properties": plain(session.client_properties),

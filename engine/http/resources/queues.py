@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -269,6 +270,9 @@ def queue_item(broker: "Broker", partition: "Partition", queue: Listed, head: bo
     )
     if not isinstance(queue, QueueCounters) and queue.quorum and queue.profile is RABBITMQ_4_3:
         item |= of_rabbitmq_4_3(queue)
+    if queue.type == "stream":
+        nodes = (elsewhere(broker, each.session)["node"] or broker.config.node for each in queue.consumers())
+        item["readers"] = dict(Counter(map(str, nodes)))
     if queue.exclusive:
         owner = broker.sessions.by_id.get(queue.owner)
         item["owner_pid_details"] = elsewhere(broker, queue.owner) if owner is None else peer_details(broker, owner)
