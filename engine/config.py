@@ -110,6 +110,7 @@ class Config:
     leader_user: str = "guest"
     leader_pass: str = field(default="guest", repr=False)
     leader_ca: Path | None = None
+    accept_lost_end: bool = False  # start without records that the log has lost (embedded/beside_log.py)
     read_only: bool = False  # serve the history, and write nothing at all (embedded/read_only.py)
 
     # With `kafka` the log is in Kafka, and any number of nodes share it. Each node needs its own `node` and `data`.

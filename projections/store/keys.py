@@ -15,14 +15,15 @@
 
 A queue id is the offset of the `QueueDeclared` that made it. So a queue that is deleted and declared again never meets
 the keys of the deleted queue. Chunk numbers may be negative (a queue grows at both ends), hence the shift.
-`FORMAT` is the only key outside every partition: a partition name is never empty, so no partition's key begins with
-0x00.
+`FORMAT` and `HISTORY` are the only keys outside every partition: a partition name is never empty, so no partition's key
+begins with 0x00.
 """
 
 from typing import Final
 
 FORMAT: Final = b"\x00format"
 FORMAT_VERSION = b"1"
+HISTORY: Final = b"\x00history"  # the identities of the history, as JSON
 
 _CHUNK_ZERO: Final = 1 << 63
 _KINDS: Final = {

@@ -13,13 +13,14 @@ from `projector.message`), then `observe` the same effects once, then drop the b
 `prepare` only when every effect so far has been observed.
 
 The store is never ahead of the log: a prepared batch is written only when the log is durable up to its offset. A store
-that is ahead all the same (the log lost its end, or came from a backup) is discarded and folded anew
-(`rewindmq.projections.replay.recover`). Bodies are kept per (queue_id, message_id); a message that comes and goes
-between two prepares never touches RocksDB.
+that is ahead all the same proves that the log lost its end: an embedded broker does not start then
+(engine/embedded/beside_log.py), others fold it anew (`rewindmq.projections.replay.recover`). Bodies are kept per
+(queue_id, message_id); a message that comes and goes between two prepares never touches RocksDB.
 
 The store is a cache of the log: losing it costs the time of a replay and nothing else. Keys are drawn in `keys.py`.
 """
 
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -128,6 +129,18 @@ class StateStore:
         self._db.write(batch)
 
     @property
+    def history(self) -> list[str] | None:
+        """The identities of the history that is stored (engine/embedded/beside_log.py); None: not noted.
+
+        Raises StoreError as `get`."""
+        stored = self.get(keys.HISTORY)
+        return None if stored is None else [str(each) for each in json.loads(stored)]
+
+    @history.setter
+    def history(self, identities: Sequence[str]) -> None:
+        self._db.put(keys.HISTORY, json.dumps(identities).encode())
+
+    @property
     def failed(self) -> Exception | None:
         """The error after which nothing more is written until `reopen`; None: there was none."""
         return self._db.failed
@@ -158,6 +171,8 @@ class StateStore:
         RocksDB; the store is as it was then."""
         with self._copying, self._db.made_anew() as read:
             self._check_format(read_only=False)
+            if (history := read(keys.HISTORY)) is not None:
+                self._db.put(keys.HISTORY, history)
             found = [projector.write_anew(read) for projector in projectors]
         return sum(written for written, _ in found), sum(missing for _, missing in found)
 
