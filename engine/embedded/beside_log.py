@@ -27,7 +27,7 @@ from rewindmq.engine.log.embedded.cut_back import seals_behind
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import SegmentReader
-from rewindmq.engine.log.embedded.root import root_of
+from rewindmq.engine.log.embedded.root import NOTE, noted_history, root_of
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.seals.seal import parsed_line
 from rewindmq.engine.log.whole_file import write_whole
@@ -36,7 +36,6 @@ from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.topology.about_history import AboutHistory, Fork
 
 ASIDE = "aside"
-NOTE = "history"  # a file beside the snapshots
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +82,9 @@ def open_store(data_dir: Path, names: Sequence[str], forks: Sequence[Fork]) -> S
     Raises StoreError, LogError, OSError."""
     ours = _identities(data_dir, forks)
     snapshots = Snapshots(data_dir / "snapshots")
-    if not _is_ours(_noted(snapshots), ours, forks, {name: _newest(snapshots, name) for name in names}):
+    if not _is_ours(
+        noted_history(snapshots.directory), ours, forks, {name: _newest(snapshots, name) for name in names}
+    ):
         _put_aside(snapshots.directory)
     store = StateStore.open(data_dir / "state")
     try:
@@ -107,7 +108,7 @@ def note_history(data_dir: Path, store: StateStore, forks: Sequence[Fork]) -> No
     ours, snapshots = _identities(data_dir, forks), Snapshots(data_dir / "snapshots")
     if store.history != ours and store.failed is None:
         store.history = ours
-    if _noted(snapshots) != ours:
+    if noted_history(snapshots.directory) != ours:
         snapshots.directory.mkdir(parents=True, exist_ok=True)
         write_whole(snapshots.directory / NOTE, json.dumps(ours).encode() + b"\n", os.replace)
 
@@ -173,13 +174,6 @@ def _is_ours(noted: list[str] | None, ours: list[str], forks: Sequence[Fork], re
     branch = forks[len(noted) - 1]
     ends = dict(branch.event.positions) | {METADATA: branch.at}
     return all(offset <= ends.get(name, 0) for name, offset in reach.items())
-
-
-def _noted(snapshots: Snapshots) -> list[str] | None:
-    try:
-        return [str(each) for each in json.loads((snapshots.directory / NOTE).read_text())]
-    except (OSError, ValueError, TypeError):
-        return None
 
 
 def _newest(snapshots: Snapshots, name: str) -> int:
