@@ -148,7 +148,7 @@ def goes_on(broker: RunningBroker, count: int) -> None:
 
 
 @pytest.mark.parametrize("cleanly", [False, True], ids=["killed", "stopped"])
-def test_half_a_block_that_was_synced_is_refused_unless_that_is_accepted(
+def test_half_a_block_that_was_synced_is_cut_and_said_if_accepted(
     tmp_path: Path, start_broker: Callable[..., RunningBroker], cleanly: bool
 ) -> None:
     """After a clean stop RocksDB and a snapshot know more than the log does then: both are made anew."""
