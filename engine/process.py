@@ -295,7 +295,7 @@ async def open_any(config: Config, failed: Callable[[Exception], None]) -> Broke
     except (LogError, NewerHistory) as error:
         raise Failure(_code(error), str(error)) from error
     except OSError as error:
-        raise Failure(CONFIG_ERROR, f"{config.data}: {_reason(error)}") from error
+        raise Failure(CONFIG_ERROR, f"{error.filename or config.data}: {_reason(error)}") from error
 
 
 # -- how a broker is put together -------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Times are ISO 8601 in UTC with milliseconds. Bodies that are UTF-8 are text; oth
 
 import base64
 import csv
+import itertools
 import json
 import os
 import sys
@@ -63,10 +64,12 @@ def discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def print_states(states: "Sequence[tuple[str | None, State]]", messages: bool, form: str) -> None:
+def print_states(
+    states: "Sequence[tuple[str | None, State]]", messages: bool, form: str, only: str | None = None
+) -> None:
     """Print states as `state-at` does: one object a queue, ordered by vhost and name within a moment.
 
-    `states`: each with its moment (None: there is only one)."""
+    `states`: each with its moment (None: there is only one). `only`: the queue that they are of."""
     queues: list[dict[str, Any]] = []
     for moment, state in states:
         found: list[dict[str, Any]] = []
@@ -77,6 +80,7 @@ def print_states(states: "Sequence[tuple[str | None, State]]", messages: bool, f
             else:
                 found[-1]["messages_list"].append(message_object(row.message.asDict(recursive=True)))
         queues += sorted(found, key=lambda queue: (queue["vhost"], queue["queue"]))
+    tell_unknown(only, len(queues))
     if form == "table":
         _print_queue_tables(queues, messages)
         return
@@ -112,8 +116,10 @@ def message_object(row: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def write_frame(frame: "DataFrame", form: str, out: "Out | None") -> None:
+def write_frame(frame: "DataFrame", form: str, out: "Out | None", queue: str | None = None) -> None:
     """Write all rows, in the frame's order, to stdout or to files below `out`.
+
+    `queue`: the only one that they are about; if there are none, a line on stderr says so.
 
     Raises NoAnswer, ArchiveError for object storage; NoSpark."""
     if form in TABLES:
@@ -124,16 +130,16 @@ def write_frame(frame: "DataFrame", form: str, out: "Out | None") -> None:
             write_parquet(frame, out)
         return
     if out is None:
-        _write_rows(frame, form, sys.stdout)
+        tell_unknown(queue, _write_rows(frame, form, sys.stdout))
         return
     name = f"part-0.{'txt' if form == 'table' else form}"
     if isinstance(out, Path):
         out.mkdir(parents=True)
         with (out / name).open("w") as target:
-            _write_rows(frame, form, target)
+            tell_unknown(queue, _write_rows(frame, form, target))
         return
     with tempfile.TemporaryFile("w+") as target:
-        _write_rows(frame, form, target)
+        tell_unknown(queue, _write_rows(frame, form, target))
         target.seek(0)
         create_once(out, name, target.read().encode())
 
@@ -150,9 +156,19 @@ def save(writer: "DataFrameWriter", form: str, out: Path) -> None:
         raise
 
 
-def _write_rows(frame: "DataFrame", form: str, target: TextIO) -> None:
-    names = frame.columns
-    rows = (row.asDict(recursive=True) for row in frame.toLocalIterator())
+def tell_unknown(queue: str | None, found: int) -> None:
+    """Say on stderr that nothing was found of the queue that was asked for: its name may be misspelled."""
+    if queue is not None and not found:
+        name = printable(queue)
+        sys.stderr.write(
+            f"spark_replay: nothing is about queue '{name}': is it vhost/name, or a name in the vhost /?\n"
+        )
+
+
+def _write_rows(frame: "DataFrame", form: str, target: TextIO) -> int:
+    """Write all rows. Returns how many."""
+    names, count = frame.columns, itertools.count()
+    rows = (row.asDict(recursive=True) for row, _ in zip(frame.toLocalIterator(), count, strict=False))
     if form == "json":
         print_json(({name: plain(value) for name, value in row.items()} for row in rows), target)
     elif form == "csv":
@@ -160,7 +176,8 @@ def _write_rows(frame: "DataFrame", form: str, target: TextIO) -> None:
         writer.writerow(names)
         writer.writerows([_cell(value) for value in row.values()] for row in rows)
     else:
-        print_table(names, ([_cell(value) for value in row.values()] for row in rows), target)
+        print_table(names, ([_rounded(value) for value in row.values()] for row in rows), target)
+    return next(count)
 
 
 def print_json(objects: Iterable[Any], target: TextIO) -> None:
@@ -236,6 +253,11 @@ def _print_queue_tables(queues: list[dict[str, Any]], messages: bool) -> None:
         found = [{"moment": queue.get("moment"), **each} for queue in queues for each in queue["messages_list"]]
         sys.stdout.write("\n")
         print_table(of_message, [[_cell(m[name])[:60] for name in of_message] for m in found], sys.stdout)
+
+
+def _rounded(value: Any) -> str:
+    """The cell of a table for people."""
+    return _cell(round(value, 3) if isinstance(value, float) else value)
 
 
 def _cell(value: Any) -> str:
