@@ -26,7 +26,7 @@ T = TypeVar("T")
 BATCH_ROWS = 10_000
 PUBLISHED = "published"
 DUPLICATE = "duplicate"  # a dead letter or restored message that was seen, or a message with the id of an earlier one
-SIZED = (PUBLISHED, DUPLICATE)  # of which messages alone the size is known
+SIZED = (PUBLISHED, DUPLICATE)  # rows that say the size
 _LEFT_OUT = -1  # the number of every combination that is not wanted
 
 # The columns that rows share. The others are `partition`, and those that each row has for itself
