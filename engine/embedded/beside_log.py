@@ -19,6 +19,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rewindmq.engine.config import Config
@@ -104,13 +105,14 @@ def open_store(data_dir: Path, names: Sequence[str], forks: Sequence[Fork]) -> S
 def note_history(data_dir: Path, store: StateStore, forks: Sequence[Fork]) -> None:
     """Note the history beside the snapshots and in the state. The log has records by now.
 
-    Raises StoreError, OSError."""
-    ours, snapshots = _identities(data_dir, forks), Snapshots(data_dir / "snapshots")
+    Without room on the disk the next start notes it. Raises StoreError."""
+    ours, snapshots = _identities(data_dir, forks), data_dir / "snapshots"
     if store.history != ours and store.failed is None:
         store.history = ours
-    if noted_history(snapshots.directory) != ours:
-        snapshots.directory.mkdir(parents=True, exist_ok=True)
-        write_whole(snapshots.directory / NOTE, json.dumps(ours).encode() + b"\n", os.replace)
+    with suppress(OSError):
+        if noted_history(snapshots) != ours:
+            snapshots.mkdir(parents=True, exist_ok=True)
+            write_whole(snapshots / NOTE, json.dumps(ours).encode() + b"\n", os.replace)
 
 
 def require_end(config: Config, log: EmbeddedLog, store: StateStore, snapshots: Snapshots, about: AboutHistory) -> None:

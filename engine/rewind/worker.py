@@ -140,7 +140,7 @@ class WorkerPool:
             _end(running)
             raise ProcessEnded("the process that reads the past ended: ask again") from None
         except (asyncio.CancelledError, ProcessEnded):  # this answer must not be taken for the next question's
-            answer.add_done_callback(lambda ended: ended.exception())
+            answer.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             _end(running)
             raise
         finally:
