@@ -117,7 +117,7 @@ class Config:
     kafka_prefix: str = "rewindmq"  # prefix of the topics' names
     kafka_replication: int | None = None  # of new topics; None: 3, or as many as Kafka has brokers
     kafka_settings: tuple[tuple[str, str], ...] = ()  # further settings of librdkafka: ("sasl.username", "x") ...
-    node_timeout_ms: int = 10_000  # a node that is silent for this long is lost
+    node_timeout_ms: int = 6_000  # a node that is silent for this long is lost
     standbys: int | None = None  # nodes that fold a partition beside its owner (cluster/modes.py); None: all nodes
 
     # With `processes` above 1 workers fold the partitions, and one more process writes the log (engine/processes).

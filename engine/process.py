@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import uvloop
 
@@ -133,7 +134,7 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
 
     descriptors = take_descriptors()
     opening = asyncio.ensure_future(open_any(config, failed))
-    if config.follow is not None and await _stopped_before(opening, stopping):  # the first copy may take hours
+    if await _stopped_before(opening, stopping):  # a follower's first copy may take hours, and Kafka may be away
         return
     broker = await opening
     keep_freed_memory(broker.memory.limit_bytes)
@@ -283,6 +284,7 @@ async def open_any(config: Config, failed: Callable[[Exception], None]) -> Broke
         if config.read_only and config.follow is None:
             return open_read_only(config)
         config.data.mkdir(parents=True, exist_ok=True)
+        _require_directories(config.data)
         close_to_others(config.data)
         if config.kafka is not None or config.worker is not None:
             return await open_node(config, failed)
@@ -294,7 +296,14 @@ async def open_any(config: Config, failed: Callable[[Exception], None]) -> Broke
     except (LogError, NewerHistory) as error:
         raise Failure(_code(error), str(error)) from error
     except OSError as error:
-        raise Failure(CONFIG_ERROR, f"{config.data}: {_reason(error)}") from error
+        raise Failure(CONFIG_ERROR, f"{error.filename or config.data}: {_reason(error)}") from error
+
+
+def _require_directories(data: Path) -> None:
+    """Refuse a data directory in which a file has the name of one of the broker's own directories. Failure."""
+    for path in (data / "log", data / "state", data / "snapshots"):
+        if path.exists() and not path.is_dir():
+            raise Failure(CONFIG_ERROR, f"{path} is not a directory: move it away, and start again")
 
 
 # -- how a broker is put together -------------------------------------------------------------------------------------
@@ -423,7 +432,7 @@ async def open_node(
     LogError: the log or the data directory can't be used. StoreError as `open_broker`."""
     clock = LogClock.made_of(wall_ms, elapsed_ns)
     with ExitStack() as opened:
-        log = cluster.open_log(config)
+        log = await cluster.open_log(config)
         opened.callback(log.close)
         config = cluster.fitted(config, log)
         store = StateStore.open(config.data / "state")

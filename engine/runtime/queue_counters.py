@@ -222,9 +222,11 @@ def gone_record(history: str, name: Name, at: int) -> bytes:
     return _json({"kind": "gone", "history": history, "vhost": name[0], "name": name[1], "at": at})
 
 
-def round_record(history: str, at: int, node: str) -> bytes:
-    """The record at the end of a round of this node that began at this offset."""
-    return _json({"kind": "round", "history": history, "at": at, "node": node})
+def round_record(history: str, at: int, node: str, policies: int) -> bytes:
+    """Return the record that ends a round of `node`, which began at offset `at` of the partition.
+
+    `policies`: every queue of the partition has the policies of the metadata log up to this offset."""
+    return _json({"kind": "round", "history": history, "at": at, "node": node, "policies": policies})
 
 
 def _json(record: Mapping[str, object]) -> bytes:
@@ -302,6 +304,7 @@ class CounterTable:
         self.rounds = 0  # rounds that were read
         self.round_ms: int | None = None  # the log's time of the last one
         self.owner = ""  # the node of the last one; empty: no node has said that it owns the partition
+        self.policies = 0  # the partition's queues have the policies of the metadata log up to here, as owners said
         self.crowded: set[Name] = set()  # queues with more consumers than were published
         self.late: dict[Name, None] = {}  # queues with a late record: the owner publishes them again
         self.skipped = 0
@@ -339,6 +342,7 @@ class CounterTable:
         at = _number(record, "at")
         match record.get("kind"):
             case "round":
+                self.policies = max(self.policies, _number(record, "policies"))  # a later owner may not know it yet
                 if at >= self._floor:
                     self.owner = _word(record, "node") if "node" in record else ""
                     self._floor = at

@@ -376,7 +376,7 @@ KAFKA = (
         "node_timeout",
         whole(1, 600),
         "Seconds of silence after which a node is lost; its unacked messages go to other consumers.",
-        "10",
+        "6",
         unit="seconds",
     ),
     Setting(
