@@ -382,7 +382,7 @@ def test_a_kafka_that_asks_for_a_password(
 
 def wait_only(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr("rewindmq.engine.log.kafka.log.TIMEOUT_SECONDS", seconds)
-    monkeypatch.setattr("rewindmq.engine.log.kafka.topics.TIMEOUT_SECONDS", seconds)
+    monkeypatch.setattr("rewindmq.engine.log.kafka.topics.ANSWER_SECONDS", seconds)
     monkeypatch.setattr("rewindmq.engine.log.kafka.clients._PATIENCE_SECONDS", {})
 
 
