@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault registry wheel demo notebook stack stack-stop check beside bytecode test test-all test-compiled compare acceptance lint bench rabbitmq43 soak lock clean
+.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault registry wheel demo notebook stack stack-stop check beside test test-all test-compiled compare acceptance lint bench rabbitmq43 soak lock clean
 
 setup: .venv/.ready
 
@@ -78,22 +78,25 @@ lint: setup
 
 # In six processes, as tests wait for brokers half of their time (tests/conftest.py says which tests stay together). PYTEST_OPTIONS= for one, or for other options.
 PYTEST_OPTIONS ?= -n 6 --dist loadscope --no-loadscope-reorder
-PYTEST = $(BIN)/python -m pytest $(PYTEST_OPTIONS)
+# CI runs a few failed tests again (tests/support/rerun.py).
+PYTEST = $(BIN)/python -m $(if $(CI),tests.support.rerun,pytest) $(PYTEST_OPTIONS)
 
-# The loop: a minute and a half on two free cores. Nothing here starts a process, so three of pytest's are enough.
+# The loop. Nothing here starts a process, so two of pytest's are enough: each of them collects all tests.
 check: beside
-	$(PYTEST) -n 3 --tier quick tests/unit tests/tidy
+	$(PYTEST) -n 2 --tier quick tests/unit tests/tidy
 
 # Before a merge: what tests/tiers.py does not call long. `make test T=tests/unit/machine` runs all of one folder or file.
 test: $(if $(T),setup,beside)
 	$(PYTEST) $(if $(T),$(T),--tier quick)
 
-# Lint, and beside it, on the other core, the bytecode of the tests: else each process of pytest makes all of it.
+# Lint, and beside it, on the other core, once in a checkout, the bytecode of the tests: else each process of pytest makes
+# all of it.
 beside: setup
-	$(MAKE) --no-print-directory -j2 lint bytecode
+	$(MAKE) --no-print-directory -j2 lint .venv/.bytecode
 
-bytecode: setup
+.venv/.bytecode: .venv/.ready
 	$(BIN)/python -m pytest --collect-only --quiet > /dev/null
+	touch $@
 
 # Everything but the rare ones of tests/tiers.py. PART=rest: without the tests that `make test` has run. BUILD=pure: only
 # what `make test-compiled TIER=all` leaves out. In four processes: most of these tests start a Kafka, a Spark or a browser,

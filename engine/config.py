@@ -110,6 +110,7 @@ class Config:
     leader_user: str = "guest"
     leader_pass: str = field(default="guest", repr=False)
     leader_ca: Path | None = None
+    accept_lost_end: bool = False  # start without records that the log has lost (embedded/beside_log.py)
     read_only: bool = False  # serve the history, and write nothing at all (embedded/read_only.py)
 
     # With `kafka` the log is in Kafka, and any number of nodes share it. Each node needs its own `node` and `data`.
@@ -117,7 +118,7 @@ class Config:
     kafka_prefix: str = "rewindmq"  # prefix of the topics' names
     kafka_replication: int | None = None  # of new topics; None: 3, or as many as Kafka has brokers
     kafka_settings: tuple[tuple[str, str], ...] = ()  # further settings of librdkafka: ("sasl.username", "x") ...
-    node_timeout_ms: int = 10_000  # a node that is silent for this long is lost
+    node_timeout_ms: int = 6_000  # a node that is silent for this long is lost
     standbys: int | None = None  # nodes that fold a partition beside its owner (cluster/modes.py); None: all nodes
 
     # With `processes` above 1 workers fold the partitions, and one more process writes the log (engine/processes).
@@ -128,6 +129,7 @@ class Config:
     proxy_protocol_from: tuple[str, ...] = ()  # ... and HTTP connections, too, but only from these networks
     log_level: str = "info"  # the broker logs to stderr from this level on (logging_setup.py)
     log_format: str = "text"  # or json
+    loop_warning_ms: int = 100  # work that keeps all clients waiting for longer is logged (loop_watch.py); 0: none
     prometheus_port: int | None = None  # a second port for /metrics (RabbitMQ's is 15692); None: on the API's port only
 
     @property

@@ -17,13 +17,14 @@ Where a broker has several processes, a worker's lines say which one logs: `[inf
 `process`.
 """
 
-import json
 import logging
 import os
 import re
 import time
 import traceback
 from types import TracebackType
+
+from rewindmq.schemas.json_values import json_text
 
 LONGEST_MESSAGE = 4_000  # characters
 LONGEST_ERROR = 200
@@ -93,7 +94,7 @@ class JsonLine(Line):
         if record.exc_info and record.exc_info[1] is not None:
             lines = "".join(error_lines(record.exc_info[1])).splitlines()
             found["error"] = [escaped(line) for line in lines]
-        return json.dumps(found, default=lambda value: escaped(str(value)))
+        return json_text(found, default=lambda value: escaped(str(value)))
 
 
 def error_lines(error: BaseException) -> list[str]:

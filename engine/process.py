@@ -40,6 +40,7 @@ from rewindmq.engine.definitions.document import load
 from rewindmq.engine.embedded import read_only
 from rewindmq.engine.embedded import start as embedded
 from rewindmq.engine.embedded.archive_supervisor import ArchiveRefused, ArchiveSupervisor, order_of
+from rewindmq.engine.embedded.beside_log import LostEnd, note_history, open_store, require_directories, require_end
 from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.embedded.partition import SoleWriterPartition
 from rewindmq.engine.embedded.segment_ages import SegmentAges
@@ -133,7 +134,7 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
 
     descriptors = take_descriptors()
     opening = asyncio.ensure_future(open_any(config, failed))
-    if config.follow is not None and await _stopped_before(opening, stopping):  # the first copy may take hours
+    if await _stopped_before(opening, stopping):  # a follower's first copy may take hours, and Kafka may be away
         return
     broker = await opening
     keep_freed_memory(broker.memory.limit_bytes)
@@ -171,9 +172,12 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
             _say_ready(config, where)
             manager.ready(f"running: {where}")
             manager.begin_watchdog()
+            if config.loop_warning_ms:
+                broker.loop_watch.start()
             await _until_stopped(stopping, http)
         finally:
             manager.stopping()
+            broker.loop_watch.stop()
             reloads.cancel()
             await server.stop()
             http.cancel()
@@ -283,6 +287,7 @@ async def open_any(config: Config, failed: Callable[[Exception], None]) -> Broke
         if config.read_only and config.follow is None:
             return open_read_only(config)
         config.data.mkdir(parents=True, exist_ok=True)
+        require_directories(config.data)
         close_to_others(config.data)
         if config.kafka is not None or config.worker is not None:
             return await open_node(config, failed)
@@ -294,7 +299,7 @@ async def open_any(config: Config, failed: Callable[[Exception], None]) -> Broke
     except (LogError, NewerHistory) as error:
         raise Failure(_code(error), str(error)) from error
     except OSError as error:
-        raise Failure(CONFIG_ERROR, f"{config.data}: {_reason(error)}") from error
+        raise Failure(CONFIG_ERROR, f"{error.filename or config.data}: {_reason(error)}") from error
 
 
 # -- how a broker is put together -------------------------------------------------------------------------------------
@@ -321,12 +326,14 @@ def open_broker(
         metadata = SoleWriterMetadata(log.metadata, clock.now_ms)
         snapshots = embedded.open_snapshots(config, log)
         metadata.fold(snapshots)
+        history = metadata.topology.history
+        store = open_store(config.data, [each.name for each in log.partitions], history.forks)
+        opened.callback(store.close)
+        require_end(config, log, store, snapshots, history)
         embedded.grow(config, log, metadata.topology)
         embedded.end_trims(config.data, log, metadata.topology)
-        embedded.tell_fork(metadata.topology.history)
-        embedded.keep_layout(config, log, metadata.topology.history)
-        store = StateStore.open(config.data / "state")
-        opened.callback(store.close)
+        embedded.tell_fork(history)
+        embedded.keep_layout(config, log, history)
         embedded.begin_with_workers(config, store)
         recoveries = [embedded.recovered(queue_log, store) for queue_log in log.queues]
         gap_ms = embedded.begin_clock(clock, metadata, recoveries)
@@ -336,13 +343,14 @@ def open_broker(
         ]
         age_ms = config.archive.segment_age_ms
         ages = None if age_ms is None else SegmentAges(log, clock, age_ms)
-        followers = Followers(config, log, metadata.topology.history, [metadata, *partitions], failed)
+        followers = Followers(config, log, history, [metadata, *partitions], failed)
         alone = Alone(config, log, metadata, store, partitions, snapshots, ages, followers)
         broker = Broker(config, clock, metadata, partitions, alone, WorkerPool(NICENESS))
         log.start(alone)
         alone.start(broker)
         _start(broker)
         embedded.take_over(broker, alone)
+        note_history(config.data, store, history.forks)
         broker.lead(followers)
         if ages is not None:
             ages.start()
@@ -392,11 +400,12 @@ async def open_follower(config: Config, failed: Callable[[Exception], None]) -> 
         follower = await open_copy(config)
         opened.callback(follower.close)
         log = EmbeddedLogReader(config.data)
-        store = StateStore.open(config.data / "state")
-        opened.callback(store.close)
         metadata = CopiedMetadata(log.metadata, lambda: keeper.end_ms)
-        snapshots = Snapshots(config.data / "snapshots")
-        metadata.fold(snapshots)
+        metadata.fold(Snapshots(config.data / "snapshots"))
+        forks = metadata.topology.history.forks
+        store = open_store(config.data, [log.metadata.name, *(each.name for each in log.queues)], forks)
+        opened.callback(store.close)
+        note_history(config.data, store, forks)
         partitions = [
             CopiedPartition(index, queue_log, embedded.recovered(queue_log, store))
             for index, queue_log in enumerate(log.queues)
@@ -423,7 +432,7 @@ async def open_node(
     LogError: the log or the data directory can't be used. StoreError as `open_broker`."""
     clock = LogClock.made_of(wall_ms, elapsed_ns)
     with ExitStack() as opened:
-        log = cluster.open_log(config)
+        log = await cluster.open_log(config)
         opened.callback(log.close)
         config = cluster.fitted(config, log)
         store = StateStore.open(config.data / "state")
@@ -545,7 +554,7 @@ async def _load_definitions(broker: Broker) -> None:
 def _code(error: Exception) -> int:
     if isinstance(error, NewerHistory | Fenced):
         return CONFIG_ERROR
-    if isinstance(error, RefusedByLeader | CorruptLog):
+    if isinstance(error, RefusedByLeader | CorruptLog | LostEnd):
         return DATA_ERROR
     return UNAVAILABLE if isinstance(error, LogError) else SOFTWARE
 
@@ -583,6 +592,4 @@ def _raise_http(http: "asyncio.Task[None]") -> None:
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.errno is not None:
-        return os.strerror(error.errno)
-    return str(error)
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -1,9 +1,10 @@
 """JSON that is the same for equal values."""
 
-import json
 from typing import Any
+
+from rewindmq.schemas.json_values import json_text
 
 
 def canonical_json(value: Any) -> str:
     """The value as JSON with sorted keys and no spaces: equal values give equal texts."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return json_text(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

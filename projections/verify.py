@@ -31,6 +31,8 @@ from rewindmq.projections.replay import (
 )
 from rewindmq.projections.rewind import TrimmedMeanwhile, oldest
 from rewindmq.projections.store import keys
+from rewindmq.projections.store.bodies import without_queues
+from rewindmq.projections.store.holders import SharedBodies
 from rewindmq.projections.store.projector import STAMP_MS, live_ids
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.store import StateStore, StoreError
@@ -290,17 +292,25 @@ def _compare_bodies(
     stamp = encoder.prefix(STAMP_MS, BROKER)
     wanted = heapq.merge(*[_pairs(ids, queue_id) for queue_id, ids in live.items()])
     following = next(wanted, None)
+    counted = _counts(store, report)
+    shared = live[keys.SHARED] = array("q")
 
     def compare(message_id: int, queue_id: int, record: bytes) -> None:
+        report.messages += 1
+        home = keys.SHARED if message_id in counted else queue_id
+        if home == keys.SHARED:
+            counted[message_id] -= 1
+            if shared and shared[-1] == message_id:  # its one body was compared already
+                return
+            shared.append(message_id)
         _, _, event = decoder.decode(record)
         assert isinstance(event, Published), f"{log.name}: message {message_id} was never published"
-        key = keys.message(prefix, queue_id, message_id)
+        key = keys.message(prefix, home, message_id)
         stored = _get(store, key, queues[queue_id], prefix, report, message_id)
-        by_the_log = encoder.encode(stamp, event)
+        by_the_log = encoder.encode(stamp, without_queues(event) if home == keys.SHARED else event)
         if stored is not None and stored != by_the_log:
             what = _first_difference(stored, by_the_log)
             report.differs(_name(queues[queue_id]), keys.describe(key, prefix), what, message_id)
-        report.messages += 1
 
     base = log.base() if following is not None and following[0] < log.start_offset else None
     while base is not None and following is not None and following[0] < base.offset:
@@ -317,6 +327,21 @@ def _compare_bodies(
             following = next(wanted, None)
         if following is None:
             break
+    for message_id, difference in counted.items():
+        if difference:
+            key = keys.message(prefix, keys.SHARED, message_id)
+            report.differs("", keys.describe(key, prefix), f"{difference:+} holders counted", message_id)
+
+
+def _counts(store: StateStore, report: Verification) -> dict[int, int]:
+    """The number of queues that hold each shared message, as the store has it."""
+    prefix = keys.partition_prefix(report.partition)
+    try:
+        pages = [(keys.message_id_of(key), packed) for key, packed in store.scan(prefix + b"S")]
+        return dict(SharedBodies(pages).counts())
+    except Exception as error:  # damaged bytes can fail in any way at all
+        report.differs("", f"{report.partition} holders of shared messages", f"cannot be read: {error}")
+        return {}
 
 
 def _find_leftovers(

@@ -136,7 +136,7 @@ def compile_into(root: Path, directory: Path, modules: Sequence[str] = MODULES) 
     sources = {str(path.relative_to("rewindmq")): _digest(root / path) for path in sources_of(root, paths)}
     require_tools()
     # The library's name has the digest of all that it was made of: shims of one build do not find another library.
-    stamp = json.dumps([sources, metadata.version("mypy"), builds.SUFFIX, MYPY_OPTIONS])
+    stamp = json.dumps([sources, metadata.version("mypy"), builds.SUFFIX, MYPY_OPTIONS], allow_nan=False)
     library = f"rewindmq_{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".compiled-") as scratch:
@@ -154,7 +154,7 @@ def compile_into(root: Path, directory: Path, modules: Sequence[str] = MODULES) 
             modules={name: (fresh / f"{name}{builds.SUFFIX}").stat().st_size for name in sorted(made)},
             sources=dict(sorted(sources.items())),
         )
-        (fresh / builds.MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+        (fresh / builds.MANIFEST).write_text(json.dumps(manifest, indent=2, allow_nan=False) + "\n")
         if directory.exists():
             directory.rename(Path(scratch) / "old")
         fresh.rename(directory)

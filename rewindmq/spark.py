@@ -21,7 +21,7 @@ from rewindmq.spark_replay.history.spans import export_spans
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.log import InArchive, InKafka
 from rewindmq.spark_replay.restore import Broker, bring_back, find
-from rewindmq.spark_replay.session import session
+from rewindmq.spark_replay.session import import_early, session
 from rewindmq.spark_replay.snapshots.build import cut
 from rewindmq.spark_replay.snapshots.verify import verify
 from rewindmq.spark_replay.what_if.what_if import what_if
@@ -48,3 +48,5 @@ __all__ = [
     "watch",
     "what_if",
 ]
+
+import_early()  # a session that is there already has threads

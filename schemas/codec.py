@@ -41,6 +41,7 @@ from rewindmq.schemas.values import PARTS, Actor, Encryption, Origin, Route
 __all__ = ["CLASSES", "Decoder", "Encoder", "UndecodableRecord", "strip_body"]
 
 _CACHED: Final = 4096  # routes, actors and consumers that an encoder or decoder remembers, each; then it starts anew
+_CACHED_BYTES: Final = 4 * 1024 * 1024  # of routes; each may name thousands of queues
 _REMEMBERED_PROPERTIES: Final = 1_024  # bytes; messages with more are not remembered
 
 # What a record of this name becomes; a record that is not here is a plain tuple.
@@ -192,7 +193,9 @@ class Encoder:
 
     def _new_route(self, route: Route) -> bytes:
         encoded = b"\x00" + _of_shape(_ROUTE, route)  # with the union index of Published, which comes before it
-        if len(self._routes) >= _CACHED:
+        if not route.queues:  # made for one message (projections/store/bodies.py)
+            return encoded
+        if len(self._routes) >= _CACHED or len(self._routes) * len(encoded) > _CACHED_BYTES:
             self._routes.clear()
         self._routes[route] = encoded
         return encoded
@@ -545,7 +548,7 @@ class Decoder:
         known = self._routes.get(encoded)
         if known is None:
             known = _KnownRoute(encoded, read(Cursor(encoded, 0), _ROUTE, "route"), self._no_head)
-            if len(self._routes) >= _CACHED:
+            if len(self._routes) >= _CACHED or len(self._routes) * len(encoded) > _CACHED_BYTES:
                 self._routes.clear()
             self._routes[encoded] = known
         return known

@@ -1,6 +1,8 @@
-"""JSON from outside: the types of its values, and which of them may get into history."""
+"""JSON: the types of its values, which of them may get into history, and how values become text."""
 
+import json
 import math
+from typing import Any
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -34,3 +36,21 @@ def require_sane(value: Json, depth: int) -> None:
         for name, each in value.items():
             require_sane(name, depth + 1)
             require_sane(each, depth + 1)
+
+
+def json_text(value: object, **form: Any) -> str:
+    """A value as JSON (RFC 8259). `form`: options of `json.dumps`.
+
+    AMQP has NaN and Infinity and JSON has not: they become the texts "NaN", "Infinity" and "-Infinity"."""
+    try:
+        return json.dumps(value, allow_nan=False, **form)
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False, **form)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value

@@ -43,7 +43,7 @@ def envelope_schema() -> dict[str, Any]:
 @functools.cache
 def envelope_schema_json() -> str:
     """Today's envelope as JSON text, for `avro.schema` in the header of a container file."""
-    return json.dumps(envelope_schema(), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(envelope_schema(), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 @functools.cache
@@ -119,7 +119,7 @@ def _compose(schema: Schema, written: set[str]) -> Schema:
 def release() -> Path:
     """Write today's schema to its place in `schemas/released/` of the source tree; the file written."""
     file = Path(__file__).parent / "released" / f"{envelope_fingerprint()}.avsc"
-    file.write_text(json.dumps(envelope_schema(), ensure_ascii=False, indent=1) + "\n", "utf-8")
+    file.write_text(json.dumps(envelope_schema(), ensure_ascii=False, indent=1, allow_nan=False) + "\n", "utf-8")
     return file
 
 

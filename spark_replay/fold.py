@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded.root import require_own
 from rewindmq.projections.history.product import Product, fold_events
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import Repeats
@@ -140,8 +141,11 @@ def log_groups(data: str, partition: str, start: int, end: int) -> Iterator[Reco
 
 
 def broker_snapshots(location: Location) -> SnapshotSet | None:
-    """The snapshots that a broker keeps beside its log, or those of the archive. Topics have none."""
+    """The snapshots that a broker keeps beside its log, or those of the archive. Topics have none.
+
+    Raises LogError for those of another history."""
     if isinstance(location, str):
+        require_own(Path(location) / "snapshots", Path(location))
         return Snapshots(Path(location) / "snapshots")
     url = location.url if isinstance(location, InArchive) else location.archive
     if not url:

@@ -17,10 +17,12 @@ from urllib.parse import quote
 
 import httpx
 
+from rewindmq.engine.log.location import OtherHistory
+from rewindmq.engine.log.single_records import record_digest
 from rewindmq.spark_replay.commands.failures import sql_slip
 from rewindmq.spark_replay.history.history import history_frame, plan_history
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import Location
+from rewindmq.spark_replay.location.log import Location, open_log
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.what_if.candidates import candidate_without
 from rewindmq.spark_replay.what_if.what_if import what_if
@@ -40,12 +42,13 @@ class RestoreRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FoundMessages:
-    """Messages of a queue, by id, in the order in which they are brought back."""
+    """Messages of a queue in the history at `location`, by id, in the order in which they are brought back."""
 
     vhost: str
     queue: str
     partition: str
     ids: tuple[int, ...]
+    location: Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def find(spark: "SparkSession", location: Location, condition: str, queue: str |
         if slip is None:
             raise
         raise BadRequest(f"--where: {slip}") from None
-    return [FoundMessages(*place, tuple(sorted(ids))) for place, ids in sorted(found.items())]
+    return [FoundMessages(*place, tuple(sorted(ids)), location) for place, ids in sorted(found.items())]
 
 
 def bring_back(
@@ -90,12 +93,15 @@ def bring_back(
 ) -> Iterator[dict[str, Any]]:
     """Bring the messages back. Yields, for each queue, the restoration's name and how many messages.
 
-    Raises Refused."""
+    With the last id of each request goes the digest of its record: a broker of another history refuses.
+    Raises RestoreRefused, OtherHistory, LogError."""
     with _client(broker) as client:
         for each in found:
+            log = next(one for one in open_log(each.location).queues if one.name == each.partition)
             done: dict[str, Any] = {"vhost": each.vhost, "queue": each.queue, "to": to or each.queue, "name": name}
             for ids in pages(each.ids):
                 requested: dict[str, Any] = {"messages": ids, "partition": each.partition, "dry_run": dry_run}
+                requested["records"] = {str(ids[-1]): record_digest(log, ids[-1])}
                 requested |= {key: value for key, value in (("to", to), ("name", name)) if value is not None}
                 answer = _ask(client, each, requested)
                 done["name"] = answer["name"]
@@ -118,7 +124,7 @@ def without(
     found: dict[tuple[str, str, str], list[int]] = {}
     for row in sorted(rows, key=lambda each: bool(each.position < 0)):
         found.setdefault((row.vhost, row.queue, row.partition), []).append(row.message_id)
-    return [FoundMessages(*place, tuple(ids)) for place, ids in found.items()]
+    return [FoundMessages(*place, tuple(ids), location) for place, ids in found.items()]
 
 
 def pages(ids: Sequence[int]) -> Iterator[list[int]]:
@@ -162,4 +168,5 @@ def _answer(client: httpx.Client, method: str, path: str, about: str, requested:
     if answer.is_success and isinstance(said, dict):
         return said
     reason = said.get("reason") if isinstance(said, dict) else None
-    raise RestoreRefused(f"{client.base_url}:{about} {reason or f'answered {answer.status_code}'}")
+    refusal = OtherHistory if answer.status_code == httpx.codes.CONFLICT else RestoreRefused
+    raise refusal(f"{client.base_url}:{about} {reason or f'answered {answer.status_code}'}")

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ def session(cores: str = "*", memory: str = "1g", records_in_java: bool = False)
     `cores` and `memory` are of a local session. `records_in_java`: records go through the JVM (Kafka), so good
     compilation pays off. Raises NoSpark, most likely because there is no Java 17."""
     _prepare_environment()
+    import_early()
     from pyspark.sql import SparkSession
 
     from rewindmq.spark_replay.source.source import register
@@ -58,6 +60,14 @@ def session(cores: str = "*", memory: str = "1g", records_in_java: bool = False)
         spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def import_early() -> None:
+    """Import what several threads of a driver would import when each first needs it.
+
+    Two that import pandas at once may meet a half-made module: an audit on Spark 4.3 ended so now and then."""
+    for name in ("pandas", "pyarrow.compute", "pyarrow.dataset", "pyspark.sql.pandas.conversion"):
+        import_module(name)
 
 
 @contextmanager

@@ -15,16 +15,24 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from rewindmq import builds
-from tests.support.examples import DEV, FULL
+from tests.support import examples
+from tests.support.cpu_times import pytest_runtest_setup, pytest_runtest_teardown, pytest_terminal_summary
 from tests.support.kafka.fixtures import kafka, kafka3
 from tests.support.running import RunningBroker
-from tests.tiers import TIERS, belongs, suits
+from tests.tiers import TIERS, belongs, leaves_out, suits
 
-__all__ = ["broker", "kafka", "kafka3", "start_broker"]
+__all__ = [
+    "broker",
+    "kafka",
+    "kafka3",
+    "pytest_runtest_setup",
+    "pytest_runtest_teardown",
+    "pytest_terminal_summary",
+    "start_broker",
+]
 # How long a test's own HTTP client waits for an answer. httpx's 5 s are too few on a machine with other work: for
 # reading the past the broker starts a process.
 httpx._config.DEFAULT_TIMEOUT_CONFIG.read = 60.0
@@ -46,17 +54,18 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settings.load_profile(DEV if config.getoption("--tier") == "quick" else FULL)
+    examples.load(examples.DEV if config.getoption("--tier") == "quick" else examples.FULL)
     if config.getoption("--build") not in ("", builds.running().kind):
         raise pytest.UsageError(f"--build {config.getoption('--build')}: the build is {builds.running()}")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The files of other builds are not even imported: each process of pytest collects all tests for itself."""
+    """Do not even import files of other builds and tiers: each process of pytest collects all tests for itself."""
     if collection_path.suffix != ".py":
         return None
     file = collection_path.relative_to(Path(__file__).parent).as_posix()
-    return None if suits(file, builds.running().kind, config.getoption("--build")) else True
+    suited = suits(file, builds.running().kind, config.getoption("--build"))
+    return None if suited and not leaves_out(file, config.getoption("--tier")) else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

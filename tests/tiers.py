@@ -16,7 +16,7 @@ Which tests run on the compiled build (rewindmq/builds.py), and which only there
 
 import inspect
 import re
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 
 import pytest
 from hypothesis import is_hypothesis_test
@@ -25,10 +25,11 @@ from rewindmq.builds import COMPILED, PURE
 from tests.support.examples import rounds
 
 TIERS = ("quick", "rest", "all", "rare")
-SEEDS = 20  # of each kind of simulated history, in the quick tier
+SEEDS = 12  # of each kind of simulated history, in the quick tier
 
 # Node ids below tests/, as fnmatch patterns. Chosen by durations in two processes on two busy cores: a test that takes
-# more than some eight seconds, or a file that starts a Kafka or a RabbitMQ of its own and has a cheaper sibling.
+# more than some eight seconds, or a file that starts a Kafka or a RabbitMQ of its own and has a cheaper sibling; and
+# most seeds and steps of the most expensive unit tests.
 LONG = (
     "examples/test_examples.py::test_a_service_publishes_and_consumes_and_the_log_is_folded_and_audited",
     "examples/test_examples_languages.py::*",
@@ -81,6 +82,7 @@ LONG = (
     "system/durability/test_durability_full_disk.py::test_a_full_disk_holds_publishers_back*",
     "system/durability/test_durability_keep_history.py::*",
     "system/durability/test_durability_kills.py::*",
+    "system/durability/test_durability_lost_end.py::*",
     "system/durability/test_durability_memory.py::test_bodies_that_never_end_are_bounded",
     "system/durability/test_durability_memory.py::test_large_messages_for_a_client_that_does_not_read_stay_in_the_store",
     "system/durability/test_durability_move.py::*",
@@ -98,6 +100,7 @@ LONG = (
     "system/engine/test_identity.py::test_b56_*",
     "system/http/test_http_depth.py::test_b31_a_range_*",
     "system/http/test_http_depth.py::test_b31_each_point_*",
+    "system/http/test_http_fields.py::*",
     "system/http/test_http_find_index.py::*",
     "system/http/test_http_live.py::*",
     "system/http/test_http_moved_past.py::*",
@@ -166,6 +169,11 @@ LONG = (
     "system/moving/*",
     "system/process/test_bench.py::*",
     "system/process/test_broker_killed.py::test_a_broker_killed_while_it_writes_snapshots_*",
+    "system/process/test_broker_killed.py::test_letters_of_a_mass_that_was_dropped_survive_kill_9",
+    "system/process/test_rerun.py::test_a_process_that_a_test_ends_is_a_failure_of_that_test",
+    "system/process/test_rerun.py::test_a_test_that_passes_alone_is_flaky*",
+    "system/process/test_rerun.py::test_more_than_three_failures_are_not_run_again",
+    "system/process/test_rerun.py::test_what_passes_and_what_cannot_begin_has_pytests_status",
     "system/process/test_trimmed.py::*",
     "system/process/test_worker_processes.py::*",
     "system/spark/test_spark_answers.py::*",
@@ -225,22 +233,34 @@ LONG = (
     "unit/archive/test_archive_reader.py::test_reading_through_the_archive_equals_reading_the_directory",
     "unit/archive/test_archive_recovery.py::test_a_recovery_that_is_killed_at_any_step_is_begun_again",
     "unit/archive/test_archive_topic_pack.py::test_any_records_come_back",
+    "unit/archive/test_archive_torn.py::*[[]one by one]",
     "unit/engine/test_broker_audited.py::test_stories_with_restores_crashes_and_marks_have_no_findings",
     "unit/engine/test_broker_histories.py::test_a_random_history[[]1[01]]",
     "unit/engine/test_broker_histories.py::test_a_random_history[[][3-9]]",
     "unit/engine/test_day_expiry.py::*whatever_happens_no_queued_message_loses_its_body",
     "unit/engine/test_disk_flow.py::test_acks_become_durable_when_the_disk_gets_full_under_dead_letters",
     "unit/engine/test_importing.py::test_any_document",
+    "unit/engine/test_repartition_nodes.py::test_b77_another_node_goes_on_where_the_mover_died[[]agreement*",
+    "unit/engine/test_repartition_nodes.py::test_b77_another_node_goes_on_where_the_mover_died[[]moves._decl*",
+    "unit/engine/test_repartition_nodes.py::test_b77_another_node_goes_on_where_the_mover_died[[]moves.end]",
+    "unit/log/test_log_cut.py::test_a_cut_that_is_killed_between_any_two_removals_is_ended_at_the_next_opening[[]1[01]]",
+    "unit/log/test_log_cut.py::test_a_cut_that_is_killed_between_any_two_removals_is_ended_at_the_next_opening[[][1-57-9]]",
     "unit/log/test_log_id_index.py::test_b46_a_search_with_the_index_finds_what_one_without_finds",
     "unit/log/test_log_id_index.py::test_b46_a_trimmed_log_is_searched_from_where_it_begins_and_its_base_too",
+    "unit/log/test_log_sound_records.py::test_records_of_all_kinds_and_harmed_ones_are_judged_as_by_the_decoder[[]1?]",
+    "unit/log/test_log_sound_records.py::test_records_of_all_kinds_and_harmed_ones_are_judged_as_by_the_decoder[[][5-9]]",
     "unit/log/test_log_time_set_back.py::test_a_moment_is_found_in_the_last_stretch_that_had_it[[]lost[12]-1]",
     "unit/log/test_log_time_set_back.py::test_a_moment_is_found_in_the_last_stretch_that_had_it[[]lost[12]-400]",
+    "unit/machine/test_machine_audited_plainly.py::test_plain_traffic_is_booked_as_the_ledgers_book_it[[][1-3]?]",
     "unit/machine/test_machine_histories.py::test_as_the_naive_model[[]1[01]]",
     "unit/machine/test_machine_histories.py::test_as_the_naive_model[[][4-9]]",
     "unit/machine/test_machine_histories.py::test_as_the_naive_model_with_small_chunks[[]1[6-9]]",
     "unit/machine/test_machine_histories.py::test_as_the_naive_model_with_small_chunks[[]2?]",
     "unit/machine/test_machine_histories.py::test_digest_does_not_depend_on_the_way[[]10[123]]",
     "unit/machine/test_machine_lookahead.py::test_many_come_back_before_many_that_wait",
+    "unit/projections/test_projections_repeats.py::test_the_store_is_as_the_log_says[[][5-9]]",
+    "unit/projections/test_projections_repeats.py::test_the_store_is_as_the_log_says[[][12]?]",
+    "unit/spark/test_audit_trimmed.py::test_b18_a_trimmed_history_of_everything_is_sound_from_every_floor[[][2-7]]",
     "unit/spark/test_spark_repeats.py::test_the_rows_are_those_of_the_events",
 )
 # A sibling shows nearly the same, on another store or with another seed, or the test tries other tests and benchmarks.
@@ -327,6 +347,8 @@ OF_PURE = (
 )
 # Files of tests of the compiled build. Where the pure build runs they are left out; `make test-compiled` runs them.
 OF_COMPILED = ("builds/*",)
+LONG_FILES = tuple(each.removesuffix("::*") for each in LONG if each.endswith(("::*", "/*")))
+IS_LONG, IS_RARE = (re.compile("|".join(translate(f"tests/{each}") for each in all)) for all in (LONG, RARE))
 SEED = re.compile(r"tests/simulation/.*\[(\d+)\]$")
 
 
@@ -335,13 +357,18 @@ def is_long(nodeid: str) -> bool:
     seed = SEED.match(nodeid)
     if seed is not None and int(seed[1]) % 1_000 >= SEEDS:
         return True
-    return any(fnmatchcase(nodeid, f"tests/{pattern}") for pattern in LONG)
+    return IS_LONG.match(nodeid) is not None
 
 
 def asks_a_store(item: pytest.Item) -> bool:
     """It starts a server of object storage, which a fresh machine has to build: so the quick tier leaves it out."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return not {"s3", "cloud"}.isdisjoint(getattr(item, "fixturenames", ())) or parameters.get("place") == "s3"
+
+
+def leaves_out(file: str, tier: str) -> bool:
+    """Return True if the tier runs no test of a file. `file`: its path from tests/ on."""
+    return tier == "quick" and any(fnmatchcase(file, each) for each in LONG_FILES)
 
 
 def suits(file: str, build: str, asked: str) -> bool:
@@ -365,7 +392,7 @@ def is_shortened(item: pytest.Item) -> bool:
 
 def is_rare(nodeid: str) -> bool:
     """Only the tier `rare` runs it."""
-    return any(fnmatchcase(nodeid, f"tests/{pattern}") for pattern in RARE)
+    return IS_RARE.match(nodeid) is not None
 
 
 def belongs(item: pytest.Item, tier: str) -> bool:

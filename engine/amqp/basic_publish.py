@@ -100,16 +100,22 @@ class BasicPublish:
         self.route: Route | None = None
         self.queues = 0  # in that route
         self.prompt = NEVER  # of that route
+        self.prompts: dict[Destination, int] = {}  # of `destinations`
 
-    def resolve(self, broker: Broker, session: Session) -> None:
-        """Find the route anew. NotFound, AccessRefused as `Exchanges.route`."""
+    def resolve(self, broker: Broker, session: Session, known: tuple[Destination, ...] | None) -> None:
+        """Find the route anew. `known`: the route of this publish, found in turns.
+
+        NotFound, AccessRefused, RouteTakesLong as `Exchanges.route`."""
         self.needs_content = broker.router.needs_content(session.vhost, self.exchange)
         if self.needs_content:
-            broker.exchanges.route(session, self.exchange, self.routing_key, NO_CONTENT)  # for its refusals
+            broker.exchanges.check_publish(session, self.exchange, self.routing_key)
             self.destinations = ()
+        elif known is not None:
+            self.destinations = known
         else:
             self.destinations = broker.exchanges.route(session, self.exchange, self.routing_key, None)
         self.route_checked = self.mandatory and not self.returned and broker.keeper.reads_back
+        self.prompts = {to: prompt(to) for to in self.destinations}
         self.partition = None
         self.route = None
         self.traced = session.vhost in broker.firehose.vhosts
@@ -118,8 +124,13 @@ class BasicPublish:
             self.partition = self.destinations[0].partition
             self.route = self.destinations[0].route
             self.queues = len(self.route.queues)
-            self.prompt = prompt(self.destinations[0])
-        self.version = broker.router.version
+            self.prompt = self.prompts[self.destinations[0]]
+        self.version = broker.router.version if known is None else -1  # what was found in turns serves once
+
+    def prompt_of(self, to: Destination) -> int:
+        """As `prompt`, which is slow for many queues, of one of the destinations of a message."""
+        known = self.prompts.get(to)
+        return prompt(to) if known is None else known
 
 
 class PublishProperties:

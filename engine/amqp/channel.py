@@ -28,7 +28,6 @@ from rewindmq.engine.amqp.basic_publish import (
     held_name,
     homes_of,
     message,
-    prompt,
     route_by_content,
 )
 from rewindmq.engine.amqp.basic_publish import decode as decode_publish
@@ -43,6 +42,7 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.config import MAX_MESSAGE_SIZE
 from rewindmq.engine.erasure.encryption import NoKeyYet
 from rewindmq.engine.errors import FrameError, PreconditionFailed, UnexpectedFrame, refusal
+from rewindmq.engine.routing.portions import RouteTakesLong, Search, in_turns
 from rewindmq.engine.routing.router import Destination
 from rewindmq.engine.runtime.certainty import REFUSALS
 from rewindmq.engine.runtime.counters import Tally
@@ -56,6 +56,7 @@ from rewindmq.schemas.values import Encryption
 
 # Distinct method frames and content properties that a channel remembers; beyond that it starts over.
 MEMO_SIZE: Final = 512
+MEMO_QUEUES: Final = 100_000  # in the routes of all remembered publishes together
 MEMO_BYTES: Final = 512  # longer properties are seldom seen twice
 
 # A read may hold a thousand publishes that go to many queues each. So many messages into queues end the connection's
@@ -114,6 +115,8 @@ class Channel:
         self.gathered = BytesIO()  # the body so far
         self.gathered_bytes = 0
         self.waiting_bytes = 0  # of publishes that came whole, and wait
+        # The routes of the postponed publish that took long: by its routing key alone (True), and by all of it.
+        self.found: dict[bool, tuple[Destination, ...]] = {}
         self.end: asyncio.Future[None] | None = None  # of the channel, while a publish waits for room
         self.confirming = False
         self.tally = Tally()
@@ -181,7 +184,7 @@ class Channel:
         """Take a publish that the hot path does not: it goes to many queues, to several partitions or to none; it is
         routed by its content or to carbon copies; it is mandatory on a log that is read back; its vhost is traced; or
         its body is encrypted."""
-        destinations = self.destinations(publish, properties)
+        destinations = self.destinations(publish, properties, body)
         logged, encryption = body, None
         if self.broker.homes.some_held:
             self.require_free(publish, destinations, properties, body)
@@ -215,7 +218,7 @@ class Channel:
         for destination in destinations:
             position = self.publish_to(destination, properties, logged, encryption, check)
             if sequence:
-                found = prompt(destination)
+                found = publish.prompt_of(destination)
                 if found == ALWAYS or (found == TRANSIENT and not properties.persistent):
                     destination.partition.await_folded(position, self.confirms, sequence)
                 else:
@@ -257,16 +260,26 @@ class Channel:
             except PublishPostponed as again:  # there is something else to wait for; or its key was erased just now
                 postponed = again
                 continue
+            self.found.clear()
             return
+
+    async def find_in_turns(self, search: Search[tuple[Destination, ...]], by_key: bool) -> None:
+        """Find a route of the postponed publish in slices, unless the channel is closed meanwhile."""
+        self.found[by_key] = await in_turns(search, self.router.share, lambda: not self.closing) or ()
 
     def resolve(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
         """Find the publish's route anew. Raises as `BasicPublish.resolve`. PublishPostponed: another node may know
-        more."""
+        more, or the route takes long."""
         try:
-            publish.resolve(self.broker, self.session)
+            publish.resolve(self.broker, self.session, self.found.get(True))
+        except RouteTakesLong as long:
+            raise PublishPostponed(partial(self.find_in_turns, long.search, True), publish, raw, body) from None
         except REFUSALS:
             self.require_certainty(publish, raw, body)
             raise
+        queues = sum(len(to.route.queues) for to in publish.destinations)
+        if len(self.publish_memo) * queues > MEMO_QUEUES:
+            self.publish_memo.clear()
         if self.broker.homes.some_held:
             properties = self.parsed.get(raw) or self.parse_properties(raw)
             self.require_free(publish, publish.destinations, properties, body)
@@ -304,11 +317,19 @@ class Channel:
         if not certainty.covers(self.shared.heard):
             raise PublishPostponed(certainty.wait, publish, raw, body)
 
-    def destinations(self, publish: BasicPublish, properties: PublishProperties) -> tuple[Destination, ...]:
-        """The partitions and queues that a message goes to."""
-        if publish.needs_content or properties.parsed.sender_selected:
+    def destinations(
+        self, publish: BasicPublish, properties: PublishProperties, body: bytes
+    ) -> tuple[Destination, ...]:
+        """The partitions and queues that a message goes to. PublishPostponed: the route takes long."""
+        if not (publish.needs_content or properties.parsed.sender_selected):
+            return publish.destinations
+        if False in self.found:
+            return self.found[False]
+        try:
             return route_by_content(publish, properties.parsed, self.broker, self.session)
-        return publish.destinations
+        except RouteTakesLong as long:
+            wait = partial(self.find_in_turns, long.search, False)
+            raise PublishPostponed(wait, publish, properties.raw, body) from None
 
     def unroutable(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
         """Return a message that goes to no queue, or drop it."""
@@ -449,7 +470,7 @@ class Channel:
             if publish.version != self.router.version:  # a refusal need not wait
                 self.resolve(publish, properties, body)
             known = self.parsed.get(properties) or self.parse_properties(properties)
-            size = len(body) * len(self.destinations(publish, known))  # each partition logs it
+            size = len(body) * len(self.destinations(publish, known, body))  # each partition logs it
             flow = self.broker.keeper.flow
             if not (flow.has_turn(size) and flow.has_room(size)):
                 raise PublishPostponed(partial(self.wait_for_room, size), publish, properties, body)

@@ -9,7 +9,11 @@ between.
 
 An error closes the channel or the connection, by its class (engine/errors.py). Before RUNNING RabbitMQ mostly drops the
 socket without a word. This broker tells the client why, with one exception that RabbitMQ has too: a failed login is
-told only to clients that ask for it (capability authentication_failure_close).
+told only to clients that ask for it (capability authentication_failure_close). A client that sends anything but the
+next step of the handshake is told why, and dropped at once.
+
+A connection parses for as long as its share of the loop lasts (engine/runtime/loop_share.py). The rest of what was read
+waits, and nothing more is read meanwhile.
 """
 
 import asyncio
@@ -54,6 +58,7 @@ from rewindmq.engine.errors import (
 )
 from rewindmq.engine.identity.grants import Grant
 from rewindmq.engine.runtime.eager import begin
+from rewindmq.engine.runtime.loop_share import Account
 from rewindmq.engine.runtime.sessions import Link, Session
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.schemas.events import Credited
@@ -104,6 +109,7 @@ class Connection:
         self.link = Link(tls)
         self.output = Output(socket.wake)
         self.gate = ReadGate(socket.reading_changed)
+        self.account = Account(broker.loop_share)
         self.channels: dict[int, Channel] = {}
         self.parser: FrameParser[BasicPublish] = FrameParser(self.channels, self, self.gate)
         self.state = State.HEADER
@@ -120,11 +126,15 @@ class Connection:
         self.channel_max = 0
         self.frame_max = FRAME_MIN_SIZE
         self.heartbeat_seconds = 0
+        self.early_heartbeats = 0  # that came before the vhost was open
         self.received = False  # since the last heartbeat check
         self.silent_checks = 0
         self.waits_for_room = False  # a publish or a commit does, on the disk
         self.blocked_sent = False  # connection.blocked, and not connection.unblocked since
         self.timeout_check_due = False  # it is made when `gate.waiting` ends
+
+    def __str__(self) -> str:
+        return f"AMQP connection {self.peer}, user '{self.user}'"
 
     @property
     def finished(self) -> bool:
@@ -134,27 +144,29 @@ class Connection:
     # -- bytes in -----------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Take one socket read. The caller then calls `broker.turns.end()`."""
+        """Take one socket read, and parse it for as long as the connection's share of the loop lasts. The caller then
+        calls `broker.turns.end()` and `account.pay()`."""
         self.received = True
         parser = self.parser
         if parser.deaf:
             return
         if self.shared is not None and data:
             self.shared.heard = self.broker.certainty.begun
-        if self.gate.waiting:
+        if self.gate.waiting or not self.account.begin(self):
             parser.rest += data
+            self.yield_turn()
             self.socket.reading_changed()
             return
-        if self.state is State.HEADER:
-            parser.rest += data
-            if len(parser.rest) < 8:
-                return
-            data, header = parser.rest[8:], parser.rest[:8]
-            if not handshake.protocol_header(self, header):
-                return
-            parser.rest = b""
+        self.parse(data)
+
+    def parse(self, data: bytes) -> None:
+        """Parse within the time that `account` has begun."""
+        parser = self.parser
         try:
-            parser.parse(data)
+            if self.state is State.HEADER:
+                data = handshake.take_header(self, data)
+            if not parser.deaf:
+                parser.parse(data)
         except Exception:  # a defect of ours must not take the other connections down with it
             log.exception("%s: while reading", self.peer)
             parser.deaf = True
@@ -167,8 +179,10 @@ class Connection:
             shared.fanned_out = 0
 
     def reads_socket(self) -> bool:
-        """Whether the socket is to be read."""
-        return self.state is State.LEFT or self.gate.reads_socket(bool(self.parser.rest))
+        """Return True if the socket is to be read."""
+        if self.state is State.LEFT:
+            return Pause.READ not in self.gate.reasons
+        return self.gate.reads_socket(bool(self.parser.rest))
 
     # -- frames (frames.py `FrameReceiver`) ---------------------------------------------------------------------------
 
@@ -178,6 +192,8 @@ class Connection:
         channel = self.channels.get(number)
         content_due = channel is not None and channel.content_of is not None
         try:
+            if self.state in handshake.STEPS:
+                handshake.require_step(self, kind, number, payload)
             if kind == METHOD:
                 if len(payload) < 4:
                     raise FrameError(describe(kind, payload) + ": unknown_frame")
@@ -186,8 +202,9 @@ class Connection:
                 self.connection_frame(kind, index, payload)
             elif self.state is State.RUNNING:
                 self.channel_frame(channel, kind, number, index, payload)
-            elif self.state is not State.CLOSING:
-                self.close(UnexpectedFrame(describe(kind, payload)))
+        except handshake.OutOfStep as out:
+            self.close(out.error)
+            self.finish()  # its close-ok is not awaited: a client that floods the broker must not go on with it
         except (AmqpError, PublishPostponed) as error:
             self.failed(number, PUBLISH if content_due else index, error)
 
@@ -299,14 +316,23 @@ class Connection:
         self.yield_turn()  # publishes that need not wait come after the other connections' turn
 
     def yield_turn(self) -> None:
-        """Parse nothing more in this turn of the loop: consumers get what was published, and make room."""
+        """Parse nothing more in this turn of the loop, and stand in the line for a slice: others have their turn, and
+        consumers get what was published, and make room."""
         if not self.gate.waiting:
             self.gate.close(Pause.TURN)
-            asyncio.get_running_loop().call_soon(self.resume, Pause.TURN)
+            self.broker.loop_share.call(self.next_slice)
+
+    def next_slice(self) -> None:
+        """Go on with what was read: the connection has moved up in the line."""
+        self.account.begin_in_line(self)
+        self.go_on(Pause.TURN)
 
     def must_pause(self) -> bool:
-        """Whether an alarm or flow control stops the parser here."""
+        """Return True if an alarm, flow control or the end of the slice stops the parser here."""
         if self.gate.blocked:
+            return True
+        if self.account.due:
+            self.yield_turn()
             return True
         flow = self.broker.keeper.flow
         if not flow.full or not any(channel.publish_memo for channel in self.channels.values()):
@@ -323,16 +349,26 @@ class Connection:
         self.resume(Pause.FLOW)
 
     def resume(self, reason: Pause) -> None:
-        """One of the waits has ended: parse what is there. An overdue check for timeouts comes first, since a
-        connection that always waits would otherwise never be checked."""
+        """One of the waits has ended: go on, or stand in the line."""
+        if self.account.begin(self):
+            self.go_on(reason)
+        else:
+            self.gate.open(reason)
+            self.yield_turn()
+
+    def go_on(self, reason: Pause) -> None:
+        """Open the gate, and parse what is there. An overdue check for timeouts comes first, since a connection that
+        always waits would otherwise never be checked."""
         self.gate.open(reason)
         if self.parser.deaf:
             return
         if self.timeout_check_due:
             self.check_timeouts(asyncio.get_running_loop().time())
-        self.receive(b"")
+        if not self.gate.waiting:
+            self.parse(b"")
         self.socket.reading_changed()
         self.broker.turns.end()
+        self.account.pay()
 
     # -- channels -----------------------------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ unpack_content: Final = struct.Struct(">BHIIQ").unpack_from  # a header frame up
 unpack_ack: Final = struct.Struct(">QB").unpack_from
 PADDING: Final = b"\x00\x00\x00"
 PAUSE_CHECK_BYTES: Final = 8_192  # of a read, between two questions to `FrameReceiver.must_pause`
+FRAME_BYTES: Final = 512  # a frame that goes to `FrameReceiver.frame` counts as this many bytes more: it may be tiny
 
 PublishT = TypeVar("PublishT")
 
@@ -69,7 +70,8 @@ class FrameReceiver(Protocol):
     """The owner of the parser (connection.py)."""
 
     def must_pause(self) -> bool:
-        """Whether no further frame is parsed for now. The gate is closed then. Asked every `PAUSE_CHECK_BYTES`."""
+        """Return True if no further frame is parsed for now. The gate is closed then. Asked every
+        `PAUSE_CHECK_BYTES`."""
 
     def frame(self, kind: int, number: int, payload: bytes) -> None:
         """Take a frame that the parser has not given to a channel itself. Must not raise AmqpError."""
@@ -172,6 +174,7 @@ class FrameParser(Generic[PublishT]):
                         except Exception as error:
                             self.receiver.failed(number, ACK, error)
                         continue
+            check_at -= FRAME_BYTES
             self.receiver.frame(kind, number, data[start + 7 : end])
             if self.deaf:
                 return

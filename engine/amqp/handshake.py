@@ -11,11 +11,22 @@ from typing import TYPE_CHECKING, Final
 from rewindmq.engine.amqp import credentials, publish_hold, sasl
 from rewindmq.engine.amqp.channel import SharedState
 from rewindmq.engine.amqp.connection_state import State
-from rewindmq.engine.amqp.frames import FRAME_MIN_SIZE
+from rewindmq.engine.amqp.erlang import describe
+from rewindmq.engine.amqp.frames import BODY, FRAME_MIN_SIZE, HEADER, HEARTBEAT, METHOD
 from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.broker import limits
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
-from rewindmq.engine.errors import AccessRefused, CommandInvalid, LoginsBraked, NotAllowed, refusal
+from rewindmq.engine.errors import (
+    AccessRefused,
+    AmqpError,
+    ChannelError,
+    CommandInvalid,
+    FrameError,
+    LoginsBraked,
+    NotAllowed,
+    UnexpectedFrame,
+    refusal,
+)
 from rewindmq.engine.identity.grants import TokenRefused
 from rewindmq.engine.identity.tokens import MOST_BYTES
 from rewindmq.engine.runtime.eager import begin
@@ -32,6 +43,9 @@ PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 START_OK: Final = 10 << 16 | 11
 TUNE: Final = 10 << 16 | 30
 OPEN: Final = 10 << 16 | 40
+CLOSE: Final = 10 << 16 | 50
+STEPS: Final = {State.STARTING: START_OK, State.TUNING: 10 << 16 | 31, State.OPENING: OPEN}  # the methods that may come
+MOST_EARLY_HEARTBEATS: Final = 30  # three a second of HANDSHAKE_SECONDS (server.py)
 MOST_PROPERTIES: Final = 4_096  # bytes of a client's properties that the history keeps
 MOST_START: Final = FRAME_MIN_SIZE + MOST_BYTES  # of connection.start-ok with a token, which comes before the tuning
 CAPABILITIES: Final = {
@@ -47,14 +61,50 @@ CAPABILITIES: Final = {
 }
 
 
-def protocol_header(connection: "Connection", header: bytes) -> bool:
-    """Begin the handshake. False for another protocol than AMQP 0-9-1 (or 0-9, which is the same on the wire): the
-    client is sent the header of the one that is spoken here, and the connection is closed."""
+class OutOfStep(Exception):
+    """A frame came that is not the next step of the handshake; `error` is what the client is told."""
+
+    def __init__(self, error: AmqpError) -> None:
+        super().__init__(error.text)
+        self.error = error
+
+
+def require_step(connection: "Connection", kind: int, number: int, payload: bytes) -> None:
+    """Raise OutOfStep unless the frame is the next method of the handshake, connection.close, or one of the few
+    heartbeats that some clients send from tune-ok on (Java's begins its timer there)."""
+    if number == 0 and kind == METHOD:
+        index = int.from_bytes(payload[:4], "big")
+        if index not in (STEPS[connection.state], CLOSE):
+            raise OutOfStep(ChannelError(f"unexpected method in connection state {connection.state.value}"))
+    elif number == 0 and kind == HEARTBEAT and not payload and connection.state is State.OPENING:
+        connection.early_heartbeats += 1
+        if connection.early_heartbeats > MOST_EARLY_HEARTBEATS:
+            raise OutOfStep(UnexpectedFrame(f"more than {MOST_EARLY_HEARTBEATS} heartbeats before connection.open"))
+    elif kind in (METHOD, HEADER, BODY, HEARTBEAT):
+        raise OutOfStep(UnexpectedFrame(describe(kind, payload)))
+    else:
+        raise OutOfStep(FrameError(describe(kind, payload) + ": unknown_frame"))
+
+
+def take_header(connection: "Connection", data: bytes) -> bytes:
+    """Take the protocol header once its eight bytes are there, and return what follows it."""
+    parser = connection.parser
+    came, parser.rest = parser.rest + data, b""
+    if len(came) < len(PROTOCOL_HEADER):
+        parser.rest = came
+        return b""
+    protocol_header(connection, came[: len(PROTOCOL_HEADER)])
+    return came[len(PROTOCOL_HEADER) :]
+
+
+def protocol_header(connection: "Connection", header: bytes) -> None:
+    """Begin the handshake. A client of another protocol than AMQP 0-9-1 (or 0-9, which is the same on the wire) is sent
+    the header of the one that is spoken here, and the connection is closed."""
     if header not in (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09"):
         log.warning("%s: protocol header %r refused", connection.peer, header)
         connection.output.write(PROTOCOL_HEADER)
         connection.finish()
-        return False
+        return
     connection.state = State.STARTING
     if connection.broker.tokens.settings is not None:
         connection.parser.max_payload = MOST_START
@@ -78,7 +128,6 @@ def protocol_header(connection: "Connection", header: bytes) -> bool:
         mechanisms=" ".join(sasl.offered(connection.tls)),
         locales="en_US",
     )
-    return True
 
 
 def start_ok(connection: "Connection", method: Method) -> None:
@@ -156,9 +205,7 @@ def tune_ok(connection: "Connection", method: Method) -> None:
     except NotAllowed as error:
         connection.close(error, TUNE)
         return
-    connection.frame_max = connection.parser.max_payload = frame_max
-    # a large publish may have to wait for room in the log: `Channel.take` sees to that
-    connection.parser.max_content = min(frame_max, config.max_message_size, LARGE_BYTES - 1)
+    connection.frame_max = frame_max
     connection.channel_max = channel_max
     connection.heartbeat_seconds = method.number("heartbeat")
     connection.state = State.OPENING
@@ -211,6 +258,10 @@ async def enter(connection: "Connection", vhost: str) -> None:
     hold = partial(publish_hold.wait_for_room, connection)
     connection.shared = SharedState(connection.broker, session, notify, connection.yield_turn, hold)
     connection.state = State.RUNNING
+    parser = connection.parser
+    parser.max_payload = connection.frame_max  # not from tune-ok on: nothing large comes before the vhost is open
+    # a large publish may have to wait for room in the log: `Channel.take` sees to that
+    parser.max_content = min(connection.frame_max, connection.broker.config.max_message_size, LARGE_BYTES - 1)
     credentials.await_expiry(connection)
     connection.send("Connection.OpenOk")
     connection.socket.opened()

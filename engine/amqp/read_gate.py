@@ -4,7 +4,8 @@
     METHOD      a method or a publish awaits something: a password,       that is done                          frames
                 the disk (tx.commit), room on it, a new key,
                 another node, or that the client reads (basic.get)
-    TURN        the frames of one read put many messages into queues      the loop has come round once          frames
+    TURN        its frames have had their share of the loop's time, or    its next slice begins, by turns with  frames
+                put many messages into queues                             all other long work (loop_share.py)
     FLOW        too many publishes are on their way into the log          room is there again, by turns, or     frames
                 (engine/runtime/flow_control.py)                          the connection is closed
     BLOCKED     the client publishes during an alarm (publish_hold.py)    the alarm ends, or the connection     both
@@ -12,6 +13,7 @@
     UNDURABLE   it has sent its share, and too many bytes of all clients  a group commit has landed             socket
                 together are not durable yet (server.py)
     UNREAD      the client does not read what it is sent (server.py)      it has read most of it                socket
+    READ        a read was as large as a read can be (server.py)          the loop has come round once          socket
 
 "frames": what was read stays unparsed, and the socket is paused as soon as more bytes come in. "socket": the operating
 system holds back what the client sends; frames that were read already are parsed. Several reasons may hold at once.
@@ -35,12 +37,13 @@ class Pause(Flag):
     BLOCKED = auto()
     UNDURABLE = auto()
     UNREAD = auto()
+    READ = auto()
 
 
 NOTHING: Final = Pause(0)
 WAITS: Final = Pause.METHOD | Pause.TURN | Pause.FLOW
 STOPS_FRAMES: Final = WAITS | Pause.BLOCKED
-STOPS_SOCKET: Final = Pause.BLOCKED | Pause.UNDURABLE | Pause.UNREAD
+STOPS_SOCKET: Final = Pause.BLOCKED | Pause.UNDURABLE | Pause.UNREAD | Pause.READ
 # While one of these holds, a client need not send heartbeats. One that does not read (UNREAD) must.
 EXCUSES_SILENCE: Final = STOPS_FRAMES | Pause.UNDURABLE
 

@@ -1,6 +1,6 @@
 """Sockets and clock for AMQP: asyncio on uvloop, protocols and no streams, one write per loop turn and connection.
 
-    data_received      -> Connection.receive -> Turns.end      once per socket read
+    data_received      -> Connection.receive -> Turns.end      once per socket read, at once or by turns (loop_share.py)
     ClientSocket.wake  -> call_soon(flush)   -> confirms, credit, one transport.write
 
 Pressure goes back to where it comes from.
@@ -42,6 +42,7 @@ UNDURABLE_HIGH = 67_108_864  # bytes received from all clients and not durable y
 UNDURABLE_STEP = 4_194_304  # bytes received before their durability is awaited
 LEAST_SHARES = 64  # a client's share of UNDURABLE_HIGH is this part of it, or less where there are more clients
 LEAST_RELIEF = 1_048_576  # bytes: connections that hold less are not closed when memory is low
+LARGE_READ = 131_072  # bytes; a socket with as much is read once in a turn of the loop. (uvloop reads 256,000 at most)
 HANDSHAKE_SECONDS = 10.0  # as RabbitMQ's handshake_timeout
 CLOSING_SECONDS = 10.0  # how long close-ok is waited for
 LEAVING_SECONDS = 30.0  # how long a client that was told close-ok may take to close its socket, as with RabbitMQ
@@ -89,12 +90,16 @@ class AmqpProtocol(asyncio.Protocol):
         )
         self.connection = connection
         self.server.protocols.add(self)
+        self.guest.wait(self.drop)
         self.set_timer(HANDSHAKE_SECONDS, self.handshake_timed_out)
 
     def data_received(self, data: bytes) -> None:
         """Asyncio: one read of the socket."""
         connection = self.connection
         assert connection is not None
+        if len(data) >= LARGE_READ:  # libuv would read up to 32 times before others have their turn
+            connection.gate.close(Pause.READ)
+            self.loop.call_soon(connection.gate.open, Pause.READ)
         if connection.finished:
             return
         link = connection.link
@@ -102,6 +107,7 @@ class AmqpProtocol(asyncio.Protocol):
         link.received_count += 1
         connection.receive(data)
         self.broker.turns.end()
+        connection.account.pay()
         self.server.received(self, len(data))
 
     def wake(self) -> None:
@@ -113,6 +119,7 @@ class AmqpProtocol(asyncio.Protocol):
         connection, transport = self.connection, self.transport
         if connection is None or transport is None or transport.is_closing():
             return
+        self.broker.loop_share.mark(connection)
         parts = connection.take_output()
         if parts:
             if parts[0] is not HEARTBEAT_FRAME:  # or every second heartbeat would be left out
@@ -182,6 +189,7 @@ class AmqpProtocol(asyncio.Protocol):
         if self.timer is not None:
             self.timer.cancel()
         if self.connection is not None:
+            self.broker.loop_share.mark(self.connection)
             self.connection.lost()
             self.broker.turns.end()
         self.transport = None

@@ -85,7 +85,7 @@ class Transaction:
         if publish.version != channel.router.version:
             channel.resolve(publish, raw, body)
         properties = channel.parsed.get(raw) or channel.parse_properties(raw)
-        destinations = channel.destinations(publish, properties)
+        destinations = channel.destinations(publish, properties, body)
         if not destinations:
             channel.require_certainty(publish, raw, body)
         size = len(body) + PUBLISH_BYTES

@@ -26,7 +26,6 @@ from typing import Protocol
 
 from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.config import Config
-from rewindmq.engine.routing.dead_letters import Forwarder
 from rewindmq.engine.runtime.heap import Stillness, give_memory_back
 from rewindmq.engine.runtime.memory import Kind, MemoryAccount
 from rewindmq.engine.runtime.partition import Partition
@@ -70,13 +69,11 @@ class Alarms:
         turns: Turns,
         sessions: Mapping[int, Session],
         partitions: Sequence[Partition],
-        forwarder: Forwarder,
     ) -> None:
         self.account = account
         self._turns = turns
         self._sessions = sessions
         self._partitions = partitions
-        self._forwarder = forwarder
         self._data = config.data
         self.memory_limit = config.vm_memory_high_watermark
         self.disk_limit = config.disk_free_limit
@@ -245,6 +242,5 @@ class Alarms:
             Kind.CONNECTION: len(self._sessions) * CONNECTION_BYTES
             + channels * CHANNEL_BYTES
             + consumers * CONSUMER_BYTES,
-            Kind.LETTER: self._forwarder.held_bytes,
             Kind.UNWRITTEN: sum(partition.projector.pending_bytes for partition in self._partitions),
         }

@@ -71,6 +71,7 @@ from rewindmq.engine.runtime.counters import LOGINS_BRAKED, all_counters
 from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.loop_share import LoopShare
+from rewindmq.engine.runtime.loop_watch import LoopWatch
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
@@ -80,7 +81,7 @@ from rewindmq.projections.machine.data.effects import DeadLetter
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.access_events import AccessRefused, LoginRefused, SessionOpened
-from rewindmq.schemas.events import BrokerStarted, Event, NodeLost, PastRead, Published, SessionClosed
+from rewindmq.schemas.events import BrokerStarted, Event, NodeLost, PastRead, SessionClosed
 from rewindmq.schemas.metadata_events import (
     BodiesExpired,
     Bound,
@@ -127,20 +128,21 @@ class Broker:
         self.listeners: Listeners | None = None
         self.followers: Followers | None = None
         self.following: Following | None = None
-        self.loop_share = LoopShare()  # of the management API, and of large bodies that clients fetch
+        self.loop_share = LoopShare()
+        self.loop_watch = LoopWatch(self.loop_share, config.loop_warning_ms / 1_000)
         self.subjects = Subjects.of(config, topology, clock)
         machine_bytes = memory_of_machine()
         limit_bytes = config.vm_memory_high_watermark.of(machine_bytes)
         self.memory = MemoryAccount(limit_bytes, machine_bytes, lambda: self.alarms.look_soon())
 
         self.homes = homes = Homes(topology.placement, partitions)
-        self.router = Router(topology, homes.locate)
+        self.router = Router(topology, homes.locate, self.loop_share)
         self.certainty = Certainty(keeper.read_to_end, lambda: self.router.version)
         self.tokens = Tokens(config.tokens)
         self.access = Access(topology, self.tokens, LoginBrake(self._login_braked))
         self.access_log = AccessLog(metadata, keeper, clock, lambda: self.turns.end(), self.counters, config.read_only)
         self.sessions = OpenSessions(
-            topology, self.access, keeper, self.certainty, clock, self.counters, self._session_ended
+            topology, self.access, keeper, self.certainty, clock, self.counters, self._session_ended, self._written
         )
         self.callers = Callers(self.sessions, self.access_log, keeper, lambda: self.turns.end(), config.read_only)
         self.firehose = Firehose(config, self.router, self.sessions.by_id, keeper, self.counters)
@@ -150,7 +152,8 @@ class Broker:
         self.readings = Readings(
             config, clock, self.sessions.ask, self.sessions.check_open, topology, len(partitions), self.memory, past
         )
-        self.turns = Turns(metadata, partitions, self.forwarder, clock, keeper, self.readings.landed)
+        mark = self.loop_share.mark
+        self.turns = Turns(metadata, partitions, self.forwarder, clock, keeper, self.readings.landed, mark)
         self.hidden = HiddenQueues(topology, homes, self.turns.when_durable)
 
         self.queues = Queues(
@@ -176,7 +179,7 @@ class Broker:
     def _watch(self, config: Config, log_clock: LogClock) -> None:
         """Make the parts that look after the node while it runs."""
         metadata, partitions, keeper = self.metadata, self.partitions, self.keeper
-        self.alarms = Alarms(config, self.memory, self.turns, self.sessions.by_id, partitions, self.forwarder)
+        self.alarms = Alarms(config, self.memory, self.turns, self.sessions.by_id, partitions)
         end_turn = self.turns.end
         self.expiry = Expiry(config, log_clock, metadata, partitions, keeper, self.subjects, end_turn, self.loop_share)
         in_kafka = config.kafka is not None
@@ -206,6 +209,9 @@ class Broker:
     def _session_ended(self, session: Session) -> None:
         self.access_log.ended(session)
         self.homes.left(session.session_id)  # it may wait for a name
+
+    async def _written(self) -> None:
+        await self.turns.written()
 
     def _login_braked(self) -> None:
         self.counters[LOGINS_BRAKED] += 1
@@ -238,6 +244,7 @@ class Broker:
         """Stop cleanly: everything is durable, RocksDB is written, each partition ends with a Checkpointed event."""
         self.events.stop()
         self.tokens.stop()
+        self.sessions.departures.stop()
         for session in list(self.sessions.by_id.values()):
             self.sessions.close(session)
         self.homes.changed()  # clients that wait for a name are gone
@@ -290,14 +297,12 @@ class Broker:
             session.close("a message could not be delivered, see the broker's log")
             self.turns.end()
 
-    def dead_letter(self, partition: Partition, effect: DeadLetter, message: Published | None) -> None:
-        self.forwarder.take(partition, effect, message)
+    def dead_letter(self, partition: Partition, effect: DeadLetter) -> None:
+        self.forwarder.take(partition, effect)
 
     def _placement_changed(self, event: PlacementEvent) -> None:
         self.router.queues_changed()
-        if isinstance(event, QueueMoveEnded):  # its bindings are others now
-            for bound in self.topology.bindings_to(event.vhost, "queue", event.queue):
-                self.router.bindings_changed(bound.vhost, bound.source)
+        if isinstance(event, QueueMoveEnded):
             self.consumers.moved(event.vhost, event.queue)
         elif isinstance(event, QueueMoveBegan):
             began = (event.vhost, event.queue) in self.topology.placement.moving  # else the move was given up
@@ -318,7 +323,6 @@ class Broker:
             self._placement_changed(event)
             return
         if isinstance(event, Bound | Unbound):
-            self.router.bindings_changed(event.vhost, event.source)
             if (event.vhost, event.source) not in self.topology.exchanges:  # auto-deleted, and perhaps others with it
                 self.router.exchanges_changed()
         else:

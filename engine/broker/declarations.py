@@ -132,7 +132,7 @@ def check_machine_version(vhost: str, name: str, kind: str, arguments: tuple[Arg
 def check_exclusive_use(queue: Queue, exclusive: bool) -> None:
     """AccessRefused: an exclusive consumer has to be the only one, and a queue with a single active consumer takes none
     (S-110)."""
-    alone = exclusive or any(each.exclusive for each in queue.consumers())
+    alone = exclusive or queue.exclusive_consumer() is not None
     if alone and (queue.consumer_count() > 0 or queue.single_active):
         raise AccessRefused(f"{resource('queue', queue.name, queue.vhost)} in exclusive use")
 

@@ -21,6 +21,7 @@ from rewindmq.engine.routing.deduplication import DEDUPLICATING_EXCHANGE
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE, HiddenQueues
 from rewindmq.engine.routing.event_headers import NODE_WIDE, NODE_WIDE_TAGS
 from rewindmq.engine.routing.homes import Homes
+from rewindmq.engine.routing.portions import Search, at_once
 from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.loop_share import Work, by_key
 from rewindmq.engine.runtime.metadata import NOT_RECORDED, Metadata
@@ -64,20 +65,28 @@ class Exchanges:
         """Route a publish: its destinations, () when it is unroutable. The same answer is the same object until
         `Router.version` changes. `content` may be None unless `Router.needs_content`.
 
-        NotFound (404): no such exchange. AccessRefused: no write permission, or the exchange is internal."""
-        self._check_publish(session, exchange, routing_key)
-        return self._router.route(session.vhost, exchange, routing_key, content)
+        NotFound (404): no such exchange. AccessRefused: no write permission, or the exchange is internal.
+        RouteTakesLong: the caller runs the rest of the search in turns (engine/routing/portions.py)."""
+        self.check_publish(session, exchange, routing_key)
+        return at_once(self._router.search(session.vhost, exchange, routing_key, content))
 
     def route_by_keys(
         self, session: Session, exchange: str, routing_keys: tuple[str, ...], content: Content
     ) -> tuple[Destination, ...]:
         """As `route`, with the keys of carbon copies behind the message's own: the user needs topic permissions for
         every key."""
-        for routing_key in routing_keys:
-            self._check_publish(session, exchange, routing_key)
-        return self._router.route_by_keys(session.vhost, exchange, routing_keys, content)
+        return at_once(self._search_by_keys(session, exchange, routing_keys, content))
 
-    def _check_publish(self, session: Session, exchange: str, routing_key: str) -> None:
+    def _search_by_keys(
+        self, session: Session, exchange: str, routing_keys: tuple[str, ...], content: Content
+    ) -> Search[tuple[Destination, ...]]:
+        for routing_key in routing_keys:
+            self.check_publish(session, exchange, routing_key)
+            yield 10
+        return (yield from self._router.search_by_keys(session.vhost, exchange, routing_keys, content))
+
+    def check_publish(self, session: Session, exchange: str, routing_key: str) -> None:
+        """Raise what `route` raises if the session may not publish so."""
         vhost = session.vhost
         self._access.check(session, vhost, "write", "exchange", exchange)
         declared = self._topology.exchanges.get((vhost, exchange))

@@ -41,7 +41,7 @@ def problems(name: str, known: tuple[str, ...], limits: object) -> list[str]:
 
 def canonical(value: object) -> str:
     """Canonical JSON: sorted keys, no spaces."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def checked_user_limits(limits: object) -> str:

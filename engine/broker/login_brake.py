@@ -11,6 +11,9 @@ which the user has not logged in yet: each of those has one failure, and then on
 Rules of this file
 - An attacker locks nobody out elsewhere: the first login of a user from an address is always tried. A user who has
   logged in from an address does not suffer from other users there.
+- A password that has logged its user in from an address is looked at there, however many others fail. The brake
+  recognizes it by its proof, and finds COMPARED others of the pair wrong in a second at most; some wait for that. It
+  forgives no failure, or each login of a service would give its neighbours another OF_USER_AND_ADDRESS guesses.
 - The same wrong password again is not a new guess. So a service with an old password does not fill the share of its
   address.
 - An address has at most AT_ONCE passwords under verification, and its others wait: verifying takes a thread 20 ms.
@@ -20,6 +23,7 @@ Rules of this file
 """
 
 import asyncio
+import hmac
 import math
 import time
 from collections import OrderedDict, deque
@@ -35,6 +39,8 @@ OF_ADDRESS: Final = 50
 OF_USER: Final = 100
 OF_STRANGER: Final = 1
 AT_ONCE: Final = 4
+COMPARED: Final = 5
+COMPARED_SECONDS: Final = 1.0
 MOST_ENTRIES: Final = 10_000  # of each table
 MOST_NAME: Final = 100  # characters of a user name that are looked at
 PROOF_BYTES: Final = 8  # of a proof that are kept: two passwords have the same ones by chance, once in 2**64
@@ -101,48 +107,91 @@ class Table(Generic[Key, Entry]):
 class Line:
     """The logins of one address that are being verified, and those that wait for them."""
 
-    def __init__(self) -> None:
-        self.places = asyncio.Semaphore(AT_ONCE)
+    def __init__(self, places: int = AT_ONCE) -> None:
+        self.places = asyncio.Semaphore(places)
         self.members = 0
+
+
+class Comparisons(Line):
+    """The braked passwords of a user at an address, which are compared with the one that logged in there."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.failed: deque[tuple[float, bytes]] = deque(maxlen=COMPARED)  # when, and the proof
 
 
 class LoginBrake:
     """`now`: seconds of a clock that only goes forward. `braked` is called for each login that is refused here."""
 
-    def __init__(self, braked: Callable[[], None] = lambda: None, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        braked: Callable[[], None] = lambda: None,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._braked = braked
         self._now = now
+        self._sleep = sleep
         self._pairs: Table[Pair, Failures] = Table()
         self._addresses: Table[str, Failures] = Table()
         self._users: Table[str, Failures] = Table()
-        self._known: Table[Pair, None] = Table()
+        self._known: Table[Pair, bytes] = Table()  # the proof of the password that logged in last
+        self._comparisons: Table[Pair, Comparisons] = Table()
         self._lines: dict[str, Line] = {}  # only of addresses that have logins under way
 
     async def verified(self, host: str, user: str, proof: bytes, verify: Callable[[], Awaitable[bool]]) -> bool:
         """Whether `verify` finds the password right. `proof` stands for the password. LoginsBraked."""
-        address, user, proof = host_of(host), user[:MOST_NAME], proof[:PROOF_BYTES]
-        line = self._lines.setdefault(address, Line())
+        pair, proof = (host_of(host), user[:MOST_NAME]), proof[:PROOF_BYTES]
+        try:
+            return await self._in_line(pair, proof, verify, False)
+        except LoginsBraked:
+            if not await self._has_logged_in(pair, proof):
+                self._braked()
+                raise
+        return await self._in_line(pair, proof, verify, True)
+
+    async def _in_line(self, pair: Pair, proof: bytes, verify: Callable[[], Awaitable[bool]], familiar: bool) -> bool:
+        line = self._lines.setdefault(pair[0], Line())
         line.members += 1
         try:
             async with line.places:
-                return await self._tried((address, user), proof, verify)
+                return await self._tried(pair, proof, verify, familiar)
         finally:
             line.members -= 1
             if not line.members:
-                del self._lines[address]
+                del self._lines[pair[0]]
 
-    async def _tried(self, pair: Pair, proof: bytes, verify: Callable[[], Awaitable[bool]]) -> bool:
+    async def _has_logged_in(self, pair: Pair, proof: bytes) -> bool:
+        """Return True if this password has logged the user in from there. Waits up to COMPARED_SECONDS for its turn,
+        behind others a little longer; if as many wait as that time has turns for, the answer is no."""
+        known, mine = self._known.get(pair), self._comparisons.get(pair) or Comparisons()
+        if known is None or mine.members >= COMPARED or any(proof == wrong for _, wrong in mine.failed):
+            return False
+        self._comparisons.put(pair, mine)
+        mine.members += 1
+        try:
+            async with mine.places:
+                while len(mine.failed) == COMPARED and (wait := mine.failed[0][0] + COMPARED_SECONDS - self._now()) > 0:
+                    await self._sleep(wait)
+                right = hmac.compare_digest(known, proof)
+                if not right:
+                    mine.failed.append((self._now(), proof))
+                return right
+        finally:
+            mine.members -= 1
+
+    async def _tried(self, pair: Pair, proof: bytes, verify: Callable[[], Awaitable[bool]], familiar: bool) -> bool:
         mine = self._pairs.get(pair)
         if mine is not None and proof in mine.wrong:
             return False
-        seconds = self._wait_seconds(pair, mine)
+        seconds = 0 if familiar else self._wait_seconds(pair, mine)
         if seconds:
-            self._braked()
             raise LoginsBraked(pair[0], seconds)
         right = await verify()
         if right:
-            self._pairs.drop(pair)
-            self._known.put(pair, None)
+            if self._known.get(pair) != proof:
+                self._pairs.drop(pair)
+            self._known.put(pair, proof)
         else:
             self._failed(pair, proof)
         return right

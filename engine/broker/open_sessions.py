@@ -4,12 +4,13 @@ A session or consumer id is (epoch << 24) | count. The epoch is the offset of th
 the metadata log, so an id is unique in the whole history.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from rewindmq.engine.broker.access_control import ITSELF, Access
 from rewindmq.engine.errors import ConnectionForced, NotAllowed
 from rewindmq.engine.identity.grants import Grant, Identity
 from rewindmq.engine.runtime.certainty import Certainty
+from rewindmq.engine.runtime.departures import Departures
 from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Link, Session
@@ -34,7 +35,9 @@ class OpenSessions:
         clock: Callable[[], int],
         counters: dict[str, int],
         ended: Callable[[Session], None],
+        written: Callable[[], Awaitable[None]],
     ) -> None:
+        self.departures = Departures(written)
         self.by_id: dict[int, Session] = {}
         self._topology = topology
         self._access = access
@@ -117,12 +120,12 @@ class OpenSessions:
             for consumer_id in consumer_ids:
                 partition.detach(consumer_id)
                 session.attachments.pop(consumer_id, None)
+                session.channel_of.pop(consumer_id, None)
             partition.append(session.actor, SessionClosed(session.session_id, channel))
-        for key in [key for key in session.holders if key[0] == channel]:
-            del session.holders[key]
+        session.holders.pop(channel, None)
 
     def close(self, session: Session) -> None:
-        """End a session: every channel as `close_channel`, and its exclusive queues are deleted."""
+        """End a session: every channel as `close_channel`, and its exclusive queues are deleted (departures.py)."""
         if self.by_id.pop(session.session_id, None) is None:
             return
         concerned = dict(session.owns_queues_in)
@@ -134,10 +137,15 @@ class OpenSessions:
                 concerned[partition] = None
                 for consumer_id in consumer_ids:
                     partition.detach(consumer_id)
-        for partition in concerned:
-            partition.append(session.actor, ended)
+
+        def log_end() -> None:
+            for partition in concerned:
+                partition.append(session.actor, ended)
+
+        self.departures.start(session, log_end)
         session.attached.clear()
         session.attachments.clear()
+        session.channel_of.clear()
         session.holders.clear()
         session.owns_queues_in.clear()
         self._ended(session)

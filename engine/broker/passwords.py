@@ -29,6 +29,7 @@ VERIFYING_THREADS = 2
 NOBODYS_HASH = f"$argon2id$v=19$m=19456,t=2,p=1${'A' * 22}${'A' * 43}"
 MOST_MEMORY_KIB, MOST_ITERATIONS = 1_048_576, 100  # that an imported hash may cost
 SALT_BYTES = 4
+BEGINS_OURS = ("$argon2id$", "JGFyZ29uMmlkJ")  # a hash that was made here, as it is and in base64
 OURS = "argon2id"  # as `hashing_algorithm` of an export
 FROM_RABBITMQ = "$rabbitmq-"
 ALGORITHMS = {f"rabbit_password_hashing_{name}": name for name in ("sha256", "sha512", "md5")}

@@ -9,7 +9,6 @@ Rules of this file
 - What a policy may say: projections/rules/policy_rules.py.
 """
 
-import asyncio
 import json
 import re
 from collections import deque
@@ -46,8 +45,7 @@ from rewindmq.schemas.values import Actor
 EXCHANGES = "exchanges"
 REFUSALS: Final = (REJECT_PUBLISH, REJECT_PUBLISH_DLX)
 PLAIN_NAME = re.compile(r"\^((?:[A-Za-z0-9_/:@-]|\\\.)+)\$")  # a pattern that matches one name
-REMEMBERED_SECONDS: Final = 600.0  # far more than a policy's end takes to reach the queues
-MOST_REMEMBERED: Final = 1_000  # policies; after more of them in that time every queue may refuse
+MOST_REMEMBERED: Final = 1_000  # policies that ended; after more of them every queue may refuse
 
 Key = tuple[type, str, str]  # PolicySet or OperatorPolicySet, vhost, policy name
 
@@ -55,9 +53,9 @@ Key = tuple[type, str, str]  # PolicySet or OperatorPolicySet, vhost, policy nam
 class EffectivePolicies:
     """Keeps the policies that each queue has in step with those that match it.
 
-    A node that has paused a partition does not see which policy is in force there. One that ended is in force until a
-    later `PolicyApplied` is in the partition. So the node remembers for a while the policies that ended, of those that
-    make queues refuse messages."""
+    A node that has paused a partition cannot see which policy is active there. A policy that ended stays active until a
+    later `PolicyApplied` is in the partition. So the node remembers each ended policy that made queues refuse messages,
+    until every queue is known to have been told (engine/cluster/policy_proofs.py)."""
 
     def __init__(
         self, topology: Topology, partitions: Sequence[Partition], homes: Homes, turns: Turns, keeper: Keeper
@@ -68,20 +66,25 @@ class EffectivePolicies:
         self._turns = turns
         self._keeper = keeper
         self._refusing = self._rules_that_refuse()
-        self._ended: deque[tuple[float, PolicyRule]] = deque()  # seconds of the loop's clock, in order
+        # In order, each with the offset of the metadata log behind its end. The oldest makes room beyond the limit.
+        self._ended: deque[tuple[int, PolicyRule]] = deque(maxlen=MOST_REMEMBERED + 1)
 
     def changed(self) -> None:
-        """Take note that a policy was set or cleared."""
+        """Remember the policies that the last event of the metadata log has ended."""
         before, self._refusing = self._refusing, self._rules_that_refuse()
-        now = asyncio.get_running_loop().time()
         for key, rule in before.items():
             successor = self._refusing.get(key)
-            if successor is None or successor.event != rule.event:  # else it was only set again, as it was
-                self._ended.append((now, rule))
-        self._forget(now)
+            if successor is None or successor.event != rule.event:  # otherwise it was only set again, unchanged
+                self._ended.append((self._topology.next_offset, rule))
 
-    def _forget(self, now: float) -> None:
-        while self._ended and now - self._ended[0][0] > REMEMBERED_SECONDS:
+    @property
+    def ended_below(self) -> int:
+        """The offset of the metadata log below which all remembered policies ended; 0 if none is remembered."""
+        return self._ended[-1][0] if self._ended else 0
+
+    def forget_ended(self, offset: int) -> None:
+        """Forget the policies that ended below `offset`: every queue has the policies of the metadata log up to it."""
+        while self._ended and self._ended[0][0] <= offset:
             self._ended.popleft()
 
     def _rules_that_refuse(self) -> dict[Key, PolicyRule]:
@@ -124,14 +127,11 @@ class EffectivePolicies:
                 partition.append(actor, applied)
 
     def may_refuse(self, queue: Queue) -> bool:
-        """Whether the queue may refuse messages, for a node that does not see its policies change.
+        """Return True if the queue may refuse messages, for a node that does not see its policies change.
 
-        Yes, too, while it is to get other policies, and while one may be in force still that has ended."""
+        That includes a queue whose change of policy is pending, or for which an ended policy may still be active."""
         if queue.may_nack or self.outstanding(queue) is not None:
             return True
-        if not self._ended:
-            return False
-        self._forget(asyncio.get_running_loop().time())
         return len(self._ended) > MOST_REMEMBERED or any(
             rule.event.vhost == queue.vhost and rule.fits_queue(queue.name, queue.type) for _, rule in self._ended
         )
@@ -238,4 +238,4 @@ def checked_definition(
     found = [problem for problem in problems if problem is not None]
     if found:
         raise PreconditionFailed("Validation failed\n\n" + "".join(f"{problem}\n" for problem in found))
-    return json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

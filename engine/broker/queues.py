@@ -74,7 +74,8 @@ class Queues:
         return self._homes.of(vhost, name)
 
     def get(self, vhost: str, name: str) -> Queue | None:
-        return self._homes.queue(vhost, name)
+        queue = self._homes.queue(vhost, name)
+        return queue if self._sessions.departures.owner_of(queue) is None else None
 
     async def entered(self, session: Session, name: str) -> Partition:
         """The partition of this name, once the name is not held and this node folds the partition. What is appended for
@@ -89,7 +90,12 @@ class Queues:
             partition = homes.of(vhost, name)
             await self._sessions.catch_up(session, partition)
             if homes.is_home(partition, vhost, name) and not homes.is_held(vhost, name) and partition.current:
-                return partition
+                queue = partition.machine.queue(vhost, name)
+                owner = self._sessions.departures.owner_of(queue)
+                if queue is None or owner is None:
+                    return partition
+                await partition.ask(owner.actor, QueueDeleted(vhost, name, if_unused=False, if_empty=False))
+                await self.carry_out_end(partition, queue)
 
     async def usable(self, session: Session, name: str) -> tuple[Partition, Queue]:
         """The queue of this name, for a client that names it.
@@ -172,6 +178,9 @@ class Queues:
         return await work.in_order(entries)
 
     def _is_listed(self, partition: Partition, name: tuple[str, str]) -> bool:
+        departures = self._sessions.departures
+        if departures.leaving and departures.owner_of(partition.machine.queue(*name)) is not None:
+            return False
         return not self._homes.may_be_twice or self._homes.is_listed(partition, *name)
 
     # -- declaring ----------------------------------------------------------------------------------------------------
@@ -213,6 +222,7 @@ class Queues:
         kind, semantics = self.check_arguments(vhost, name, arguments)
         if limits.has_queue_limit(self._topology, vhost):
             await self.enter_all()
+            await self._sessions.departures.over()
             self._sessions.check_open(session)
             partition = await self.entered(session, name)
         limits.check_queue(self._topology, self._homes, self._partitions, vhost, name)

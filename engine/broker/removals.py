@@ -179,7 +179,7 @@ async def has_arrived(removal: Removal) -> bool:
     queue, (first, last) = removal.queue, removal.letters
     loop = asyncio.get_running_loop()
     ends = loop.time() + ARRIVAL_SECONDS
-    while next(iter(queue.outbox), last + 1) <= last:
+    while queue.outbox.first(last + 1) <= last:
         if loop.time() > ends:
             return False
         await asyncio.sleep(LOOK_SECONDS)
@@ -218,5 +218,8 @@ def _removal(queue: Queue, ids: Collection[int], effects: list[Effect]) -> Remov
         else:
             by = f"consumer '{holder.tag}'" if holder.tag else "a client that took it by basic.get"
             stayed[message_id] = f"{by} of user '{holder.user}' has it: it can be removed when it comes back"
-    letters = [effect.sequence for effect in effects if isinstance(effect, DeadLetter) and effect.reason == MOVED]
-    return Removal(queue, left, stayed, bool(holders), (letters[0], letters[-1]) if letters else (1, 0))
+    letters = (1, 0)
+    for effect in effects:
+        if isinstance(effect, DeadLetter) and effect.reason == MOVED:
+            letters = (effect.sequence, effect.sequence + len(effect.message_ids) - 1)
+    return Removal(queue, left, stayed, bool(holders), letters)

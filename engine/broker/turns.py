@@ -26,13 +26,15 @@ from rewindmq.schemas.inheritance import mypyc_attr
 
 TICK_EVERY_MS: Final = 10
 STORE_RETRY_SECONDS = 1.0  # as the log's own retry
+PAUSE_SECONDS = 0.001  # between slices of dead letters: the thread of the log has its turn, too
 
 logger = logging.getLogger(__name__)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests have a double
 class Turns:
-    """`readers()` is called when more is durable, so that consumers of streams and of the past go on."""
+    """`readers()` is called when more is durable, so that consumers of streams and of the past go on. `mark`: of
+    LoopShare."""
 
     def __init__(
         self,
@@ -42,7 +44,9 @@ class Turns:
         clock: Callable[[], int],
         keeper: Keeper,
         readers: Callable[[], None],
+        mark: Callable[[object], object],
     ) -> None:
+        self.mark = mark
         self.metadata = metadata
         self.keeper = keeper
         self.readers = readers
@@ -81,16 +85,20 @@ class Turns:
         """End a turn: carry out the effects, forward dead letters, arm the timer, begin a group commit."""
         if self._in_turn or self._closed:  # in a turn: called by a consumer that is being delivered to
             return
-        self._in_turn = True
-        try:
-            self._carry_out_all()
-        finally:
-            self._in_turn = False
+        self._carry_out_all(0 if self._next_turn_asked else ROUND)  # or other turns would take that one's time
         self._arm_timer()
         self.keeper.kick()
 
-    def _carry_out_all(self) -> None:
-        budget = ROUND
+    def _carry_out_all(self, budget: int) -> None:
+        """Carry out all effects, and forward up to `budget` dead letters, which make more effects."""
+        self._in_turn = True
+        try:
+            self._carry_out(budget)
+        finally:
+            self._in_turn = False
+
+    def _carry_out(self, budget: int) -> None:
+        forwards = budget > 0
         busy = True
         while busy:
             for partition in self.partitions:
@@ -98,9 +106,9 @@ class Turns:
                     partition.carry_out()
             budget = self.forwarder.forward(budget)
             busy = any(partition.effects for partition in self.partitions)
-        if self.forwarder.has_work and not self._next_turn_asked:
+        if forwards and self.forwarder.has_work:
             self._next_turn_asked = True
-            self._loop.call_soon(self._next_turn)
+            self._loop.call_later(PAUSE_SECONDS, self._next_turn)
 
     def _next_turn(self) -> None:
         self._next_turn_asked = False
@@ -134,6 +142,7 @@ class Turns:
         """More of what was appended is durable: a group commit landed, or events were read back."""
         if self._closed:
             return
+        self.mark("a group commit")
         for partition in self.partitions:
             partition.on_durable()
         self.forwarder.on_durable()
@@ -144,6 +153,7 @@ class Turns:
                 callback()
             except Exception:  # a defect of one connection must not cost the others their answers
                 logger.exception("an answer that waited for the disk was not given")
+        self._carry_out_all(0)  # or a partition whose letters were told would not project
         self._project()
         self.end()
         self.keeper.flow.landed()
@@ -221,6 +231,7 @@ class Turns:
 
     def time_passed(self) -> None:
         """The timer rang: append a Tick where something is due."""
+        self.mark("the timer of deadlines")
         self._timer = None
         self._rang_ms = self.clock()
         for partition in self.partitions:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from rewindmq.engine.broker import limits
 from rewindmq.engine.broker.access_control import ITSELF, Access
-from rewindmq.engine.broker.passwords import imported
+from rewindmq.engine.broker.passwords import BEGINS_OURS, OURS, imported
 from rewindmq.engine.broker.vhosts import check_vhost
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import NotFound, PreconditionFailed
@@ -133,14 +133,16 @@ def tags_of_user(given: Mapping[str, object]) -> tuple[str, ...]:
 
 def hash_of_user(given: Mapping[str, object], default: str = "rabbit_password_hashing_sha256") -> str | None:
     """The password hash in a user's JSON, as `imported` returns it. None: the JSON has none. `default`: the algorithm
-    if the JSON names none. PreconditionFailed."""
+    if the JSON names none and the hash is not one of RewindMQ's. PreconditionFailed."""
     password_hash = given.get("password_hash")
     if password_hash is None:
         return None
     if given.get("password") is not None:
         raise PreconditionFailed("both_password_and_password_hash_are_provided")
-    algorithm = given.get("hashing_algorithm") or default
-    if not isinstance(password_hash, str) or not isinstance(algorithm, str):
+    if not isinstance(password_hash, str):
+        raise PreconditionFailed("password_hash and hashing_algorithm must be strings")
+    algorithm = given.get("hashing_algorithm") or (OURS if password_hash.startswith(BEGINS_OURS) else default)
+    if not isinstance(algorithm, str):
         raise PreconditionFailed("password_hash and hashing_algorithm must be strings")
     return imported(password_hash, algorithm)
 

@@ -91,4 +91,4 @@ def definition_argument(text: str) -> Json:
 
 def compact(value: object) -> str:
     """JSON without spaces, as rabbitmqctl prints it."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -2,6 +2,8 @@
 
 import functools
 import os
+import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ import click
 
 from rewindmq.engine.cli.client import Client
 from rewindmq.engine.cli.exits import CONFIG, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.formatters import FORMATTERS, MACHINE_READABLE, Rows
+from rewindmq.engine.cli.formatters import FORMATTERS, MACHINE_READABLE, Rows, one_line
 from rewindmq.engine.log.secret_file import BadSecret, secret_in
 
 DEFAULT_URL = "http://127.0.0.1:15672"
@@ -141,13 +143,20 @@ class Settings:
         """Prints lines for people: not with --quiet or --silent, nor before output for programs."""
         if not self.silent and not self.quiet and self.formatter not in MACHINE_READABLE:
             for line in lines:
-                click.echo(line)
+                echo_exactly(line)
 
     def show(self, columns: Sequence[str], rows: Rows) -> None:
         """Prints a table in the format of --formatter."""
         headers = not self.silent and not self.no_table_headers
         for line in FORMATTERS[self.formatter or "table"](columns, rows, headers):
-            click.echo(line)
+            echo_exactly(line)
+
+
+def echo_exactly(text: str) -> None:
+    """Print a line as it is; to a terminal, which names could control, with its control characters escaped."""
+    if sys.stdout.isatty():
+        text = re.sub(r"[^\t\n]+", lambda part: one_line(part[0]), text)
+    click.echo(text, color=True)  # otherwise click would take escape sequences out
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:

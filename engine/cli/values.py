@@ -5,8 +5,9 @@ an argument         table, csv    [{"x-max-length",7},{"x-queue-type","quorum"}]
                     json          [["x-max-length","long",7],["x-queue-type","longstr","quorum"]]
 """
 
-import json
 from dataclasses import dataclass
+
+from rewindmq.schemas.json_values import json_text
 
 Value = object  # None | bool | int | float | str | list | Arguments | Definition
 
@@ -189,4 +190,4 @@ def jsonable(value: Value) -> object:
 
 def json_line(row: dict[str, Value]) -> str:
     """A row as a JSON object on one line."""
-    return json.dumps({name: jsonable(value) for name, value in row.items()}, ensure_ascii=False, separators=(",", ":"))
+    return json_text({name: jsonable(value) for name, value in row.items()}, ensure_ascii=False, separators=(",", ":"))

@@ -8,7 +8,8 @@ such a queue before it publishes to it. A node that has paused the partition kno
     it was declared anew, and refuses   the owner of the partition says so (`QueueRefuses`, in the topic of heartbeats)
     a policy makes it refuse            the metadata log says so. The policy is applied to the queue only when each
                                         node has shown that it knows the policy (`NodeAlive.metadata_offset`)
-    a policy made it refuse, and ended  the node remembers such policies for ten minutes (engine/broker/policies.py)
+    a policy made it refuse, and ended  the node remembers such a policy until the owners of all partitions have proven
+                                        that every queue was told (policy_proofs.py)
 
 Rules of this file
 - A heartbeat's `metadata_offset`: the node had folded the metadata log so far, and all that it had appended by then is
@@ -79,6 +80,12 @@ class Awareness:
     async def until_known(self, offset: int) -> None:
         """Wait until `is_known_everywhere`. A node that stays silent is declared lost, and not waited for."""
         while not (self._stopped or self.is_known_everywhere(offset)):
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def until_settled(self, offset: int) -> None:
+        """Wait until every node, this one included, has folded the metadata log up to this offset and has nothing older
+        under way."""
+        while not (self._stopped or (self.metadata_offset() >= offset and self.is_known_everywhere(offset))):
             await asyncio.sleep(LOOK_SECONDS)
 
     def stop(self) -> None:

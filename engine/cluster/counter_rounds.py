@@ -17,7 +17,7 @@ import asyncio
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from rewindmq.engine.cluster.partition import ReadBackPartition
@@ -48,7 +48,8 @@ class CounterRounds:
     """The counters of all partitions, and the rounds of those that this node owns.
 
     `topics`: the log's partitions of counters, in the order of `partitions`. `node`: this node's name. `held_back`
-    returns whether the log takes nothing at present."""
+    returns True while the log takes nothing. `proven`: by partition, the offset of the metadata log up to which this
+    node has proven that the queues have their policies (policy_proofs.py)."""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class CounterRounds:
         node: str,
         share: LoopShare,
         held_back: Callable[[], bool],
+        proven: Mapping[str, int],
     ) -> None:
         self._history = hashlib.sha256(identity.encode()).hexdigest()[:16]
         self._share = share
@@ -73,7 +75,7 @@ class CounterRounds:
         for partition, topic in zip(partitions, topics, strict=False):
             table = CounterTable(partial(homes.may_be_counted, partition), self._history, topic.opened_at)
             self._tables[topic.name] = partition.counter_table = table
-            self._rounds.append(PartitionRounds(partition, topic, table, self._history, node))
+            self._rounds.append(PartitionRounds(partition, topic, table, self._history, node, proven))
 
     def start(self) -> None:
         """Begin with the rounds."""
@@ -140,10 +142,17 @@ class PartitionRounds:
     """The rounds of one partition."""
 
     def __init__(
-        self, partition: ReadBackPartition, topic: CounterTopic, table: CounterTable, history: str, node: str
+        self,
+        partition: ReadBackPartition,
+        topic: CounterTopic,
+        table: CounterTable,
+        history: str,
+        node: str,
+        proven: Mapping[str, int],
     ) -> None:
         self._partition = partition
         self._node = node
+        self._proven = proven
         self._topic = topic
         self._table = table
         self._history = history
@@ -174,7 +183,8 @@ class PartitionRounds:
         self._table.late.clear()
         self._counted_at = now
         if await self._publish(work, names, covers_ms, again) and await self._remove_gone(work):
-            self._append(ROUND_KEY, round_record(self._history, at, self._node))
+            policies = self._proven.get(partition.name, 0)
+            self._append(ROUND_KEY, round_record(self._history, at, self._node, policies))
 
     async def _publish(self, work: Work, names: Iterable[Name], covers_ms: int, again: set[Name]) -> bool:
         """Publish counters that are not in the topic yet, and those of `again`.

@@ -9,9 +9,8 @@
 
 Rules of this file
 - Nodes do not talk to each other. Heartbeats show which nodes live. A node sends a beat when its last one has come back
-  from the log. It counts its own beats that come back since the last beat of another node. When there are more than
-  `node_timeout_ms` allows, that node is lost. While the log is away no beat is counted, so its absence makes no node
-  lost. Clocks play no part.
+  from the log. A node whose beats are missing between own beats of `node_timeout_ms` is lost (silences.py). While the
+  log is away no beat comes back, so its absence makes no node lost.
 - A node that reads that it is lost closes all its connections and joins again, under a new epoch.
 - Duties of a partition are its owner's (Kafka's consumer group names it). During a change two nodes may act as owner,
   or none. So every duty is harmless when done twice, and a missed duty is found again from the state (`_look_after`,
@@ -30,8 +29,10 @@ from rewindmq.engine.cluster.counter_rounds import CounterRounds
 from rewindmq.engine.cluster.flow_control import RoundTripFlow, flow_for
 from rewindmq.engine.cluster.modes import Modes
 from rewindmq.engine.cluster.partition import ReadBackPartition
+from rewindmq.engine.cluster.policy_proofs import PolicyProofs
 from rewindmq.engine.cluster.repair import Repairs
 from rewindmq.engine.cluster.returns import Returns
+from rewindmq.engine.cluster.silences import Silences
 from rewindmq.engine.cluster.state_offers import StateOffers
 from rewindmq.engine.config import VERSION, Config
 from rewindmq.engine.log.contract import LogError
@@ -92,7 +93,7 @@ class Node:
         self.epoch = 0
         self.joined = False
         self.log = log
-        self.missed: dict[int, int] = {}  # by epoch: beats of this node that came back since that epoch's last beat
+        self.silences = Silences(config.node_timeout_ms / 1_000)
         self._log_time: tuple[int, float] | None = None  # the log's ms of the last own beat, and the loop's s of then
         self._config = config
         self._store = store
@@ -141,6 +142,7 @@ class Node:
             broker.router.queues_changed,
             self.fail,
         )
+        self._policy_proofs = PolicyProofs(broker, partitions, self._awareness, self.log.read_to_end)
         self._counter_rounds = CounterRounds(
             self.log.counters,
             partitions,
@@ -149,6 +151,7 @@ class Node:
             self._config.node,
             broker.loop_share,
             lambda: self._stopped or not self.joined or broker.turns.blocked is not None,
+            self._policy_proofs.proven,
         )
 
     def kick(self) -> None:
@@ -194,10 +197,8 @@ class Node:
             self._broker.turns.landed()
 
     def _doubt_after_silence(self) -> None:
-        """After a long silence, keep arrivals until this node has caught up with the log (`doubt`).
-
-        This process stood still or was cut off: not even its own beats came back. Other nodes may have declared it
-        lost, and their consumers may have its messages."""
+        """After a silence in which not even own beats came back, keep arrivals until this node has caught up with the
+        log (`doubt`): others may have declared it lost, and their consumers may have its messages."""
         now, before = self._loop.time(), self._arrived_at
         self._arrived_at = now
         if self.joined and now - before > self._config.node_timeout_ms / 2_000:
@@ -243,7 +244,7 @@ class Node:
         self._broker.turns.problem("log", why)
 
     def fail(self, error: Exception) -> None:
-        """Report that the node cannot go on."""
+        """Report that the node cannot continue."""
         if not self._stopped:
             self._failed(error)
 
@@ -347,8 +348,8 @@ class Node:
                 if event.epoch == self.epoch and self._beats.came_back():
                     self._log_time = time_ms, self._loop.time()
                     self.flow.learn(self._beats.took)
-                    self.missed = {epoch: self.missed.get(epoch, 0) + 1 for epoch in alive}
-                self.missed[event.epoch] = 0
+                    self.silences.missed(alive, self._loop.time())
+                self.silences.heard(event.epoch)
                 self._awareness.note_beat(event)
             elif isinstance(event, QueueRefuses):
                 self._awareness.note_refusing(event)
@@ -356,12 +357,10 @@ class Node:
 
     @property
     def read_back_seconds(self) -> float:
-        """The round trip of the last heartbeat, or the wait for the current one if that is longer."""
         return max(self._beats.took, self._beats.waits)
 
     def age_ms(self, time_ms: int) -> int:
-        """How long ago the log gave this time. The log's own time counts: this node's last beat shows how late it is
-        there. No other node's clock plays a part."""
+        """Return how long ago the log gave this time, by the log's own clock as this node's last beat shows it."""
         if self._log_time is None:
             return 0
         log_ms, then = self._log_time
@@ -472,22 +471,22 @@ class Node:
                     partition.append(BROKER, CheckpointAsked())
         self._metadata_snapshots.take_if_due(self._loop.call_soon)
         self._repairs.look()
+        self._policy_proofs.look()
 
     def _declare_lost(self) -> None:
         """Declare silent nodes lost, if this node is the oldest one that is heard."""
-        limit = self._config.node_timeout_ms / 1000 / HEARTBEAT_SECONDS
         nodes = self.metadata.topology.nodes
-        lapsed = [epoch for epoch in nodes if epoch != self.epoch and self.missed.get(epoch, 0) > limit]
+        lapsed = self.silences.lapsed(nodes)
         if not lapsed or min(epoch for epoch in nodes if epoch not in lapsed) != self.epoch:
             return
-        for epoch in lapsed:
-            logger.warning("node %s was silent for %d beats: it is lost", nodes[epoch].node, self.missed[epoch])
+        for epoch, silence in lapsed.items():
+            logger.warning("node %s was silent for %s: it is lost", nodes[epoch].node, silence)
             lost = NodeLost(nodes[epoch].node, epoch, "lapsed")
             self.metadata.append(BROKER, lost)
             for partition in self._partitions:  # at once, because the lost node may be their owner
                 partition.lost_appended[epoch] = None
                 partition.append(BROKER, lost)
-            self.missed[epoch] = 0
+            self.silences.heard(epoch)  # not a second time at once
 
     def _append_ended(self, partition: ReadBackPartition) -> None:
         """Append the ends of epochs to the partition if the metadata log has them and the partition does not."""
@@ -509,7 +508,7 @@ class Node:
 
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
         if partition.owned:
-            self.metadata.unbind_queue(BROKER, queue)
+            self._begin(self.metadata.unbind_queue(BROKER, queue))
 
     def checkpoint_asked(self, partition: ReadBackPartition) -> None:
         """Take a snapshot at this offset: the log asked every node for its digest here."""
@@ -520,7 +519,7 @@ class Node:
             logger.error("%s: no snapshot could be written: %s", partition.name, error)
 
     def checkpoint_claimed(self, partition: ReadBackPartition, offset: int, claim: int) -> None:
-        """Leave the snapshot at `offset` to other nodes. `claim`: where the log has this node's claim of its digest."""
+        """Offer the snapshot at `offset` to other nodes. `claim`: where the log has this node's claim of its digest."""
         self._offers.claimed(partition.index, partition.name, offset, claim)
 
     def members(self, partition: Partition) -> Members:
@@ -580,6 +579,7 @@ class Node:
         self._beats.stop()
         self._counter_rounds.stop()
         self._repairs.stop()
+        self._policy_proofs.stop()
         self._broker.certainty.stop()
         self._heard.stop()
         if self._timer is not None:

@@ -21,7 +21,7 @@ from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.cluster.entry import begin_with_copy
 from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.config import Config
-from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.contract import LogError, NoAnswer, NobodyAnswers
 from rewindmq.engine.log.embedded.directory import PROCESSES, STATES, WORKER_HISTORY
 from rewindmq.engine.log.location import begun_anew
 from rewindmq.projections.machine.machine import Machine
@@ -35,17 +35,35 @@ if TYPE_CHECKING:
     from rewindmq.engine.log.kafka.log import KafkaLog
     from rewindmq.engine.log.served.client import ServedLog
 
-JOIN_SECONDS = 60.0
+START_SECONDS = 300.0
+AGAIN_SECONDS = 1.0
 LAGS_KEPT = 10  # so many times what the archive may be behind, a retention of Kafka has to keep
 AROUND_A_BODY = 1_048_576  # a record's bytes beside the message's body: properties, names of many queues
 
 logger = logging.getLogger(__name__)
 
 
-def open_log(config: Config) -> "KafkaLog | ServedLog":
+async def open_log(config: Config) -> "KafkaLog | ServedLog":
     """Open the log in Kafka, or the one that another process of this machine serves.
 
-    LogError: Kafka refuses, or its topics do not fit, or that process does not answer. KafkaNotInstalled."""
+    A Kafka that answers and is not settled (it elects a controller, or a leader) is asked again for `START_SECONDS`, as
+    a RabbitMQ node waits for its peers. LogError: Kafka refuses, nobody answers there, its topics do not fit, or that
+    process does not answer. KafkaNotInstalled."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + START_SECONDS
+    while True:
+        try:
+            return _opened(config)
+        except NobodyAnswers:
+            raise
+        except NoAnswer as error:
+            if loop.time() >= deadline:
+                raise
+            logger.warning("%s: this node asks again", error)
+        await asyncio.sleep(AGAIN_SECONDS)
+
+
+def _opened(config: Config) -> "KafkaLog | ServedLog":
     if config.worker is not None:
         from rewindmq.engine.log.served.client import ServedLog
 
@@ -180,13 +198,13 @@ async def join(broker: Broker, node: Node) -> None:
     """Join the log as a node. LogError: the log does not answer in time."""
     metadata = node.metadata
     try:
-        async with asyncio.timeout(JOIN_SECONDS):
+        async with asyncio.timeout(START_SECONDS):
             await node.join()
             if not metadata.topology.had_permissions and broker.config.load_definitions is None:
                 # two nodes may do it at once; the result is the same
                 await first_user(metadata, broker.access, broker.config)
     except TimeoutError:
-        raise LogError(f"the node could not join within {JOIN_SECONDS:.0f} seconds: the log does not answer") from None
+        raise LogError(f"the node could not join within {START_SECONDS:.0f} seconds: the log does not answer") from None
 
 
 def require_homes(topic: str, asked: int | None, machines: Sequence[Machine]) -> None:

@@ -96,7 +96,7 @@ class StateCopy:
                     yield piece
                 yield _padding(size)
             files[name] = {"bytes": size, "sha256": sha.hexdigest()}
-        manifest = json.dumps({"format": FORMAT, "node": self._node, "files": files}).encode()
+        manifest = json.dumps({"format": FORMAT, "node": self._node, "files": files}, allow_nan=False).encode()
         yield _header(MANIFEST, len(manifest)) + manifest + _padding(len(manifest)) + bytes(2 * tarfile.BLOCKSIZE)
 
     def _files(self) -> Iterator[tuple[str, Path]]:

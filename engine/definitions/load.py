@@ -27,13 +27,14 @@ from rewindmq.engine.errors import AmqpError, PreconditionFailed, resource
 from rewindmq.engine.routing import exchange_types
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.slices import Pace
+from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.topology import VHOST_LIMITS, system_exchanges
 from rewindmq.schemas.amqp.errors import PropertyError
-from rewindmq.schemas.amqp.json_arguments import arguments_from
+from rewindmq.schemas.amqp.json_arguments import arguments_from, table_of
 from rewindmq.schemas.json_values import Json
-from rewindmq.schemas.metadata_events import ExchangeDeclared
+from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
 from rewindmq.schemas.values import Actor, Argument
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Import:
         self.steps: list[Step] = []  # one after the other, before the queues
         self.queue_steps: list[Step] = []
         self.binding_steps: list[Step] = []
+        self.bound: set[str] = set()  # the bindings with arguments that are there, as an export has them
         self.wrong: list[str] = []  # the first errors, and how many there are
         self.wrong_count = 0
         self.work = Work(broker.loop_share)
@@ -131,6 +133,10 @@ class Import:
         await self._each("queues", "queue", self._queue)
         if not self.wrong:
             await self._check_queue_limits()
+        if self.document.get("bindings"):
+            async for bound in self.broker.exchanges.bindings_by_source(self.work, self.topology.vhosts):
+                if bound.arguments and self.broker.router.is_live(bound):
+                    self.bound.add(_exported(bound))
         await self._each("bindings", "binding of", self._binding, name="source")
         if self.wrong:
             raise PreconditionFailed(self._all_that_is_wrong())
@@ -368,6 +374,8 @@ class Import:
         if not there:
             raise PreconditionFailed(f"there is no {resource(kind, destination, vhost)}")
         exchange_types.matching_type(exchange).check_binding(key, arguments)
+        if _exported(Bound(vhost, source, kind, destination, key, arguments)) in self.bound:
+            return
 
         async def step() -> None:
             with self._session(vhost) as session:
@@ -405,6 +413,12 @@ class Import:
             yield session
         finally:
             self.broker.sessions.close(session)
+
+
+def _exported(bound: Bound) -> str:
+    """A binding as JSON tells it: an int32 is no other argument than an int64."""
+    ends = bound.vhost, bound.source, bound.destination_type, bound.destination
+    return canonical_json([*ends, bound.routing_key, table_of(bound.arguments)])
 
 
 @contextlib.contextmanager

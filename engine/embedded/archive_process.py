@@ -298,7 +298,7 @@ class Duties:
                 if kept is not None:
                     self._connection.send(kept)
                 left.append(self._history.seconds_left)
-            if self._connection.poll(min(left)):
+            if self._connection.poll(min(*left, ALIVE_SECONDS)):  # the broker takes one that never wakes for a hung one
                 self._take(self._connection.recv())
 
     def _take(self, owned: frozenset[str] | None) -> None:

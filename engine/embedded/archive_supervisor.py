@@ -6,7 +6,8 @@
     supervisor.stop()
 
 - A thread waits for the process. It hands what it reads to the loop, where alone the status changes.
-- If the process ends (killed, out of memory), another one is started after a second, then two, up to a minute.
+- If the process ends (killed, out of memory) or hangs (engine/rewind/liveness.py; then it is killed), another one is
+  started after a second, then two, up to a minute.
 - The broker logs one line when archiving begins to fail and one when it works again, whatever happens between, and the
   same when the archive is further behind than the options allow. Publishers are not held back.
 - The process asks for the event of a trim. The loop appends it, and answers when it is durable.
@@ -39,9 +40,11 @@ from rewindmq.engine.log.archive.progress import (
     TrimAnswer,
     TrimAsked,
 )
+from rewindmq.engine.rewind.liveness import Hung, received
 from rewindmq.engine.runtime.durations import in_words
 
 WORKED_SECONDS: Final = 60.0  # a process that lived so long is started anew at once
+SILENT_LOOKS: Final = 120  # seconds: object storage may answer late, and then the process waits
 SLACK_MS: Final = 10_000  # a pass takes time
 
 logger = logging.getLogger(__name__)
@@ -161,7 +164,10 @@ class ArchiveSupervisor:
                 if not begun:
                     self._begin()
                 assert self._connection is not None
-                self._exchange(self._connection)
+                assert self._process is not None
+                self._exchange(self._connection, self._process)
+            except Hung as error:
+                why = f"the {self._name}: {error}"
             except ArchiveRefused as refused:
                 why = str(refused)
             except (EOFError, OSError):
@@ -176,14 +182,14 @@ class ArchiveSupervisor:
             self._stopping.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    def _exchange(self, connection: Connection) -> None:
+    def _exchange(self, connection: Connection, process: SpawnProcess) -> None:
         """Tell the process what to archive, and take what it tells.
 
-        Raises EOFError, OSError: the process ended."""
+        Raises Hung; EOFError, OSError: the process ended."""
         told = self._owned()
         connection.send(told)
         while True:
-            news: Progress | Kept | TrimAsked = connection.recv()
+            news: Progress | Kept | TrimAsked = received(connection, process, SILENT_LOOKS)
             self._in_loop(partial(self._told, connection), news)
             if isinstance(news, Progress) and news.ended and (owned := self._owned()) != told:
                 connection.send(owned)

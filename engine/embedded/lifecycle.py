@@ -18,6 +18,7 @@ from rewindmq.engine.embedded.partition import SoleWriterPartition
 from rewindmq.engine.embedded.segment_ages import SegmentAges
 from rewindmq.engine.log.contract import Log
 from rewindmq.engine.log.served.states import FileStates
+from rewindmq.engine.runtime.eager import begin
 from rewindmq.engine.runtime.lifecycle import Members, Place, mend_store, persist
 from rewindmq.engine.runtime.metadata import SoleWriterMetadata
 from rewindmq.engine.runtime.partition import Partition
@@ -126,7 +127,12 @@ class Alone:
         """Remove the queue's bindings when its end is durable.
 
         If they went first, a crash between the two logs could bring the queue back without them."""
-        self._broker.turns.when_durable(lambda: self._metadata.unbind_queue(BROKER, queue))
+        self._broker.turns.when_durable(lambda: self._unbind(queue))
+
+    def _unbind(self, queue: Queue) -> None:
+        task = begin(self._metadata.unbind_queue(BROKER, queue))
+        if task is not None:
+            task.add_done_callback(lambda _: self._broker.turns.end())
 
     def members(self, partition: Partition) -> Members:
         """Return the members of a quorum queue in this partition: this node alone."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.config import Config
+from rewindmq.engine.embedded.beside_log import require_whole_blocks
 from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.log.contract import LogError, LogPartition
 from rewindmq.engine.log.embedded.cut import cut
@@ -52,11 +53,12 @@ logger = logging.getLogger(__name__)
 def open_log(config: Config) -> EmbeddedLog:
     """Open the log of the data directory.
 
-    LogError, CorruptLog: the text says what is wrong, and where."""
+    LogError, CorruptLog, LostEnd: the text says what is wrong, and where."""
     if (config.data / "kafka").exists():
         raise LogError(f"{config.data}: holds the state of a node on Kafka: an embedded log needs another directory")
     require_broker(config.data)
     asked = None if layout_file(config.data).exists() else config.partitions  # else `grow` looks at the number
+    require_whole_blocks(config)
     return EmbeddedLog.open(config.data, asked, config.segment_bytes)
 
 
@@ -74,11 +76,10 @@ def grow(config: Config, log: EmbeddedLog, topology: Topology) -> None:
 
 
 def open_snapshots(config: Config, log: EmbeddedLog) -> Snapshots:
-    """Open the snapshots of the data directory, and remove those that belong to no history."""
+    """Open the snapshots of the data directory, and remove those that a killed broker did not end."""
     snapshots = Snapshots(config.data / "snapshots")
     for partition in (log.metadata, *log.queues):
         snapshots.remove_leftovers(partition.name)
-        snapshots.discard_beyond(partition.name, partition.next_offset)
     return snapshots
 
 

@@ -34,6 +34,8 @@ from rewindmq.engine.runtime.loop_share import LoopShare, Work
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.store.key_watch import KeyWatch
+from rewindmq.projections.store.keys import SHARED
+from rewindmq.projections.store.projector import holds
 from rewindmq.projections.store.rocks import StoreError
 from rewindmq.schemas.metadata_events import BodiesExpired
 from rewindmq.schemas.values import BROKER
@@ -49,7 +51,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """A queue that holds messages of a day, and how many when it was looked through. One of them is `message_id`."""
+    """A queue that holds messages of a day, and how many when it was looked through. One of them is `message_id`.
+
+    Messages that it shares with other queues are reported apart from its own, and under the first of these queues."""
 
     partition: Partition
     queue_id: int
@@ -254,7 +258,7 @@ class Expiry:
     async def _look_through(self, watches: list[tuple[Partition, KeyWatch]]) -> None:
         work = Work(self._share)
         for partition, watch in watches:
-            for queue_id in list(partition.machine.by_id):
+            for queue_id in [*partition.machine.by_id, SHARED]:
                 start: int | None = 0
                 while start is not None:
                     require_whole(partition)
@@ -287,8 +291,16 @@ def held_back(watches: list[tuple[Partition, KeyWatch]], day: str) -> list[HeldB
             raise NotNow(f"{partition.name}: another look at the queues began")
         for queue_id, groups in watch.found.items():
             if day in groups:
-                held.append(HeldBack(partition, queue_id, groups[day].message_id, groups[day].count))
+                message_id = groups[day].message_id
+                holder = _holder(partition, message_id) if queue_id == SHARED else queue_id
+                held.append(HeldBack(partition, holder, message_id, groups[day].count))
     return held
+
+
+def _holder(partition: Partition, message_id: int) -> int:
+    """The first of the queues that share a message; SHARED if it has left them all."""
+    queues = partition.machine.by_id.values()
+    return next((queue.queue_id for queue in queues if holds(queue, message_id)), SHARED)
 
 
 def require_whole(partition: Partition) -> None:

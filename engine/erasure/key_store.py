@@ -110,7 +110,7 @@ class KeyStore:
         self._make_directory()
         unfinished = self.directory / f"{UNFINISHED}{secrets.token_hex(8)}"
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(asdict(place), file)
+            json.dump(asdict(place), file, allow_nan=False)
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, self.directory / NOTE)

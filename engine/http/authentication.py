@@ -6,6 +6,7 @@ from this machine only.
 """
 
 import base64
+from contextlib import AbstractContextManager, nullcontext
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from rewindmq.engine.errors import AmqpError, LoginsBraked
 from rewindmq.engine.http.call import ApiError
 from rewindmq.engine.http.logins import Login, Logins, cookie_of
 from rewindmq.engine.identity.grants import Identity, TokenRefused
+from rewindmq.engine.runtime.admission import Guest
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -83,7 +85,8 @@ async def log_in(broker: "Broker", request: Request, name: str, password: str) -
     require_near(broker, request, name)
     host = "" if request.client is None else request.client.host
     try:
-        who = await broker.access.authenticate(name, password, host)
+        with presenting(request):
+            who = await broker.access.authenticate(name, password, host)
     except LoginsBraked as error:
         raise LoginHeldBack(name, error) from None
     except TokenRefused as error:
@@ -96,10 +99,17 @@ async def log_in(broker: "Broker", request: Request, name: str, password: str) -
 async def bear(broker: "Broker", request: Request, token: str) -> Identity:
     """The user of a token. Raises LoginFailed."""
     try:
-        who = await broker.access.bear(token)
+        with presenting(request):
+            who = await broker.access.bear(token)
     except TokenRefused as error:
         raise refused_token(error) from None
     return let_in(broker, request, who)
+
+
+def presenting(request: Request) -> AbstractContextManager[None]:
+    """Keep the place of the request's connection at the door while its password or token is under verification."""
+    guest: Guest | None = request.scope.get("state", {}).get("guest")
+    return nullcontext() if guest is None else guest.presenting()
 
 
 def refused_token(refusal: TokenRefused, name: str = "") -> LoginFailed:

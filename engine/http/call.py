@@ -29,6 +29,7 @@ from rewindmq.engine.http.bodies import (
     JsonBody,
     json_object,
 )
+from rewindmq.engine.http.pieces import encode
 from rewindmq.engine.identity.grants import Grant, Identity
 from rewindmq.engine.rewind.worker import ProcessEnded, Question, TooManyQuestions, WorkerPool
 from rewindmq.engine.runtime.loop_share import Work
@@ -122,8 +123,7 @@ def too_large(most_bytes: int) -> ApiError:
 
 def reply(content: object, status: int = 200) -> Response:
     """A JSON response."""
-    body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
-    return Response(body, status, media_type="application/json")
+    return Response(encode(content), status, media_type="application/json")
 
 
 def done(created: bool) -> Response:
@@ -494,7 +494,7 @@ def integer(content: dict[str, Json], key: str, default: int) -> int:
         if found is not None:
             return sign * found
     if isinstance(value, bool) or not isinstance(value, int):
-        raise bad_request(f"not_integer: {key} {json.dumps(value)}")
+        raise bad_request(f"not_integer: {key} {json.dumps(value, allow_nan=False)}")
     return value
 
 
@@ -504,7 +504,7 @@ def boolean(content: dict[str, Json], key: str, default: bool) -> bool:
     if value in ("true", "false"):
         return value == "true"
     if not isinstance(value, bool):
-        raise bad_request(f"not_boolean: {key} {json.dumps(value)}")
+        raise bad_request(f"not_boolean: {key} {json.dumps(value, allow_nan=False)}")
     return value
 
 
@@ -512,5 +512,5 @@ def text(content: dict[str, Json], key: str, default: str) -> str:
     """A field of the body that is text. Raises ApiError (400)."""
     value = content.get(key, default)
     if not isinstance(value, str):
-        raise bad_request(f"not_string: {key} {json.dumps(value)}")
+        raise bad_request(f"not_string: {key} {json.dumps(value, allow_nan=False)}")
     return value

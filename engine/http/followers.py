@@ -224,7 +224,7 @@ async def fetch(call: Call) -> Response:
 async def bytes_of(answer: Answer, taken: Callable[[], None]) -> AsyncIterator[bytes]:
     """An answer as bytes. A piece is read while the client takes the one before; `taken` is called with each."""
     pieces = [(name, piece.base, piece.position, piece.size) for name, piece in answer.pieces]
-    yield json.dumps({"target": answer.target, "ends": answer.ends, "pieces": pieces}).encode() + b"\n"
+    yield json.dumps({"target": answer.target, "ends": answer.ends, "pieces": pieces}, allow_nan=False).encode() + b"\n"
     for _, piece in answer.pieces:
         done = 0
         while done < piece.size:

@@ -4,17 +4,18 @@ A short answer goes out as a whole, with its length. A longer one is streamed as
 takes it.
 """
 
-import json
 from collections.abc import AsyncIterator, Iterable
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response, StreamingResponse
 
 from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.schemas.json_values import json_text
 
 WHOLE_BYTES = 262_144  # an answer of at most so many bytes is sent as a whole
 
-encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+encode = partial(json_text, ensure_ascii=False, separators=(",", ":"))
 
 
 async def array(work: Work, items: AsyncIterator[Any]) -> AsyncIterator[str]:

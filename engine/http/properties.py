@@ -2,12 +2,11 @@
 
 import base64
 import json
-from collections.abc import Mapping
 
 from rewindmq.engine.http.call import bad_request
+from rewindmq.projections.history.properties import decoded, plain
 from rewindmq.schemas.amqp import properties, tables
-from rewindmq.schemas.amqp.errors import Malformed, PropertyError
-from rewindmq.schemas.amqp.json_arguments import text_of
+from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.json_values import Json
 
 
@@ -17,33 +16,8 @@ def properties_of(raw: bytes) -> dict[str, Json]:
     Bytes that are no properties may be in a history. They are shown in base64 as `undecodable`."""
     if not raw:
         return {}
-    try:
-        found = properties.values(properties.without_blind_copies(raw))
-        return {
-            name: value
-            if isinstance(value, int)
-            else plain(tables.mapping(value))
-            if name == "headers"
-            else text_of(value)
-            for name, value in found.items()
-        }
-    except Malformed:
-        return {"undecodable": base64.b64encode(raw).decode()}
-
-
-def plain(value: object) -> Json:
-    """A decoded field value in JSON."""
-    match value:
-        case None | bool() | int() | float() | str():
-            return value
-        case bytes():
-            return text_of(value)
-        case Mapping():
-            return {str(key): plain(inner) for key, inner in value.items()}
-        case list() | tuple():
-            return [plain(inner) for inner in value]
-        case _:
-            return str(value)
+    found = decoded(properties.without_blind_copies(raw), times=False)
+    return {"undecodable": base64.b64encode(raw).decode()} if found is None else {**plain(found)}
 
 
 def properties_from(content: Json) -> bytes:
@@ -60,7 +34,7 @@ def properties_from(content: Json) -> bytes:
 
 def _encode(name: str, kind: int, value: Json) -> bytes:
     if kind == properties.SHORT:
-        encoded = (value if isinstance(value, str) else json.dumps(value)).encode()
+        encoded = (value if isinstance(value, str) else json.dumps(value, allow_nan=False)).encode()
         if len(encoded) > 255:
             raise bad_request(f"property {name} is longer than 255 bytes")
         return bytes((len(encoded),)) + encoded

@@ -55,14 +55,13 @@ def note_refusal(broker: "Broker", request: Request, call: Call | None, error: A
 def refuse(error: ApiError, request: Request) -> Response:
     """The response of an ApiError.
 
-    Of a 401 the desk hears only whether a login would help; Basic would make the browser ask for a password itself."""
+    The realm is RabbitMQ's: clients send their password to that realm only. Of a 401 the desk hears only whether a
+    login would help; Basic would make the browser ask for a password itself."""
     response = reply({"error": error.error, "reason": error.reason}, error.status)
     if error.status in (429, 503):
         response.headers["retry-after"] = str(error.seconds) if isinstance(error, LoginHeldBack) else "5"
-    if error.status == 413:
-        response.headers["connection"] = "close"  # the rest of the body is not read
     if error.status == 401 and not (from_page(request) or asks_for_stream(request)):
-        response.headers["www-authenticate"] = 'Basic realm="RewindMQ Management"'
+        response.headers["www-authenticate"] = 'Basic realm="RabbitMQ Management"'
     elif isinstance(error, NotLoggedIn):
         response.headers["www-authenticate"] = f'Cookie realm="RewindMQ Management" cookie-name={cookie_of(request)}'
     return response

@@ -7,6 +7,9 @@ engine/runtime/admission.py admits connections.
     STALL_SECONDS    an answer while the client takes not a byte of it
     uvicorn's own    5 seconds between two requests; 16 KiB for a header
 
+A connection is read in the API's share of the loop's time (pace.py), and each request begins in a separate turn. A
+request that is answered before all of it came is not read to its end: the connection is closed after the answer.
+
 A connection counts as logged in from its first answered request with a right password on (`Guest.log_in`).
 """
 
@@ -20,10 +23,11 @@ from typing import Any, cast
 
 import h11
 import uvicorn
-from starlette.types import ASGIApp
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER, HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from rewindmq.engine.http.pace import EVENTS_AT_ONCE, MOST_THROWN, PacedTransport, Parser
 from rewindmq.engine.runtime.admission import Door, Guest, Listener
 from rewindmq.engine.runtime.loop_share import LoopShare
 from rewindmq.engine.runtime.proxy_protocol import NOBODY, Balancers
@@ -32,6 +36,7 @@ from rewindmq.engine.tls import LiveContext, TlsPeer
 HEADER_SECONDS = 10.0
 BODY_SECONDS = 120.0
 STALL_SECONDS = 60.0
+MOST_HEADER_BYTES = PIECE_BYTES = 16_384
 TICKS = 10  # uvicorn's tenths of a second between two looks for late clients
 GRACEFUL_SECONDS = 3
 RETRY_AFTER_SECONDS = 5
@@ -43,7 +48,7 @@ Listening = tuple[socket.socket, LiveContext | None]
 def refusal() -> bytes:
     """The answer to a client that the door does not let in."""
     content = {"error": "service_unavailable", "reason": "too many connections: try again, or close some"}
-    body = json.dumps(content).encode()
+    body = json.dumps(content, allow_nan=False).encode()
     head = (
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n"
         f"retry-after: {RETRY_AFTER_SECONDS}\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -54,18 +59,29 @@ def refusal() -> bytes:
 class HttpProtocol(H11Protocol):
     """uvicorn's protocol of one connection, as the guest of a door."""
 
+    conn: Parser
+    paced: PacedTransport
+
     def __init__(self, server: "_Server", guest: Guest) -> None:
         super().__init__(server.config, server.server_state, {})
         self.guest = guest
         self.share = server.share
-        self._received = b""  # and not read yet
-        self._held = False
+        self.conn = Parser(h11.SERVER, MOST_HEADER_BYTES)
+        self._api, self.app = self.app, self._answer
+        self._received = bytearray()  # and not given to the parser yet
+        self._in_line = False
+        self._cut = False  # the parser has events for the next slice
+        self._unread = False  # the answer began before the request ended
+        self._thrown = 0
         self._waits_for = ""  # the client's part: "header", "body", "stall" (of an answer); "": the client waits for us
         self._since = 0.0
         self._unsent = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(cast(asyncio.Transport, transport))
+        transport = cast(asyncio.Transport, transport)
+        self.paced = PacedTransport(transport, self)
+        super().connection_made(cast(asyncio.Transport, self.paced))
+        self.guest.wait(transport.abort)
         self.app_state["guest"] = self.guest
         if self.guest.proxied:
             self.app_state["balancer"] = self.client or ("unknown", 0)
@@ -77,31 +93,66 @@ class HttpProtocol(H11Protocol):
         self._waits_for, self._since = "header", self.loop.time()
 
     def data_received(self, data: bytes) -> None:
-        """Read requests in the API's share of the loop's time: many clients at once are read one after another."""
+        self._unset_keepalive_if_required()
         self._received += data
-        if len(self._received) == len(data):
+        self.paced.hold(True)  # at once: it may be a small part of what TLS records or a full buffer have
+        self.stand_in_line()
+
+    def stand_in_line(self) -> None:
+        if not self._in_line:
+            self._in_line = True
             self.share.call(self._read)
-        if len(self._received) > HIGH_WATER_LIMIT and not self._held:
-            self._held = True
-            self.transport.pause_reading()
 
     def _read(self) -> None:
-        data, self._received = self._received, b""
-        if self.transport.is_closing():
-            return
-        if self._held:
-            self._held = False
-            self.transport.resume_reading()
-        super().data_received(data)
+        """Parse a slice of what was received. Bytes that nobody wants any more are thrown away as slowly."""
+        self._in_line = False
+        if self._unread or self.transport.is_closing():
+            self._thrown += len(self._received)
+            self._received.clear()
+        elif not self.flow.read_paused:
+            self.conn.events_left = EVENTS_AT_ONCE
+            if self._cut:
+                self.handle_events()
+            elif self._received:
+                piece = bytes(self._received[:PIECE_BYTES])
+                del self._received[:PIECE_BYTES]
+                super().data_received(piece)
+            self._cut = not self.conn.events_left
+            if self._cut or self._received:
+                self.stand_in_line()
+        self.paced.hold(len(self._received) > HIGH_WATER_LIMIT or self._thrown > MOST_THROWN)
+
+    def client_sends(self) -> bool:
+        return self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application for a request, in a separate turn of the loop."""
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start" and self.conn.their_state is h11.SEND_BODY:
+                self._unread = True
+                message["headers"] = [*message.get("headers", ()), CLOSE_HEADER]
+                self.transport.resume_reading()
+            await send(message)
+
+        await self.share.turn()
+        await self._api(scope, receive, sent)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.guest.leave()
         super().connection_lost(exc)
+        self.paced.protocol = None  # circles would wait for the garbage collector, which runs rarely
+        self.app = self._api
         self._unset_keepalive_if_required()
 
     def on_response_complete(self) -> None:
         self._waits_for, self._since = "header", self.loop.time()
+        self.conn.events_left = 0  # a request that came with this one has its own turn
         super().on_response_complete()
+        if self._received or self.conn.trailing_data[0]:
+            self._cut = bool(self.conn.trailing_data[0])
+            self._unset_keepalive_if_required()
+            self.stand_in_line()
 
     def look(self, now: float) -> None:
         """Drop a client that keeps us waiting for too long. Called once a second."""
@@ -191,7 +242,7 @@ async def serve(
 
     Then it takes no more requests, ends the live streams, lets the others finish (3 seconds at most), and raises
     CancelledError."""
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a warning is a client's fault, and there may be many
     config = uvicorn.Config(
         app,
         lifespan="off",

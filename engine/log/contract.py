@@ -40,6 +40,10 @@ class NoAnswer(LogError):
     """The server that has the log does not answer: the log may be sound, and can be read another time."""
 
 
+class NobodyAnswers(NoAnswer):
+    """No server answers at the address, which may be wrong."""
+
+
 class KafkaNotInstalled(LogError):
     """The log is in Kafka, and this installation has no Kafka client."""
 

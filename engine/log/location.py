@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rewindmq.engine.log.archive.directory_note import archive_of
 from rewindmq.engine.log.contract import BelowStart, Block, LogError
+from rewindmq.engine.log.embedded.root import require_own
 from rewindmq.engine.log.tiers import TieredLogReader
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.replay import PartitionLog
@@ -82,7 +83,11 @@ class History:
 
     @property
     def snapshots(self) -> Snapshots | None:
-        """The snapshots in the data directory; None where no directory is at hand."""
+        """The snapshots in the data directory; None where no directory is at hand.
+
+        Raises LogError for those of another history than the log beside them."""
+        if self.data is not None and self.kafka is None:
+            require_own(self.data / "snapshots", self.log or self.data)
         return None if self.data is None else Snapshots(self.data / "snapshots")
 
     def _require_same(self, data: Path, identity: str) -> None:

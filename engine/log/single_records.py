@@ -4,6 +4,7 @@ for offset, record in records_at(log, [12, 15, 90_000]): ...
 for offset, record in queued_records(log, [2, 15]): ...     bare; what lies below the log comes from its base
 """
 
+import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
@@ -52,6 +53,15 @@ def records_at(log: Readable, offsets: Sequence[int]) -> Iterator[tuple[int, byt
             at += 1
     if at < len(offsets):
         raise LogError(f"{log.name}: there is no record {offsets[at]}")
+
+
+def record_digest(log: "HistoryPartition", offset: int) -> str:
+    """The SHA-256 of a publish, which no other history has at this offset, because a record says when it came.
+
+    Two histories that agree on a record agree on all before it: a fork has its parent's records up to the branch.
+    Raises as `queued_records`."""
+    [(_, record)] = queued_records(log, [offset])
+    return hashlib.sha256(record).hexdigest()
 
 
 def queued_records(log: "HistoryPartition", offsets: Sequence[int]) -> Iterator[tuple[int, bytes]]:

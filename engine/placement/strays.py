@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.data.reasons import RELOCATED
 from rewindmq.projections.topology.placement import Move, Placement
 from rewindmq.schemas.events import Event, QueueDeleted, QueueDrained
 from rewindmq.schemas.placement_events import QueueMoveEnded
@@ -115,7 +114,7 @@ def is_to_follow(queue: Queue) -> bool:
 def letters_of(queue: Queue) -> int:
     """How many messages of a queue are on their way to its new partition. Dead letters do not count: no target may
     ever take them."""
-    return sum(1 for entry in queue.outbox.values() if entry.reason == RELOCATED)
+    return len(queue.outbox.carried)
 
 
 def is_empty(queue: Queue) -> bool:

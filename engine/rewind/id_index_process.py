@@ -18,7 +18,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -36,7 +35,9 @@ from rewindmq.engine.log.location import History
 from rewindmq.engine.logging_setup import log_to_stderr
 from rewindmq.engine.rewind.id_index import IdIndex, Indexed
 from rewindmq.engine.rewind.id_index_passes import Indexing
+from rewindmq.engine.rewind.liveness import Hung, received
 from rewindmq.engine.rewind.queue_at import history_of
+from rewindmq.engine.rewind.worker import shut
 
 DIRECTORY: Final = "find-index"  # in the data directory
 NICENESS: Final = 10
@@ -119,7 +120,7 @@ class IdIndexProcess:
         """End the process; it writes what it holds."""
         self._stopping.set()
         if self._ours is not None:
-            _shut(self._ours)
+            shut(self._ours)
         if self._thread is not None:
             self._thread.join()
 
@@ -171,17 +172,19 @@ class IdIndexProcess:
         process.start()
         theirs.close()  # else this process would not see the end of the pipe
         if self._stopping.is_set():  # `stop` may have looked before there was a pipe
-            _shut(ours)
+            shut(ours)
         why = "its process ended"
         try:
             ours.send(self._order)
             self._in_loop(partial(self._begun, ours))
             while True:
-                told: Found | Trouble = ours.recv()
+                told: Found | Trouble = received(ours, process)
                 if isinstance(told, Trouble):
                     why = told.why
                 else:
                     self._in_loop(partial(self._found, told))
+        except Hung as error:
+            why = str(error)  # it ends when its disk answers: nothing waits for that
         except (EOFError, OSError):
             self._end(process)
         self._in_loop(partial(self._ended, why, ours))
@@ -189,7 +192,7 @@ class IdIndexProcess:
     def _end(self, process: SpawnProcess) -> None:
         process.join(END_SECONDS)
         if process.is_alive():
-            process.terminate()
+            process.kill()  # it may be stopped: a milder signal would wait
             process.join()
 
     def _in_loop(self, call: Callable[[], None]) -> None:
@@ -221,12 +224,6 @@ class IdIndexProcess:
         if not self._fails and not self._stopping.is_set():
             self._fails = True
             logger.warning("the index of ids fails, and is tried again; `find` reads the log meanwhile: %s", why)
-
-
-def _shut(connection: Connection) -> None:
-    """End a pipe for both sides, and wake a thread that reads it."""
-    with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as end:
-        end.shutdown(socket.SHUT_RDWR)
 
 
 # -- the process ------------------------------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ class _Trial:
             if isinstance(each, Forget):
                 effect.removed[each.reason, each.rule] += len(each.message_ids)
             else:
-                effect.dead_lettered += 1
+                effect.dead_lettered += len(each.message_ids)
         effect.refuses = queue.blocked or (
             not queue.quorum and queue.settings.overflow != DROP_HEAD and would_go_over(queue, 0)
         )

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Final
 
 from rewindmq.engine.errors import NotFound, ResourceError
 from rewindmq.engine.log.contract import LogError, NoAnswer
-from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader, begun_anew
+from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader, OtherHistory, begun_anew
+from rewindmq.engine.log.single_records import record_digest
 from rewindmq.engine.rewind.bindings_at import LostBinding, bind_again, bindings_at, missing
 from rewindmq.engine.rewind.fates import fates_since
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, folded_queue, published_at
@@ -123,11 +124,12 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class NoPlan:
     """The reason why there is no plan, for people. `missing`: there was no such queue or event. `away`: what has the
-    history does not answer. Else the request makes no sense."""
+    history does not answer. `foreign`: the ids are of another history. Else the request makes no sense."""
 
     reason: str
     missing: bool
     away: bool = False
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ class RestoreRequest:
     ids: frozenset[int]
     incarnation: int | None = None  # a queue id; None: the queue that bore the name then
     partition: str | None = None  # the one that `ids` are of; None: any in which the queue was
+    records: tuple[tuple[int, str], ...] = ()  # ids, and the `record_digest` that they have where they were found
 
     def answer(self) -> Plan | NoPlan:
         """Make the plan, in the worker."""
@@ -224,6 +227,8 @@ class RestoreRequest:
             return NoPlan(str(error), True)
         except NoAnswer as error:
             return NoPlan(str(error), False, True)
+        except OtherHistory as error:
+            return NoPlan(str(error), False, foreign=True)
         except (RewindError, LogError, NewerHistory, UndecodableRecord) as error:
             return NoPlan(str(error), False)
 
@@ -302,6 +307,12 @@ class RestoreRequest:
     def _named_in(self, log: HistoryPartition, start: int) -> Plan:
         messages = []
         time_ms = 0
+        for message_id, digest in self.records:
+            if message_id >= log.next_offset or record_digest(log, message_id) != digest:
+                raise OtherHistory(
+                    f"message {message_id} of {log.name} is another one in this broker's history: the ids are of"
+                    " another history, or of one that branched off before. Restore into the broker whose history it is"
+                )
         beyond = [each for each in self.ids if not start <= each < log.next_offset]
         if beyond:
             raise OutsideHistory(f"{log.name} has no message {min(beyond)}")

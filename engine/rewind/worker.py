@@ -9,6 +9,8 @@ broker's time.
   one.
 - A user has at most MOST_WAITING questions waiting (TooManyQuestions). If the asker is cancelled, its question is given
   up, and the process that works on it is ended.
+- A process that shows no life while it works on a question (liveness.py) is killed, and the next question starts
+  another one. So a disk that hangs costs a user one answer (ProcessEnded). A living process may take its time.
 """
 
 import asyncio
@@ -16,16 +18,20 @@ import logging
 import multiprocessing
 import os
 import signal
+import socket
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Generic, Protocol, TypeVar, cast
 
 from rewindmq.engine.logging_setup import log_to_stderr
+from rewindmq.engine.rewind.liveness import LOOK_SECONDS, SILENT_LOOKS, Silence
 
 PROCESSES = 2
 NICENESS = 10  # of processes that read the past: where processor time is short, the broker has nine parts of ten
+END_SECONDS = 0.1  # for a killed process to end; the loop waits so long
 MOST_WAITING = 8  # questions of one user, besides the one under way
 
 logger = logging.getLogger(__name__)
@@ -42,7 +48,7 @@ class Question(Protocol[T_co]):
 
 
 class ProcessEnded(Exception):
-    """The worker ended before it answered (it was closed, or killed): ask again."""
+    """The worker ended before it answered (it was closed, killed, or hung): ask again."""
 
 
 class TooManyQuestions(Exception):
@@ -66,7 +72,7 @@ class WorkerPool:
     def __init__(self, niceness: int = 0) -> None:
         self._niceness = niceness
         self._idle: list[Running] = []
-        self._busy: set[SpawnProcess] = set()
+        self._busy: list[Running] = []
         self._free = PROCESSES
         self._under_way: set[str] = set()  # users
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by user; the user whose turn is next comes first
@@ -125,31 +131,59 @@ class WorkerPool:
     async def _answered(self, question: Question[T]) -> Answer[T]:
         running = self._idle.pop() if self._idle else _started(self._niceness)
         process, connection = running
-        self._busy.add(process)
+        self._busy.append(running)
+        answer = asyncio.ensure_future(asyncio.to_thread(_ask, connection, question))
         try:
-            found = await asyncio.to_thread(_ask, connection, question)
+            await _answer_or_silence(process, answer)
+            found = answer.result()
         except (EOFError, OSError):
-            _end(process)
+            _end(running)
             raise ProcessEnded("the process that reads the past ended: ask again") from None
-        except asyncio.CancelledError:  # nobody waits for this answer, and it must not be taken for the next one's
-            _end(process)
+        except (asyncio.CancelledError, ProcessEnded):  # this answer must not be taken for the next question's
+            answer.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            _end(running)
             raise
         finally:
-            self._busy.discard(process)
+            self._busy.remove(running)
         self._idle.append(running)
         return found
 
     def close(self) -> None:
         """End all workers. What they are working on is given up."""
-        for process in (*self._busy, *(process for process, _ in self._idle)):
-            _end(process)
+        for running in (*self._busy, *self._idle):
+            _end(running)
         self._idle.clear()
 
 
-def _end(process: SpawnProcess) -> None:
-    """End a process. The thread that waits for its answer sees the end of the pipe, and closes it."""
-    process.terminate()
-    process.join()
+async def _answer_or_silence(process: SpawnProcess, answer: "asyncio.Future[Answer[T]]") -> None:
+    """Wait for the answer. ProcessEnded: the process hangs."""
+    silence = Silence(process.pid)
+    while not (await asyncio.wait([answer], timeout=LOOK_SECONDS))[0]:
+        if silence.look() >= SILENT_LOOKS:
+            seconds = SILENT_LOOKS * LOOK_SECONDS
+            logger.error(
+                "the process that reads the past (pid %s) showed no life for %.0f s and is killed; the next question"
+                " starts another one. Does the disk answer?",
+                process.pid,
+                seconds,
+            )
+            raise ProcessEnded(f"the process that reads the past hung for {seconds:.0f} s and was ended: ask again")
+
+
+def _end(running: Running) -> None:
+    """End a process, also a stopped one. One that waits for its disk ends when that answers: nothing here waits for it.
+
+    The thread that waits for its answer sees the end of the pipe."""
+    process, connection = running
+    process.kill()
+    shut(connection)
+    process.join(END_SECONDS)
+
+
+def shut(connection: Connection) -> None:
+    """End a pipe for both sides, and wake a thread that reads it."""
+    with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
 
 
 def _started(niceness: int) -> Running:

@@ -33,12 +33,15 @@ Rules of this file
 - A message that was delayed (delayed_exchanges.py) comes as a letter of reason `delayed`, which is no death:
   at-most-once, the exchange's bindings decide, and a hidden queue's letters are no dead letters in any count.
 - Nothing recurses: forwards make effects, effects make letters, letters wait in a queue for the next round. A round is
-  bounded, and the rest goes on in the next turn of the loop, so that a burst of deaths does not stop other work.
+  bounded by time, and the rest goes on in the next turn of the loop, so that a burst of deaths does not stop other
+  work. Letters that wait are packed as they came (`Letters`); their bodies are in the store.
 - Everything is idempotent: the fold of the target drops a letter that is forwarded again after a crash (B-07).
 """
 
 import asyncio
+import heapq
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -46,29 +49,32 @@ from typing import Final
 
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.routing.content import readable
+from rewindmq.engine.routing.content import Content, readable
 from rewindmq.engine.routing.death_headers import Buried, bury
 from rewindmq.engine.routing.delayed_exchanges import due
 from rewindmq.engine.routing.homes import Homes
-from rewindmq.engine.routing.letters import RETRY_FIRST_MS, Letter, Source
+from rewindmq.engine.routing.letters import RETRY_FIRST_MS, Letter, Letters, Source
+from rewindmq.engine.routing.portions import RouteTakesLong, at_once, in_turns
 from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DEATHS, dead_lettered
 from rewindmq.engine.runtime.flow_control import no_room
 from rewindmq.engine.runtime.lifecycle import Keeper
+from rewindmq.engine.runtime.loop_share import SLICE_SECONDS
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import DeadLetter
 from rewindmq.projections.machine.data.message_order import NONE
-from rewindmq.projections.machine.data.queue import Carried, Queue
+from rewindmq.projections.machine.data.outbox import Carried
+from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import DELAYED, MOVED, REJECTED
+from rewindmq.projections.machine.rules.dead_letters import waiting_letters
 from rewindmq.schemas.amqp.properties import without_blind_copies
 from rewindmq.schemas.events import DeadLettersForwarded, Published
 from rewindmq.schemas.values import BROKER, Origin
 
 logger = logging.getLogger(__name__)
 
-HELD_HIGH = 33_554_432  # bytes of bodies that letters hold; beyond them a letter is read from the store when it is sent
-ROUND = 1_000  # letters forwarded in one turn of the loop, or fewer that cost more
+ROUND = 1_000  # letters forwarded in one turn of the loop, or fewer that cost more or take longer than SLICE_SECONDS
 ALONG: Final = 4  # a letter that moves with its queue costs as many: its message is read from the store
 LETTER_BYTES: Final = 8_192  # of a body that cost as much as a letter
 NO_PROPERTIES: Final = b"\0\0"
@@ -110,91 +116,55 @@ class Forwarder:
         self._looks: set[asyncio.Task[None]] = set()  # tasks of `_make_sure`
         self._sources: dict[tuple[int, int, bool], Source] = {}  # (partition, queue_id, relocated)
         self._ready: deque[Source] = deque()
-        self._waiting: dict[Source, None] = {}  # those with a `retry_at_ms`, each once
+        self._retries: list[tuple[int, int, Source]] = []  # a heap by `retry_at_ms`; an entry may be out of date
+        self._tries = 0
+        self._unsettled: dict[Source, None] = {}  # those that have letters to send, or on their way
         self._logged_cycles: dict[tuple[str, ...], None] = {}
-        self.held_bytes = 0  # of bodies of letters that wait
 
     # -- letters come in ----------------------------------------------------------------------------------------------
 
-    def take(self, partition: Partition, effect: DeadLetter, message: Published | None) -> None:
-        if effect.reason in DEATHS:
-            self._count(effect.reason, effect.queue, effect.at_least_once)
-        self._add(
-            partition,
-            effect.queue,
-            Letter(
-                effect.message_id,
-                effect.reason,
-                effect.sequence,
-                effect.exchange,
-                effect.routing_key,
-                effect.at_least_once or effect.reason == MOVED,
-                message,
-                partition.undone_below,
-                self._certainty.begun,
-                effect.carried,
-            ),
-        )
+    def take(self, partition: Partition, letters: DeadLetter) -> None:
+        """Forward letters whose messages have just died."""
+        if letters.reason in DEATHS:
+            self._count(letters.reason, letters.queue, letters.at_least_once, len(letters.message_ids))
+        self._add(partition, letters, partition.undone_below)
 
     def recover(self, partition: Partition, queue: Queue) -> None:
         """Forward the letters in the queue's outbox (again)."""
-        for entry in queue.outbox.values():
-            self._add(
-                partition,
-                queue,
-                Letter(
-                    entry.message_id,
-                    entry.reason,
-                    entry.sequence,
-                    entry.exchange,
-                    entry.routing_key,
-                    entry.at_least_once or entry.reason == MOVED,
-                    None,
-                    0,
-                    self._certainty.begun,
-                    entry.carried,
-                ),
-            )
+        for letters in waiting_letters(queue):
+            self._add(partition, letters, 0)
 
     def drop(self, partition: Partition) -> None:
         """Give up the partition's letters: another node forwards them now."""
         for key, source in list(self._sources.items()):
             if source.partition is partition:
-                for letter in source.letters:
-                    letter.give_up()
-                    self._let_go(letter)
+                if source.first is not None:
+                    source.first.give_up()
                 source.letters.clear()
                 source.in_flight.clear()
-                self._waiting.pop(source, None)
+                source.retry_at_ms = None
+                self._unsettled.pop(source, None)
                 del self._sources[key]
 
-    def _count(self, what: str, queue: Queue, at_least_once: bool) -> None:
+    def _count(self, what: str, queue: Queue, at_least_once: bool, count: int = 1) -> None:
         name = dead_lettered(what, queue.type, AT_LEAST_ONCE if at_least_once else AT_MOST_ONCE)
-        self._counters[name] = self._counters.get(name, 0) + 1
+        self._counters[name] = self._counters.get(name, 0) + count
 
-    def _add(self, partition: Partition, queue: Queue, letter: Letter) -> None:
-        key = (partition.index, queue.queue_id, letter.carried is not None)
+    def _add(self, partition: Partition, effect: DeadLetter, logged_below: int) -> None:
+        queue, relocated = effect.queue, bool(effect.carried)
+        key = (partition.index, queue.queue_id, relocated)
         source = self._sources.get(key)
         if source is None:
-            source = self._sources[key] = Source(partition, queue, letter.carried is not None)
-        if letter.sequence > source.known_sequence:
-            source.known_sequence = letter.sequence
-            source.letters.append(letter)
-            message, letter.message = letter.message, None
-            if message is not None and self.held_bytes < HELD_HIGH:
-                self._hold(letter, message)
-            if source.letters[0].sequence not in queue.outbox:  # the first letter was given up (S-153)
+            source = self._sources[key] = Source(partition, queue, relocated)
+        letters = Letters(effect, logged_below, self._certainty.begun)
+        if letters.last_sequence > source.known_sequence:
+            letters.next = max(0, source.known_sequence + 1 - effect.sequence)
+            source.known_sequence = letters.last_sequence
+            source.letters.append(letters)
+            if source.next_letter().sequence not in queue.outbox:  # the first letter was given up (S-153)
                 source.retry_at_ms = None
+            self._unsettled[source] = None
             self._schedule(source)
-
-    def _hold(self, letter: Letter, message: Published) -> None:
-        letter.message = message
-        self.held_bytes += message.body_size
-
-    def _let_go(self, letter: Letter) -> None:
-        if letter.message is not None:
-            self.held_bytes -= letter.message.body_size
-            letter.message = None
 
     def _schedule(self, source: Source) -> None:
         if not source.scheduled and not source.unsure and source.retry_at_ms is None and source.may_send:
@@ -209,35 +179,44 @@ class Forwarder:
 
     def retry_ms(self) -> int | None:
         """The time when a letter is to be tried again, or None."""
-        times = [source.retry_at_ms for source in self._waiting if source.retry_at_ms is not None]
-        return min(times, default=None)
+        while self._retries and self._retries[0][0] != self._retries[0][2].retry_at_ms:
+            heapq.heappop(self._retries)
+        return self._retries[0][0] if self._retries else None
+
+    def _try_later(self, source: Source, after_ms: int) -> None:
+        """Try the first letter of the source again after this time."""
+        source.retry_at_ms = self._clock() + after_ms
+        self._tries += 1
+        heapq.heappush(self._retries, (source.retry_at_ms, self._tries, source))
 
     def clock_was_set(self, by_ms: int) -> None:
         """Move the times of the next tries with the clock."""
-        for source in self._waiting:
-            if source.retry_at_ms is not None:
-                source.retry_at_ms += by_ms
+        moved = [each for each in self._retries if each[0] == each[2].retry_at_ms]
+        self._retries = [(at_ms + by_ms, number, source) for at_ms, number, source in moved]
+        for at_ms, _, source in self._retries:
+            source.retry_at_ms = at_ms
 
     def wake(self) -> None:
         """Time passed: try letters again that are due."""
         now = self._clock()
-        waiting, self._waiting = self._waiting, {}
-        for source in waiting:
-            if source.retry_at_ms is not None and source.retry_at_ms > now:
-                self._waiting[source] = None
-            else:
-                source.retry_at_ms = None
-                self._schedule(source)
+        while (due_ms := self.retry_ms()) is not None and due_ms <= now:
+            source = self._retries[0][2]
+            source.retry_at_ms = None
+            self._schedule(source)
 
     def forward(self, budget: int) -> int:
-        """Forward up to `budget` letters and return the rest of it. New letters may come in meanwhile."""
+        """Forward up to `budget` letters in one slice of time, and return the rest of the budget; 0: the slice is over.
+
+        New letters may come in meanwhile."""
+        ends = time.perf_counter() + SLICE_SECONDS
         while self.has_work and budget > 0:
             source = self._ready.popleft()
             source.scheduled = False
+            self._unsettled[source] = None
             while source.may_send and budget > 0:
-                letter = source.letters[0]
+                letter = source.next_letter()
                 outcome = self._outcome(source, letter) if letter.sequence in source.queue.outbox else TAKEN
-                budget -= _cost(letter)
+                budget = 0 if time.perf_counter() >= ends else budget - _cost(letter)
                 if outcome == UNKNOWN:
                     break  # `on_durable` comes back to it
                 if outcome in (UNSURE, HELD):
@@ -247,19 +226,15 @@ class Forwarder:
                     self._schedule(source)
                     break
                 if outcome in (NO_ROOM, NOT_THERE):
-                    source.retry_at_ms = self._clock() + ROOM_MS
-                    self._waiting[source] = None
+                    self._try_later(source, ROOM_MS)
                     break
                 if outcome == TRY_AGAIN:
                     letter.goes_back = letter.reason == MOVED and not (letter.goes_back or letter.taken_by)
-                    source.retry_at_ms = self._clock() + source.retry_delay_ms
+                    self._try_later(source, source.retry_delay_ms)
                     source.retry_delay_ms = min(2 * source.retry_delay_ms, RETRY_LAST_MS)
-                    self._waiting[source] = None
                     break
                 source.retry_delay_ms = RETRY_FIRST_MS
-                source.letters.popleft()
-                letter.give_up()
-                self._let_go(letter)
+                source.drop_first()
                 counts = letter.at_least_once and letter.reason != MOVED
                 source.in_flight.append((letter.sequence, letter.sent, counts))
             else:
@@ -281,10 +256,12 @@ class Forwarder:
 
     def _make_sure(self, source: Source) -> None:
         """Let a source wait until this node has read to the end of the log, or folds the targets' partitions, or until
-        a target has moved.
+        a target has moved, or the first letter's route is found.
 
         Otherwise the first letter has no route, as far as the node has read."""
         source.unsure = True
+        letter = source.next_letter()
+        search = letter.search
 
         async def look() -> None:
             paused, source.paused = source.paused, ()
@@ -293,7 +270,10 @@ class Forwarder:
                 await self._homes.free(*held)
             for partition in paused:
                 await partition.enter()
-            if not paused and held is None:
+            if search is not None:
+                found = await in_turns(search, self._router.share, lambda: source.first is letter)
+                letter.search, letter.found = None, found
+            elif not paused and held is None:
                 await self._certainty.wait()
             source.unsure = False
             self._schedule(source)
@@ -311,7 +291,7 @@ class Forwarder:
             return CROWDED
         if letter.message is None:
             try:
-                self._hold(letter, source.partition.message(source.queue.queue_id, letter.message_id))
+                letter.message = source.partition.message(source.queue.queue_id, letter.message_id)
             except KeyError:
                 logger.error("dead letter %d of %s is nowhere any more", letter.message_id, source.queue.name)
                 return TAKEN
@@ -352,7 +332,9 @@ class Forwarder:
         if routing_key is not None:  # it replaces all keys, also where the letter dies once more
             routing_keys, properties = (routing_key,), without_blind_copies(properties)
         published_to = message.route.exchange if letter.reason == DELAYED else None
-        destinations = self._router.route_by_keys(vhost, exchange, routing_keys, content, published_to)
+        destinations = self._route(letter, vhost, exchange, routing_keys, content, published_to)
+        if destinations is None:
+            return UNSURE
         source.held = self._held(vhost, exchange, routing_keys, destinations)
         if source.held is not None:
             return HELD
@@ -399,6 +381,25 @@ class Forwarder:
                 else:
                     letter.sent.append((narrowed.partition, position))
         return TAKEN
+
+    def _route(
+        self,
+        letter: Letter,
+        vhost: str,
+        exchange: str,
+        routing_keys: tuple[str, ...],
+        content: Content | None,
+        published_to: str | None,
+    ) -> tuple[Destination, ...] | None:
+        """The letter's route. None if it takes long: the letter has the search, and the route for the next try."""
+        found, letter.found = letter.found, None
+        if found is not None:
+            return found
+        try:
+            return at_once(self._router.search_by_keys(vhost, exchange, routing_keys, content, published_to))
+        except RouteTakesLong as long:
+            letter.search = long.search
+            return None
 
     def _held(
         self, vhost: str, exchange: str, routing_keys: tuple[str, ...], destinations: tuple[Destination, ...]
@@ -528,11 +529,16 @@ class Forwarder:
 
     def on_durable(self) -> None:
         """More is durable: tell the sources which letters have arrived, and forward more."""
-        for key, source in list(self._sources.items()):
+        unsettled, self._unsettled = self._unsettled, {}
+        for source in unsettled:
             self._schedule(source)
             self._tell(source)
             if not source.in_flight and not source.letters:
-                del self._sources[key]
+                key = (source.partition.index, source.queue.queue_id, source.relocated)
+                if self._sources.get(key) is source:  # else it was dropped while it stood in line
+                    del self._sources[key]
+            elif source.in_flight or (source.retry_at_ms is None and not source.unsure):
+                self._unsettled[source] = None
 
     def _tell(self, source: Source) -> None:
         """Let the source's outbox forget the letters that arrived or have no route."""
@@ -543,18 +549,9 @@ class Forwarder:
             if counts:
                 self._count("confirmed", source.queue, True)
         queue = source.queue
-        if arrived and self._has_up_to(source, arrived):
+        if arrived and queue.outbox.up_to(arrived, source.relocated):
             forwarded = DeadLettersForwarded(queue.vhost, queue.name, queue.queue_id, arrived, source.relocated)
             source.partition.append(BROKER, forwarded)
-
-    def _has_up_to(self, source: Source, arrived: int) -> bool:
-        """Whether the outbox has such letters up to this number."""
-        for entry in source.queue.outbox.values():
-            if entry.sequence > arrived:
-                return False
-            if (entry.carried is not None) == source.relocated:
-                return True
-        return False
 
 
 def _cost(letter: Letter) -> int:

@@ -158,7 +158,7 @@ def message_news(effect: Effect, actor: Actor) -> QueueNews | None:
         if effect.routing_key is not None:
             facts["routing_key"] = effect.routing_key
         user = ITSELF if effect.reason == EXPIRED else by(actor)
-        return QueueNews("message.dead_lettered.", effect.queue, (effect.message_id,), effect.reason, "", user, facts)
+        return QueueNews("message.dead_lettered.", effect.queue, effect.message_ids, effect.reason, "", user, facts)
     return None
 
 

@@ -26,7 +26,8 @@ import hashlib
 import json
 import random
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate
 from typing import ClassVar, Final
@@ -36,6 +37,8 @@ from rewindmq.engine.routing import deduplication
 from rewindmq.engine.routing.content import Content, whole_number
 from rewindmq.engine.routing.deduplication import DEDUPLICATING_EXCHANGE
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
+from rewindmq.engine.routing.portions import PORTION, Search, to_the_end
+from rewindmq.engine.routing.topic_trie import TopicTrie
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.queue_arguments import argument_of
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
@@ -53,11 +56,49 @@ class ExchangeType:
     picks_one: ClassVar[bool] = False  # the match is among the bindings whose queues exist, so it depends on queues
 
     def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
-        self.bindings = bindings
+        self.exchange = exchange
         self.delays = exchange.type == DELAYED_EXCHANGE
+        self.bindings: dict[Bound, int] = {}  # in the order of binding, with their places in it
+        self.missing = list(reversed(bindings))  # those that are still to be added
+        self._places = 0
+
+    def fill(self) -> Search[None]:
+        """Add the bindings that are missing. Several searches may do so by turns."""
+        spent = 0
+        while self.missing:
+            bound = self.missing.pop()
+            self.add(bound)
+            spent += 8 + len(bound.routing_key) + 8 * len(bound.arguments)
+            if spent >= PORTION:
+                yield spent
+                spent = 0
+        yield spent
+
+    def add(self, bound: Bound) -> None:
+        """Add a binding behind the others."""
+        self._places += 1
+        self.bindings[bound] = self._places
+        self.index(self._places, bound)
+
+    def remove(self, bound: Bound) -> None:
+        """Remove a binding."""
+        place = self.bindings.pop(bound, None)
+        if place is not None:
+            self.unindex(place, bound)
+
+    def index(self, place: int, bound: Bound) -> None:
+        """Note a binding that was added."""
+
+    def unindex(self, place: int, bound: Bound) -> None:
+        """Forget a binding that was removed."""
+
+    def search(self, routing_keys: tuple[str, ...], content: Content) -> Search[Sequence[Bound]]:
+        """Find the bindings that a message with these routing keys matches."""
+        yield 1
+        return self.match(routing_keys, content)
 
     def match(self, routing_keys: tuple[str, ...], content: Content) -> Sequence[Bound]:
-        """The bindings that a message with these routing keys matches."""
+        """The same at once, for types whose matches cost little."""
         return ()
 
     @classmethod
@@ -79,19 +120,26 @@ class Direct(ExchangeType):
 
     def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
         super().__init__(exchange, bindings)
-        self.by_key: dict[str, list[Bound]] = {}
-        for bound in bindings:
-            self.by_key.setdefault(bound.routing_key, []).append(bound)
+        self.by_key: dict[str, dict[int, Bound]] = {}
+
+    def index(self, place: int, bound: Bound) -> None:
+        self.by_key.setdefault(bound.routing_key, {})[place] = bound
+
+    def unindex(self, place: int, bound: Bound) -> None:
+        of_key = self.by_key[bound.routing_key]
+        del of_key[place]
+        if not of_key:
+            del self.by_key[bound.routing_key]
 
     def match(self, routing_keys: tuple[str, ...], content: Content) -> Sequence[Bound]:
-        return [bound for key in routing_keys for bound in self.by_key.get(key, ())]
+        return [bound for key in routing_keys if key in self.by_key for bound in self.by_key[key].values()]
 
 
 class Fanout(ExchangeType):
     description: ClassVar[str] = "AMQP fanout exchange, as per the AMQP specification"
 
     def match(self, routing_keys: tuple[str, ...], content: Content) -> Sequence[Bound]:
-        return self.bindings
+        return list(self.bindings)
 
 
 class Topic(ExchangeType):
@@ -100,18 +148,48 @@ class Topic(ExchangeType):
     def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
         super().__init__(exchange, bindings)
         self.trie = TopicTrie()
-        for position, bound in enumerate(bindings):
-            self.trie.add(position, bound)
 
-    def match(self, routing_keys: tuple[str, ...], content: Content) -> Sequence[Bound]:
-        return [bound for key in routing_keys for bound in self.trie.match(key)]
+    def index(self, place: int, bound: Bound) -> None:
+        self.trie.add(place, bound)
+
+    def unindex(self, place: int, bound: Bound) -> None:
+        self.trie.remove(place, bound)
+
+    def search(self, routing_keys: tuple[str, ...], content: Content) -> Search[Sequence[Bound]]:
+        found: list[Bound] = []
+        for key in routing_keys:
+            found += yield from self.trie.match(key)
+        return found
 
 
 class Headers(ExchangeType):
     description: ClassVar[str] = "AMQP headers exchange, as per the AMQP specification"
 
-    def match(self, routing_keys: tuple[str, ...], content: Content) -> Sequence[Bound]:
-        return [bound for bound in self.bindings if headers_match(bound.arguments, content.headers)]
+    def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
+        super().__init__(exchange, bindings)
+        self.patterns: dict[int, tuple[Bound, HeaderPattern]] = {}
+        self.known = KnownHeaders()
+
+    def index(self, place: int, bound: Bound) -> None:
+        self.patterns[place] = bound, HeaderPattern(bound.arguments, self.known)
+
+    def unindex(self, place: int, bound: Bound) -> None:
+        self.known.forget(self.patterns.pop(place)[1].simple)
+
+    def search(self, routing_keys: tuple[str, ...], content: Content) -> Search[Sequence[Bound]]:
+        headers = content.headers
+        present = self.known.among(headers)
+        found: list[Bound] = []
+        spent = len(headers)
+        for bound, pattern in list(self.patterns.values()):
+            if pattern.matches(present, headers):
+                found.append(bound)
+            spent += pattern.cost
+            if spent >= PORTION:
+                yield spent
+                spent = 0
+        yield spent
+        return found
 
     @classmethod
     def needs_content(cls, exchange: ExchangeDeclared) -> bool:
@@ -137,10 +215,12 @@ class ConsistentHash(ExchangeType):
 
     def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
         super().__init__(exchange, bindings)
-        self.ring = Ring(bindings)
+        self.ring: Ring | None = None
         self.hash_on = hash_on(exchange)
 
     def match(self, routing_keys: tuple[str, ...], content: Content) -> Sequence[Bound]:
+        if self.ring is None:
+            self.ring = Ring(self.bindings)
         picked = self.ring.pick(hashed(self._to_hash(routing_keys[0], content))) if self.bindings else None
         return () if picked is None else (picked,)
 
@@ -183,16 +263,19 @@ class ModulusHash(ExchangeType):
     description: ClassVar[str] = "Modulus Hashing Exchange"
     picks_one: ClassVar[bool] = True
 
+    def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
+        super().__init__(exchange, bindings)
+        self.choice = bindings
+
     def match(self, routing_keys: tuple[str, ...], content: Content) -> Sequence[Bound]:
-        return (self.bindings[hashed(routing_keys[0]) % len(self.bindings)],) if self.bindings else ()
+        return (self.choice[hashed(routing_keys[0]) % len(self.choice)],) if self.choice else ()
 
 
-class Random(ExchangeType):
+class Random(ModulusHash):
     description: ClassVar[str] = "AMQP random exchange. Like a direct exchange, but randomly chooses who to route to."
-    picks_one: ClassVar[bool] = True
 
     def match(self, routing_keys: tuple[str, ...], content: Content) -> Sequence[Bound]:
-        return (random.choice(self.bindings),) if self.bindings else ()
+        return (random.choice(self.choice),) if self.choice else ()
 
     @classmethod
     def needs_content(cls, exchange: ExchangeDeclared) -> bool:
@@ -243,9 +326,9 @@ class FederationUpstream(Fanout):
     def match(self, routing_keys: tuple[str, ...], content: Content) -> Sequence[Bound]:
         been = content.headers.get("x-received-from")
         if not isinstance(been, list):
-            return self.bindings
+            return list(self.bindings)
         places = [(each.get("cluster-name"), each.get("vhost")) for each in been if isinstance(each, dict)]
-        return self.bindings if len(been) < self.max_hops and self.to not in places else ()
+        return list(self.bindings) if len(been) < self.max_hops and self.to not in places else ()
 
     @classmethod
     def needs_content(cls, exchange: ExchangeDeclared) -> bool:
@@ -295,84 +378,89 @@ def matcher(exchange: ExchangeDeclared, bindings: Sequence[Bound], is_live: Call
     return kind(exchange, [bound for bound in bindings if is_live(bound)] if kind.picks_one else bindings)
 
 
-# -- topic ------------------------------------------------------------------------------------------------------------
-
-
-class TopicTrie:
-    """Binding keys by word; `*` stands for one word, `#` for any number of them, also none.
-
-    An empty key has no words at all (rabbit_db_topic_exchange.erl `split_topic_key/1`)."""
-
-    def __init__(self) -> None:
-        self.children: dict[str, TopicTrie] = {}
-        self.bindings: list[tuple[int, Bound]] = []
-
-    def add(self, position: int, bound: Bound) -> None:
-        node = self
-        for word in words_of(bound.routing_key):
-            node = node.children.setdefault(word, TopicTrie())
-        node.bindings.append((position, bound))
-
-    def match(self, routing_key: str) -> list[Bound]:
-        """The bindings that match, in the order of their positions. Every (node, word) is visited once, so that keys
-        with many `#` cost words times nodes and no more."""
-        words = words_of(routing_key)
-        found: dict[int, Bound] = {}
-        seen: set[tuple[int, int]] = set()
-        todo: list[tuple[TopicTrie, int]] = [(self, 0)]
-        while todo:
-            node, index = todo.pop()
-            if (id(node), index) in seen:
-                continue
-            seen.add((id(node), index))
-            if index == len(words):
-                found.update(node.bindings)
-            else:
-                for word in (words[index], "*"):
-                    if word in node.children and word != "#":
-                        todo.append((node.children[word], index + 1))
-            rest = node.children.get("#")
-            if rest is not None:
-                todo.extend((rest, taken) for taken in range(index, len(words) + 1))
-        return [found[position] for position in sorted(found)]
-
-
-def words_of(key: str) -> list[str]:
-    return key.split(".") if key else []
-
-
 def topic_matches(binding_key: str, routing_key: str) -> bool:
     """Whether a topic exchange takes a message with `routing_key` to a binding with `binding_key`."""
     trie = TopicTrie()
     trie.add(0, Bound("", "", "queue", "", binding_key, (), 0))
-    return trie.match(routing_key) != []
+    return to_the_end(trie.match(routing_key)) != []
 
 
 # -- headers ----------------------------------------------------------------------------------------------------------
 
+# A header's name with its type and value, or the name alone, which stands for any value.
+Header = tuple[str, type, object] | tuple[str]
 
-def headers_match(arguments: tuple[Argument, ...], headers: Mapping[str, object]) -> bool:
-    """Whether headers match a binding's arguments (rabbit_exchange_type_headers.erl).
+
+class KnownHeaders:
+    """The headers that bindings of an exchange ask for, each as one object, so that sets of them are compared fast."""
+
+    def __init__(self) -> None:
+        self.headers: dict[Header, Header] = {}
+        self.uses: Counter[Header] = Counter()
+
+    def known(self, header: Header) -> Header:
+        """Return the header as the bindings have it, for one more of them."""
+        self.uses[header] += 1
+        return self.headers.setdefault(header, header)
+
+    def forget(self, headers: Iterable[Header]) -> None:
+        """Forget the headers of a binding that is gone."""
+        for header in headers:
+            self.uses[header] -= 1
+            if self.uses[header] == 0:
+                del self.uses[header], self.headers[header]
+
+    def among(self, headers: Mapping[str, object]) -> set[Header]:
+        """Return those that a message with these headers has."""
+        found: set[Header] = set()
+        for name, value in headers.items():
+            possible: list[Header] = [(name,)]
+            if not isinstance(value, list | dict):
+                plain = _plain(value)
+                possible.append((name, type(plain), plain))
+            found.update(self.headers[each] for each in possible if each in self.headers)
+        return found
+
+
+class HeaderPattern:
+    """The headers that a binding asks for (rabbit_exchange_type_headers.erl).
 
     `x-match`: all (default), any, all-with-x, any-with-x. Without `-with-x` the arguments that begin with `x-` don't
-    count. If there is nothing to compare, `all` matches and `any` does not."""
-    mode = next((argument.value for argument in arguments if argument.name == "x-match"), "all")
-    with_x = mode in ("all-with-x", "any-with-x")
-    results = [
-        argument.name in headers and (argument.type == "void" or _same(argument, headers[argument.name]))
-        for argument in arguments
-        if (argument.name != "x-match" if with_x else not argument.name.startswith("x-"))
-    ]
-    return any(results) if mode in ("any", "any-with-x") else all(results)
+    count. If there is nothing to compare, `all` matches and `any` does not. True is not 1, and 1 is not 1.0."""
+
+    def __init__(self, arguments: tuple[Argument, ...], known: KnownHeaders) -> None:
+        mode = next((argument.value for argument in arguments if argument.name == "x-match"), "all")
+        with_x = mode in ("all-with-x", "any-with-x")
+        self.any = mode in ("any", "any-with-x")
+        simple: list[Header] = []
+        self.nested: list[tuple[str, object]] = []  # tables and arrays
+        self.cost = 1
+        for argument in arguments:
+            name = argument.name
+            if name == "x-match" if with_x else name.startswith("x-"):
+                continue
+            if argument.type in ("table", "array"):
+                self.nested.append((name, json.loads(str(argument.value))))
+                self.cost += 1 + len(str(argument.value)) // 64
+            else:
+                simple.append((name,) if argument.type == "void" else (name, type(argument.value), argument.value))
+        self.simple = frozenset(known.known(header) for header in dict.fromkeys(simple))
+        self.cost += len(self.simple) // 16
+
+    def matches(self, present: set[Header], headers: Mapping[str, object]) -> bool:
+        """Whether a message has the headers. `present`: those that `KnownHeaders.among` found."""
+        if self.any:
+            return not self.simple.isdisjoint(present) or any(_has(headers, *each) for each in self.nested)
+        return self.simple <= present and all(_has(headers, *each) for each in self.nested)
 
 
-def _same(argument: Argument, value: object) -> bool:
-    if isinstance(value, datetime):
-        value = int(value.timestamp())
-    expected: object = argument.value
-    if argument.type in ("table", "array"):
-        expected = json.loads(str(argument.value))
-    return type(expected) is type(value) and expected == value  # True is not 1, 1 is not 1.0
+def _has(headers: Mapping[str, object], name: str, expected: object) -> bool:
+    value = headers.get(name)
+    return type(expected) is type(value) and expected == value
+
+
+def _plain(value: object) -> object:
+    return int(value.timestamp()) if isinstance(value, datetime) else value
 
 
 # -- hashes -----------------------------------------------------------------------------------------------------------
@@ -411,7 +499,7 @@ def jump(key: int, buckets: int) -> int:
 class Ring:
     """The bindings of a consistent-hash exchange, each with its buckets."""
 
-    def __init__(self, bindings: Sequence[Bound]) -> None:
+    def __init__(self, bindings: Iterable[Bound]) -> None:
         self.bindings: list[Bound] = []
         weights = []
         bound_already = set()

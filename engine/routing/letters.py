@@ -3,43 +3,52 @@
 from collections import deque
 from typing import Final
 
+from rewindmq.engine.routing.portions import Search
+from rewindmq.engine.routing.router import Destination
 from rewindmq.engine.runtime.partition import Partition
-from rewindmq.projections.machine.data.queue import Carried, Queue
+from rewindmq.projections.machine.data.effects import DeadLetter
+from rewindmq.projections.machine.data.outbox import Carried
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import MOVED
 from rewindmq.schemas.events import Published
 
 RETRY_FIRST_MS: Final = 1_000  # between two tries; doubled while nothing gets through
 
 
-class Letter:
-    """A dead letter to forward.
+class Letters:
+    """Letters that are alike, and were made at once. Those before index `next` were sent.
 
-    `message` None: the projector has it. `taken_by`: targets that already have it. `logged_below`: the death is in the
-    source's log below this append position. `heard`: see runtime/certainty.py. `carried`: of a message that moves with
-    its queue: what it keeps."""
+    `logged_below`: their deaths are in the log below this append position. `heard`: see runtime/certainty.py."""
 
-    def __init__(
-        self,
-        message_id: int,
-        reason: str,
-        sequence: int,
-        exchange: str,
-        routing_key: str | None,
-        at_least_once: bool,
-        message: Published | None,
-        logged_below: int,
-        heard: int,
-        carried: Carried | None,
-    ) -> None:
-        self.message_id = message_id
-        self.reason = reason
-        self.sequence = sequence
-        self.exchange = exchange
-        self.routing_key = routing_key
-        self.at_least_once = at_least_once
-        self.message = message
+    def __init__(self, effect: DeadLetter, logged_below: int, heard: int) -> None:
+        self.effect = effect
         self.logged_below = logged_below
         self.heard = heard
-        self.carried = carried
+        self.next = 0
+
+    @property
+    def last_sequence(self) -> int:
+        """The number of the last letter."""
+        return self.effect.sequence + len(self.effect.message_ids) - 1
+
+
+class Letter:
+    """A dead letter to forward, the first of a source.
+
+    `message` None: it is not read yet. `taken_by`: targets that already have it. `carried`: of a message that moves
+    with its queue: what it keeps."""
+
+    def __init__(self, letters: Letters) -> None:
+        effect, at = letters.effect, letters.next
+        self.message_id = effect.message_ids[at]
+        self.reason = effect.reason
+        self.sequence = effect.sequence + at
+        self.exchange = effect.exchange
+        self.routing_key = effect.routing_key
+        self.at_least_once = effect.at_least_once or effect.reason == MOVED
+        self.heard = letters.heard
+        self.carried: Carried | None = effect.carried[at] if effect.carried else None
+        self.message: Published | None = None
         self.taken_by: dict[str, None] = {}
         self.sent: list[tuple[Partition, int]] = []  # where, and at which append position
         # at-least-once: where, at which append position, and the queues that have to take it
@@ -47,6 +56,8 @@ class Letter:
         self.refused = False  # by one of those asked
         self.waits_for_room = False  # on the disk
         self.goes_back = False  # a moved message that nobody took: the next try is its own queue
+        self.search: Search[tuple[Destination, ...]] | None = None  # of its route, if that takes long
+        self.found: tuple[Destination, ...] | None = None  # by that search, for the next try
 
     def give_up(self) -> None:
         """Tell the partitions that their answers are not needed."""
@@ -62,7 +73,8 @@ class Source:
         self.partition = partition
         self.queue = queue
         self.relocated = relocated
-        self.letters: deque[Letter] = deque()
+        self.letters: deque[Letters] = deque()
+        self.first: Letter | None = None  # the letter that is sent next, once it is looked at
         # sequence, what must be durable, whether it counts as confirmed at-least-once
         self.in_flight: deque[tuple[int, list[tuple[Partition, int]], bool]] = deque()
         self.known_sequence = 0  # the highest that came in
@@ -77,3 +89,19 @@ class Source:
     def may_send(self) -> bool:
         """Whether there is a letter whose death no crash can undo."""
         return bool(self.letters) and self.letters[0].logged_below <= self.partition.durable_position
+
+    def next_letter(self) -> Letter:
+        """Return the first letter. There must be one."""
+        if self.first is None:
+            self.first = Letter(self.letters[0])
+        return self.first
+
+    def drop_first(self) -> None:
+        """Drop the first letter: it was sent, or nobody waits for it any more."""
+        letters = self.letters[0]
+        letters.next += 1
+        if letters.next == len(letters.effect.message_ids):
+            self.letters.popleft()
+        if self.first is not None:
+            self.first.give_up()
+            self.first = None

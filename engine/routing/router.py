@@ -28,6 +28,8 @@ from rewindmq.engine.routing import exchange_types
 from rewindmq.engine.routing.content import NO_CONTENT, Content
 from rewindmq.engine.routing.deduplication import deduplication_of
 from rewindmq.engine.routing.exchange_types import ExchangeType
+from rewindmq.engine.routing.portions import PORTION, Search, to_the_end
+from rewindmq.engine.runtime.loop_share import LoopShare
 from rewindmq.engine.runtime.metadata import NOT_RECORDED
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.delayed_order import queue_of
@@ -38,6 +40,7 @@ from rewindmq.schemas.values import Deduplication, Route
 
 KEY_BYTES = 255  # of a routing key (S-062)
 REMEMBERED_ROUTES = 65_536  # then all are forgotten: publishers with unbounded keys must not fill the memory
+REMEMBERED_QUEUES = 1_048_576  # in all these routes together
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,17 +68,28 @@ class Way:
 DIRECT = Way()
 
 
+def _is_full(routes: int, queues: int) -> bool:
+    """Return True if a memory of so many routes has no room for one more of so many queues."""
+    return routes >= REMEMBERED_ROUTES or routes * queues > REMEMBERED_QUEUES
+
+
 class Router:
-    def __init__(self, topology: Topology, locate: Callable[[str, str], Partition | None]) -> None:
-        """`locate(vhost, queue)`: the queue's partition, or None when there is no such queue."""
+    def __init__(
+        self, topology: Topology, locate: Callable[[str, str], Partition | None], share: LoopShare | None = None
+    ) -> None:
+        """`locate(vhost, queue)`: the queue's partition, or None when there is no such queue. `share`: the loop's, for
+        searches that take long (portions.py)."""
         self.topology = topology
+        topology.watch_bindings(self._binding_changed)
         self.locate = locate
+        self.share = LoopShare() if share is None else share
         # Changes with everything that a route, or the right to publish, depends on: caches of routes key on it.
         self.version = 1
         self._answers: dict[tuple[str, str, str], tuple[Destination, ...]] = {}
         self._destinations: dict[tuple[str, str, str, int, tuple[str, ...], Deduplication | None], Destination] = {}
         self._deduplications: dict[tuple[str, str], Deduplication | None] = {}
-        self._matchers: dict[tuple[str, str], ExchangeType] = {}
+        self._matchers: dict[tuple[str, str], ExchangeType] = {}  # changed with each binding
+        self._pickers: dict[tuple[str, str], None] = {}  # of these, those that depend on queues
         self._needs_content: dict[tuple[str, str], bool] = {}
 
     def invalidate(self) -> None:
@@ -85,49 +99,70 @@ class Router:
     def queues_changed(self) -> None:
         self.version += 1
         self._answers.clear()
-        for key in [key for key, matcher in self._matchers.items() if matcher.picks_one]:
-            del self._matchers[key]
+        for key in self._pickers:
+            self._matchers.pop(key, None)
+        self._pickers.clear()
 
-    def bindings_changed(self, vhost: str, exchange: str) -> None:
+    def _binding_changed(self, bound: Bound, is_there: bool) -> None:
         self.version += 1
         self._answers.clear()
-        self._needs_content.clear()
-        self._matchers.pop((vhost, exchange), None)
+        if bound.destination_type == "exchange":
+            self._needs_content.clear()
+        source = (bound.vhost, bound.source)
+        matcher = self._matchers.get(source)
+        if matcher is None:
+            return
+        if matcher.picks_one or matcher.missing or self.topology.exchanges.get(source) is not matcher.exchange:
+            del self._matchers[source]
+        elif is_there:
+            matcher.add(bound)
+        else:
+            matcher.remove(bound)
 
     def exchanges_changed(self) -> None:
         """Note that exchanges, policies (which may name alternate exchanges), or permissions changed."""
         self.version += 1
         self._answers.clear()
         self._needs_content.clear()
-        self._matchers.clear()
         self._deduplications.clear()
+        exchanges = self.topology.exchanges
+        if len(self._matchers) > len(exchanges):  # some are of exchanges that are gone
+            self._matchers = {key: each for key, each in self._matchers.items() if exchanges.get(key) is each.exchange}
 
     def route(self, vhost: str, exchange: str, routing_key: str, content: Content | None) -> tuple[Destination, ...]:
         """Route a message. Returns () if the exchange does not exist or nothing matches.
 
         `content` may be None unless `needs_content`."""
+        return to_the_end(self.search(vhost, exchange, routing_key, content))
+
+    def search(
+        self, vhost: str, exchange: str, routing_key: str, content: Content | None
+    ) -> Search[tuple[Destination, ...]]:
+        """The same in portions."""
         key = (vhost, exchange, routing_key)
         answer = self._answers.get(key)
         if answer is None:
-            answer = self.route_by_keys(vhost, exchange, (routing_key,), content)
-            if not self.needs_content(vhost, exchange):
-                if len(self._answers) >= REMEMBERED_ROUTES:
+            version = self.version
+            answer = yield from self.search_by_keys(vhost, exchange, (routing_key,), content)
+            if version == self.version and not self.needs_content(vhost, exchange):
+                if _is_full(len(self._answers), sum(len(to.route.queues) for to in answer)):
                     self._answers.clear()
                 self._answers[key] = answer
         return answer
 
-    def route_by_keys(
+    def search_by_keys(
         self,
         vhost: str,
         exchange: str,
         routing_keys: tuple[str, ...],
         content: Content | None,
         published_to: str | None = None,
-    ) -> tuple[Destination, ...]:
-        """Route a message with carbon copies: a binding matches if any of the keys does.
+    ) -> Search[tuple[Destination, ...]]:
+        """Route a message with carbon copies, in portions: a binding matches if any of the keys does.
 
         Otherwise as `route`. The route has the first key, and the exchange `published_to` if it is not None."""
-        reached = self.reached(vhost, exchange, routing_keys, content or NO_CONTENT)
+        keys = tuple(dict.fromkeys(routing_keys))
+        reached = yield from self._reached(vhost, exchange, keys, content or NO_CONTENT)
         key = (vhost, exchange if published_to is None else published_to, routing_keys[0])
         return self._intern(key, reached)
 
@@ -150,7 +185,9 @@ class Router:
             self._needs_content[key] = needs
         return needs
 
-    def reached(self, vhost: str, exchange: str, routing_keys: tuple[str, ...], content: Content) -> dict[str, Way]:
+    def _reached(
+        self, vhost: str, exchange: str, routing_keys: tuple[str, ...], content: Content
+    ) -> Search[dict[str, Way]]:
         """The names of the queues that the bindings lead to, each with its way.
 
         A queue that the default exchange names need not exist."""
@@ -168,10 +205,17 @@ class Router:
             if matcher is None:
                 continue
             seen[name] = None
+            if matcher.missing:
+                yield from matcher.fill()
             if matcher.delays and content.delay_ms is not None:
                 queues[queue_of(name)] = Way(content.delay_ms, deduplication)
                 continue
-            matched = [bound for bound in matcher.match(routing_keys, content) if self.is_live(bound)]
+            found = yield from matcher.search(routing_keys, content)
+            matched: list[Bound] = []
+            for start in range(0, len(found), PORTION):
+                part = found[start : start + PORTION]
+                matched += [bound for bound in part if self.is_live(bound)]
+                yield 4 * len(part)
             way = DIRECT if deduplication is None else Way(None, deduplication)
             for bound in matched:
                 if bound.destination_type == "queue":
@@ -226,19 +270,20 @@ class Router:
         return None
 
     def _followers(self, vhost: str, exchange: str) -> list[str]:
-        bindings = self.topology.bindings_from(vhost, exchange)
-        names = [bound.destination for bound in bindings if bound.destination_type == "exchange"]
+        names = self.topology.followers(vhost, exchange)
         alternate = self.alternate(vhost, exchange)
         return names if alternate is None else [*names, alternate]
 
     def _matcher(self, vhost: str, exchange: str) -> ExchangeType | None:
+        declared = self.topology.exchanges.get((vhost, exchange))
+        if declared is None:
+            return None
         matcher = self._matchers.get((vhost, exchange))
-        if matcher is None:
-            declared = self.topology.exchanges.get((vhost, exchange))
-            if declared is None:
-                return None
+        if matcher is None or matcher.exchange is not declared:
             matcher = exchange_types.matcher(declared, self.topology.bindings_from(vhost, exchange), self.is_live)
             self._matchers[vhost, exchange] = matcher
+            if matcher.picks_one:
+                self._pickers[vhost, exchange] = None
         return matcher
 
     def _intern(self, key: tuple[str, str, str], queues: dict[str, Way]) -> tuple[Destination, ...]:
@@ -293,7 +338,7 @@ class Router:
         identity = (*key, partition.index, queues, deduplication)
         destination = self._destinations.get(identity)
         if destination is None:
-            if len(self._destinations) >= REMEMBERED_ROUTES:
+            if _is_full(len(self._destinations), len(queues)):
                 self._destinations.clear()
             destination = Destination(partition, Route(*key, queues, deduplication))
             self._destinations[identity] = destination

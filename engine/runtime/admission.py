@@ -4,8 +4,10 @@
                     share of a door = connections that have logged in + connections that have not
 
 - The store and the log come first, then AMQP, then HTTP: `shares` divides the descriptors that the system allows.
-- Connections that have not logged in have a limit of their own, and each address has a limit among them. So a host that
-  connects and sends nothing leaves room for other hosts. (IPv6: a host has a /64.)
+- Connections that have not logged in have a limit of their own, and each network has half of it (an IPv4 /24, an IPv6
+  /64). At a limit a new connection displaces one: the oldest of the network that has most, or of its own network if no
+  other has more. A connection whose password is under verification is not displaced. So a client that sends nothing, or
+  half a request, leaves room for a client that sends its password at once.
 - A door counts a refused connection (`refused`) and logs it, at most one line every LOG_SECONDS.
 - `Listener` accepts connections itself, so that a connection counts before its TLS handshake, not after it.
 """
@@ -17,7 +19,9 @@ import logging
 import resource
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Final, Protocol
 
 from rewindmq.engine.runtime.proxy_protocol import NOBODY, BadHeader, Balancers, Client, read_client
@@ -30,7 +34,7 @@ PARTITION_FILES: Final = 8  # a partition of the log: segment, index, lengths, a
 BROKER_FILES: Final = 64  # loop, pipes, listening sockets, lock, processes, files that are read for an answer
 MOST_HTTP: Final = 1_000  # connections; there are few operators and tools
 BACKLOG: Final = 1_024
-ACCEPTS: Final = 64  # connections that one turn of the loop accepts
+ACCEPTS: Final = 16  # connections that one turn of the loop accepts, while the door has room
 PAUSE_SECONDS: Final = 1.0  # the listener's pause when no descriptor is free
 LINGER_SECONDS: Final = 1.0  # a refused client has this long to read the reason
 MOST_LINGERING: Final = 32
@@ -38,11 +42,11 @@ LOG_SECONDS: Final = 10.0
 
 FULL: Final = "full"
 UNKNOWN: Final = "not_logged_in"
-ADDRESS: Final = "address"
+NETWORK: Final = "network"
 WHY: Final = {
     FULL: "there are {most} connections",
     UNKNOWN: "{unknown} connections have not logged in",
-    ADDRESS: "{of_address} connections of this address have not logged in",
+    NETWORK: "{of_network} connections of this network have not logged in",
 }
 
 
@@ -54,30 +58,62 @@ class Door:
         self.share = share
         self.most_logged_in = share - max(2, share // 16)  # the rest is for clients that are refused after their login
         self.most_unknown = max(2, share // 2)
-        self.most_of_address = max(1, self.most_unknown // 2)
+        self.most_of_network = max(1, self.most_unknown // 2)
         self.logged_in = 0
         self.unknown = 0
-        self.by_address: dict[str, int] = {}  # connections that have not logged in
+        self.by_network: dict[str, int] = {}  # connections that have not logged in
+        self.waiting: dict[str, dict[Guest, None]] = {}  # those of them that may be displaced, the oldest first
         self.refused = dict.fromkeys(WHY, 0)
         self._unlogged = 0
         self._logged_at = -LOG_SECONDS
 
     def enter(self, address: str) -> "Guest | None":
         """Admit a connection from this address, and count it; None: the door refuses it."""
-        host = host_of(address)
+        network = network_of(address)
         reason = ""
         if self.logged_in + self.unknown >= self.share:
             reason = FULL
-        elif self.by_address.get(host, 0) >= self.most_of_address:
-            reason = ADDRESS
+        elif self.by_network.get(network, 0) >= self.most_of_network:
+            reason = NETWORK
         elif self.unknown >= self.most_unknown:
             reason = UNKNOWN
-        if reason:
+        if reason and not self.displace(reason, network):
             self.refuse(reason, address)
             return None
-        self.unknown += 1
-        self.by_address[host] = self.by_address.get(host, 0) + 1
-        return Guest(self, host)
+        self.change_unknown(network, 1)
+        return Guest(self, address)
+
+    def displace(self, reason: str, network: str) -> bool:
+        """Drop a connection for a new one of this network. False: none may be dropped."""
+        sizes = {each: len(guests) for each, guests in self.waiting.items()} if reason != NETWORK else {}
+        largest = max(sizes, key=sizes.__getitem__, default=network)
+        if sizes.get(largest, 0) > sizes.get(network, 0):
+            network = largest
+        guest = next(iter(self.waiting.get(network, ())), None)
+        if guest is None:
+            return False
+        drop = guest.drop
+        self.refuse(reason, guest.address)
+        guest.leave()
+        drop()
+        return True
+
+    def change_unknown(self, network: str, by: int) -> None:
+        """Count one more connection that has not logged in, or (`by` -1) one less."""
+        self.unknown += by
+        self.by_network[network] = self.by_network.get(network, 0) + by
+        if not self.by_network[network]:
+            del self.by_network[network]
+
+    def set_waiting(self, guest: "Guest", waits: bool) -> None:
+        """Note whether a connection may be displaced."""
+        guests = self.waiting.setdefault(guest.network, {})
+        if waits:
+            guests[guest] = None
+        else:
+            guests.pop(guest, None)
+        if not guests:
+            del self.waiting[guest.network]
 
     def refuse(self, reason: str, address: str) -> None:
         """Count a refused connection, and log it if LOG_SECONDS have passed since the last line."""
@@ -86,7 +122,7 @@ class Door:
         now = time.monotonic()
         if now - self._logged_at < LOG_SECONDS:
             return
-        limits = {"most": self.share, "unknown": self.most_unknown, "of_address": self.most_of_address}
+        limits = {"most": self.share, "unknown": self.most_unknown, "of_network": self.most_of_network}
         logger.warning(
             "%s: refused %d connections since the last such line, the latest from %s: %s, which is the limit",
             self.protocol,
@@ -100,32 +136,50 @@ class Door:
 class Guest:
     """One connection that a door admitted. `proxied`: a balancer speaks for `client`; None: it does not say."""
 
-    __slots__ = ("address", "client", "door", "known", "left", "proxied")
+    __slots__ = ("address", "client", "door", "drop", "known", "left", "network", "proxied")
 
     def __init__(self, door: Door, address: str) -> None:
         self.door = door
         self.address = address
+        self.network = network_of(address)
         self.known = False
         self.left = False
         self.proxied = False
         self.client: Client | None = None
+        self.drop: Callable[[], object] = bool  # of no socket yet
+
+    def wait(self, drop: Callable[[], object]) -> None:
+        """Let the door displace this connection, with `drop`, until it logs in."""
+        self.drop = drop
+        if not (self.known or self.left):
+            self.door.set_waiting(self, True)
+
+    @contextmanager
+    def presenting(self) -> Iterator[None]:
+        """Keep the place of a connection whose password is under verification."""
+        self.door.set_waiting(self, False)
+        try:
+            yield
+        finally:
+            self.wait(self.drop)
 
     def speaks_for(self, client: Client | None) -> bool:
-        """Note that the connection is a balancer's, and count it among those of the client's address.
+        """Note that the connection is a balancer's, and count it among those of the client's network.
 
-        False: that address has too many that have not logged in."""
+        False: that network has too many that have not logged in."""
         self.proxied, self.client = True, client
         if client is None:
             return True
-        door, host = self.door, host_of(client[0])
+        door = self.door
         self._forget_unknown()
-        door.unknown += 1
-        door.by_address[host] = door.by_address.get(host, 0) + 1
-        self.address = host
-        if door.by_address[host] <= door.most_of_address:
-            return True
-        door.refuse(ADDRESS, client[0])
-        return False
+        self.address, self.network = client[0], network_of(client[0])
+        full = door.by_network.get(self.network, 0) >= door.most_of_network
+        fits = not full or door.displace(NETWORK, self.network)
+        door.change_unknown(self.network, 1)
+        self.wait(self.drop)
+        if not fits:
+            door.refuse(NETWORK, client[0])
+        return fits
 
     def log_in(self) -> bool:
         """Note that the connection has logged in.
@@ -146,17 +200,15 @@ class Guest:
         if self.left:
             return
         self.left = True
+        self.drop = bool  # or it would be garbage in a circle
         if self.known:
             self.door.logged_in -= 1
         else:
             self._forget_unknown()
 
     def _forget_unknown(self) -> None:
-        door = self.door
-        door.unknown -= 1
-        door.by_address[self.address] -= 1
-        if door.by_address[self.address] == 0:
-            del door.by_address[self.address]
+        self.door.set_waiting(self, False)
+        self.door.change_unknown(self.network, -1)
 
 
 def host_of(address: str) -> str:
@@ -170,6 +222,12 @@ def host_of(address: str) -> str:
             return str(found.ipv4_mapped)
         return str(ipaddress.ip_network((found, 64), strict=False).network_address)
     return str(found)
+
+
+def network_of(address: str) -> str:
+    """Return the network that an address shares places with: the first three numbers of IPv4, or an IPv6 /64."""
+    host = host_of(address)
+    return host.rpartition(".")[0] or host
 
 
 def take_descriptors() -> int:
@@ -279,6 +337,7 @@ class Listener:
                 self._loop.call_later(PAUSE_SECONDS, self._listen)
                 return
             sock.setblocking(False)
+            refused = sum(self.door.refused.values())
             guest = self.door.enter(str(address[0]))
             if guest is None:
                 self._turn_away(sock, str(address[0]))
@@ -286,6 +345,9 @@ class Listener:
                 task = self._loop.create_task(self._welcome(sock, guest, str(address[0])))
                 self._welcoming.add(task)
                 task.add_done_callback(self._welcoming.discard)
+                guest.wait(partial(send_away, task, sock))
+            if sum(self.door.refused.values()) > refused:
+                return  # or a crowd would be displaced faster than it is read
 
     async def _welcome(self, sock: socket.socket, guest: Guest, address: str) -> None:
         """Make the connection's protocol.
@@ -341,6 +403,12 @@ class Listener:
     def _let_go(self, sock: socket.socket) -> None:
         self._lingering.discard(sock)
         sock.close()
+
+
+def send_away(task: asyncio.Task[None], sock: socket.socket) -> None:
+    """Close a connection that is not welcomed yet. (A task that never began would not close its socket.)"""
+    task.cancel()
+    sock.close()
 
 
 class Listeners(Protocol):

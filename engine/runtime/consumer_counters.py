@@ -9,7 +9,6 @@ Rules of this file
 - A field that has its usual value is not in the record.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from sys import intern
@@ -17,6 +16,7 @@ from typing import Any, Final
 
 from rewindmq.projections.machine.data.queue import ConsumerView
 from rewindmq.schemas.amqp.json_arguments import table_of
+from rewindmq.schemas.json_values import json_text
 
 LIST_BYTES: Final = 65_536  # of the consumers of a queue: some 350 of them
 OTHER_BYTES: Final = 150  # of a consumer, besides its words and arguments
@@ -87,7 +87,7 @@ def published_of(views: Iterable[ConsumerView]) -> tuple[PublishedConsumer, ...]
         consumer = PublishedConsumer.of(view)
         room -= OTHER_BYTES + len(consumer.tag) + len(consumer.user)
         if consumer.argument_table:
-            room -= len(json.dumps(consumer.argument_table))
+            room -= len(json_text(consumer.argument_table))
         if room < 0:
             break
         found.append(consumer)

@@ -21,6 +21,16 @@ def duration_ms(text: str) -> int:
     raise ValueError(f"'{text}' is no duration: give a number with s, m, h, d or w, such as 90s, 1h or 7d")
 
 
+def short_ms(text: str) -> int:
+    """Parse a duration that may be in ms, or 0; return milliseconds.
+
+    ValueError: the text is none."""
+    number, unit = text.strip()[:-2], text.strip()[-2:]
+    if text.strip() == "0":
+        return 0
+    return int(number) if unit == "ms" and number.isdecimal() and len(number) <= 9 else duration_ms(text)
+
+
 def in_words(milliseconds: int) -> str:
     """A duration in its largest one or two units, rounded down: `1h 30m`, `12s`, `400ms`."""
     parts = []

@@ -1,15 +1,21 @@
-"""The share of the broker's loop for long work: it runs in slices, one in each turn of the loop. That is the work of
-the management API, and each fetch of a large body from the store.
+"""Share the broker's loop: long work runs in slices, one in each turn of the loop, and its client waits for it.
 
-    work = Work(share)                       # one for each request
+    work = Work(share)                       # one for each request of the management API
     for queue in queues:
         items.append(item_of(queue))
         if work.due:                         # this slice has had SLICE_SECONDS
-            await work.give_way()            # first the slices of other requests, and all other work of the loop
+            await work.give_way()            # first the slices of others in the line, and all other work of the loop
 
-AMQP waits for one slice, however many requests there are. Requests take turns in order, so a request waits for at most
-one slice of each other request. Work that changes many queues is not in this line, because it also waits for the disk:
-slices.py.
+    if not account.begin():                  # one for each AMQP connection: it has used more than its share lately
+        share.call(go_on)                    # `go_on` calls account.begin_in_line(), and stops when account.due
+
+All long work stands in one line: requests, large fetches, and the frames of clients that send much. A turn of the loop
+runs one slice of the line, so the others wait for one slice at most, however many stand there. The line moves in order.
+A client that uses little of the loop is served at once, before the line: its `Account` has what it may still use.
+
+A slice ends between two events, never within `apply` or a transaction. Work that changes many queues is not in this
+line, because it also waits for the disk: slices.py. `mark` says whose work runs; loop_watch.py reports work that takes
+too long.
 """
 
 import asyncio
@@ -20,7 +26,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, TypeVar
 
-SLICE_SECONDS = 0.004
+SLICE_SECONDS = 0.002
+AT_ONCE_SECONDS = 0.001  # the most that a client's account holds: it has this much before it stands in the line
+EARNED = 0.02  # a client's part of the loop that it may always use without waiting
+MOST_OWED_SECONDS = 0.02  # after a second without work the client is served at once again
 SORTED_AT_ONCE = 2_000  # entries: a millisecond or two
 
 T = TypeVar("T")
@@ -31,8 +40,26 @@ class LoopShare:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
+        self.ends = 0.0  # when the slice that runs now is to end
+        self.who: object = None  # whose work runs; an object whose text is made only if somebody asks
+        self.since = 0.0  # since when
         self._line: deque[tuple[Callable[[], object], bool]] = deque()
-        self._called = False
+        self._called = False  # this turn or the next has a slice
+
+    def mark(self, who: object) -> float:
+        """Note that the work of `who` begins now, for the watch (loop_watch.py). Returns the time."""
+        self.who = who
+        self.since = now = self.clock()
+        return now
+
+    def take_slice(self) -> bool:
+        """Begin a slice without standing in the line. False: somebody stands there, or this turn had its slice."""
+        if self._called:
+            return False
+        self._called = True
+        self.ends = self.clock() + SLICE_SECONDS
+        asyncio.get_running_loop().call_soon(self._slice)
+        return True
 
     async def turn(self) -> None:
         """Wait for a turn of the loop that does no other work of the line."""
@@ -59,18 +86,65 @@ class LoopShare:
         """Run one slice of the line.
 
         Code that waited in `turn` runs after this function, in the same turn of the loop. So it ends the slice."""
-        began = self.clock()
+        self.ends = self.clock() + SLICE_SECONDS
         try:
-            while self._line:
+            for _ in range(len(self._line)):  # once each: what stands in the line again waits for the next turn
                 callback, alone = self._line.popleft()
+                self.mark(None if alone else callback)
                 callback()
-                if alone or self.clock() - began >= SLICE_SECONDS:
+                if alone or self.clock() >= self.ends:
                     break
         finally:
             if self._line:
                 asyncio.get_running_loop().call_soon(self._slice)
             else:
                 self._called = False
+
+
+class Account:
+    """The time of the loop that one client may use before it stands in the line. Each use is paid from it."""
+
+    def __init__(self, share: LoopShare) -> None:
+        self.share = share
+        self._left = AT_ONCE_SECONDS  # below 0: the client has used more than it may
+        self._counted = share.clock()  # the earned part is in `_left` up to here
+        self._began: float | None = None  # when the work that runs did
+        self._ends = 0.0
+        self._looked = False
+
+    def begin(self, who: object) -> bool:
+        """Begin work of the client `who`. False: it has to stand in the line."""
+        now = self.share.clock()
+        self._left = min(AT_ONCE_SECONDS, self._left + (now - self._counted) * EARNED)
+        self._counted = now
+        if self._left > 0:
+            self._ends = now + AT_ONCE_SECONDS
+        elif self.share.take_slice():
+            self._ends = self.share.ends
+        else:
+            return False
+        self._began = self.share.mark(who)
+        self._looked = False
+        return True
+
+    def begin_in_line(self, who: object) -> None:
+        """Begin work of the client, as a part of the slice that runs."""
+        self._ends = self.share.ends
+        self._began = self.share.mark(who)
+        self._looked = False
+
+    @property
+    def due(self) -> bool:
+        """Return True if this work has lasted long enough. The first look says no, so that each work gets somewhere."""
+        looked, self._looked = self._looked, True
+        return looked and self.share.clock() >= self._ends
+
+    def pay(self) -> None:
+        """End the work that runs, if any does, and pay for it."""
+        if self._began is not None:
+            self._counted = now = self.share.clock()
+            self._left = max(-MOST_OWED_SECONDS, self._left - (now - self._began))
+            self._began = None
 
 
 class Work:

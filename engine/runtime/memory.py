@@ -40,7 +40,6 @@ class Kind(Enum):
     TRANSACTION = "transaction"
     UNDURABLE = "undurable"
     UNWRITTEN = "unwritten"
-    LETTER = "letter"
     UNACKED = "unacked"
     OUTPUT = "output"
     CONNECTION = "connection"

@@ -15,6 +15,7 @@ from typing import Protocol
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.contract import LogError, LogPartition
 from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedPartition
+from rewindmq.engine.runtime.slices import in_slices
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION, schema_of
 from rewindmq.projections.replay import PartitionLog as ReadableLog
@@ -169,19 +170,20 @@ class Metadata(ABC):
         """Log the end of an exchange."""
         await self.ask(actor, ExchangeDeleted(vhost, exchange))
 
-    def unbind_queue(self, actor: Actor, queue: Queue) -> None:
-        """Log the end of all bindings of a queue that is gone.
+    async def unbind_queue(self, actor: Actor, queue: Queue) -> None:
+        """Log the end of all bindings of a queue that is gone, in slices.
 
         A newer queue of the same name keeps its bindings."""
-        for bound in self.topology.bindings_to(queue.vhost, "queue", queue.name):
-            if bound.queue_id in (queue.queue_id, NOT_RECORDED):
+        async for bound in in_slices(self.topology.bindings_to(queue.vhost, "queue", queue.name)):
+            if bound.queue_id in (queue.queue_id, NOT_RECORDED) and self.topology.is_bound(bound):
                 self.append(actor, unbound(bound))
 
     @abstractmethod
     async def until_unbound(self, actor: Actor, queue: Queue) -> None:
         """Wait until a queue that is gone has no bindings in what this node has folded.
 
-        A sole writer never waits: it ends them when the end of the queue is durable, before a client hears so."""
+        A sole writer never waits: it ends them when the end of the queue is durable, before a client hears so, or in
+        the next slices if they are many. Nobody meets them meanwhile (`Router.is_live`)."""
 
 
 class SoleWriterMetadata(Metadata):
@@ -282,7 +284,7 @@ class ReadBackMetadata(Metadata):
 
     async def until_unbound(self, actor: Actor, queue: Queue) -> None:
         await self._folded()  # if this node owned the queue's partition at its end, it has ended the bindings
-        self.unbind_queue(actor, queue)  # else the owner does so some time later, or there is no owner
+        await self.unbind_queue(actor, queue)  # else the owner does so some time later, or there is no owner
         await self._folded()
 
     async def _folded(self) -> None:

@@ -435,7 +435,7 @@ class Partition(ABC):
                 self.undelivered(effect.consumer)
         elif isinstance(effect, DeadLetter):
             if self.owned:
-                listener.dead_letter(self, effect, fresh.get(effect.message_id))
+                listener.dead_letter(self, effect)
         elif isinstance(effect, CancelConsumer):
             consumer = self.consumers.pop(effect.consumer, None)
             if consumer is not None:

@@ -57,5 +57,5 @@ class PartitionListener(Protocol):
     def undelivered(self, partition: "Partition", consumer_id: int) -> None:
         """Close the connection of a consumer whose message could not be delivered."""
 
-    def dead_letter(self, partition: "Partition", effect: DeadLetter, message: Published | None) -> None:
-        """Forward a dead letter; `message` is None when the projector has it."""
+    def dead_letter(self, partition: "Partition", effect: DeadLetter) -> None:
+        """Forward dead letters; the projector has their messages."""

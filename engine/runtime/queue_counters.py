@@ -37,6 +37,7 @@ from rewindmq.engine.runtime.counters import Served
 from rewindmq.projections.machine.data.queue import Outcomes, Queue
 from rewindmq.projections.machine.data.reasons import ACKED
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
+from rewindmq.schemas.json_values import json_text
 
 Name = tuple[str, str]  # vhost and queue
 
@@ -103,7 +104,7 @@ class QueueCounters:
     def of(cls, queue: Queue, served: Served | None, at: int, covers_ms: int = 0) -> "QueueCounters":
         """The counters of a queue that is folded here, up to the offset `at`."""
         ahead, ahead_bytes = queue.in_lookahead()
-        holders = [holder for holder in queue.holders.values() if holder.attached and holder.exclusive]
+        exclusive = queue.exclusive_consumer()
         counters = cls(
             queue.vhost,
             queue.name,
@@ -114,7 +115,7 @@ class QueueCounters:
             queue.exclusive,
             queue.owner,
             queue.paused,
-            holders[0].tag if holders else None,
+            None if exclusive is None else exclusive.tag,
             None if queue.active is None else queue.active.tag,
             outcomes={name: count for name, count in queue.counters.items() if count},
             messages_ready=queue.messages_ready,
@@ -127,7 +128,7 @@ class QueueCounters:
             message_bytes_dlx=queue.message_bytes_dlx,
             ahead=ahead,
             ahead_bytes=ahead_bytes,
-            attached=queue.attached,
+            attached=queue.consumer_count(),
             attached_consumers=published_of(queue.consumers()),
             at=at,
             covers_ms=covers_ms,
@@ -191,7 +192,7 @@ USUAL: Final = QueueCounters("", "", 0)  # what is as in it is not in a record
 
 def key_of(vhost: str, queue: str) -> bytes:
     """The key of a queue's counters. No other queue has it, whatever is in the names."""
-    return json.dumps([vhost, queue], ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps([vhost, queue], ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def name_in(key: bytes) -> Name:
@@ -222,13 +223,15 @@ def gone_record(history: str, name: Name, at: int) -> bytes:
     return _json({"kind": "gone", "history": history, "vhost": name[0], "name": name[1], "at": at})
 
 
-def round_record(history: str, at: int, node: str) -> bytes:
-    """The record at the end of a round of this node that began at this offset."""
-    return _json({"kind": "round", "history": history, "at": at, "node": node})
+def round_record(history: str, at: int, node: str, policies: int) -> bytes:
+    """Return the record that ends a round of `node`, which began at offset `at` of the partition.
+
+    `policies`: every queue of the partition has the policies of the metadata log up to this offset."""
+    return _json({"kind": "round", "history": history, "at": at, "node": node, "policies": policies})
 
 
 def _json(record: Mapping[str, object]) -> bytes:
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
+    return json_text(record, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decoded(value: bytes) -> dict[str, Any]:
@@ -302,6 +305,7 @@ class CounterTable:
         self.rounds = 0  # rounds that were read
         self.round_ms: int | None = None  # the log's time of the last one
         self.owner = ""  # the node of the last one; empty: no node has said that it owns the partition
+        self.policies = 0  # the partition's queues have the policies of the metadata log up to here, as owners said
         self.crowded: set[Name] = set()  # queues with more consumers than were published
         self.late: dict[Name, None] = {}  # queues with a late record: the owner publishes them again
         self.skipped = 0
@@ -339,6 +343,7 @@ class CounterTable:
         at = _number(record, "at")
         match record.get("kind"):
             case "round":
+                self.policies = max(self.policies, _number(record, "policies"))  # a later owner may not know it yet
                 if at >= self._floor:
                     self.owner = _word(record, "node") if "node" in record else ""
                     self._floor = at

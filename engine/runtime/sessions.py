@@ -89,23 +89,25 @@ class Session:
     in_history: bool = False  # its SessionOpened is; its end belongs there, too (engine/broker/access_log.py)
 
     # The broker keeps these: the partitions with consumers, holders or queues of this session must learn of its end.
-    attached: dict[int, dict[Partition, list[int]]] = field(default_factory=dict)  # channel -> ... -> consumer ids
-    holders: dict[tuple[int, int, int], int] = field(default_factory=dict)  # by channel, partition, queue_id
+    attached: dict[int, dict[Partition, dict[int, None]]] = field(default_factory=dict)  # channel -> ... -> ids
+    channel_of: dict[int, int] = field(default_factory=dict)  # those of consumers and holders -> channel
+    holders: dict[int, dict[tuple[int, int], int]] = field(default_factory=dict)  # channel -> (partition, queue_id) ->
     owns_queues_in: dict[Partition, None] = field(default_factory=dict)
     attachments: "dict[int, Attachment]" = field(default_factory=dict)  # live consumers, by id
 
     def note(self, channel: int, partition: Partition, consumer_id: int) -> None:
         """Note a consumer of this session in a partition."""
-        self.attached.setdefault(channel, {}).setdefault(partition, []).append(consumer_id)
+        self.attached.setdefault(channel, {}).setdefault(partition, {})[consumer_id] = None
+        self.channel_of[consumer_id] = channel
 
     def forget(self, partition: Partition, consumer_id: int) -> None:
         """Forget a cancelled consumer.
 
         The partition stays on the list, because the consumer's unacked messages are still there."""
         self.attachments.pop(consumer_id, None)
-        for attached in self.attached.values():
-            if consumer_id in attached.get(partition, ()):
-                attached[partition].remove(consumer_id)
+        channel = self.channel_of.pop(consumer_id, 0)
+        if channel in self.attached:
+            self.attached[channel].get(partition, {}).pop(consumer_id, None)
 
 
 def counts(counters: dict[str, int], sessions: Iterable[Session]) -> dict[str, int]:

@@ -176,7 +176,7 @@ class Moments:
             "synced": ends_out(synced),
             "moment": None if moment is None else ends_out(moment),
         }
-        body = json.dumps(content).encode()
+        body = json.dumps(content, allow_nan=False).encode()
         assert len(body) + 8 <= _SLOT_BYTES
         raw = len(body).to_bytes(4, "big") + crc32(body).to_bytes(4, "big") + body
         write_at(self._descriptor, raw, number % 2 * _SLOT_BYTES)

@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 BATCH_ROWS = 10_000
 PUBLISHED = "published"
+DUPLICATE = "duplicate"  # a dead letter or restored message that was seen, or a message with the id of an earlier one
+SIZED = (PUBLISHED, DUPLICATE)  # rows that say the size
 _LEFT_OUT = -1  # the number of every combination that is not wanted
 
 # The columns that rows share. The others are `partition`, and those that each row has for itself
@@ -70,7 +72,7 @@ class OutcomeRows(ABC, Generic[T]):
         self.numbers: list[int] = []
         self.offsets: list[int] = []
         self.message_ids: list[int | None] = []
-        self.sizes: list[int] = []  # of each row `published`
+        self.sizes: list[int] = []  # of each row in SIZED
         self.times: list[tuple[int, int | None]] = [(0, self.time_ms)]  # from which row on, the time
         self.shared: list[Shared] = []
         self.causes: dict[Cause, dict[Any, int]] = {}
@@ -210,7 +212,7 @@ class PlainRows(OutcomeRows[list[OutcomeRow]]):
                 ordinal += next_gap[2] if next_gap[1] == offset else 0
                 next_gap = next(gaps, None)
             shared = self.shared[number]
-            size = next(sizes) if shared[PLACE["outcome"]] == PUBLISHED else None
+            size = next(sizes) if shared[PLACE["outcome"]] in SIZED else None
             if self.only_ids is not None and message_id not in self.only_ids:
                 continue
             rows.append(OutcomeRow(self.partition, offset, ordinal, time_ms, message_id, size, shared))

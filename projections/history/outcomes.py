@@ -9,7 +9,7 @@ packed, however large an effect is (projections/history/outcome_rows.py).
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from rewindmq.projections.history.outcome_rows import BATCH_ROWS, PUBLISHED, SHARED, OutcomeRows, Shared
+from rewindmq.projections.history.outcome_rows import BATCH_ROWS, DUPLICATE, PUBLISHED, SHARED, OutcomeRows, Shared
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.effects import (
     CancelConsumer,
@@ -41,7 +41,6 @@ from rewindmq.schemas.values import Actor, Origin, Policy, Route
 T = TypeVar("T")
 
 REFUSED = "refused"  # by reject-publish: the message never was in the queue
-DUPLICATE = "duplicate"  # a dead letter that the target had seen, or a message with the id of an earlier one
 DELIVERED = "delivered"  # `final` when without acknowledgement
 REQUEUED = "requeued"
 POSTPONED = "postponed"  # as requeued, but ready only when its delay is over (delayed retry): then it is requeued
@@ -63,6 +62,7 @@ class Outcomes(Generic[T]):
         self.rows = rows
         self.offset = 0  # of the event at hand
         self.removal: Event | None = None  # the last one
+        self.publish: Published | None = None  # the last one
 
     @property
     def repeated(self) -> RepeatedOutcomes | None:
@@ -93,6 +93,7 @@ class Outcomes(Generic[T]):
         if kind is MessageRemoved:
             self.removal = event
         if isinstance(event, Published):
+            self.publish = event
             before = self.machine.time_passed_at(offset)
             if before:
                 self._follows(effects[:before])
@@ -288,8 +289,16 @@ def _named(queue: Queue | None) -> tuple[str | None, str | None, int | None]:
     return (None, None, None) if queue is None else (queue.vhost, queue.name, queue.queue_id)
 
 
-def _publish(rows: OutcomeRows[Any], queue: Queue, route: Route, origin: Origin | None) -> int:
-    """Number the combination of a publish."""
+def _publish(
+    rows: OutcomeRows[Any],
+    queue: Queue,
+    route: Route,
+    origin: Origin | None,
+    outcome: str = PUBLISHED,
+    reason: str | None = None,
+    rule: str | None = None,
+) -> int:
+    """Number the combination of a publish, or of one that was dropped as a duplicate."""
     came_from = None
     if origin is not None:
         came_from = {
@@ -299,8 +308,10 @@ def _publish(rows: OutcomeRows[Any], queue: Queue, route: Route, origin: Origin 
             "message_id": origin.message_id,
             "reason": origin.reason,
         }
-    said = (PUBLISHED, False, None, None, None, None, None, None, None, route.exchange, route.routing_key, came_from)
-    return rows.number((queue, route if origin is None else None), (*_named(queue), *said))
+    way = (route.exchange, route.routing_key, came_from)
+    said = (outcome, False, None, None, None, reason, rule, None, None, *way)
+    key = (queue, route) if origin is None and outcome == PUBLISHED else (queue, None)
+    return rows.number(key, (*_named(queue), *said))
 
 
 def _delivery(rows: OutcomeRows[Any], key: tuple[Queue, int, int, bool, bool], reason: str | None = None) -> int:
@@ -362,7 +373,7 @@ def _dead_lettered(product: Outcomes[Any], effect: DeadLetter) -> None:
     product.add(
         effect.queue,
         DEAD_LETTERED,
-        (effect.message_id,),
+        effect.message_ids,
         reason=effect.reason,
         exchange=effect.exchange,
         routing_key=effect.routing_key,
@@ -370,11 +381,17 @@ def _dead_lettered(product: Outcomes[Any], effect: DeadLetter) -> None:
 
 
 def _duplicate(product: Outcomes[Any], effect: Duplicate) -> None:
+    event, rows = product.publish, product.rows
+    assert event is not None, "a publish alone can be a duplicate"
+    rule, reason, origin = effect.rule, f"duplicate of message {effect.original}", event.origin
     if effect.original < 0:
-        product.add(effect.queue, DUPLICATE, (effect.message_id,))
-        return
-    rule, reason = effect.rule, f"duplicate of message {effect.original}"
-    product.add(effect.queue, DUPLICATE, (effect.message_id,), reason=reason, rule=rule)
+        assert origin is not None, "a message without an origin is known by its id"
+        rule = f"restoration {origin.restore}" if origin.restore else "a dead letter comes once"
+        reason = f"{origin.reason} before" if origin.restore else f"{origin.reason}, and seen before"
+    number = _publish(rows, effect.queue, event.route, origin, DUPLICATE, reason, rule)
+    if number >= 0:
+        rows.sizes.append(event.body_size)
+    rows.add(number, product.offset, (effect.message_id,))
 
 
 def _cancelled(product: Outcomes[Any], effect: CancelConsumer) -> None:

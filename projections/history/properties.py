@@ -1,41 +1,62 @@
-"""Decodes AMQP properties and headers of a message, for people and for tables.
+"""Decodes AMQP properties and headers of a message, for people and for tables: for the broker's answers and for Spark.
 
-The log keeps them as they came (flags and values of a content header).
+The log keeps them as they came (flags and values of a content header). AMQP takes more than JSON and the calendar have
+room for, so each value is read by itself, and an odd one takes no other one with it:
+
+    a time after the year 9999                      the whole number
+    a short string, text or name that is no UTF-8   base64
+    NaN and Infinity                                their names as text (`json_text`)
 """
 
 import base64
-import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 from rewindmq.schemas.amqp import properties, tables
+from rewindmq.schemas.amqp.errors import Malformed
+from rewindmq.schemas.amqp.json_arguments import text_of
+from rewindmq.schemas.json_values import json_text
 
 YEAR_2106 = 0xFFFF_FFFF  # in seconds; some clients send milliseconds, and a later time is taken for that
 
 
-def decoded(raw: bytes) -> dict[str, Any] | None:
-    """The properties by name, times as datetimes; None when the bytes cannot be decoded."""
+def decoded(raw: bytes, times: bool = True) -> dict[str, Any] | None:
+    """The properties by name; None for bytes that are no properties, which no client can publish.
+
+    `times`: timestamps as datetimes, not as the numbers that they are."""
     try:
-        return {name: _property(name, value) for name, value in properties.values(raw).items()}
-    except (ValueError, OverflowError, OSError):  # damaged, a short string that is no text, or a time that is none
+        return {name: _property(name, value, times) for name, value in properties.values(raw).items()}
+    except Malformed:
         return None
 
 
-def _property(name: str, value: int | bytes) -> Any:
+def _property(name: str, value: int | bytes, times: bool) -> Any:
     if isinstance(value, int):
-        return _typed("timestamp", value) if name == "timestamp" else value
-    return _typed("table", tables.parse(value)) if name == "headers" else value.decode()
+        return _typed("timestamp", value, times) if name == "timestamp" else value
+    return _typed("table", tables.parse(value), times) if name == "headers" else text_of(value)
 
 
-def _typed(kind: str, value: Any) -> Any:
+def _typed(kind: str, value: Any, times: bool) -> Any:
     if kind == "table":
-        return {name: _typed(inner, each) for name, inner, each in value}
+        return {_name(name): _typed(inner, each, times) for name, inner, each in value}
     if kind == "array":
-        return [_typed(inner, each) for inner, each in value]
-    if kind == "timestamp":
-        return datetime.fromtimestamp(value if value <= YEAR_2106 else value / 1000, UTC)
+        return [_typed(inner, each, times) for inner, each in value]
+    if kind == "timestamp" and times:
+        return _moment(value)
     return Decimal(value) if kind == "decimal" else value
+
+
+def _name(name: str) -> str:
+    return text_of(tables.name_bytes(name))
+
+
+def _moment(value: int) -> datetime | int:
+    try:
+        return datetime.fromtimestamp(value if value <= YEAR_2106 else value / 1000, UTC)
+    except (ValueError, OverflowError, OSError):  # microseconds, or a number that is no time
+        return value
 
 
 def properties_object(raw: bytes) -> Any:
@@ -52,28 +73,27 @@ def headers(raw: bytes) -> list[dict[str, Any]] | None:
     """The headers in their order, each as `key` and `value`; None when there are none, or they cannot be decoded.
 
     These are rows of HEADERS (spark_replay/columns.py). Text and bytes are given as they are, other values as JSON."""
-    found = (decoded(raw) or {}).get("headers")
-    return [{"key": key, "value": _value(value)} for key, value in found.items()] if found else None
+    try:
+        found = properties.headers_of(raw)
+    except Malformed:
+        return None
+    return [{"key": _name(name), "value": _value(_typed(kind, value, True))} for name, kind, value in found] or None
 
 
 def _value(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
-    text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False, default=str)
-    return text.encode("utf-8", "surrogateescape")
+    return (value if isinstance(value, str) else json_text(plain(value), ensure_ascii=False)).encode()
 
 
 def plain(value: Any) -> Any:
-    """A value in a form that JSON has."""
+    """A value in a form that `json_text` takes."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds")
     if isinstance(value, bytes | bytearray):
-        try:
-            return bytes(value).decode()
-        except UnicodeDecodeError:
-            return base64.b64encode(value).decode()
-    if isinstance(value, dict):
+        return text_of(bytes(value))
+    if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    return value
+    return str(value) if isinstance(value, Decimal) else value

@@ -36,7 +36,8 @@ from rewindmq.projections.machine.data.effects import (
     Requeue,
 )
 from rewindmq.projections.machine.data.message_order import NONE
-from rewindmq.projections.machine.data.queue import Carried, Queue
+from rewindmq.projections.machine.data.outbox import Carried
+from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import MOVED
 from rewindmq.schemas.events import Event, Published
 from rewindmq.schemas.values import Actor, Argument
@@ -181,10 +182,10 @@ def effect_fields(e: Effect) -> dict[str, Any]:
         value = getattr(e, field.name)
         if isinstance(value, Queue):
             values |= {"vhost": value.vhost, "queue": value.name, "queue_id": value.queue_id}
-        elif isinstance(value, Carried):
-            values[field.name] = asdict(value)
+        elif isinstance(value, str | int | None):
+            values[field.name] = value
         else:
-            values[field.name] = value if isinstance(value, str | int | None) else list(value)
+            values[field.name] = [asdict(each) if isinstance(each, Carried) else each for each in value]
     return values
 
 
@@ -227,14 +228,16 @@ def _delay(e: Delay, names: Names) -> str:
 
 def _dead_letter(e: DeadLetter, names: Names) -> str:
     key = f" key {text(e.routing_key)}" if e.routing_key is not None else ""
+    number = str(e.sequence) if len(e.message_ids) == 1 else f"{e.sequence}-{e.sequence + len(e.message_ids) - 1}"
+    letters = f"letter {number}: {names.messages(e.message_ids)}"
     if e.reason == MOVED:
-        return f"letter {e.sequence}: {names.message(e.message_id)}, moved, to {e.exchange!r}{key}"
-    if e.carried is not None:
-        return f"letter {e.sequence}: {names.message(e.message_id)}, relocated{_carried(e.carried, names)}"
+        return f"{letters}, moved, to {e.exchange!r}{key}"
+    if e.carried:
+        return f"{letters}, relocated{'; '.join(dict.fromkeys([_carried(each, names) for each in e.carried]))}"
     kind = "at least once" if e.at_least_once else "at most once"
     refused = ", refused" if e.refused else ""
     where = f"to {e.exchange!r}{key}, {kind}{refused}"
-    return f"dead letter {e.sequence}: {names.message(e.message_id)}, {e.reason}, {where}"
+    return f"dead {letters}, {e.reason}, {where}"
 
 
 def _carried(carried: Carried, names: Names) -> str:

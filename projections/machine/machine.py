@@ -291,7 +291,7 @@ class Machine(State):
     def outboxes(self) -> Iterator[Queue]:
         """Yields the queues with dead letters to forward, by queue id; deleted queues are among them."""
         for queue_id in sorted(self.by_id):
-            if self.by_id[queue_id].outbox:
+            if len(self.by_id[queue_id].outbox):
                 yield self.by_id[queue_id]
 
     def digest(self) -> str:

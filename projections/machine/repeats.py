@@ -277,7 +277,7 @@ class Repeats:
         if queue.messages_ready == 0:
             for level in queue.levels:
                 if level.service:
-                    consumer = level.service[0]
+                    consumer = next(iter(level.service.values()))
                     room = consumer.credit if consumer.windowed else consumer.limit - len(consumer.held)
                     if room <= 0 or consumer.limiter is not None:
                         return False
@@ -301,10 +301,10 @@ class Repeats:
                 queue.messages_unacked += 1
                 queue.message_bytes_unacked += size
             if room == 1 and queue.quorum:
-                del level.service[0]
+                del level.service[consumer.consumer]
                 consumer.serviced = False
             elif len(level.service) > 1:
-                level.service.append(level.service.pop(0))
+                level.service.move_to_end(consumer.consumer)
         if self._bodies is not None and (consumer is None or not consumer.no_ack):
             self._bodies.keep(queue.queue_id, message_id, record[publish.fields :])
         if self._outcomes is not None:

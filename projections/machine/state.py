@@ -19,6 +19,7 @@ from rewindmq.schemas.events import Event
 from rewindmq.schemas.values import EPOCH_SHIFT, Actor, Route
 
 ROUTES_REMEMBERED: Final = 10_000
+QUEUES_REMEMBERED: Final = 1_000_000  # in all these routes together
 EPOCHS_REMEMBERED = 1000  # epochs of lost nodes: a node that was lost a thousand epochs ago writes no more
 
 # Reasons of quarantine that a broker turns into replies. The text of each reason begins with (LOCKED, NODE_LOST) or
@@ -30,6 +31,9 @@ STREAM: Final = "stream"
 
 DEADLINES_A_QUEUE = 8  # the heap may hold so many entries a queue, and DEADLINES_MORE, before it is swept
 DEADLINES_MORE = 1000
+
+
+Holders = dict[tuple[int, int], Consumer]  # (queue_id, consumer) -> holder
 
 
 class DeadlineKind(IntEnum):
@@ -64,7 +68,8 @@ class State:
         self.by_name: dict[tuple[str, str], Queue] = {}
         self.by_id: dict[int, Queue] = {}  # the queues of by_name, and those gone whose outbox is not empty
         self.owned: dict[int, dict[int, Queue]] = {}  # session -> queue_id -> its exclusive queues
-        self.sessions: dict[int, dict[tuple[int, int], Consumer]] = {}  # session -> (queue_id, consumer) -> holder
+        self.sessions: dict[int, Holders] = {}
+        self.channels: dict[tuple[int, int], Holders] = {}  # (session, channel) -> of these, those of the channel
         self.limiters: dict[tuple[int, int], Limiter] = {}  # (session, channel)
         self.lost_epochs: dict[int, None] = {}  # epochs of lost nodes, which are over: events from them are ignored
         self.admitted: Actor | None = None  # the last actor that was found not to be of a lost epoch
@@ -118,7 +123,7 @@ class State:
             del of_session[queue.queue_id]
             if not of_session:
                 del self.owned[queue.owner]
-        if queue.outbox:
+        if len(queue.outbox):
             self.touch(queue)
         else:
             self.drop_queue(queue)
@@ -158,16 +163,24 @@ class State:
 
     def index_holder(self, holder: Consumer) -> None:
         """Note a holder under its session."""
-        key = (holder.queue.queue_id, holder.consumer)
+        key = holder.key
         self.sessions.setdefault(holder.session, {})[key] = holder
+        self.channels.setdefault((holder.session, holder.channel), {})[key] = holder
+
+    def holders_of(self, session: int, channel: int) -> Holders:
+        """The holders of a channel; of a whole session where `channel` is 0."""
+        return self.channels.get((session, channel), {}) if channel else self.sessions.get(session, {})
 
     def forget_holder(self, holder: Consumer) -> None:
         """Remove a holder that is not attached and holds nothing."""
         del holder.queue.holders[holder.consumer]
-        of_session = self.sessions[holder.session]
-        del of_session[(holder.queue.queue_id, holder.consumer)]
+        key = holder.key
+        of_session, of_channel = self.sessions[holder.session], self.channels[holder.session, holder.channel]
+        del of_session[key], of_channel[key]
         if not of_session:
             del self.sessions[holder.session]
+        if not of_channel:
+            del self.channels[holder.session, holder.channel]
         limiter = holder.limiter
         if limiter is not None:
             limiter.members -= 1

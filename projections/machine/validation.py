@@ -172,7 +172,9 @@ def _validate_order(order: Order) -> None:
 
 def _validate_consumers(state: State, queue: Queue) -> None:
     attached = [holder for holder in queue.holders.values() if holder.attached]
-    assert queue.attached == len(attached)
+    assert list(queue.consuming.values()) == attached
+    ahead = [holder for holder in attached if not holder.windowed and len(holder.held) > holder.prefetch]
+    assert ahead in ([], [queue.ahead]), "more than one consumer has a lookahead"
     alone = len(attached) <= 1 or queue.stream
     assert alone or not any(holder.exclusive for holder in attached), "an exclusive consumer is not alone"
     assert not queue.exclusive or all(holder.session in (queue.owner, 0) for holder in queue.holders.values())
@@ -183,11 +185,10 @@ def _validate_consumers(state: State, queue: Queue) -> None:
     assert priorities == sorted(set(priorities), reverse=True)
     for level in queue.all_levels:
         assert level.members == sum(1 for holder in attached if holder.level is level) > 0
-        assert len(set(map(id, level.service))) == len(level.service)
     for holder in queue.holders.values():
         assert holder.attached or holder.held, "a holder of nothing"
         assert holder.attached == (holder.level is not None)
-        assert holder.serviced == (holder.level is not None and holder in holder.level.service)
+        assert holder.serviced == (holder.level is not None and holder in holder.level.service.values())
         if holder.attached and not queue.stream:
             assert holder.serviced or holder.blocked or holder.waiting or not holder.has_room()
             assert not queue.quorum or holder.has_room() or not (holder.serviced or holder.blocked)
@@ -199,6 +200,8 @@ def _validate_consumers(state: State, queue: Queue) -> None:
 def _validate_single_active(queue: Queue, attached: list[Consumer]) -> None:
     waiting = [holder for holder in queue.holders.values() if holder.waiting]
     assert not any(holder.serviced or holder.blocked for holder in waiting)
+    assert {holder.consumer for holder in waiting} <= {entry[3] for entry in queue.waiting}
+    assert len(queue.waiting) <= 2 * len(queue.consuming) + 16 or not queue.consuming
     if queue.single_active:
         assert (queue.active is None) == (not attached)
         assert [h for h in waiting if h is not queue.active] == [h for h in attached if h is not queue.active]
@@ -232,7 +235,7 @@ def _validate_at_rest(state: State, queue: Queue) -> None:
         assert (queue.lease_armed_ms, queue.queue_id, DeadlineKind.LEASE) in state.deadlines
         assert queue.lease_armed_ms <= ends_ms
     for level in queue.levels:
-        for consumer in level.service:
+        for consumer in level.service.values():
             limiter = consumer.limiter
             full = limiter is not None and limiter.outstanding >= limiter.limit
             able = consumer.has_room() and not full
@@ -272,6 +275,7 @@ def _validate_sessions(state: State) -> None:
     holders = {(q.queue_id, h.consumer): h for q in state.by_id.values() for h in q.holders.values()}
     indexed = {key: h for of_session in state.sessions.values() for key, h in of_session.items()}
     assert holders == indexed
+    assert {key: h for of_channel in state.channels.values() for key, h in of_channel.items()} == indexed
     for session, of_session in state.sessions.items():
         assert of_session
         assert all(h.session == session for h in of_session.values())
@@ -285,5 +289,5 @@ def _validate_limiters(state: State) -> None:
         assert limiter.members == len(members) > 0
         assert all(h.channel == channel for h in members)
         assert limiter.outstanding == sum(len(h.held) for h in members)
-        assert all(h.blocked and h in members for h in limiter.blocked)
+        assert all(h.blocked and h in members for h in limiter.blocked.values())
         assert not limiter.blocked or limiter.outstanding >= limiter.limit

@@ -7,10 +7,12 @@ next read-ahead brings it back at once.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Route
 
 # Memory beside the body of a Published (its strings and numbers), and beside the content of a bytes object in a dict;
 # in CPython.
@@ -71,6 +73,17 @@ class BodyCache:
     def drop_queue(self, queue_id: int) -> None:
         """Remove all bodies of a queue."""
         self.used_bytes -= size_of(self.queues.pop(queue_id, {}).values())
+
+
+def is_shared(message: Published) -> bool:
+    """Return True if RocksDB has the message once for several queues of the partition."""
+    return len(message.route.queues) > 1
+
+
+def without_queues(message: Published) -> Published:
+    """Return a shared message as RocksDB has it: without the names of its queues."""
+    route = message.route
+    return replace(message, route=Route(route.vhost, route.exchange, route.routing_key, (), route.deduplication))
 
 
 def size_of(bodies: Iterable[Body]) -> int:

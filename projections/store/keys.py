@@ -11,18 +11,25 @@
     kind 'I'  how many records were quarantined (8 bytes)                      no queue id, no number
     kind 'M'  a message as Avro binary (`rewindmq.schemas.codec`, a Published envelope) number = message id
     kind 'Q'  a queue's settings, counters, consumers, unacked, outbox         no number
+    kind 'S'  how many queues hold each of some shared messages (holders.py)    no queue id; number = the first id
     kind 'X'  a quarantined record (see quarantine.py)                         no queue id; number = its slot
 
 A queue id is the offset of the `QueueDeclared` that made it. So a queue that is deleted and declared again never meets
-the keys of the deleted queue. Chunk numbers may be negative (a queue grows at both ends), hence the shift.
-`FORMAT` is the only key outside every partition: a partition name is never empty, so no partition's key begins with
-0x00.
+the keys of the deleted queue. A message that several queues of the partition share is stored once, under `SHARED` in
+place of a queue id, and without the names of its queues, which the log has. Chunk numbers may be negative (a queue
+grows at both ends), hence the shift. `FORMAT` and `HISTORY` are the only keys outside every partition: a partition name
+is never empty, so no partition's key begins with 0x00.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 FORMAT: Final = b"\x00format"
-FORMAT_VERSION = b"1"
+FORMAT_VERSION = b"2"
+OLDER_FORMAT: Final = b"1"  # each message is under each of its queues: those of such a state stay there
+HISTORY: Final = b"\x00history"  # the identities of the history, as JSON
+
+SHARED: Final = (1 << 62) - 1  # in place of a queue id; no queue has it
 
 _CHUNK_ZERO: Final = 1 << 63
 _KINDS: Final = {
@@ -32,6 +39,7 @@ _KINDS: Final = {
     ord("I"): "count of quarantined records",
     ord("M"): "message",
     ord("Q"): "queue",
+    ord("S"): "holders of shared messages",
     ord("X"): "quarantined record",
 }
 
@@ -90,6 +98,23 @@ def message(prefix: bytes, queue_id: int, message_id: int) -> bytes:
     return prefix + b"M" + queue_id.to_bytes(8, "big") + message_id.to_bytes(8, "big")
 
 
+def shared(prefix: bytes, first: int) -> bytes:
+    """The key of the counts of shared messages that begin with this id."""
+    return prefix + b"S" + first.to_bytes(8, "big")
+
+
+def spans(ids: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield successive ids without a gap: the first of them, and the one past the last. The ids ascend."""
+    since = past = ids[0] if ids else 0
+    for message_id in ids:
+        if message_id != past:
+            yield since, past
+            since = message_id
+        past = message_id + 1
+    if ids:
+        yield since, past
+
+
 def past(prefix: bytes) -> bytes:
     """The first key behind all keys that begin with `prefix` (the end of a range)."""
     return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
@@ -117,8 +142,9 @@ def describe(key: bytes, prefix: bytes) -> str:
     kind = key[len(prefix)]
     text = f"{partition} {_KINDS.get(kind, f'unknown kind {kind:#04x}')}"
     if kind in b"CMQ" and len(key) >= len(prefix) + 9:
-        text += f" queue_id={queue_id_of(key, prefix)}"
-    if kind == ord("M"):
+        queue_id = queue_id_of(key, prefix)
+        text += " shared" if queue_id == SHARED else f" queue_id={queue_id}"
+    if kind in b"MS":
         text += f" id={message_id_of(key)}"
     elif kind == ord("C"):
         text += f" chunk={chunk_number_of(key)}"

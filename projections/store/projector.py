@@ -7,6 +7,8 @@ A body is in exactly one of these places:
     RocksDB     written; a bounded number of these bodies is also in the read-ahead cache
 
 Rules
+- Several queues of the partition share one body of a message that was routed to them. It is stored under `SHARED` in
+  place of a queue's id. The queues that hold it are counted (holders.py), and the last one that lets go releases it.
 - `prepare` captures the machine and the bodies at one offset, `boundary`. If a message below the boundary leaves its
   queue, the next batch deletes it, whether or not the batch that holds it has been written. A message at or above the
   boundary cannot be in RocksDB (ids are offsets); it costs one dict entry, which is put and taken away.
@@ -19,7 +21,7 @@ Rules
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from rocksdict import WriteBatch
@@ -35,8 +37,19 @@ from rewindmq.projections.machine.data.effects import (
     Release,
 )
 from rewindmq.projections.machine.data.reasons import DELETED
+from rewindmq.projections.machine.events.removal import removable
 from rewindmq.projections.store import keys
-from rewindmq.projections.store.bodies import MESSAGE_OVERHEAD_BYTES, STORED_OVERHEAD_BYTES, Body, BodyCache, size_of
+from rewindmq.projections.store.bodies import (
+    MESSAGE_OVERHEAD_BYTES,
+    STORED_OVERHEAD_BYTES,
+    Body,
+    BodyCache,
+    is_shared,
+    size_of,
+    without_queues,
+)
+from rewindmq.projections.store.holders import SharedBodies
+from rewindmq.projections.store.keys import SHARED
 from rewindmq.projections.store.rocks import Database, StoreError
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Published
@@ -54,6 +67,8 @@ if TYPE_CHECKING:
 STAMP_MS: Final = 1 << 40
 # Bytes for a message id that waits for its delete, and then for the delete in the batch.
 LEAVING_OVERHEAD_BYTES: Final = 40
+# A span of more ids without a gap is deleted as a range, which is dearer to readers than a few deletes.
+SPAN_DELETED: Final = 64
 # The broker should write when RocksDB has not seen this many bytes; about 10,000 small messages.
 FRESH_BYTES = 6 * 1024 * 1024
 # How far `message` reads ahead in a queue: up to the limit that is reached first.
@@ -76,7 +91,8 @@ class Batch:
 class Projector:
     """Writes one partition's fold and keeps its bodies: see the head of this file.
 
-    Not thread-safe: it lives in the broker's loop, or in the one thread of a tool."""
+    Not thread-safe: it lives in the broker's loop, or in the one thread of a tool. The constructor raises a plain
+    Exception when RocksDB cannot be read."""
 
     def __init__(
         self,
@@ -99,10 +115,17 @@ class Projector:
         self._boundary = machine.next_offset
         self._leaving: dict[int, array[int]] = {}  # queue id -> message ids to delete with the next batch
         self._in_flight: list[Batch] = []
+        self._shared = self._stored_counts()
+        self._shared_ahead = 1  # bodies: the next read-ahead of shared ones
+        self._behind_shared = -1  # the shared message behind those that were read ahead last
         self._persisted = machine.next_offset
         self.watch: KeyWatch | None = None  # it is told of each encrypted message that is kept
         self.missing = 0  # bodies that RocksDB should have, and only the log has
         self.changed: set[int] | None = None  # ids of queues that were written, for a reader that empties it
+
+    def _stored_counts(self) -> SharedBodies:
+        pages = self._db.scan(self._prefix + b"S")
+        return SharedBodies((keys.message_id_of(key), packed) for key, packed in pages)
 
     # -- quarantined records -------------------------------------------------------------------------------------------
 
@@ -157,22 +180,32 @@ class Projector:
         for _ in self.quarantine.unwritten():  # the other projector has written them
             pass
         self._fresh, self._leaving, self._in_flight = {}, {}, []
+        self._shared = self._stored_counts()
         self.pending_bytes = 0
         self._boundary = self.machine.next_offset
         self.persist()
 
-    def write_anew(self, read: Callable[[bytes], bytes | None]) -> tuple[int, int]:
+    def write_anew(
+        self, read: Callable[[bytes], bytes | None], shared: Container[int] | None = None
+    ) -> tuple[int, int]:
         """Write the machine's whole state, and the bodies of its messages, into a database that has nothing of them.
 
-        `read` gives the value of a key of the damaged database. Returns how many bodies were written, and how many are
-        neither in memory nor readable: the log has them. Fails as `write`."""
+        `read` gives the value of a key of the damaged database. `shared`: the messages whose bodies are shared; None:
+        this projector knows them. Returns how many bodies were written, and how many are neither in memory nor
+        readable: the log has them. Fails as `write`."""
         changes = WriteBatch(raw_mode=True)
         written = missing = size = 0
+        known, counted = self._shared if shared is None else shared, SharedBodies()
         for queue_id, queue in self.machine.by_id.items():
-            first = keys.messages(self._prefix, queue_id)
             for message_id in live_ids(queue):
-                key = first + message_id.to_bytes(8, "big")
-                value = self._held(queue_id, message_id) or _readable(read, key)
+                home = queue_id
+                if message_id in known:
+                    home, met = SHARED, message_id in counted
+                    counted.hold(message_id)
+                    if met:
+                        continue
+                key = keys.message(self._prefix, home, message_id)
+                value = self._held(home, message_id) or _readable(read, key)
                 if value is None:
                     missing += 1
                     continue
@@ -182,6 +215,7 @@ class Projector:
                 if size >= FRESH_BYTES:
                     self._db.write(changes)
                     changes, size = WriteBatch(raw_mode=True), 0
+        self._put_counts(changes, counted)
         changes.put(keys.quarantine_count(self._prefix), self.quarantine.count.to_bytes(8, "big"))
         self.quarantine.write_again()
         for slot, entry in self.quarantine.unwritten():
@@ -196,8 +230,14 @@ class Projector:
         for held in (self._fresh, *(batch.bodies for batch in self._in_flight)):
             message = held.get(queue_id, _NOTHING).get(message_id)
             if message is not None:
-                return message if isinstance(message, bytes) else self._encoder.encode(self.stamp, message)
+                return self._form(queue_id, message)
         return None
+
+    def _form(self, queue_id: int, message: Body) -> bytes:
+        """The form in which RocksDB has the message."""
+        if isinstance(message, bytes):
+            return message
+        return self._encoder.encode(self.stamp, without_queues(message) if queue_id == SHARED else message)
 
     # -- which bodies to hold -----------------------------------------------------------------------------------------
 
@@ -210,12 +250,14 @@ class Projector:
         `QueueGone` releases all bodies of the queue: at once, or as soon as its outbox is empty."""
         fresh_queues = self._fresh
         boundary = self._boundary
+        shared = self._shared
         watch = self.watch
         kept_bytes = 0
+        last_id = -1  # of a shared message
         last: Queue | None = None
         fresh: dict[int, Body] = {}
         forgets: list[Forget] = []
-        letters: set[tuple[int, int]] = set()
+        letters: dict[int, set[int]] = {}  # by queue id
         released: list[Release] = []
         gone: list[Queue] = []
         for effect in effects:
@@ -225,39 +267,60 @@ class Projector:
                     kept = fresh_queues.get(queue_id)
                     if effect.message_id < boundary or (kept and effect.message_id in kept):
                         self.forget(queue_id, (effect.message_id,))
+                    elif not shared.empty and effect.message_id in shared:
+                        self.forget(queue_id, (effect.message_id,))
+                        last_id = -1
             elif isinstance(effect, Keep):
-                if effect.queue is not last:
-                    last = effect.queue
-                    fresh = fresh_queues.setdefault(last.queue_id, {})
                 message_id = effect.message_id
+                if message_id == last_id:
+                    shared.hold(message_id)
+                    continue
                 message = published[message_id]
+                queue_id = effect.queue.queue_id
+                if is_shared(message):
+                    shared.hold(message_id)
+                    last_id, queue_id, last = message_id, SHARED, None
+                    fresh = fresh_queues.setdefault(SHARED, {})
+                    if message_id in fresh:
+                        continue
+                elif effect.queue is not last:
+                    last = effect.queue
+                    fresh = fresh_queues.setdefault(queue_id, {})
                 fresh[message_id] = message
                 if watch is not None and message.encryption is not None:
-                    watch.kept(last.queue_id, message_id, message)
+                    watch.kept(queue_id, message_id, message)
                 kept_bytes += message.body_size + MESSAGE_OVERHEAD_BYTES
             elif isinstance(effect, Forget):
                 if effect.reason != DELETED:
                     forgets.append(effect)
+                elif not shared.empty:
+                    self._release(effect.message_ids)
             elif isinstance(effect, FetchReply):
                 if effect.final and effect.message_id >= 0:
                     self.forget(effect.queue.queue_id, (effect.message_id,))
             elif isinstance(effect, DeadLetter):
-                letters.add((effect.queue.queue_id, effect.message_id))
+                letters.setdefault(effect.queue.queue_id, set()).update(effect.message_ids)
             elif isinstance(effect, Release):
                 released.append(effect)
             elif isinstance(effect, QueueGone):
                 gone.append(effect.queue)
         self.pending_bytes += kept_bytes
+        self._let_leave(forgets, letters, released, gone)
+
+    def _let_leave(
+        self, forgets: list[Forget], letters: dict[int, set[int]], released: list[Release], gone: list["Queue"]
+    ) -> None:
+        """Release the bodies of `forgets` but for `letters` (by queue id), of letters that were `released`, and
+        of `gone` queues."""
         for forget in forgets:
             queue_id = forget.queue.queue_id
-            if letters:
-                self.forget(queue_id, [m for m in forget.message_ids if (queue_id, m) not in letters])
-            else:
-                self.forget(queue_id, forget.message_ids)
+            waiting = letters.get(queue_id)
+            ids = forget.message_ids
+            self.forget(queue_id, ids if waiting is None else [each for each in ids if each not in waiting])
         for release in released:  # after the forgets: the same effects may make a letter and release it
             self.forget(release.queue.queue_id, release.message_ids)
         for queue in gone:
-            if not queue.outbox:
+            if not len(queue.outbox):
                 self._forget_queue(queue.queue_id)
 
     def keep(self, bodies: Mapping[int, dict[int, bytes]]) -> None:
@@ -270,6 +333,7 @@ class Projector:
     def forget(self, queue_id: int, message_ids: Iterable[int]) -> None:
         """Release the bodies of messages that left the queue; no dead letter needs these bodies any more."""
         take = (self._fresh.get(queue_id) or _NOTHING).pop
+        sharing = queue_id != SHARED and not self._shared.empty
         boundary = self._boundary
         freed_bytes = 0
         written: list[int] = []
@@ -280,11 +344,20 @@ class Projector:
                     freed_bytes += len(message) + STORED_OVERHEAD_BYTES
                 else:
                     freed_bytes += message.body_size + MESSAGE_OVERHEAD_BYTES
-            elif message_id < boundary:
+            elif message_id < boundary or sharing:
                 written.append(message_id)
         self.pending_bytes -= freed_bytes
+        if written and sharing:
+            written = [message_id for message_id in self._release(written) if message_id < boundary]
         if written:
             self._delete(queue_id, written)
+
+    def _release(self, message_ids: Iterable[int]) -> list[int]:
+        """Take note that a queue lets go of these messages, as far as they are shared. Returns the others."""
+        gone, others = self._shared.release(message_ids)
+        if gone:
+            self.forget(SHARED, gone)
+        return others
 
     def _delete(self, queue_id: int, message_ids: list[int]) -> None:
         """Delete, with the next batch, bodies that RocksDB has or will have when the batches in flight are written."""
@@ -315,6 +388,7 @@ class Projector:
         """A kept message, from memory or from RocksDB. RocksDB is read ahead in the order of ids, bounded by bytes.
 
         Raises KeyError if the message was not kept."""
+        queue_id = self._home(queue_id, message_id)
         cached = self.cache.get(queue_id, message_id)
         if cached is not None:
             return cached
@@ -327,11 +401,21 @@ class Projector:
                 return self._message_of(bodies[message_id])
         return self._read_ahead(queue_id, message_id)
 
+    def _home(self, queue_id: int, message_id: int) -> int:
+        """The queue id under which the body is stored."""
+        return SHARED if not self._shared.empty and message_id in self._shared else queue_id
+
     def _message_of(self, body: Body) -> Published:
         return self.cache.decoded(body) if isinstance(body, bytes) else body
 
     def _read_ahead(self, queue_id: int, message_id: int) -> Published:
-        """Read the message and those behind it: a queue is mostly read in the order of its ids."""
+        """Read the message and those behind it: a queue is mostly read in the order of its ids.
+
+        Of shared messages twice as many each time, as long as those that were read ahead were the ones to be read."""
+        most = READ_AHEAD_MESSAGES
+        if queue_id == SHARED:
+            most = min(most, 2 * self._shared_ahead) if message_id == self._behind_shared else 1
+            self._shared_ahead = most
         first = keys.messages(self._prefix, queue_id)
         start = first + message_id.to_bytes(8, "big")
         found: dict[int, Body] = {}
@@ -340,9 +424,9 @@ class Projector:
             for key, value in self._db.scan(first, start):
                 if not found and key != start:
                     break
-                found[int.from_bytes(key[-8:], "big")] = value
+                found[keys.message_id_of(key)] = value
                 room -= len(value)
-                if room <= 0 or len(found) >= READ_AHEAD_MESSAGES:
+                if room <= 0 or len(found) >= most:
                     break
         except Exception as error:  # rocksdict knows no narrower class
             if not found:
@@ -351,6 +435,8 @@ class Projector:
             # damage further on is reported when the damaged message itself is asked for
         if not found:
             raise KeyError(keys.describe(start, self._prefix))
+        if queue_id == SHARED:
+            self._behind_shared = self._shared.following(next(reversed(found)))
         self.cache.add(queue_id, found)
         return self.cache.decoded(cast(bytes, found[message_id]))
 
@@ -375,6 +461,7 @@ class Projector:
 
     def has(self, queue_id: int, message_id: int) -> bool:
         """Whether the message's body is kept. Raises a plain Exception of RocksDB."""
+        queue_id = self._home(queue_id, message_id)
         for held in (self._fresh, *(batch.bodies for batch in self._in_flight)):
             if message_id in held.get(queue_id, _NOTHING):
                 return True
@@ -401,9 +488,14 @@ class Projector:
             self._delete_queue(changes, queue_id)
         for queue_id, message_ids in self._leaving.items():
             first = keys.messages(self._prefix, queue_id)
-            for message_id in message_ids:
-                changes.delete(first + message_id.to_bytes(8, "big"))
+            for since, past in keys.spans(sorted(message_ids)):
+                if past - since > SPAN_DELETED:  # no id between them is missing
+                    changes.delete_range(first + since.to_bytes(8, "big"), first + past.to_bytes(8, "big"))
+                else:
+                    for message_id in range(since, past):
+                        changes.delete(first + message_id.to_bytes(8, "big"))
         self._put_state(changes, dirty)
+        self._put_counts(changes, self._shared)
         changes.put(keys.applied(self._prefix), offset.to_bytes(8, "big"))
         self._put_bodies(changes)  # last: what is put behind a large body makes RocksDB move that to a larger buffer
         batch = Batch(offset, changes, self._fresh)
@@ -414,20 +506,17 @@ class Projector:
         return batch
 
     def _put_bodies(self, changes: WriteBatch) -> None:
-        encode, stamp, put = self._encoder.encode, self.stamp, changes.put
-        shared: dict[int, bytes] = {}  # a message in several queues is encoded once
         for queue_id, bodies in self._fresh.items():
             first = keys.messages(self._prefix, queue_id)
             for message_id, message in bodies.items():
-                if isinstance(message, bytes):
-                    value = message
-                elif (encoded := shared.get(message_id)) is not None:
-                    value = encoded
-                else:
-                    value = encode(stamp, message)
-                    if len(message.route.queues) > 1:
-                        shared[message_id] = value
-                put(first + message_id.to_bytes(8, "big"), value)
+                changes.put(first + message_id.to_bytes(8, "big"), self._form(queue_id, message))
+
+    def _put_counts(self, changes: WriteBatch, counts: SharedBodies) -> None:
+        for first, packed in counts.packed():
+            if packed:
+                changes.put(keys.shared(self._prefix, first), packed)
+            else:
+                changes.delete(keys.shared(self._prefix, first))
 
     def _put_state(self, changes: WriteBatch, dirty: "Dirty") -> None:
         prefix = self._prefix
@@ -475,12 +564,18 @@ class Projector:
         self._persisted = self._boundary
 
 
+def holds(queue: "Queue", message_id: int) -> bool:
+    """Return True if the body of this message must be in the store for the queue."""
+    held = any(message_id in holder.held for holder in queue.holders.values())
+    return held or bool(removable(queue, [message_id])) or message_id in queue.outbox.message_ids()
+
+
 def live_ids(queue: "Queue") -> "array[int]":
     """The ids of the messages whose bodies must be in the store, ascending."""
     ids = array("q", queue.ready_ids())
     for holder in queue.holders.values():
         ids.extend(holder.held)
-    ids.extend(letter.message_id for letter in queue.outbox.values())
+    ids.extend(queue.outbox.message_ids())
     if queue.delayed is not None:
         ids.extend(queue.delayed.ids())
     return array("q", sorted(ids))

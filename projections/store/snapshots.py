@@ -16,8 +16,8 @@ Rules
 - A snapshot holds no bodies (about 30 bytes a message). So all snapshots are kept: they are history's index. Any of
   them may be deleted by hand at any time; a fold then starts from the one before it.
 - `load` checks both the checksum and the state's digest.
-- A snapshot beyond the end of its log (the log lost its end, or came from a backup) belongs to a history that no longer
-  exists: the broker removes it at start, before new events take the same offsets.
+- A snapshot beyond the end of its log proves that the log lost its end: the broker does not start, or puts it aside
+  (engine/embedded/beside_log.py).
 - A waypoint (`.waypoint`) is a file of the same form between two snapshots, for a fold that begins near it. The broker
   writes and removes waypoints as it runs (engine/runtime/waypoint_writer.py). A waypoint has no digest, is not synced,
   and is no part of backups and archives.
@@ -122,16 +122,10 @@ class Snapshots:
         for path in (self.directory / partition).glob(f"{'[0-9]' * 20}.*{PART}"):
             path.unlink()
 
-    def discard_beyond(self, partition: str, end: int) -> None:
-        """Remove the snapshots of states after offset `end`."""
-        for offset in self.offsets(partition):
-            if offset > end:
-                path = self.path(partition, offset)
-                logger.error("%s: removed, the log of %s ends at offset %d", path, partition, end)
-                path.unlink()
-        for offset in self._numbers(partition, WAYPOINT):
-            if offset > end:
-                self.remove_waypoint(partition, offset)
+    def files_beyond(self, partition: str, end: int) -> list[Path]:
+        """The snapshots and waypoints of states after offset `end`."""
+        found = ((offset, kind) for kind in (SUFFIX, WAYPOINT) for offset in self._numbers(partition, kind))
+        return [self._path(partition, offset, kind) for offset, kind in found if offset > end]
 
     def discard_below(self, partition: str, start: int) -> None:
         """Remove the snapshots of states before offset `start`: the events that follow on them are gone."""

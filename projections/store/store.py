@@ -13,13 +13,15 @@ from `projector.message`), then `observe` the same effects once, then drop the b
 `prepare` only when every effect so far has been observed.
 
 The store is never ahead of the log: a prepared batch is written only when the log is durable up to its offset. A store
-that is ahead all the same (the log lost its end, or came from a backup) is discarded and folded anew
-(`rewindmq.projections.replay.recover`). Bodies are kept per (queue_id, message_id); a message that comes and goes
+that is ahead all the same proves that the log lost its end: an embedded broker does not start then
+(engine/embedded/beside_log.py), others fold it anew (`rewindmq.projections.replay.recover`). A message has one body for
+each queue that holds it, or a shared one if it was routed to several (projector.py). A message that comes and goes
 between two prepares never touches RocksDB.
 
 The store is a cache of the log: losing it costs the time of a replay and nothing else. Keys are drawn in `keys.py`.
 """
 
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +31,7 @@ from rocksdict import WriteBatch
 from rewindmq.projections.machine.machine import Machine, NewerHistory
 from rewindmq.projections.store import keys, rocks
 from rewindmq.projections.store.bases import Base, BaseError
+from rewindmq.projections.store.bodies import is_shared, without_queues
 from rewindmq.projections.store.projector import Batch, Projector
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.rocks import Database, StoreError
@@ -73,9 +76,9 @@ class StateStore:
 
     def _check_format(self, read_only: bool) -> None:
         found = self.get(keys.FORMAT)
-        if found is None and not read_only and self.failed is None:
+        if found in (None, keys.OLDER_FORMAT) and not read_only and self.failed is None:
             self._db.put(keys.FORMAT, keys.FORMAT_VERSION)
-        elif found not in (None, keys.FORMAT_VERSION):
+        elif found not in (None, keys.OLDER_FORMAT, keys.FORMAT_VERSION):
             raise StoreError(
                 f"{self.path}: state of format {found!r}, this version reads {keys.FORMAT_VERSION!r};"
                 " delete the directory, it is rebuilt from the log"
@@ -87,7 +90,7 @@ class StateStore:
         Raises StoreError when the stored state cannot be read."""
         machine = self.load(partition)
         quarantine = self.quarantined(partition)
-        projector = Projector(self._db, machine, quarantine, Encoder(), Decoder(), BODY_CACHE_BYTES)
+        projector = self._projector(machine, quarantine, BODY_CACHE_BYTES)
         self._projectors.append(projector)
         for each in self._projectors:
             each.cache.limit_bytes = BODY_CACHE_BYTES // len(self._projectors)
@@ -106,16 +109,21 @@ class StateStore:
         self.discard(base.partition)
         encoder, decoder = Encoder(), FramedDecoder() if base.framed else Decoder()
         try:
-            machine = base.machine()
+            projector = self._projector(base.machine(), QuarantineReport(), 0, decoder)
+            decoded = projector.cache.decoded
+            shared = {offset for offset, record in base.records() if is_shared(decoded(record))}
         except BaseError as error:
             raise StoreError(str(error)) from error
-        projector = Projector(self._db, machine, QuarantineReport(), encoder, decoder, 0)
 
         def body(key: bytes) -> bytes | None:
-            record = base.record(keys.message_id_of(key))
-            return None if record is None else encoder.encode(projector.stamp, decoder.decode(record)[2])
+            offset = keys.message_id_of(key)
+            record = base.record(offset)
+            if record is None:
+                return None
+            message = decoded(record)
+            return encoder.encode(projector.stamp, without_queues(message) if offset in shared else message)
 
-        _, missing = projector.write_anew(body)
+        _, missing = projector.write_anew(body, shared)
         if missing:
             self.discard(base.partition)
             raise StoreError(f"{base.path}: the bodies of {missing} messages cannot be read")
@@ -126,6 +134,18 @@ class StateStore:
         for key, _ in self.scan(keys.partition_prefix(partition)):
             batch.delete(key)
         self._db.write(batch)
+
+    @property
+    def history(self) -> list[str] | None:
+        """The identities of the history that is stored (engine/embedded/beside_log.py); None: not noted.
+
+        Raises StoreError as `get`."""
+        stored = self.get(keys.HISTORY)
+        return None if stored is None else [str(each) for each in json.loads(stored)]
+
+    @history.setter
+    def history(self, identities: Sequence[str]) -> None:
+        self._db.put(keys.HISTORY, json.dumps(identities, allow_nan=False).encode())
 
     @property
     def failed(self) -> Exception | None:
@@ -158,6 +178,8 @@ class StateStore:
         RocksDB; the store is as it was then."""
         with self._copying, self._db.made_anew() as read:
             self._check_format(read_only=False)
+            if (history := read(keys.HISTORY)) is not None:
+                self._db.put(keys.HISTORY, history)
             found = [projector.write_anew(read) for projector in projectors]
         return sum(written for written, _ in found), sum(missing for _, missing in found)
 
@@ -165,7 +187,15 @@ class StateStore:
         """The stored fold of a partition, with a writer of its own.
 
         Raises StoreError as `load`."""
-        return Projector(self._db, self.load(partition), self.quarantined(partition), Encoder(), Decoder(), 0)
+        return self._projector(self.load(partition), self.quarantined(partition), 0)
+
+    def _projector(
+        self, machine: Machine, quarantine: QuarantineReport, cache_bytes: int, decoder: Decoder | None = None
+    ) -> Projector:
+        try:
+            return Projector(self._db, machine, quarantine, Encoder(), decoder or Decoder(), cache_bytes)
+        except Exception as error:  # rocksdict knows no narrower class
+            raise StoreError(_why(self.path, error)) from error
 
     def load(self, partition: str) -> Machine:
         """The stored fold of a partition.

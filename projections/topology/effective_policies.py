@@ -38,5 +38,5 @@ def without_lease(policy: Policy | None) -> Policy | None:
     if policy is None or EXPIRES not in policy.definition:
         return policy
     kept = {key: value for key, value in json.loads(policy.definition).items() if key != EXPIRES}
-    text = json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return replace(policy, definition=text)

@@ -187,7 +187,7 @@ def _arguments(stored: list[list[Any]]) -> tuple[Argument, ...]:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), default=_plain).encode()
+    return json.dumps(value, separators=(",", ":"), default=_plain, allow_nan=True).encode()
 
 
 def _plain(value: Any) -> Any:

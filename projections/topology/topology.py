@@ -36,6 +36,7 @@ from typing import Any, get_args
 from rewindmq.projections.rules.patterns import problem_in_history
 from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.about_history import AboutHistory, Erasure
+from rewindmq.projections.topology.bindings import Bindings
 from rewindmq.projections.topology.digest_fields import node_fields, rules_fields, vhost_fields
 from rewindmq.projections.topology.json_texts import Limits, Nonsense, limits_in, require_json
 from rewindmq.projections.topology.placement import Placement
@@ -92,8 +93,6 @@ SYSTEM_EXCHANGES = (
 )
 # The broker publishes to these (engine/routing/firehose.py, event_exchange.py), and clients cannot.
 INTERNAL = TRACE_EXCHANGE, EVENT_EXCHANGE = "amq.rabbitmq.trace", "amq.rewindmq.event"
-
-Destination = tuple[str, str, str]  # vhost, destination type (queue or exchange), name
 
 
 def system_exchanges(vhost: str) -> list[ExchangeDeclared]:
@@ -159,9 +158,7 @@ class Topology:
         self.machine_version = 1
         self.ahead_ms = 0
         self.clock_stepped = None
-        self._bindings: dict[Bound, None] = {}  # all of them; this dict and the next two are in the order of binding
-        self._by_source: dict[tuple[str, str], dict[Bound, None]] = {}
-        self._by_destination: dict[Destination, dict[Bound, None]] = {}
+        self._bindings = Bindings()
         self._rules: dict[str, dict[str, PolicyRule]] = {}  # vhost -> policy name -> rule
         self._operator_rules: dict[str, dict[str, PolicyRule]] = {}
         self._create_vhost(VhostCreated(DEFAULT_VHOST, "Default virtual host"))
@@ -172,39 +169,47 @@ class Topology:
     def size(self) -> int:
         """How many items of the frequent kinds there are."""
         few = len(self.users) + len(self.permissions) + len(self.parameters)
-        return len(self._bindings) + len(self.exchanges) + few
+        return len(self._bindings.all) + len(self.exchanges) + few
 
     def bindings(self, vhost: str | None = None) -> Iterator[Bound]:
         """Yields a vhost's bindings (None: all), by source, then in order of binding; not the default exchange's."""
-        for (home, _source), bindings in sorted(self._by_source.items()):
+        for (home, _source), bindings in sorted(self._bindings.by_source.items()):
             if vhost in (None, home):
                 yield from bindings
 
     def bindings_in_order(self) -> list[Bound]:
         """All bindings, in the order of binding."""
-        return list(self._bindings)
+        return list(self._bindings.all)
 
     def bindings_from(self, vhost: str, source: str) -> tuple[Bound, ...]:
         """The bindings of an exchange, in the order of binding."""
-        return tuple(self._by_source.get((vhost, source), ()))
+        return tuple(self._bindings.by_source.get((vhost, source), ()))
+
+    def watch_bindings(self, watcher: Callable[[Bound, bool], None]) -> None:
+        """Tell the watcher each binding that comes (True) or goes (False) from now on."""
+        self._bindings.watcher = watcher
+
+    def followers(self, vhost: str, source: str) -> list[str]:
+        """The exchanges that are bound to an exchange, in the order of binding."""
+        return [bound.destination for bound in self._bindings.to_exchanges.get((vhost, source), ())]
 
     def bindings_to(self, vhost: str, destination_type: str, destination: str) -> tuple[Bound, ...]:
         """The bindings to a queue or an exchange, in the order of binding."""
-        return tuple(self._by_destination.get((vhost, destination_type, destination), ()))
+        return tuple(self._bindings.by_destination.get((vhost, destination_type, destination), ()))
 
     def queue_bindings(self) -> Iterator[Bound]:
         """Every binding to a queue, in the order of binding."""
-        return (bound for bound in list(self._bindings) if bound.destination_type == "queue")
+        return (bound for bound in list(self._bindings.all) if bound.destination_type == "queue")
 
     def bound_queues(self) -> Iterator[tuple[str, str]]:
         """Yields vhost and name of every queue that has bindings, whether the queue exists or not."""
-        for vhost, destination_type, name in list(self._by_destination):
+        for vhost, destination_type, name in list(self._bindings.by_destination):
             if destination_type == "queue":
                 yield vhost, name
 
     def is_bound(self, binding: Bound) -> bool:
         """Whether exactly this binding exists."""
-        return binding in self._bindings
+        return binding in self._bindings.all
 
     def effective_policy(self, vhost: str, queue: str, queue_type: str) -> Policy | None:
         """The policy that applies to a queue of this name and type; None if none does."""
@@ -238,7 +243,7 @@ class Topology:
             [asdict(self.users[name]) for name in sorted(self.users)],
             [asdict(self.permissions[key]) for key in sorted(self.permissions)],
             [asdict(self.exchanges[key]) for key in sorted(self.exchanges) if key[1] not in INTERNAL],
-            [[asdict(bound) for bound in self._by_source[key]] for key in sorted(self._by_source)],
+            [[asdict(bound) for bound in self._bindings.by_source[key]] for key in sorted(self._bindings.by_source)],
             [rules_fields(rules) for rules in (self._rules, self._operator_rules)],
         ]
         later: dict[str, Any] = {
@@ -257,7 +262,7 @@ class Topology:
             state.append(found)
         if placed := self.placement.for_digest():
             state.append(placed)
-        text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=bytes.hex)
+        text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=bytes.hex, allow_nan=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     # -- folding --------------------------------------------------------------------------------------------------
@@ -286,15 +291,12 @@ class Topology:
     def on_bound(self, offset: int, event: Bound) -> None:
         """Add a binding, unless its source is gone."""
         if (event.vhost, event.source) in self.exchanges:
-            self._bindings[event] = None
-            self._by_source.setdefault((event.vhost, event.source), {})[event] = None
-            destination = (event.vhost, event.destination_type, event.destination)
-            self._by_destination.setdefault(destination, {})[event] = None
+            self._bindings.add(event)
 
     def on_unbound(self, offset: int, event: Unbound) -> None:
         """Remove a binding. An auto-delete exchange goes with the last binding from it."""
         bound = Bound(*(getattr(event, field.name) for field in fields(event)))  # it has the same fields
-        if self._unbind(bound):
+        if self._bindings.remove(bound):
             self._delete_if_unbound([(event.vhost, event.source)])
 
     def on_exchange_declared(self, offset: int, event: ExchangeDeclared) -> None:
@@ -474,10 +476,7 @@ class Topology:
         _drop(self.exchanges, vhost)
         _drop(self.policies, vhost)
         _drop(self.operator_policies, vhost)
-        for bound in [bound for bound in self._bindings if bound.vhost == vhost]:
-            del self._bindings[bound]
-        _drop(self._by_source, vhost)
-        _drop(self._by_destination, vhost)
+        self._bindings.drop_vhost(vhost)
 
     def _place(self, timestamp_ms: int, event: PlacementEvent) -> None:
         """Note an event of placement. The bindings of a queue that has moved name its new incarnation."""
@@ -487,25 +486,8 @@ class Topology:
             return  # else the name alone went
         for bound in self.bindings_to(event.vhost, "queue", event.queue):
             if bound.queue_id == moving.from_id:
-                self._unbind(bound)
+                self._bindings.remove(bound)
                 self.on_bound(0, replace(bound, queue_id=event.queue_id))
-
-    def _unbind(self, bound: Bound) -> bool:
-        """Remove a binding. Returns whether it was there."""
-        if bound not in self._bindings:
-            return False
-        del self._bindings[bound]
-        source = (bound.vhost, bound.source)
-        of_source = self._by_source[source]
-        del of_source[bound]
-        if not of_source:
-            del self._by_source[source]
-        destination = (bound.vhost, bound.destination_type, bound.destination)
-        of_destination = self._by_destination[destination]
-        del of_destination[bound]
-        if not of_destination:
-            del self._by_destination[destination]
-        return True
 
     def _delete_exchange(self, vhost: str, name: str) -> list[tuple[str, str]]:
         """Delete an exchange with its bindings. Returns the exchanges that were bound to it, by (vhost, name)."""
@@ -513,14 +495,14 @@ class Topology:
             return []
         inbound = self.bindings_to(vhost, "exchange", name)
         for bound in (*self.bindings_from(vhost, name), *inbound):
-            self._unbind(bound)
+            self._bindings.remove(bound)
         return [(vhost, bound.source) for bound in inbound]
 
     def _delete_if_unbound(self, sources: list[tuple[str, str]]) -> None:
         """Delete, of these exchanges, the auto-delete ones that have no bindings left."""
         for key in sources:  # grows meanwhile
             exchange = self.exchanges.get(key)
-            if exchange is not None and exchange.auto_delete and key not in self._by_source:
+            if exchange is not None and exchange.auto_delete and key not in self._bindings.by_source:
                 sources.extend(self._delete_exchange(*key))
 
     def set_rule(self, rule: PolicyRule) -> None:

@@ -82,7 +82,7 @@ def main(root: str, partition: str, framed: bool, requests: BinaryIO, answers: B
         else:
             queues = {f"{queue.vhost}/{queue.name}": fields_of(queue) for queue in machine.queues()}
             answer = {"queues": queues, "effects": [effect_text(effect) for effect in effects], "ended": ended}
-            answers.write(json.dumps(answer).encode() + b"\n")
+            answers.write(json.dumps(answer, allow_nan=False).encode() + b"\n")
             answers.flush()
 
 

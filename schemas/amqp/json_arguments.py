@@ -49,7 +49,7 @@ def _argument(name: str, value: Json) -> Argument:
             return Argument(name, "void", None)
         case _:
             kind = "array" if isinstance(value, list) else "table"
-            return Argument(name, kind, json.dumps(value, sort_keys=True, separators=(",", ":")))
+            return Argument(name, kind, json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False))
 
 
 def table_of(arguments: tuple[Argument, ...]) -> dict[str, Json]:

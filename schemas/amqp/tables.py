@@ -5,17 +5,18 @@ RabbitMQ's errors and listings tell a `long` from a `signedint`, and history kee
     name (short string) | type octet | value ...        types and sizes: RabbitMQ's table of AMQP 0-9-1 errata
 
 `l` and `L` are both signed 64 bits. A table that is cut short, is nested too deep or has an unknown type is Malformed.
+A name may be any bytes in a message's headers. What goes into history by its name has to be named in UTF-8.
 In the parameters of this file `data` from `pos` to `end` holds a table's entries, without the four bytes of their
 length.
 """
 
-import json
 import struct
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, cast
 
 from rewindmq.schemas.amqp.errors import Malformed, Unacceptable
+from rewindmq.schemas.json_values import json_text
 from rewindmq.schemas.values import Argument, ArgumentValue
 
 # Nesting is bounded: a frame full of nested tables must not exhaust the stack.
@@ -54,8 +55,19 @@ NOT_UTF8: Final = "field table with a name that is not UTF-8"
 
 
 def parse(data: bytes) -> list[Entry]:
-    """The entries of a table, `data` without its length prefix, in order."""
+    """The entries of a table, `data` without its length prefix, in order. `name_bytes` gives a name back as it was."""
     return _table(data, 0, len(data), 0)
+
+
+def name_bytes(name: str) -> bytes:
+    """The bytes of a name that `parse` or `split` gave."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+def _named(data: bytes) -> list[Entry]:
+    """The entries of a table. Raises Malformed if one of the names, also of a nested one, is not UTF-8."""
+    check(data, 0, len(data), names=True)
+    return parse(data)
 
 
 def arguments(data: bytes) -> tuple[Argument, ...]:
@@ -63,7 +75,7 @@ def arguments(data: bytes) -> tuple[Argument, ...]:
 
     Raises Unacceptable for too many arguments or values, and for a timestamp that does not fit (the year would have 12
     digits)."""
-    entries = parse(data)
+    entries = _named(data)
     require_few(len(entries))
     if sum(_count(kind, value) for _, kind, value in entries) > MAX_VALUES:
         raise Unacceptable(f"the arguments have more than {MAX_VALUES} values")
@@ -78,7 +90,7 @@ def first_arguments(data: bytes, most_bytes: int) -> tuple[Argument, ...]:
     """The first entries of a table as `arguments` has them, while they have at most so many bytes together. Timestamps
     that do not fit are left out."""
     found: list[Argument] = []
-    for name, kind, value in parse(data):
+    for name, kind, value in _named(data):
         flat = _flat(kind, value)
         most_bytes -= len(name) + len(flat if isinstance(flat, str | bytes) else str(flat))
         if most_bytes < 0:
@@ -104,8 +116,8 @@ def _count(kind: str, value: object) -> int:
 
 
 def mapping(data: bytes) -> dict[str, object]:
-    """A table as plain Python values, without types (client properties, headers for a headers exchange)."""
-    return {name: plain(kind, value) for name, kind, value in parse(data)}
+    """A table as plain Python values, without types (client properties). Raises Malformed as `arguments` does."""
+    return {name: plain(kind, value) for name, kind, value in _named(data)}
 
 
 def array_items(field: bytes | None) -> list[Typed] | None:
@@ -130,7 +142,7 @@ def plain(kind: str, value: object) -> object:
 
 def _flat(kind: str, value: object) -> ArgumentValue:
     if kind in ("table", "array"):
-        return json.dumps(plain(kind, value), sort_keys=True, separators=(",", ":"), default=_json)
+        return json_text(plain(kind, value), sort_keys=True, separators=(",", ":"), default=_json)
     return cast(ArgumentValue, value)
 
 
@@ -147,17 +159,10 @@ def _table(data: bytes, pos: int, end: int, depth: int) -> list[Entry]:
         stop = pos + 1 + data[pos]
         if stop >= end:
             raise Malformed(NO_NAME)
-        name = _name(data, pos + 1, stop)
+        name = data[pos + 1 : stop].decode("utf-8", "surrogateescape")
         pos, kind, value = _value(data, stop, end, depth)
         entries.append((name, kind, value))
     return entries
-
-
-def _name(data: bytes, pos: int, end: int) -> str:
-    try:
-        return data[pos:end].decode("utf-8")
-    except UnicodeDecodeError:
-        raise Malformed(NOT_UTF8) from None
 
 
 def _array(data: bytes, pos: int, end: int, depth: int) -> list[Typed]:
@@ -326,7 +331,7 @@ def join(entries: Mapping[str, bytes]) -> bytes:
     """A table from its parts, as `split` gives them."""
     parts = []
     for name, value in entries.items():
-        data = name.encode("utf-8", "surrogateescape")
+        data = name_bytes(name)
         parts.append(bytes((len(data),)) + data + value)
     return b"".join(parts)
 
@@ -364,8 +369,8 @@ def check(data: bytes, pos: int, end: int, depth: int = 0, names: bool = False) 
         at = pos + 1 + data[pos]
         if at >= end:
             raise Malformed(NO_NAME)
-        if names:
-            _name(data, pos + 1, at)
+        if names and isinstance(text(data[pos + 1 : at]), bytes):
+            raise Malformed(NOT_UTF8)
         pos = value_end(data, at, end)
         if data[at] in NESTED:
             _check_nested(data, at, pos, depth + 1, names)

@@ -72,20 +72,20 @@ class LetterRows:
             reason = RELOCATED if relocated else None
             self._row(number, ARRIVED_BEFORE, offset, now_ms, sequence, reason, target, source=source)
 
-    def sent(self, offset: int, now_ms: int, letter: DeadLetter) -> None:
+    def sent(self, offset: int, now_ms: int, letters: DeadLetter, message_id: int, sequence: int) -> None:
         """Note a letter that a queue of this partition sends."""
-        queue = letter.queue
-        self.under_way[queue.queue_id, letter.message_id] = letter.sequence
+        queue = letters.queue
+        self.under_way[queue.queue_id, message_id] = sequence
         self._row(
-            (queue.vhost, queue.name, queue.queue_id, letter.sequence),
+            (queue.vhost, queue.name, queue.queue_id, sequence),
             SENT,
             offset,
             now_ms,
-            letter.message_id,
-            letter.reason,
+            message_id,
+            letters.reason,
             None,
-            letter.exchange,
-            letter.routing_key,
+            letters.exchange,
+            letters.routing_key,
         )
 
     def released(self, offset: int, now_ms: int, event: Event, effect: Release) -> None:
@@ -141,31 +141,36 @@ class LetterRows:
 # -- letters in one partition ------------------------------------------------------------------------------------------
 
 
-def book_letter(product: "AuditProduct", account: Account, event: Event, letter: DeadLetter) -> None:
-    """Book a letter, and check that it goes where its reason says, under the next number, with what it has to keep."""
+def book_letters(product: "AuditProduct", account: Account, event: Event, letters: DeadLetter) -> None:
+    """Book letters, and check that each goes where its reason says, under the next number, with what it has to keep."""
     queue = account.queue
-    if product.letter_rows is not None:
-        product.letter_rows.sent(product.offset, product.log_ms, letter)
-    product.owed.pop((queue.queue_id, letter.message_id), None)
     wanted = account.limits.dead_letter_exchange
-    if letter.reason == DELAYED:
+    key = letters.routing_key
+    if letters.reason == DELAYED:
         wanted = queue.name.removeprefix("amq.delayed.")
-    elif letter.reason == MOVED and isinstance(event, MessageRemoved):
-        wanted = event.exchange
-        if letter.routing_key != event.routing_key:
-            account.fail(DEAD_LETTERS, letter.message_id, f"moved with the key {letter.routing_key!r}")
-    elif letter.reason == RELOCATED:
+    elif letters.reason == MOVED and isinstance(event, MessageRemoved):
+        wanted, key = event.exchange, event.routing_key
+    elif letters.reason == RELOCATED:
         wanted = ""
-        kept = product.leaving.pop((queue.queue_id, letter.message_id), None)
-        if letter.carried != kept:
-            account.fail(DEAD_LETTERS, letter.message_id, f"takes {letter.carried} along, and had {kept}")
-    if letter.exchange != wanted:
-        detail = f"dead-lettered to {letter.exchange!r}, the queue's is {wanted!r}"
-        account.fail(DEAD_LETTERS, letter.message_id, detail)
-    last = product.letters.get(queue.queue_id, 0)
-    if letter.sequence != last + 1:
-        account.fail(DEAD_LETTERS, letter.message_id, f"dead letter number {letter.sequence} after {last}")
-    product.letters[queue.queue_id] = letter.sequence
+    for sequence, message_id in enumerate(letters.message_ids, letters.sequence):
+        if product.letter_rows is not None:
+            product.letter_rows.sent(product.offset, product.log_ms, letters, message_id, sequence)
+        product.owed.pop((queue.queue_id, message_id), None)
+        if letters.routing_key != key:
+            account.fail(DEAD_LETTERS, message_id, f"moved with the key {letters.routing_key!r}")
+        if letters.reason == RELOCATED:
+            kept = product.leaving.pop((queue.queue_id, message_id), None)
+            at = sequence - letters.sequence
+            carried = letters.carried[at] if at < len(letters.carried) else None
+            if carried != kept:
+                account.fail(DEAD_LETTERS, message_id, f"takes {carried} along, and had {kept}")
+        if letters.exchange != wanted:
+            detail = f"dead-lettered to {letters.exchange!r}, the queue's is {wanted!r}"
+            account.fail(DEAD_LETTERS, message_id, detail)
+        last = product.letters.get(queue.queue_id, 0)
+        if sequence != last + 1:
+            account.fail(DEAD_LETTERS, message_id, f"dead letter number {sequence} after {last}")
+        product.letters[queue.queue_id] = sequence
 
 
 # -- the join -----------------------------------------------------------------------------------------------------

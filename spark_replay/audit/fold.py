@@ -27,7 +27,8 @@ from rewindmq.projections.machine.data.effects import (
     Release,
     Requeue,
 )
-from rewindmq.projections.machine.data.queue import Carried, Queue
+from rewindmq.projections.machine.data.outbox import Carried
+from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import (
     ACKED,
     DELAYED,
@@ -77,7 +78,7 @@ from rewindmq.spark_replay.audit.checks import (
 )
 from rewindmq.spark_replay.audit.comparison import compare, compare_in_full
 from rewindmq.spark_replay.audit.consumers import Attached, check_settlement
-from rewindmq.spark_replay.audit.dead_letter_join import LetterRows, book_letter
+from rewindmq.spark_replay.audit.dead_letter_join import LetterRows, book_letters
 from rewindmq.spark_replay.audit.ledger import Account
 from rewindmq.spark_replay.audit.operators import OF_OPERATORS, book_operator, check_operator
 from rewindmq.spark_replay.audit.plain_traffic import PlainTraffic
@@ -484,7 +485,7 @@ class AuditProduct:
             if isinstance(event, Published):
                 account.repeated(effect.message_id, event, effect.original, self.now_ms)
         elif isinstance(effect, DeadLetter):
-            book_letter(self, account, event, effect)
+            book_letters(self, account, event, effect)
         elif isinstance(effect, QueueGone):
             for consumer in account.out.values():
                 self.prefetches.lets_go(consumer)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rewindmq.projections.machine.data.message_order import NONE
-from rewindmq.projections.machine.data.queue import Carried, LetterSource, Queue
+from rewindmq.projections.machine.data.outbox import Carried
+from rewindmq.projections.machine.data.queue import LetterSource, Queue
 from rewindmq.projections.machine.data.reasons import (
     ACKED,
     DELAYED,

@@ -108,7 +108,7 @@ class Proven:
     def save(self) -> Path:
         """Write the file. Returns its path."""
         content = {name: list(segments.values()) for name, segments in self._segments.items()}
-        write_whole(self.path, json.dumps(content, sort_keys=True) + "\n")
+        write_whole(self.path, json.dumps(content, sort_keys=True, allow_nan=False) + "\n")
         return self.path
 
 

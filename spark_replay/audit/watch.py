@@ -9,6 +9,7 @@ Policies are compared with the metadata log, which the driver reads on.
     WATCH/spark            Spark's own checkpoint: which offsets belong to which batch
     WATCH/queues-N         the audit of each partition after the last batches
     WATCH/reports.jsonl    one line a batch, the same as is reported
+    WATCH/begins.json      how the history begins: the directory is of no other one
 
 An unfinished batch is done again with the same offsets, and is reported once. `lag_ms`: how long the oldest event that
 is not audited yet has been in Kafka.
@@ -39,8 +40,9 @@ from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_frame import kafka_options, load, to_records
 from rewindmq.spark_replay.location.log import InKafka, open_log
-from rewindmq.spark_replay.location.ranges import OffsetRange, joined
+from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange, joined
 from rewindmq.spark_replay.session import pure_workers
+from rewindmq.spark_replay.snapshots.external import begins_of, begins_otherwise, write_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,6 +101,7 @@ class Watch:
         self.location = location
         self.partitions: list[PartitionLog] = list(open_log(location).queues)
         self.book = PolicyBook(location)
+        self._require_same(directory / "begins.json")
         self.reports = Reports(directory / "reports.jsonl")
         self.fail_fast = fail_fast
         self.report = report
@@ -148,6 +151,15 @@ class Watch:
         }
         events = sum(at.events for at in partitions.values())
         return BatchReport(batch, format_time(int(time.time() * 1000)), events, partitions, violations)
+
+    def _require_same(self, note: Path) -> None:
+        """Check that the directory is a watch of this history, or note that it is. Raises BadRequest."""
+        begins = begins_of(self.location)
+        noted = json.loads(note.read_text()) if note.exists() else {}
+        other = begins_otherwise(noted, begins)
+        if other is not None:
+            raise BadRequest(f"{self.directory} watched another history: its {other} does not begin as the one here")
+        write_whole(note, json.dumps(noted | begins, allow_nan=False) + "\n")
 
     def report_lineage(self) -> None:
         """Report the run to its lineage."""
@@ -281,6 +293,6 @@ class Reports:
         if report.batch <= self.last:
             return False
         with self.path.open("ab") as file:
-            file.write(json.dumps(asdict(report), ensure_ascii=False).encode() + b"\n")
+            file.write(json.dumps(asdict(report), ensure_ascii=False, allow_nan=False).encode() + b"\n")
         self.last = report.batch
         return True

@@ -2,12 +2,12 @@
 
 import functools
 import signal
-from json import dumps
 from pathlib import Path
 from typing import Any
 
 import click
 
+from rewindmq.schemas.json_values import json_text
 from rewindmq.spark_replay.commands.exit_status import EX_DATAERR
 from rewindmq.spark_replay.commands.location_options import with_location, with_topics
 from rewindmq.spark_replay.commands.options import (
@@ -121,7 +121,7 @@ def cut(location: Location, every: int, out: Path) -> None:
 
     require_makeable("--out", out)
     prepare(location, every, out)
-    click.echo(dumps(asdict(cut_log(start_spark(location), location, every, out))))
+    click.echo(json_text(asdict(cut_log(start_spark(location), location, every, out))))
 
 
 @click.command("watch")

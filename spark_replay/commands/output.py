@@ -6,6 +6,7 @@ Times are ISO 8601 in UTC with milliseconds. Bodies that are UTF-8 are text; oth
 
 import base64
 import csv
+import itertools
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rewindmq.projections.history.properties import plain, properties_object
+from rewindmq.schemas.json_values import json_text
 from rewindmq.spark_replay.commands.failures import NoSpark
 from rewindmq.spark_replay.commands.object_output import create_once, write_parquet
 
@@ -63,10 +65,12 @@ def discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def print_states(states: "Sequence[tuple[str | None, State]]", messages: bool, form: str) -> None:
+def print_states(
+    states: "Sequence[tuple[str | None, State]]", messages: bool, form: str, only: str | None = None
+) -> None:
     """Print states as `state-at` does: one object a queue, ordered by vhost and name within a moment.
 
-    `states`: each with its moment (None: there is only one)."""
+    `states`: each with its moment (None: there is only one). `only`: the queue that they are of."""
     queues: list[dict[str, Any]] = []
     for moment, state in states:
         found: list[dict[str, Any]] = []
@@ -77,6 +81,7 @@ def print_states(states: "Sequence[tuple[str | None, State]]", messages: bool, f
             else:
                 found[-1]["messages_list"].append(message_object(row.message.asDict(recursive=True)))
         queues += sorted(found, key=lambda queue: (queue["vhost"], queue["queue"]))
+    tell_unknown(only, len(queues))
     if form == "table":
         _print_queue_tables(queues, messages)
         return
@@ -112,8 +117,10 @@ def message_object(row: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def write_frame(frame: "DataFrame", form: str, out: "Out | None") -> None:
+def write_frame(frame: "DataFrame", form: str, out: "Out | None", queue: str | None = None) -> None:
     """Write all rows, in the frame's order, to stdout or to files below `out`.
+
+    `queue`: the only one that they are about; if there are none, a line on stderr says so.
 
     Raises NoAnswer, ArchiveError for object storage; NoSpark."""
     if form in TABLES:
@@ -124,16 +131,16 @@ def write_frame(frame: "DataFrame", form: str, out: "Out | None") -> None:
             write_parquet(frame, out)
         return
     if out is None:
-        _write_rows(frame, form, sys.stdout)
+        tell_unknown(queue, _write_rows(frame, form, sys.stdout))
         return
     name = f"part-0.{'txt' if form == 'table' else form}"
     if isinstance(out, Path):
         out.mkdir(parents=True)
         with (out / name).open("w") as target:
-            _write_rows(frame, form, target)
+            tell_unknown(queue, _write_rows(frame, form, target))
         return
     with tempfile.TemporaryFile("w+") as target:
-        _write_rows(frame, form, target)
+        tell_unknown(queue, _write_rows(frame, form, target))
         target.seek(0)
         create_once(out, name, target.read().encode())
 
@@ -150,9 +157,19 @@ def save(writer: "DataFrameWriter", form: str, out: Path) -> None:
         raise
 
 
-def _write_rows(frame: "DataFrame", form: str, target: TextIO) -> None:
-    names = frame.columns
-    rows = (row.asDict(recursive=True) for row in frame.toLocalIterator())
+def tell_unknown(queue: str | None, found: int) -> None:
+    """Say on stderr that nothing was found of the queue that was asked for: its name may be misspelled."""
+    if queue is not None and not found:
+        name = printable(queue)
+        sys.stderr.write(
+            f"spark_replay: nothing is about queue '{name}': is it vhost/name, or a name in the vhost /?\n"
+        )
+
+
+def _write_rows(frame: "DataFrame", form: str, target: TextIO) -> int:
+    """Write all rows. Returns how many."""
+    names, count = frame.columns, itertools.count()
+    rows = (row.asDict(recursive=True) for row, _ in zip(frame.toLocalIterator(), count, strict=False))
     if form == "json":
         print_json(({name: plain(value) for name, value in row.items()} for row in rows), target)
     elif form == "csv":
@@ -160,14 +177,15 @@ def _write_rows(frame: "DataFrame", form: str, target: TextIO) -> None:
         writer.writerow(names)
         writer.writerows([_cell(value) for value in row.values()] for row in rows)
     else:
-        print_table(names, ([_cell(value) for value in row.values()] for row in rows), target)
+        print_table(names, ([_rounded(value) for value in row.values()] for row in rows), target)
+    return next(count)
 
 
 def print_json(objects: Iterable[Any], target: TextIO) -> None:
     """Write a JSON array, one object a line, as the objects come. Nothing is written before the first object."""
     separator = "[\n"
     for item in objects:
-        target.write(separator + json.dumps(item, ensure_ascii=False))
+        target.write(separator + json_text(item, ensure_ascii=False))
         separator = ",\n"
     target.write("[]\n" if separator == "[\n" else "\n]\n")
 
@@ -238,8 +256,13 @@ def _print_queue_tables(queues: list[dict[str, Any]], messages: bool) -> None:
         print_table(of_message, [[_cell(m[name])[:60] for name in of_message] for m in found], sys.stdout)
 
 
+def _rounded(value: Any) -> str:
+    """The cell of a table for people."""
+    return _cell(round(value, 3) if isinstance(value, float) else value)
+
+
 def _cell(value: Any) -> str:
     value = plain(value)
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json_text(value, ensure_ascii=False)

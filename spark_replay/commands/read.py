@@ -1,11 +1,11 @@
 """The commands that show the history and past queues: state-at, history, keep-history, biography, diff, slo."""
 
 import sys
-from json import dumps
 from pathlib import Path
 
 import click
 
+from rewindmq.schemas.json_values import json_text
 from rewindmq.spark_replay.commands.location_options import with_location
 from rewindmq.spark_replay.commands.options import (
     Out,
@@ -61,7 +61,7 @@ def state_at(
     states = [state_frame(spark, plan, queue, messages) for plan in plans]
     named = requested if len(requested) > 1 else [None]
     form = form or ("table" if sys.stdout.isatty() else "json")
-    print_states(list(zip(named, states, strict=True)), messages, form)
+    print_states(list(zip(named, states, strict=True)), messages, form, queue)
 
 
 @click.command()
@@ -89,7 +89,7 @@ def history(
     options = {"startingTimestamp": start, "endingTimestamp": end}
     ranges = plan_history(location, {name: value for name, value in options.items() if value is not None}, snapshots)
     tell_beginnings(location, start)
-    write_frame(history_frame(start_spark(location), location, ranges, queue, snapshots), form, out)
+    write_frame(history_frame(start_spark(location), location, ranges, queue, snapshots), form, out, queue)
 
 
 @click.command("keep-history")
@@ -113,7 +113,7 @@ def keep_history(location: Location, queue: str | None, out: Path, form: str) ->
     read_progress(out, queue, form)
     added = keep(start_spark(location), location, out, queue, form)
     ranges = [asdict(each) for each in added.ranges]
-    click.echo(dumps({"run": added.run, "stretches": ranges, "rows": added.rows}))
+    click.echo(json_text({"run": added.run, "stretches": ranges, "rows": added.rows}))
 
 
 @click.command()
@@ -130,7 +130,7 @@ def biography(location: Location, message: str, queue: str | None, form: str, ou
 
     require_out(form, out)
     require_message(location, message)
-    write_frame(biography_of(start_spark(location), location, message, queue), form, out)
+    write_frame(biography_of(start_spark(location), location, message, queue), form, out, queue)
 
 
 @click.command()
@@ -161,7 +161,7 @@ def diff(
 
         keys = ("vhost", "queue", "outcome", "rule", "user")
         frame = frame.groupBy(*keys).agg(f.sum("change").alias("change")).orderBy(*keys)
-    write_frame(frame, form, out)
+    write_frame(frame, form, out, queue)
 
 
 @click.command()
@@ -192,4 +192,4 @@ def slo(
     check(by, every)
     plan_slo(location, start, end)
     tell_beginnings(location, start)
-    write_frame(slo_of(start_spark(location), location, start, end, queue, by, every), form, out)
+    write_frame(slo_of(start_spark(location), location, start, end, queue, by, every), form, out, queue)

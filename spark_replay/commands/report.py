@@ -1,6 +1,5 @@
 """Prints an audit's findings for people: the checks, what each check says, and the findings that do not hold."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -8,6 +7,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
+from rewindmq.schemas.json_values import json_text
 from rewindmq.spark_replay.audit.audit import FORK
 from rewindmq.spark_replay.audit.beside_fold import STORE
 from rewindmq.spark_replay.audit.checks import CHECKS
@@ -84,7 +84,7 @@ def print_batch(report: BatchReport, form: str) -> None:
     A closed stdout does not end the watch: its directory has the reports, too."""
     lines = [report.line(), *(f"  {_line(finding)}" for finding in report.violations)]
     try:
-        print(json.dumps(asdict(report), ensure_ascii=False) if form == "json" else "\n".join(lines), flush=True)
+        print(json_text(asdict(report), ensure_ascii=False) if form == "json" else "\n".join(lines), flush=True)
     except BrokenPipeError:
         discard_output()
 

@@ -16,7 +16,8 @@ _PAGE = """<!doctype html>
 body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }}
 table {{ border-collapse: collapse; width: 100% }}
 td, th {{ padding: .3rem .8rem; text-align: left; vertical-align: top; border-bottom: 1px solid #ddd }}
-td {{ overflow-wrap: anywhere }} .ok {{ color: #2a7a4f }} .bad {{ color: #b00020; font-weight: bold }}
+td {{ overflow-wrap: break-word }} td:last-child {{ overflow-wrap: anywhere; min-width: 16rem }}
+.ok {{ color: #2a7a4f }} .bad {{ color: #b00020; font-weight: bold }}
 @media print {{ body {{ margin: 0; max-width: none; font-size: 10px }} tr {{ break-inside: avoid }} }}
 </style></head><body>
 <h1>{title}</h1>

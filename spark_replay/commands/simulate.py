@@ -118,7 +118,7 @@ def restore(
     """Let a running broker bring back the messages that --where finds in the history.
 
     With --without the broker puts into another queue what would be in this one if some events had not happened."""
-    from rewindmq.spark_replay.commands.output import discard_output, print_json
+    from rewindmq.spark_replay.commands.output import discard_output, print_json, tell_unknown
     from rewindmq.spark_replay.location.marks import plan_ranges
     from rewindmq.spark_replay.restore import Broker, bring_back, check_broker, find, without
     from rewindmq.spark_replay.what_if.exclusion import parse_rule, resolved
@@ -138,6 +138,7 @@ def restore(
         assert queue is not None
         found = without(start_spark(location), location, left_out, queue, time)
         name = name or f"{queue} without {', '.join(left_out)}"
+    tell_unknown(queue, len(found))
     done = bring_back(found, broker, to, name, dry_run)
     try:
         print_json(done, sys.stdout)

@@ -5,7 +5,8 @@ Each run adds the rows since the last one.
     OUT/run=000000/part-*.parquet    the rows of a range of each partition
     OUT/run=000001/...               spark.read.format(FORMAT).load("OUT") reads all of them, with a column `run`
     OUT/_delta_log/                  (delta) the files that count
-    OUT/_progress.json               {"runs": 2, "offsets": {"queues-0": 1200, "queues-1": 318}, ...}
+    OUT/_progress.json               {"runs": 2, "offsets": {"queues-0": 1200, "queues-1": 318}, "begins": as cut.json
+                                     has them (snapshots/external.py), ...}
 
 A run's rows are written whole before the progress is (by a rename). So a run that was cut short is done again under the
 same number, in place of its incomplete rows: no row is missing and none is there twice. A Delta table shows a run as a
@@ -22,6 +23,7 @@ from rewindmq.spark_replay.commands.output import save
 from rewindmq.spark_replay.history.history import history_frame, plan_history
 from rewindmq.spark_replay.location.log import Location
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
+from rewindmq.spark_replay.snapshots.external import begins_of, begins_otherwise
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,16 +47,23 @@ def keep_history(
 
     Raises BadRequest when `out` is no directory of ours, or was kept of another queue, in another format or of a longer
     log; NoSpark when Spark has no such format."""
-    runs, offsets = read_progress(out, queue, form)
+    runs, offsets, noted = read_progress(out, queue, form)
+    begins = begins_of(location)
+    other = begins_otherwise(noted, begins)
+    if other is not None:
+        raise BadRequest(f"{out} was kept of another history: its {other} does not begin as the one here")
     ends = {each.partition: each.end for each in plan_history(location, {})}
     for partition, offset in offsets.items():
         if offset > ends.get(partition, 0):
             raise BadRequest(f"{out} has {partition} up to offset {offset}, the log ends at {ends.get(partition, 0)}")
-    options = {"startingOffsets": json.dumps(offsets), "endingOffsets": json.dumps(ends)}
+    options = {
+        "startingOffsets": json.dumps(offsets, allow_nan=False),
+        "endingOffsets": json.dumps(ends, allow_nan=False),
+    }
     ranges = [each for each in plan_history(location, options) if each.start < each.end]
     if not ranges:
         return HistoryRun(runs, (), 0)
-    progress = {"runs": runs, "offsets": offsets, "queue": queue, "format": form}
+    progress = {"runs": runs, "offsets": offsets, "queue": queue, "format": form, "begins": begins}
     _write_progress(out, progress)  # the directory is ours from now on
     rows = save_run(history_frame(spark, location, ranges, queue), out, form, runs)
     _write_progress(out, progress | {"runs": runs + 1, "offsets": ends})
@@ -76,8 +85,8 @@ def save_run(frame: "DataFrame", out: Path, form: str, run: int) -> int:
     return spark.read.format(form).load(str(out)).where(of_run).count()
 
 
-def read_progress(out: Path, queue: str | None, form: str = "parquet") -> tuple[int, dict[str, int]]:
-    """How many runs there were, and up to which offsets.
+def read_progress(out: Path, queue: str | None, form: str = "parquet") -> tuple[int, dict[str, int], dict[str, str]]:
+    """How many runs there were, up to which offsets, and how the history begins.
 
     Raises BadRequest."""
     try:
@@ -85,21 +94,21 @@ def read_progress(out: Path, queue: str | None, form: str = "parquet") -> tuple[
     except FileNotFoundError:
         if out.exists() and any(out.iterdir()):
             raise BadRequest(f"{out} is no kept history: it has no {_PROGRESS}") from None
-        return 0, {}
+        return 0, {}, {}
     except ValueError:
         raise BadRequest(f"{out / _PROGRESS}: not JSON") from None
     if found["queue"] != queue:
         raise BadRequest(f"{out} was kept of {found['queue'] or 'all queues'}")
     if found.get("format", "parquet") != form:
         raise BadRequest(f"{out} is kept as {found.get('format', 'parquet')}, not as {form}")
-    return found["runs"], found["offsets"]
+    return found["runs"], found["offsets"], found.get("begins", {})
 
 
 def _write_progress(out: Path, progress: dict[str, Any]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     new = out / f"{_PROGRESS}.new"
     with new.open("w") as file:
-        file.write(json.dumps(progress) + "\n")
+        file.write(json.dumps(progress, allow_nan=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
     os.rename(new, out / _PROGRESS)

@@ -8,7 +8,7 @@ costs more there than here.
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rewindmq.projections.history.outcome_rows import PLACE, PUBLISHED, OutcomeRows, Shared
+from rewindmq.projections.history.outcome_rows import PLACE, SIZED, OutcomeRows, Shared
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.location.ranges import BadRequest
 
@@ -61,10 +61,10 @@ class ArrowRows(OutcomeRows["pa.RecordBatch"]):
             return pa.array(times, pa.int64()).take(pa.array(numpy.arange(len(times)).repeat(rows)))
         assert name == "size", f"{name} is no column of HISTORY"
         outcome = PLACE["outcome"]
-        published = numpy.array([values[outcome] == PUBLISHED for values in self.shared])[numbers.to_numpy()]
+        sized = numpy.array([values[outcome] in SIZED for values in self.shared])[numbers.to_numpy()]
         sizes = numpy.zeros(len(numbers), numpy.int64)
-        sizes[published] = self.sizes
-        return pa.array(sizes, mask=~published)
+        sizes[sized] = self.sizes
+        return pa.array(sizes, mask=~sized)
 
     def _ordinals(self) -> "numpy.ndarray":
         import numpy

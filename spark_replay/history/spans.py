@@ -91,7 +91,9 @@ def fold_traced(
         outcomes, ids = batch.column("outcome").to_pylist(), batch.column("message_id").to_pylist()
         kept = pa.array([message_id in traces for message_id in ids], pa.bool_())
         told = [
-            json.dumps(asdict(traces.of[message_id])) if outcome == PUBLISHED and message_id in traces.of else None
+            json.dumps(asdict(traces.of[message_id]), allow_nan=False)
+            if outcome == PUBLISHED and message_id in traces.of
+            else None
             for outcome, message_id in zip(outcomes, ids, strict=True)
         ]
         arrays = [*batch.columns, pa.array(told, pa.string())]

@@ -24,7 +24,7 @@ from rewindmq.projections.machine.serialization.digest import queue_digest
 from rewindmq.projections.replay import drive
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.store.snapshots import SnapshotSet
-from rewindmq.schemas.values import Argument
+from rewindmq.schemas.amqp.json_arguments import table_of
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, fold_log
 from rewindmq.spark_replay.location.log import Location, first_event_ms, open_log, read_messages, require_kept, selected
@@ -183,7 +183,7 @@ def queue_row(queue: Queue, end: OffsetRange, clock_ms: int) -> dict[str, Any]:
         "exclusive": queue.exclusive,
         "auto_delete": queue.auto_delete,
         "hidden": is_hidden(queue.name),
-        "arguments": arguments_json(queue.arguments),
+        "arguments": canonical_json(table_of(queue.arguments)),
         "policy": policy.name if policy else None,
         "policy_version": policy.version if policy else None,
         "operator_policy": operator_policy.name if operator_policy else None,
@@ -201,11 +201,6 @@ def queue_row(queue: Queue, end: OffsetRange, clock_ms: int) -> dict[str, Any]:
         "counters": list(queue.counters.items()),
         "digest": queue_digest(queue),
     }
-
-
-def arguments_json(arguments: tuple[Argument, ...]) -> str:
-    """The arguments as rabbitmqctl shows them: {"x-max-length":10}."""
-    return canonical_json({a.name: a.value.hex() if isinstance(a.value, bytes) else a.value for a in arguments})
 
 
 def _message_batches(location: Location, partition: str, queue: Queue, ahead_ms: int) -> "Iterator[pa.RecordBatch]":

@@ -39,7 +39,7 @@ def kafka_options(reader: Any, topics: InKafka, numbers: Sequence[int]) -> Any:
         reader = reader.option(f"kafka.{name}", value)
     return (
         reader.option("kafka.bootstrap.servers", topics.bootstrap)
-        .option("assign", json.dumps({topics.queues: list(numbers)}))
+        .option("assign", json.dumps({topics.queues: list(numbers)}, allow_nan=False))
         .option("kafka.max.poll.records", _POLL_RECORDS)
         .option("failOnDataLoss", "true")
     )
@@ -77,4 +77,4 @@ def to_records(frame: "DataFrame") -> "DataFrame":
 
 
 def _offsets(topics: InKafka, offsets: dict[int, int]) -> str:
-    return json.dumps({topics.queues: {str(number): offset for number, offset in offsets.items()}})
+    return json.dumps({topics.queues: {str(number): offset for number, offset in offsets.items()}}, allow_nan=False)

@@ -1,6 +1,7 @@
 """An auditor's own directory of snapshots: it names the log that they belong to, and proves later that it is unchanged.
 
-    OWN/cut.json         {"every": 1000000, "begins": {"queues-0": SHA-256 of its first record, ...}}
+    OWN/cut.json         {"every": 1000000, "begins": {"queues-0": SHA-256 of its first record, ...}}; the metadata log
+                         is never cut, so its first record always tells two histories apart
     OWN/queues-0/...     snapshots, in the format of projections/store/snapshots.py
     OWN/queues-0/...     ledgers that audits kept beside them, in the format of audit/ledger_files.py
     OWN/chain.json       segments of the log that audits have proven, in the format of audit/log_bytes.py
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rewindmq.engine.log.contract import BelowStart
+from rewindmq.engine.log.embedded.root import require_own
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.snapshots import Snapshots, SnapshotSet
 from rewindmq.spark_replay.location.log import Location, open_log
@@ -41,6 +43,8 @@ def external_snapshots(location: Location, directory: Path | None) -> Snapshots 
         require_same_log(location, directory, about)
     elif not external.partitions():
         raise BadRequest(f"{directory}: there are no snapshots in it")
+    elif isinstance(location, str):
+        require_own(directory, Path(location))
     return external
 
 
@@ -76,15 +80,21 @@ def read_about(directory: Path) -> dict[str, Any] | None:
 
 def require_same_log(location: Location, directory: Path, about: dict[str, Any]) -> None:
     """Raise BadRequest when the directory's snapshots are of another log than the one at `location`."""
-    for name, begins in begins_of(location).items():
-        if about["begins"].get(name, begins) != begins:
-            raise BadRequest(f"{directory} has snapshots of another log: its {name} does not begin as the one there")
+    other = begins_otherwise(about["begins"], begins_of(location))
+    if other is not None:
+        raise BadRequest(f"{directory} has snapshots of another log: its {other} does not begin as the one there")
+
+
+def begins_otherwise(noted: Mapping[str, str], found: Mapping[str, str]) -> str | None:
+    """The first partition whose beginning is not as it was noted; None: there is none."""
+    return next((name for name, begins in found.items() if noted.get(name, begins) != begins), None)
 
 
 def begins_of(location: Location) -> dict[str, str]:
     """SHA-256 of the first record of each partition that has one: two logs hardly have the same."""
     found = {}
-    for partition in open_log(location).queues:
+    log = open_log(location)
+    for partition in (log.metadata, *log.queues):
         record = _first_record(partition)
         if record is not None:
             found[partition.name] = hashlib.sha256(record).hexdigest()
@@ -104,7 +114,7 @@ def _first_record(partition: PartitionLog) -> bytes | None:
 
 def write_about(directory: Path, about: dict[str, Any]) -> None:
     """Write `cut.json`."""
-    write_whole(directory / CUT, json.dumps(about, sort_keys=True) + "\n")
+    write_whole(directory / CUT, json.dumps(about, sort_keys=True, allow_nan=False) + "\n")
 
 
 def write_sums(directory: Path, written: set[Path]) -> str:

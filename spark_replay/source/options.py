@@ -51,6 +51,9 @@ class TableOptions:
 
     def __init__(self, given: Mapping[str, str | None]) -> None:
         texts = {name.lower(): str(value) for name, value in given.items() if value is not None}
+        self.of_catalog: dict[str, str] = {}  # the options of a table that a catalog is to keep
+        if "provider" in texts:
+            texts = self.of_catalog = _asked(texts)
         of_kafka = {name: value for name, value in texts.items() if name.startswith("kafka.")}
         unknown = texts.keys() - of_kafka.keys() - _SPELLED.keys()
         if unknown:
@@ -95,6 +98,21 @@ class TableOptions:
 
             return history_columns(self.only)
         return columns.events(self.bodies, self.headers) if self.view == "events" else _TABLES[self.view]
+
+
+def _asked(texts: dict[str, str]) -> dict[str, str]:
+    """The options that somebody gave to a table of Spark's catalog.
+
+    It gives them as `option.NAME`, too, the path as a URL, and adds properties: the format (`provider`), the owner,
+    TBLPROPERTIES. Raises BadRequest for a setting that may be a secret: files that are made of the table would show
+    it."""
+    asked = {name: value for name, value in texts.items() if name == "path" or f"option.{name}" in texts}
+    if "path" in asked:
+        asked["path"] = asked["path"].removeprefix("file:")
+    secret = next((name for name in asked if name.startswith("kafka.") and name != _BOOTSTRAP), None)
+    if secret is not None:
+        raise BadRequest(f"a table in a catalog shows its options: give {secret} to a temporary view")
+    return asked
 
 
 def _location(options: Mapping[str, str], of_kafka: Mapping[str, str]) -> "Location":

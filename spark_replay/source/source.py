@@ -24,7 +24,8 @@ sources do: a fold needs them in order. Spark does not tell a Python data source
 used.
 """
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+OPTIONS: Final = "rewindmq.options"
+
+
 class RewindSource(DataSource):
     """The data source; it only reads options."""
 
@@ -48,19 +52,30 @@ class RewindSource(DataSource):
         return "rewindmq"
 
     def schema(self) -> "StructType":
-        """The columns of the view."""
-        return spark_schema(TableOptions(self.options).columns)
+        """The columns of the view.
+
+        A catalog keeps the columns of a table, and does not give its options to the reader (Spark 4.1 to 4.3). So they
+        are in the metadata of the first column."""
+        table = TableOptions(self.options)
+        found = spark_schema(table.columns)
+        if table.of_catalog:
+            found.fields[0].metadata = {OPTIONS: json.dumps(table.of_catalog, allow_nan=False)}
+        return found
 
     def reader(self, schema: "StructType") -> DataSourceReader:
         """The reader of the view."""
-        table = TableOptions(self.options)
+        table = self._options(schema)
         if table.view == "partitions":
             return PartitionsReader(table)
         return LogReader(table) if table.view in ("events", "records") else FoldReader(table)
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
         """The stream of the view."""
-        return LogStream(TableOptions(self.options))
+        return LogStream(self._options(schema))
+
+    def _options(self, schema: "StructType") -> TableOptions:
+        kept = schema.fields[0].metadata.get(OPTIONS) if schema.fields else None
+        return TableOptions(self.options if kept is None else json.loads(kept) | self.options)
 
 
 def register(spark: "SparkSession") -> None:

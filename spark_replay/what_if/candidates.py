@@ -111,7 +111,7 @@ def _value_problem(name: str, value: object, profiles: Sequence[str]) -> str | N
     if value is None:
         return None
     if not isinstance(value, str | int | float):
-        return f"{json.dumps(value)} is no text, number or boolean"
+        return f"{json.dumps(value, allow_nan=False)} is no text, number or boolean"
     given = argument(name, value)
     if name == "x-delivery-limit" and given.type not in INTEGER_TYPES:  # 4.3 takes it, as if it were not there
         return f"expected integer, got {given.type}"

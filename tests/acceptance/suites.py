@@ -13,6 +13,7 @@ from tests.acceptance.brokers import AMQP_PORT, ANY, MANAGEMENT_PORT, USUAL, Cer
 from tests.acceptance.fetching import copied, go_module, python, repository, source
 from tests.acceptance.request import NotRun, Outcome, Request, by_name
 from tests.support.certificates import Authority
+from tests.support.needs import found
 
 PIKA = "1.4.4"
 FASTSTREAM = "0.7.4"
@@ -35,7 +36,7 @@ class Suite:
 
     def check(self) -> None:
         """Raises NotRun for what is missing."""
-        missing = [f"{program} is not installed" for program in self.programs if shutil.which(program) is None]
+        missing = [f"{program} is not installed" for program in self.programs if found(program) is None]
         missing += [f"port {port} is taken, and this suite knows no other" for port in self.ports if not is_free(port)]
         if missing:
             raise NotRun("; ".join(missing))

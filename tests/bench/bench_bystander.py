@@ -41,7 +41,7 @@ Ask = Callable[[httpx.Client], httpx.Response]
 
 def declare_many_arguments(client: httpx.Client) -> httpx.Response:
     arguments = {f"a{number}": number for number in range(MANY_ARGUMENTS)}
-    return client.put("/api/queues/%2F/arguments", content=json.dumps({"arguments": arguments}))
+    return client.put("/api/queues/%2F/arguments", content=json.dumps({"durable": True, "arguments": arguments}))
 
 
 def get_large(client: httpx.Client) -> httpx.Response:

@@ -38,7 +38,8 @@ from tests.bench.bench_archived_past import EVERY, drive_to
 from tests.bench.generated_history import START_MS, write_history
 from tests.bench.peers import PEERS, Broker, start_rewindmq
 from tests.bench.perftest import perftest
-from tests.support.browser import CHROMIUM, give
+from tests.support.browser import give
+from tests.support.needs import found
 
 AUTH = ("guest", "guest")
 ACKED = ["-c", "500", "-q", "200", "-qa", "x-queue-type=classic"]
@@ -51,7 +52,7 @@ def opened(broker: Broker) -> Iterator[Page]:
     """A page of Chromium in which guest is logged in."""
     options = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+        chromium = playwright.chromium.launch(executable_path=found("chromium"), args=options)
         page = chromium.new_page()
         page.set_default_timeout(120_000)
         page.goto(f"http://127.0.0.1:{broker.http_port}/")

@@ -46,7 +46,9 @@ def run(home: Path, kind: str, checkout: Path, messages: int) -> tuple[float, di
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{broker.http_port}", auth=("guest", "guest"), timeout=60) as api:
             if kind in BOUND:
-                api.put("/api/queues/%2F/events", json={"arguments": {"x-max-length": 1_000}}).raise_for_status()
+                api.put(
+                    "/api/queues/%2F/events", json={"durable": True, "arguments": {"x-max-length": 1_000}}
+                ).raise_for_status()
                 binding = {"routing_key": BOUND[kind]}
                 api.post(f"/api/bindings/%2F/e/{EVENTS}/q/events", json=binding).raise_for_status()
             counts = ["-C", str(messages), "-D", str(messages)]

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from rewindmq import builds
 from tests.support import debian_unstable
+from tests.support.needs import found
 from tests.support.ports import free_port, free_ports
 from tests.support.processes import cpu_seconds_of, tree_of
 from tests.support.running import start_process
@@ -106,7 +107,7 @@ def started(
 
 def start_rabbitmq(home: Path) -> Broker:
     """Debian's RabbitMQ in `home`, its defaults, without plugins."""
-    if not RABBITMQ.exists():
+    if found("rabbitmq-server") is None:
         raise RuntimeError("RabbitMQ is not installed: apt-get install --no-install-recommends rabbitmq-server")
     return _start_rabbitmq("RabbitMQ " + rabbitmq_version(), home, Path("/"), [str(RABBITMQ)], "")
 
@@ -197,7 +198,7 @@ def switch(build: str) -> dict[str, str]:
 
 
 def _without_rabbitmq() -> str:
-    return "" if RABBITMQ.exists() else "Debian's package rabbitmq-server is not installed"
+    return "" if found("rabbitmq-server") else "Debian's package rabbitmq-server is not installed"
 
 
 def _without_rabbitmq43() -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from tests.bench.peers import RABBITMQ, Broker, start_rewindmq, started
 from tests.support import debian_unstable
 from tests.support.debian_unstable import NotInstalled
+from tests.support.needs import found
 from tests.support.ports import free_port
 
 PLUGINS = (
@@ -54,7 +55,7 @@ def running(profile: str) -> Iterator[Broker]:
         home = Path(tempfile.mkdtemp(prefix="rabbitmq-", dir=root / "tmp"))
         command = ["chroot", str(root), str(RABBITMQ)]
     else:
-        if not RABBITMQ.exists():
+        if found("rabbitmq-server") is None:
             raise NotInstalled("RabbitMQ is not installed: apt-get install --no-install-recommends rabbitmq-server")
         root = Path("/")
         home = Path(tempfile.mkdtemp(prefix="rabbitmq-"))

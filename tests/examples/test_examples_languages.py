@@ -8,14 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.needs import require
+from tests.support.needs import needed
 from tests.support.running import ROOT, RunningBroker
 
-# What builds each example once, and what runs it, with the words of its first lines behind.
-MADE_BY: dict[str, tuple[list[str], list[str]]] = {
-    "go": (["go", "build", "-o", "service", "."], ["./service"]),
-    "node": (["npm", "ci", "--silent"], ["node", "service.js"]),
-    "java": (["mvn", "-q", "--batch-mode", "compile"], ["mvn", "-q", "--batch-mode", "exec:java"]),
+# Builds each example once.
+MADE_BY = {
+    "go": ("go", "build", "-o", "service", "."),
+    "node": ("npm", "ci", "--silent"),
+    "java": ("mvn", "-q", "--batch-mode", "compile"),
+}
+# Runs it, with the words of its first lines behind.
+RUN_BY = {
+    "go": ("./service",),
+    "node": ("node", "service.js"),
+    "java": ("mvn", "-q", "--batch-mode", "exec:java"),
 }
 
 
@@ -32,11 +38,11 @@ class Service:
     """An example that is built."""
 
     def __init__(self, language: str, place: Path) -> None:
-        made_by, self._command = MADE_BY[language]
-        require(shutil.which(made_by[0]), f"{made_by[0]} is not installed")
+        builder, *how = MADE_BY[language]
+        self._command = RUN_BY[language]
         self._place = place / language
         shutil.copytree(ROOT / "examples" / language, self._place, ignore=shutil.ignore_patterns("node_modules"))
-        made = done(made_by, self._place)
+        made = done([needed(builder), *how], self._place)
         assert made.returncode == 0, made.stdout + made.stderr
 
     def run(self, *words: str) -> "subprocess.CompletedProcess[str]":

@@ -503,7 +503,8 @@ class Clients:
                 if quiet == PATIENCE:
                     self.delete_what_waits_for_itself(session)
         left = [
-            f"{q.name} (gone: {q.gone}): {q.messages_ready} ready, {q.messages_unacked} unacked, outbox {q.outbox}"
+            f"{q.name} (gone: {q.gone}): {q.messages_ready} ready, {q.messages_unacked} unacked,"
+            f" outbox {list(q.outbox)}"
             for partition in broker.partitions
             for q in partition.machine.by_id.values()
         ]

@@ -1,8 +1,18 @@
 """`python -m pytest tests/simulation --seed N` (or SIMULATION_SEED=N) runs the one history that N makes."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
+
+from tests.support.quick_hashes import hashed_once
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quickly() -> Iterator[None]:
+    """Spare each broker of a history the 20 ms of a hash."""
+    with hashed_once():
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

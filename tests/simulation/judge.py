@@ -37,7 +37,8 @@ from rewindmq.projections.machine.data.effects import (
     Requeue,
 )
 from rewindmq.projections.machine.data.message_order import NONE
-from rewindmq.projections.machine.data.queue import Carried, Queue
+from rewindmq.projections.machine.data.outbox import Carried
+from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import DELAYED, MOVED, RELOCATED, UNSENT
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import drive, groups_of
@@ -55,6 +56,7 @@ from rewindmq.schemas.events import (
 )
 from rewindmq.schemas.values import Actor, Origin
 from tests.simulation.witness import Claim, EffectRow, Witness, received_row, row_of
+from tests.support.letters import message_of, one_by_one
 
 READY = "ready"
 WAITING = "waiting"  # after delayed retry
@@ -191,7 +193,8 @@ class Account:
             self.place[message] = WAITING
             self.returns[message] += 1
         elif isinstance(effect, DeadLetter):
-            self._die(effect)
+            for letter in one_by_one(effect):
+                self._die(letter)
         elif isinstance(effect, Release):
             self._release(effect, event)
         elif isinstance(effect, QueueGone):
@@ -234,16 +237,16 @@ class Account:
         outbox = self.outboxes[queue_id]
         before = max((sequence for source, sequence in self.letters if source == queue_id), default=0)
         assert effect.sequence == before + 1, f"dead letter {effect.sequence} of {queue_id} follows {before}"
-        assert (queue_id, effect.message_id) not in self.place, "dead, and still in the queue"
+        assert (queue_id, message_of(effect)) not in self.place, "dead, and still in the queue"
         outbox[effect.sequence] = self.letters[(queue_id, effect.sequence)] = effect
-        if effect.carried is not None:
-            self._check_carried(effect, effect.carried)
+        for carried in effect.carried:
+            self._check_carried(effect, carried)
 
     def _check_carried(self, effect: DeadLetter, carried: Carried) -> None:
         """A message leaves with its queue: it takes along what it was."""
-        queue, message = effect.queue, (effect.queue.queue_id, effect.message_id)
+        queue, message = effect.queue, (effect.queue.queue_id, message_of(effect))
         returns = self.returns[message]
-        assert carried.redelivered == (returns > 0 or effect.message_id < self.crashed_at), f"{message}: {carried}"
+        assert carried.redelivered == (returns > 0 or message[1] < self.crashed_at), f"{message}: {carried}"
         count = carried.acquired_count if queue.profile.failures_count else carried.delivery_count
         assert not queue.quorum or count == returns, f"{message} returned {returns} times: {carried}"
         dies_at = self.dies_at.get(message, NONE)
@@ -255,7 +258,7 @@ class Account:
         outbox = self.outboxes[queue_id]
         forwarded = isinstance(event, DeadLettersForwarded) and event.queue_id == queue_id
         for message_id in effect.message_ids:
-            sequence = next(sequence for sequence, letter in outbox.items() if letter.message_id == message_id)
+            sequence = next(sequence for sequence, letter in outbox.items() if message_of(letter) == message_id)
             del outbox[sequence]
             if not forwarded:
                 self.given_up.add((queue_id, sequence))
@@ -447,11 +450,9 @@ def check_letters(accounts: Sequence[Account], dead: str, placement: Placement) 
                 times = arrived[(dead, *source)]
                 assert times == 1, f"dead letter {sequence} of {queue.name} arrived {times} times"
             if letter.reason == MOVED:  # it is somewhere: where it was moved to, or back in its queue
-                assert anywhere[source] > 0, f"message {letter.message_id} of {queue.name} was moved, and is nowhere"
+                assert anywhere[source] > 0, f"message {message_of(letter)} of {queue.name} was moved, and is nowhere"
             if letter.reason == RELOCATED and lives_on(accounts, placement, queue, account.index):
-                told = (
-                    f"message {letter.message_id} of {queue.name}, {account.index}, left with its queue, and is nowhere"
-                )
+                told = f"message {message_of(letter)} of {queue.name}, {account.index}, left with it, and is nowhere"
                 assert arrived[(queue.name, *source)] == 1, told
     for account in accounts:
         for offset, event in account.published.items():
@@ -477,10 +478,9 @@ def check_origin(
     source = accounts[first if origin.partition < 0 else origin.partition]
     assert key in source.letters, f"{where} is the dead letter of a message that did not die"
     letter = source.letters[key]
-    same = (letter.message_id, letter.reason) == (origin.message_id, origin.reason)
+    same = (message_of(letter), letter.reason) == (origin.message_id, origin.reason)
     assert same, f"dead letter at {where}: {origin}, by the log {row_of(letter)}"
-    carried = letter.carried
-    if carried is not None:
+    for carried in letter.carried:
         counts = origin.delivery_count, origin.acquired_count, origin.redelivered
         told = f"message at {where} came as {counts}, and left as {carried}"
         assert counts == (carried.delivery_count, carried.acquired_count, carried.redelivered), told

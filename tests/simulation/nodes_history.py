@@ -383,7 +383,7 @@ def figures_of(queues: Mapping[tuple[str, str], Listed]) -> dict[tuple[str, str]
             each.messages_ready,
             each.messages_unacked,
             each.message_bytes_ready,
-            each.attached,
+            each.consumer_count(),
             each.paused,
         )
         for name, each in queues.items()

@@ -107,6 +107,7 @@ class World:
         self.sizes = {
             "rewindmq.engine.runtime.partition.PREPARE_EVENTS": dice.choice((1, 7, 40)),
             "rewindmq.engine.broker.turns.ROUND": dice.choice((1, 3, 100)),
+            "rewindmq.engine.routing.dead_letters.SLICE_SECONDS": 1e9,  # the count decides, not this machine
             # with dice of its own: seeds keep the histories that they had before there was flow control
             "rewindmq.engine.cluster.flow_control.LEAST_EVENTS": random.Random(f"flow {seed}").choice((1, 4, 128)),
             "rewindmq.engine.cluster.flow_control.EVENTS_A_SECOND": 0,

@@ -49,7 +49,7 @@ class Law:
     def event(self, offset: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         lost = any(isinstance(each, Quarantine) and each.reason.startswith(NODE_LOST) for each in effects)
         letters = [each for each in effects if isinstance(each, DeadLetter) and each.reason != DELAYED]
-        dead = {(each.queue.queue_id, each.message_id) for each in letters}
+        dead = {(each.queue.queue_id, message_id) for each in letters for message_id in each.message_ids}
         for queue, message_id, reason, _ in endings(effects):
             died = (queue.queue_id, message_id) in dead
             self.ends[queue.vhost, queue.name]["dead-lettered" if died else reason] += 1

@@ -101,7 +101,7 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is fo
     "dead letters are forgotten": (
         "rewindmq.engine.routing.dead_letters.Forwarder.recover",
         lambda self, partition, queue: None,
-        r"not drained: .*outbox \{\d|arrived 0 times",
+        r"not drained: .*outbox \[\d|arrived 0 times",
     ),
     "dead letters are sent too early": (
         "rewindmq.engine.routing.dead_letters.Source.may_send",

@@ -78,6 +78,7 @@ class World:
         self.sizes = {
             "rewindmq.engine.runtime.partition.PREPARE_EVENTS": self.dice.choice((1, 7, 40)),
             "rewindmq.engine.broker.turns.ROUND": self.dice.choice((1, 3, 100)),
+            "rewindmq.engine.routing.dead_letters.SLICE_SECONDS": 1e9,  # the count decides, not this machine
             "rewindmq.engine.broker.consumers.CREDIT_WINDOW": self.dice.choice((1, 3, 10)),
             "rewindmq.projections.store.projector.PERSIST_EVENTS": self.dice.choice((5, 60, 10_000)),
             "rewindmq.projections.store.projector.READ_AHEAD_MESSAGES": self.dice.choice((1, 3, 50)),

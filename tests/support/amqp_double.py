@@ -24,6 +24,7 @@ from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.flow_control import Flow
+from rewindmq.engine.runtime.loop_share import LoopShare
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.declaration import Declaration
@@ -45,7 +46,8 @@ class DoubleQueue:
 
     def seen(self) -> Queue:
         """The queue as the AMQP side sees it."""
-        self.queue.messages_ready, self.queue.attached = len(self.ready), len(self.consumers)
+        self.queue.messages_ready = len(self.ready)
+        self.queue.consuming = dict(enumerate(self.consumers))
         return self.queue
 
     def in_lookahead(self) -> tuple[int, int]:
@@ -233,14 +235,17 @@ class DoubleExchanges:
     def needs_content(self, vhost: str, exchange: str) -> bool:
         return self.types.get(exchange) == "headers"
 
+    def check_publish(self, session: Any, exchange: str, key: str) -> None:
+        if exchange not in self.types:
+            raise NotFound(f"no exchange '{exchange}' in vhost '/'")
+
     def route(self, session: Any, exchange: str, key: str, content: Content | None) -> tuple[Any, ...]:
         return self.route_by_keys(session, exchange, (key,), content)
 
     def route_by_keys(
         self, session: Any, exchange: str, keys: tuple[str, ...], content: Content | None
     ) -> tuple[Any, ...]:
-        if exchange not in self.types:
-            raise NotFound(f"no exchange '{exchange}' in vhost '/'")
+        self.check_publish(session, exchange, keys[0])
         self.broker.calls.append(("route", exchange, keys[0], None if content is None else content.headers))
         if exchange == "":
             names = [key for key in keys if key in self.broker.queues]
@@ -268,12 +273,12 @@ class DoubleExchanges:
     async def bind(self, session: Any, source: str, kind: str, destination: str, key: str, arguments: Any) -> None:
         self.broker.calls.append(("bind", source, kind, destination, key, arguments))
         self.bindings.append((source, key, destination))
-        self.broker.router.bindings_changed("/", source)
+        self.broker.router.invalidate()
 
     async def unbind(self, session: Any, source: str, kind: str, destination: str, key: str, arguments: Any) -> None:
         self.broker.calls.append(("unbind", source, kind, destination, key, arguments))
         self.bindings.remove((source, key, destination))
-        self.broker.router.bindings_changed("/", source)
+        self.broker.router.invalidate()
 
 
 class DoubleConsumers:
@@ -394,6 +399,7 @@ class DoubleBroker:
         self.router = Router(topology, lambda vhost, queue: self.partition_of(queue))
         self.homes = Homes(topology.placement, self.partitions)
         self.keeper = SimpleNamespace(reads_back=False, flow=Unhindered())
+        self.loop_share = LoopShare(lambda: 0.0)  # no time passes, so no slice ends
         self.counters: dict[str, int] = defaultdict(int)
         self.access = SimpleNamespace(authenticate=self.authenticate, tags=self.tags)
         self.tokens = SimpleNamespace(settings=None)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.support.certificates import Authority, openssl
+from tests.support.needs import needed
 
 QUERY, REPLY = "application/timestamp-query", "application/timestamp-reply"
 CONFIG = """
@@ -92,5 +93,5 @@ class TimeStampAuthority:
 
 def text_of(stamp: Path) -> str:
     """What openssl says of a stored stamp."""
-    command = ["openssl", "ts", "-reply", "-in", str(stamp), "-text"]
+    command = [needed("openssl"), "ts", "-reply", "-in", str(stamp), "-text"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 
 import pytest
 
+from rewindmq.engine.broker.turns import PAUSE_SECONDS
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.identity.grants import Identity
@@ -210,6 +211,8 @@ class Harness:
                 await durable
                 if self.broker.turns.at_rest:
                     return
+                if self.broker.forwarder.has_work:  # its next slice comes after a pause
+                    await asyncio.sleep(2 * PAUSE_SECONDS)
             raise AssertionError("the broker does not come to rest")
 
         self.loop.run_until_complete(settled())

@@ -4,17 +4,15 @@ A page notes what no page of the desk may do: dialogs, errors of scripts, and wh
 """
 
 import re
-import shutil
 from collections.abc import Iterator
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, expect, sync_playwright
 
-from tests.support.needs import require
+from tests.support.needs import needed
 from tests.support.running import RunningBroker
 
-CHROMIUM = shutil.which("chromium") or ""
 SECONDS = 120  # a busy machine starts a view late
 MS = SECONDS * 1_000
 WIDE, PHONE = (1300, 900), (360, 740)
@@ -24,11 +22,11 @@ expect.set_options(timeout=MS)
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """One Chromium, without a window."""
-    require(CHROMIUM, "chromium is not installed")
+    chromium = needed("chromium")
     with sync_playwright() as playwright:
         # A container may have a small /dev/shm, and root has no sandbox.
         options = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=options, timeout=MS)
+        started = playwright.chromium.launch(executable_path=chromium, args=options, timeout=MS)
         yield started
         started.close()
 

@@ -4,6 +4,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.needs import needed
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -82,5 +84,5 @@ class Authority:
 
 
 def openssl(*arguments: str) -> None:
-    done = subprocess.run(["openssl", *arguments], capture_output=True, text=True)
+    done = subprocess.run([needed("openssl"), *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tests.support.needs import found, needed
+
 RABBITMQ = Path("usr/lib/rabbitmq/bin/rabbitmq-server")  # below the root of a Debian
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rewindmq"
 DIRECTORY = Path(os.environ.get("RABBITMQ43") or CACHE / "rabbitmq-unstable").absolute()
@@ -30,7 +32,7 @@ def install() -> Path:
     """The directory, made when it is not there. Raises NotInstalled."""
     if is_installed():
         return DIRECTORY
-    if shutil.which("debootstrap") is None:
+    if found("debootstrap") is None:
         raise NotInstalled("RabbitMQ 4.3 comes from Debian unstable: apt-get install debootstrap")
     if os.geteuid() != 0:
         raise NotInstalled("RabbitMQ 4.3 runs in a directory with Debian unstable, which only root can make and enter")
@@ -38,7 +40,7 @@ def install() -> Path:
     making = Path(tempfile.mkdtemp(prefix=f"{DIRECTORY.name}-", dir=DIRECTORY.parent))
     print(f"installing Debian unstable's RabbitMQ into {DIRECTORY} (400 MB)", flush=True)
     how = ["--variant=minbase", "--include=rabbitmq-server,procps", "unstable", str(making), _mirror()]
-    made = subprocess.run(["debootstrap", *how], capture_output=True, text=True)
+    made = subprocess.run([needed("debootstrap"), *how], capture_output=True, text=True)
     if made.returncode != 0:
         shutil.rmtree(making, ignore_errors=True)
         raise NotInstalled(f"Debian unstable could not be installed: {made.stdout[-500:]}{made.stderr[-500:]}")

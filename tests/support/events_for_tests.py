@@ -101,10 +101,11 @@ def explain(effects: Sequence[Effect]) -> list[tuple[object, ...]]:
         elif isinstance(e, Delay):
             told.append(("delay", name, e.message_id, e.consumer, e.reason, e.due_ms))
         elif isinstance(e, DeadLetter):
-            kept = e.carried
-            dies_at = None if kept is None or kept.expiry == NONE else kept.expiry
-            more = () if kept is None else (kept.redelivered, kept.delivery_count, dies_at)
-            told.append(("dead letter", name, e.message_id, e.reason, e.sequence, *more))
+            for at, message_id in enumerate(e.message_ids):
+                kept = e.carried[at] if e.carried else None
+                dies_at = None if kept is None or kept.expiry == NONE else kept.expiry
+                more = () if kept is None else (kept.redelivered, kept.delivery_count, dies_at)
+                told.append(("dead letter", name, message_id, e.reason, e.sequence + at, *more))
         elif isinstance(e, Release):
             told.extend(("release", name, message_id) for message_id in e.message_ids)
         elif isinstance(e, CancelConsumer):

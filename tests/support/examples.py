@@ -1,12 +1,32 @@
-"""The number of examples of a property: few with `--tier quick`, else the number that the test gives."""
+"""The number of examples of a property, and how hypothesis looks for them.
 
-from hypothesis import settings
+--tier quick    few examples, the same ones in every run; a failure is made smaller for some seconds only
+otherwise       the number that the test gives, others in every run; a failure prints the line that brings it back
+"""
+
+from hypothesis import Phase, settings
+from hypothesis.internal.conjecture import engine
 
 DEV, FULL = "dev", "full"
 FEW = 20
+SHRINKING_SECONDS = 10
 
-settings.register_profile(DEV, max_examples=FEW, deadline=None)
-settings.register_profile(FULL, deadline=None)
+settings.register_profile(
+    DEV,
+    max_examples=FEW,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=(Phase.explicit, Phase.generate, Phase.shrink),
+)
+settings.register_profile(FULL, deadline=None, print_blob=True)
+
+
+def load(profile: str) -> None:
+    """Use a profile for every property that is imported from now on."""
+    settings.load_profile(profile)
+    if profile == DEV:
+        engine.MAX_SHRINKING_SECONDS = SHRINKING_SECONDS  # of five minutes, and no setting says so
 
 
 def examples(most: int) -> int:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.needs import needed
+
 
 @contextmanager
 def installing(target: Path, version: str) -> Iterator[bool]:
@@ -25,4 +27,4 @@ def install_from_npm(target: Path, package: str, version: str) -> None:
     options = ("--prefix", str(target), "--no-audit", "--no-fund", "--no-save", "--ignore-scripts")
     with installing(target, version) as missing:
         if missing:
-            subprocess.run(["npm", "install", *options, f"{package}@{version}"], check=True)
+            subprocess.run([needed("npm"), "install", *options, f"{package}@{version}"], check=True)

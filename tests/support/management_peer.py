@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 
 from tests.bench.peers import RABBITMQ, Broker, started
+from tests.support.needs import found
 from tests.support.ports import free_port
 
 TOKENS = "rabbitmq_auth_backend_oauth2"
@@ -21,8 +22,8 @@ HERE = Path("/")
 
 def has_plugin(name: str) -> bool:
     """Whether Debian's package has this plugin."""
-    found = RABBITMQ.parent.parent.glob(f"lib/rabbitmq_server-*/plugins/{name}-*")
-    return RABBITMQ.exists() and any(found)
+    plugins = RABBITMQ.parent.parent.glob(f"lib/rabbitmq_server-*/plugins/{name}-*")
+    return found("rabbitmq-server") is not None and any(plugins)
 
 
 INSTALLED = has_plugin("rabbitmq_management")

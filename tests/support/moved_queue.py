@@ -41,12 +41,12 @@ from rewindmq.schemas.placement_events import (
     QueuesStay,
 )
 from rewindmq.schemas.values import BROKER, Actor, Origin, Route
+from tests.support.letters import message_of, one_by_one
 from tests.support.spark.histories import ANN, Recorder
 
 BEFORE, AFTER = 2, 4
 QUEUE = next(f"orders{n}" for n in range(99) if partition_of("/", f"orders{n}", AFTER) >= BEFORE)
 STAYING = next(f"stays{n}" for n in range(99) if partition_of("/", f"stays{n}", AFTER) < BEFORE)
-
 
 BACK_AND_FORTH = next(
     f"back{n}" for n in range(9_999) if [partition_of("/", f"back{n}", count) for count in (2, 3, 4, 5)] == [0, 2, 0, 4]
@@ -79,7 +79,9 @@ class MovingRecorder(Recorder):
 
     def follow(self, effects: list[Effect]) -> None:
         super().follow(effects)
-        self.new += [each for each in effects if isinstance(each, DeadLetter) and each.reason == "relocated"]
+        for each in effects:
+            if isinstance(each, DeadLetter) and each.reason == "relocated":
+                self.new += one_by_one(each)
 
     def repartition(self, *staying: str, count: int = AFTER) -> None:
         """Add partitions, and place new queues by them."""
@@ -110,13 +112,12 @@ class MovingRecorder(Recorder):
         self.append(source, BROKER, QueueDrained("/", queue, queue_id, 1_000))
         came, letters = {}, self.new
         for letter in letters:
-            assert letter.carried is not None
-            carried = letter.carried
+            (carried,), message_id = letter.carried, message_of(letter)
             origin = Origin(
                 "/",
                 queue,
                 queue_id,
-                letter.message_id,
+                message_id,
                 "relocated",
                 letter.sequence,
                 "",
@@ -125,10 +126,10 @@ class MovingRecorder(Recorder):
                 carried.acquired_count,
                 self.placement.as_origin("/", queue, source),
             )
-            body = bodies[letter.message_id]
+            body = bodies[message_id]
             route = Route("/", "", queue, (queue,))
             event = Published(route, b"\x10\x00\x02", None, None, True, origin, None, body, len(body))
-            came[letter.message_id] = self.append(self.placement.home("/", queue, 0), BROKER, event)
+            came[message_id] = self.append(self.placement.home("/", queue, 0), BROKER, event)
         self.append(source, BROKER, DeadLettersForwarded("/", queue, queue_id, letters[-1].sequence, True))
         return came
 

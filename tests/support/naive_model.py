@@ -536,7 +536,7 @@ class NaiveMachine:
         holder = None if had_some else self.pick(queue)
         if holder is not None:
             assert holder.event is not None
-            if not holder.event.no_ack:
+            if not holder.event.no_ack or len(event.route.queues) > 1:
                 self.out.append(("keep", name, offset))
             self.send(queue, message, holder)
             return
@@ -555,8 +555,9 @@ class NaiveMachine:
             if header == "x-cache-ttl" and isinstance(value, int) and integer:
                 own_ttl = max(0, value)
             if header == "x-deduplication-header" and kind not in ("table", "array", "decimal"):
+                plain = value.encode() if isinstance(value, str) else value  # for Erlang both are a binary
                 text = kind in ("longstr", "binary")
-                found = ("integer" if integer else "text" if text else kind, value)
+                found = ("integer" if integer else "text" if text else kind, plain)
         return found, own_ttl
 
     def first_of(self, queue: NaiveQueue, event: Published, identity: tuple[str, object]) -> int | None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from rewindmq.schemas.registry import envelope_fingerprint
+from tests.support.needs import needed
 from tests.support.running import ROOT, RunningBroker
 
 
@@ -52,7 +53,7 @@ def older_broker(program: Path) -> type[RunningBroker]:
 
 def _git(*arguments: str) -> bytes:
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(ROOT.parent)}
-    done = subprocess.run(["git", *arguments], cwd=ROOT, env=environment, capture_output=True)
+    done = subprocess.run([needed("git"), *arguments], cwd=ROOT, env=environment, capture_output=True)
     if done.returncode != 0:
         raise NoHistory(done.stderr.decode())
     return done.stdout

@@ -14,7 +14,8 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 from playwright.sync_api import Page, expect, sync_playwright
 
-from tests.support.browser import CHROMIUM, go, log_in
+from tests.support.browser import go, log_in
+from tests.support.needs import found
 from tests.support.running import ROOT, RunningBroker
 
 PICTURES = ROOT / "docs" / "pictures"
@@ -71,7 +72,7 @@ def a_policy(page: Page, broker: RunningBroker, channel: BlockingChannel) -> Non
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory, sync_playwright() as playwright:
         broker = RunningBroker(Path(directory) / "data")
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        chromium = playwright.chromium.launch(executable_path=found("chromium"), args=["--no-sandbox", "--disable-gpu"])
         page = chromium.new_page(viewport={"width": SIZE[0], "height": SIZE[1]})
         log_in(page, broker)
         with connected(broker) as channel:

@@ -1,6 +1,5 @@
 """A real Prometheus (Debian's package) that scrapes brokers every second."""
 
-import shutil
 import subprocess
 import time
 from collections.abc import Sequence
@@ -10,11 +9,10 @@ from typing import Any
 import httpx
 import yaml
 
+from tests.support.needs import needed
 from tests.support.ports import free_port
 from tests.support.running import start_process
 
-PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
-NOT_INSTALLED = "prometheus and promtool are not installed: apt-get install prometheus"
 START_SECONDS = 60.0
 # Prometheus 3 writes bounds of histograms so, and RabbitMQ's dashboard asks for them so. Debian has Prometheus 2.
 BOUNDS = {
@@ -37,7 +35,6 @@ class RunningPrometheus:
     """A Prometheus whose job `rewindmq` has these ports, with the rules of these files."""
 
     def __init__(self, directory: Path, targets: Sequence[int], rules: Sequence[Path] = ()) -> None:
-        assert PROMETHEUS is not None
         self.port = free_port()
         config = directory / "prometheus.yml"
         job = {
@@ -50,7 +47,7 @@ class RunningPrometheus:
         config.write_text(yaml.safe_dump(text))
         self.log = directory / "prometheus.log"
         command = [
-            PROMETHEUS,
+            needed("prometheus"),
             f"--config.file={config}",
             f"--storage.tsdb.path={directory / 'series'}",
             f"--web.listen-address=127.0.0.1:{self.port}",

@@ -289,7 +289,7 @@ class History:
         if throw < 0.35 and waiting:
             queue = dice.choice(waiting)
             sequence = dice.choice(sorted(queue.outbox))
-            relocated = queue.outbox[sequence].carried is not None
+            relocated = sequence in queue.outbox.carried
             return DeadLettersForwarded(VHOST, queue.name, queue.queue_id, sequence, relocated), 0
         if throw < 0.6:
             session = self._some_session()

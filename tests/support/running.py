@@ -1,6 +1,7 @@
 """A broker in a process of its own, as an operator starts it, on free ports."""
 
 import ctypes
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from tests.support.processes import cpu_seconds_of
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120
+LONG_WORK_MS = 250  # of processor time: no piece of work in the loop may take longer (docs/design.md)
+LONG_WORK = re.compile(r"one piece of work for (\d+) at least.*")
 
 # Linux ends a child with the *thread* that started it (PR_SET_PDEATHSIG), so one thread that lives as long as the test
 # run starts them all.
@@ -38,8 +41,14 @@ def start_process(command: list[str], **how: Any) -> "subprocess.Popen[Any]":
 
 
 class RunningBroker:
-    """A broker process that is ready. `errors` has its stderr. `ports`: for AMQP and HTTP, if not any that are free."""
+    """A broker process that is ready. `errors` has its stderr, `stalls` what its watch of the loop says there. `ports`:
+    for AMQP and HTTP, if not any that are free.
 
+    Its end fails the test if a piece of work has held up the loop for too long. The broker's watch measures that in
+    processor time, and never says too much, so a busy machine makes no difference. `long_work_expected`: the test knows
+    it."""
+
+    long_work_expected = False
     program: tuple[str, ...] = ("-m", "rewindmq.engine")
 
     def __init__(self, data: Path, *options: str, ports: tuple[int, int] | None = None) -> None:
@@ -47,6 +56,7 @@ class RunningBroker:
         self.host = "127.0.0.1"
         self.amqp_port, self.http_port = ports or (free_port(), free_port())
         self.errors: list[str] = []
+        self.stalls: list[str] = []
         self.process = start_process(
             self.command(
                 [
@@ -116,9 +126,12 @@ class RunningBroker:
         for pipe in (self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
+        if not self.long_work_expected:
+            long = [each[0] for each in map(LONG_WORK.search, self.stalls) if each and int(each[1]) > LONG_WORK_MS]
+            assert not long, f"work that kept all other clients waiting: {long}"
         return code
 
     def _read_errors(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.errors.append(line)
+            (self.stalls if LONG_WORK.search(line) else self.errors).append(line)

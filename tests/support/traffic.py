@@ -15,6 +15,7 @@ from rewindmq.engine.log.contract import Block
 from rewindmq.engine.log.embedded.log import EmbeddedPartition
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.store.bodies import without_queues
 from rewindmq.projections.store.projector import Projector
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import (
@@ -58,8 +59,11 @@ def published(route: Route, body: bytes, expiration_ms: int | None = None) -> Pu
 
 
 def record(message: Published) -> bytes:
-    """The event for comparing: routes are compared by identity, encoded messages by their content."""
+    """The event for comparing: routes are compared by identity, encoded messages by their content.
+
+    The store has a shared message without the names of its queues."""
     encoder = Encoder()
+    message = message if len(message.route.queues) == 1 else without_queues(message)
     return encoder.encode(encoder.prefix(START_MS, ANN), message)
 
 

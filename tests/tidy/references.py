@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.support.needs import needed
+
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("rewindmq", "engine", "projections", "schemas", "spark_replay", "examples", "compose", "tests")
 NUMBER = re.compile(r"\b([SB])-(\d{2,3})\b|_([sb])(\d{2,3})(?=_|\b)")
@@ -41,7 +43,7 @@ MADE = ("target",)  # folders that a build makes
 @cache
 def files() -> tuple[str, ...]:
     """Every file of the repository, also those that are not committed yet."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    command = [needed("git"), "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return tuple(sorted(name for name in listed.splitlines() if (ROOT / name).is_file()))
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.needs import require
-from tests.support.prometheus import NOT_INSTALLED, PROMTOOL
+from tests.support.needs import needed
 from tests.tidy import references
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,9 +34,9 @@ def metrics_in_code() -> set[str]:
 
 
 def test_b52_promtool_accepts_the_rules_and_every_alert_fires_when_it_should() -> None:
-    require(PROMTOOL, NOT_INSTALLED)
+    promtool = needed("promtool")
     for command in ("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml"):
-        done = subprocess.run([str(PROMTOOL), *command], cwd=MONITORING, capture_output=True, text=True)
+        done = subprocess.run([promtool, *command], cwd=MONITORING, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
     tested = yaml.safe_load((MONITORING / "alerts_test.yml").read_text())["tests"]
     assert [each["name"] for each in tested if not each["alert_rule_test"][0]["exp_alerts"]] == []

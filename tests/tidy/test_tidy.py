@@ -65,6 +65,12 @@ BANNED_WORDS = re.compile(
     r"\b(?:whoever|whomever|of which|of whom|what there is|as to what|he|his|him|himself)\b", re.IGNORECASE
 )
 ABOUT_WORDS = {"docs/style.md"}  # it quotes them
+# Forms of states, which only our own code reads. Their digests are in histories, so they stay as they are.
+WITH_NAN = {
+    "projections/machine/serialization/pack.py",
+    "projections/topology/fold_image.py",
+    "projections/topology/topology.py",
+}
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "misc", "manager"}
 
 
@@ -238,6 +244,17 @@ def test_a_pattern_that_is_not_our_own_is_pcre2s(path: Path) -> None:
                 if not isinstance(part, ast.Constant) and "re.escape" not in ast.unparse(part)
             ]
             assert not foreign, f"{name(path)}:{node.lineno}: {foreign}"
+
+
+@of_every([*SOURCES, *OF_THE_PACKAGE])
+def test_json_has_no_nan(path: Path) -> None:
+    """RFC 8259 knows neither NaN nor Infinity. `json_text` makes text of them; all other code has none."""
+    allowed = path.relative_to(ROOT).as_posix() in WITH_NAN
+    for node in nodes(path):
+        assert not isinstance(node, ast.ImportFrom) or node.module != "json", f"{name(path)}: import json"
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.dumps", "json.dump", "json.JSONEncoder"):
+            said = [ast.unparse(each.value) for each in node.keywords if each.arg == "allow_nan"]
+            assert said == [str(allowed)], f"{name(path)}:{node.lineno}: allow_nan={allowed} is missing"
 
 
 @of_every([*SOURCES, *OF_THE_PACKAGE])

@@ -113,7 +113,7 @@ def find(
     rows: list[dict[str, Value]] = []
     for message in found(settings, queue, asked, limit):
         if as_json:
-            click.echo(json.dumps(message, ensure_ascii=False))
+            click.echo(json.dumps(message, ensure_ascii=False, allow_nan=False))
         else:
             rows.append(message_row(message))
     if not as_json:
@@ -265,13 +265,15 @@ def what_if(
       rewindmq what_if orders --operator-policy '{"max-length": 100000}' --formatter json
     """
     given = {"policy": policy, "operator_policy": operator_policy}
-    definitions = {name: json.dumps(definition_argument(text)) for name, text in given.items() if text is not None}
+    definitions = {
+        name: json.dumps(definition_argument(text), allow_nan=False) for name, text in given.items() if text is not None
+    }
     if not definitions:
         raise CliError(USAGE, "say what to try: --policy or --operator-policy")
     query = {**definitions, "from": moment_from(start), "to": moment_from(end), "limit": str(limit)}
     answer = asked(settings, ("what-if", settings.vhost_name, queue), query)
     if is_json(settings, form):
-        click.echo(json.dumps(answer, ensure_ascii=False))
+        click.echo(json.dumps(answer, ensure_ascii=False, allow_nan=False))
     else:
         settings.banner(f"Queue '{queue}' of vhost '{settings.vhost_name}', as recorded and as it would have been ...")
         settings.show(ENDED, worlds_compared(answer))
@@ -329,7 +331,7 @@ def show(settings: Settings, form: str | None, answer: Json, title: str, columns
     rows = cast(list[Json], answer["rows"])
     if is_json(settings, form):
         for row in rows:
-            click.echo(json.dumps(row, ensure_ascii=False))
+            click.echo(json.dumps(row, ensure_ascii=False, allow_nan=False))
     else:
         settings.banner(title)
         settings.show(columns, [as_listed(row, columns) for row in rows])
@@ -386,7 +388,7 @@ def spans(
     if otlp is None:
         for portion in portions(settings, queue, query, found):
             for span in portion:
-                click.echo(json.dumps(asdict(span), ensure_ascii=False))
+                click.echo(json.dumps(asdict(span), ensure_ascii=False, allow_nan=False))
         tell_waiting(found)
         return
     from rewindmq.projections.traces import otlp as exporter  # a broker, which is a command, too, has no use for it

@@ -75,7 +75,7 @@ def listeners_of(client: Client) -> list[Json]:
 def passed(settings: Settings, text: str, **more: object) -> None:
     """Prints the result of a check that passed. `more`: fields of the JSON output."""
     if settings.formatter in ("json", "json_stream"):
-        click.echo(json.dumps({"result": "ok", **more}))
+        click.echo(json.dumps({"result": "ok", **more}, allow_nan=False))
     elif not settings.silent:
         click.echo(text)
 
@@ -258,7 +258,7 @@ def listeners(settings: Settings) -> None:
     settings.banner(f"Asking node {node_of(client)} to report its protocol listeners ...")
     found = listeners_of(client)
     if settings.formatter == "json":
-        click.echo(json.dumps({"result": "ok", "listeners": found}))
+        click.echo(json.dumps({"result": "ok", "listeners": found}, allow_nan=False))
         return
     for each in found:
         click.echo(

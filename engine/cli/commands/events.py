@@ -13,7 +13,6 @@ Rules
 """
 
 import heapq
-import json
 import sys
 from bisect import bisect_left
 from collections import deque
@@ -36,6 +35,7 @@ from rewindmq.projections.machine.data.effects import Effect, Quarantine
 from rewindmq.projections.marks import Marks, marks_of, moment
 from rewindmq.projections.rewind import At, OutsideHistory, RewindError, absolute, format_time, state_at
 from rewindmq.schemas.events import Event
+from rewindmq.schemas.json_values import json_text
 from rewindmq.schemas.values import Actor
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ def as_json(line: Line) -> str:
         found["fields"] = describe.event_fields(line.event)
     if line.effects:
         found["effects"] = [describe.effect_fields(effect) for effect in line.effects]
-    return json.dumps(found, ensure_ascii=False) + "\n"
+    return json_text(found, ensure_ascii=False) + "\n"
 
 
 COMMANDS = (events,)

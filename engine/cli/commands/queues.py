@@ -90,7 +90,7 @@ def peek(settings: Settings, queue: str, position: int) -> None:
         "header.x-delivery-count": message["delivery_count"],
     }
     if settings.formatter == "json":
-        click.echo(json.dumps({"result": "ok", "message": shown}, ensure_ascii=False))
+        click.echo(json.dumps({"result": "ok", "message": shown}, ensure_ascii=False, allow_nan=False))
         return
     settings.update(formatter=settings.formatter or "pretty_table")
     settings.show(("keys", "values"), [{"keys": name, "values": value} for name, value in shown.items()])

@@ -55,7 +55,8 @@ def script(answer: dict[str, object]) -> None:
     """Prints the shell commands that do the rest."""
     for each in cast(list[dict[str, object]], answer["partitions"]):
         click.echo(f"# {each['partition']}, with all its queues: replicas {each['members']} -> {each['wanted']}")
-    click.echo(f"cat > reassignment.json <<'END'\n{json.dumps(answer['reassignment'])}\nEND\n{answer['command']}")
+    wanted = json.dumps(answer["reassignment"], allow_nan=False)
+    click.echo(f"cat > reassignment.json <<'END'\n{wanted}\nEND\n{answer['command']}")
 
 
 def of_queue(settings: Settings, method: str, queue: str, *more: str, **body: str) -> Any:

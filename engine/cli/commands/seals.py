@@ -319,7 +319,7 @@ def prove(settings: Settings, data: Path | None, kafka: Kafka, register: Path | 
                 return sealing.prove(partition, int(offset), book)
         raise LogError(f"{_where(data, kafka)}: there is no partition {name}")
 
-    click.echo(json.dumps(_done(DATA, proof, data is None), indent=1))
+    click.echo(json.dumps(_done(DATA, proof, data is None), indent=1, allow_nan=False))
 
 
 @click.command("check_proof")
@@ -387,7 +387,7 @@ def check_proof(
     _add_register(found, proven)
     what = _add_event(found, proven.seal["log"], proven.record)
     if form == "json" or (form is None and settings.formatter in MACHINE_READABLE):
-        click.echo(json.dumps(found, ensure_ascii=False))
+        click.echo(json.dumps(found, ensure_ascii=False, allow_nan=False))
         return
     settings.banner(
         f"The proof holds: event {proven.offset} of {proven.partition} is in the history that was sealed at"

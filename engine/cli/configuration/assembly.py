@@ -86,6 +86,7 @@ def config_of(values: Mapping[str, Value]) -> Config:
             "consumer_timeout_ms": given.consumer_timeout,
             "keep_history_ms": given.keep_history,
             "find_index_ms": given.find_index,
+            "loop_warning_ms": given.loop_warning,
             "keep_bodies_days": given.keep_bodies,
             "subject_header": given.subject_header or "",
             "default_pass": _password(given.default_pass_file),

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -22,7 +23,12 @@ COLUMNS = tuple(Setting.__annotations__)
 
 @click.command("start")
 @with_sources
-def start(sources: Sources) -> None:
+@click.option(
+    "--accept-lost-end",
+    is_flag=True,
+    help="Start although the log lost records at its end. What still tells of them is kept in DIR/aside.",
+)
+def start(sources: Sources, accept_lost_end: bool) -> None:
     """Run a broker in the foreground, until SIGINT or SIGTERM.
 
     The log is in the data directory. With --kafka the log is in Kafka, and the broker is one of several nodes. Each
@@ -35,6 +41,7 @@ def start(sources: Sources) -> None:
       rewindmq start --data ./data-1 --node rewindmq-1 --kafka kafka-1:9092,kafka-2:9092
     """
     values, config = read_sources(sources)
+    config = replace(config, accept_lost_end=accept_lost_end)
     os.environ.update(
         credentials_of(values["archive_credentials"].value)
     )  # the store's client takes them from there, here and in the archiver

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from rewindmq.engine.log.settings_file import BadSettings, pair
-from rewindmq.engine.runtime.durations import UNIT_MS, duration_ms
+from rewindmq.engine.runtime.durations import UNIT_MS, duration_ms, short_ms
 
 
 class WrongType(Exception):
@@ -127,6 +127,7 @@ TEXT = Kind(click.STRING, "a text")
 FLAG = Kind(click.BOOL, "true or false", (bool,), is_flag=True)
 PORT = whole(1, 65535)
 DURATION = parsed("duration", duration_ms, "a duration such as 1h")
+MILLISECONDS = parsed("duration", short_ms, "a duration such as 100ms or 1s, or 0", int)
 DAYS = parsed("days", _days, "a number of whole days, such as 30d")
 NETWORKS = parsed("networks", _networks, "networks or addresses with commas between them, or an array of them", list)
 NAMES = parsed("names", _names, "names with commas between them, or an array of names", list)

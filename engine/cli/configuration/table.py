@@ -19,6 +19,7 @@ from rewindmq.engine.cli.configuration.kinds import (
     FILE_OR_DIRECTORY,
     FLAG,
     KAFKA_PAIRS,
+    MILLISECONDS,
     NAMES,
     NETWORKS,
     PORT,
@@ -345,6 +346,13 @@ LOGS = (
         "text",
         rabbitmq="log.console.formatter",
     ),
+    Setting(
+        "loop_warning",
+        MILLISECONDS,
+        "Log work that kept all clients waiting for longer, and whose it was; 0: log and count none.",
+        "100ms",
+        metavar="DURATION",
+    ),
 )
 KAFKA = (
     Setting(
@@ -376,7 +384,7 @@ KAFKA = (
         "node_timeout",
         whole(1, 600),
         "Seconds of silence after which a node is lost; its unacked messages go to other consumers.",
-        "10",
+        "6",
         unit="seconds",
     ),
     Setting(

@@ -65,7 +65,7 @@ async def all_queues(work: Work, known: Statistics, pairs: "list[tuple[Partition
             total.messages_unacked += queue.messages_unacked - ahead
             total.message_bytes_ready += queue.message_bytes_ready + ahead_bytes
             total.message_bytes_unacked += queue.message_bytes_unacked - ahead_bytes
-            total.consumers += queue.attached
+            total.consumers += queue.consumer_count()
         if work.due:
             await work.give_way()
     return AllQueues(total, counted)
@@ -295,8 +295,8 @@ async def channels_seen(
         [
             (consumer.session, consumer.channel)
             async for _, queue in work.over(pairs)
-            if queue.attached and isinstance(queue, Queue)
-            for consumer in queue.consumers()
+            if isinstance(queue, Queue)
+            async for consumer in work.over(list(queue.consuming.values()))
         ]
     )
     return [

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.http.metrics.exposition import Metric, single
 from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.engine.runtime.loop_watch import BOUNDS
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -23,6 +24,16 @@ def memory_held(broker: "Broker") -> Metric:
     for kind, size in broker.memory.by_kind.items():
         metric.add(size, {"kind": kind.value})
     return metric
+
+
+def loop_stalls(broker: "Broker") -> Metric:
+    watch = broker.loop_watch
+    metric = Metric("rewindmq_loop_stall_seconds", "histogram", "Times for which one client's work kept all waiting")
+    below = 0
+    for bound, count in zip((*map(str, BOUNDS), "+Inf"), watch.counts, strict=True):
+        below += count
+        metric.add(below, {"le": bound}, "_bucket")
+    return metric.add(below, {}, "_count").add(watch.sum_seconds, {}, "_sum")
 
 
 def log_gauges(broker: "Broker") -> Iterator[Metric]:

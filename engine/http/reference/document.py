@@ -122,7 +122,7 @@ def document(routes: Iterable[object]) -> Schema:
 
 def document_text(routes: Iterable[object]) -> bytes:
     """The document as JSON."""
-    return json.dumps(document(routes), ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(document(routes), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _tag(path: str) -> str:

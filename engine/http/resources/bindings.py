@@ -60,7 +60,7 @@ def properties_key(routing_key: str, arguments: tuple[Argument, ...]) -> str:
     key = quote_plus(routing_key).replace("~", "%7E")
     if not arguments:
         return key or "~"
-    canonical = json.dumps([[each.name, each.type, repr(each.value)] for each in arguments]).encode()
+    canonical = json.dumps([[each.name, each.type, repr(each.value)] for each in arguments], allow_nan=False).encode()
     digest = base64.urlsafe_b64encode(hashlib.sha256(canonical).digest()[:6]).decode()
     return f"{key}~{digest}"
 

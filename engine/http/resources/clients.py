@@ -13,13 +13,13 @@ from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, not_found
 from rewindmq.engine.http.listing import Item, listed, listed_queues, queues_in, single
-from rewindmq.engine.http.properties import plain
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.shapes.clients import Channel as ChannelJson
 from rewindmq.engine.http.shapes.clients import ChannelWithConsumers, Connection, UserConnection
 from rewindmq.engine.http.shapes.clients import Consumer as ConsumerJson
 from rewindmq.engine.http.statistics import of_channel, statistics
 from rewindmq.engine.runtime.consumer_counters import ListedConsumer, PublishedConsumer
+from rewindmq.projections.history.properties import plain
 from rewindmq.schemas.amqp.json_arguments import table_of
 from rewindmq.schemas.values import EPOCH_SHIFT
 
@@ -175,8 +175,9 @@ def connection_item(broker: "Broker", session: "Session") -> Item:
     """A connection as JSON."""
     config, link = broker.config, session.link
     over_tls = config.tls if link is not None and link.tls is not None else None
+    peer = peer_details(broker, session)
     item = (
-        peer_details(broker, session)
+        peer
         | tls_item(link)
         | {
             "user": session.user,
@@ -186,7 +187,7 @@ def connection_item(broker: "Broker", session: "Session") -> Item:
             "type": "network" if link else "direct",
             "protocol": "AMQP 0-9-1" if link else "Direct 0-9-1",
             "channels": len(session.channels),
-            "host": config.host,
+            "host": str(peer["name"]).split(" -> ")[1].rpartition(":")[0].strip("[]"),
             "port": config.amqp_port if over_tls is None else over_tls.port,
             "connected_at": session.connected_at_ms,
             "client_properties": plain(session.client_properties),
@@ -194,6 +195,8 @@ def connection_item(broker: "Broker", session: "Session") -> Item:
             "user_who_performed_action": session.user,
         }
     )
+    if isinstance(name := session.client_properties.get("connection_name"), str):
+        item["user_provided_name"] = name
     if link is None:
         return item
     traffic = statistics(broker).rates.shown(

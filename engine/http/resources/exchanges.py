@@ -28,6 +28,7 @@ from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.shapes.queues import PublishWish, Routed
 from rewindmq.engine.http.shapes.topology import Exchange, ExchangeInAndOut, ExchangeWish
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
+from rewindmq.engine.routing.portions import RouteTakesLong, in_turns
 from rewindmq.engine.runtime.counters import Tally
 from rewindmq.engine.runtime.flow_control import LARGE_BYTES, no_room
 from rewindmq.engine.runtime.loop_share import by_key
@@ -98,7 +99,7 @@ async def declare(call: Call) -> Response:
     """Answers PUT /api/exchanges/{vhost}/{exchange}."""
     vhost, name = call.vhost, call.exchange
     content = await call.body()
-    durable, auto_delete = boolean(content, "durable", True), boolean(content, "auto_delete", False)
+    durable, auto_delete = boolean(content, "durable", False), boolean(content, "auto_delete", False)
     internal = boolean(content, "internal", False)
     arguments = arguments_in(content)
     new = (vhost, name) not in call.broker.topology.exchanges
@@ -230,7 +231,12 @@ async def destinations_of(
     This node folds their partitions: only a fold knows whether a queue is still there."""
 
     async def routed() -> "tuple[Destination, ...]":
-        return route_by_content(target, parsed, broker, session)
+        try:
+            return route_by_content(target, parsed, broker, session)
+        except RouteTakesLong as long:
+            found = await in_turns(long.search, broker.router.share, lambda: broker.sessions.is_open(session))
+            broker.sessions.check_open(session)
+            return found or ()
 
     read_to_end = partial(broker.sessions.read_to_end, session)
     while True:

@@ -33,7 +33,14 @@ from rewindmq.engine.http.metrics.objects import (
     of_objects,
     queues_seen,
 )
-from rewindmq.engine.http.metrics.ours import door_metrics, follower_metrics, history_counters, log_gauges, memory_held
+from rewindmq.engine.http.metrics.ours import (
+    door_metrics,
+    follower_metrics,
+    history_counters,
+    log_gauges,
+    loop_stalls,
+    memory_held,
+)
 from rewindmq.engine.http.pieces import answer
 from rewindmq.engine.http.reference.operation import Query
 from rewindmq.engine.http.resources.overview import totals
@@ -74,6 +81,7 @@ async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None 
         *global_counters(broker, now["consumers"]),
         *log_gauges(broker),
         *door_metrics(broker),
+        loop_stalls(broker),
         *follower_metrics(broker),
         *await history_counters(broker, work, pairs),
         *history_metrics(broker),

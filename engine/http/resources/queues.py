@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -238,7 +239,8 @@ def queue_item(broker: "Broker", partition: "Partition", queue: Listed, head: bo
     if isinstance(queue, QueueCounters):
         exclusive, active = queue.exclusive_tag, queue.active_tag
     else:
-        exclusive = next((consumer.tag for consumer in queue.consumers() if consumer.exclusive), None)
+        alone = queue.exclusive_consumer()
+        exclusive = None if alone is None else alone.tag
         active = None if queue.active is None else queue.active.tag
     policy, operator_policy = policies_of(broker, queue)
     _, ahead_bytes = queue.in_lookahead()
@@ -248,7 +250,9 @@ def queue_item(broker: "Broker", partition: "Partition", queue: Listed, head: bo
         | {
             "policy": policy.name if policy else None,
             "operator_policy": operator_policy.name if operator_policy else None,
-            "effective_policy_definition": json.loads(json.dumps(effective_definition(policy, operator_policy))),
+            "effective_policy_definition": json.loads(
+                json.dumps(effective_definition(policy, operator_policy), allow_nan=False)
+            ),
             "consumers": queue.consumer_count(),
             "exclusive_consumer_tag": exclusive,
             "single_active_consumer_tag": active,
@@ -267,6 +271,9 @@ def queue_item(broker: "Broker", partition: "Partition", queue: Listed, head: bo
     )
     if not isinstance(queue, QueueCounters) and queue.quorum and queue.profile is RABBITMQ_4_3:
         item |= of_rabbitmq_4_3(queue)
+    if queue.type == "stream":
+        nodes = (elsewhere(broker, each.session)["node"] or broker.config.node for each in queue.consumers())
+        item["readers"] = dict(Counter(map(str, nodes)))
     if queue.exclusive:
         owner = broker.sessions.by_id.get(queue.owner)
         item["owner_pid_details"] = elsewhere(broker, queue.owner) if owner is None else peer_details(broker, owner)
@@ -304,14 +311,14 @@ def node_of(broker: "Broker", queue: Listed, owner: str | None) -> str:
 
 
 def head_timestamp(partition: "Partition", queue: "Queue") -> Json:
-    """The `timestamp` property of the first ready message (classic queues only, as in RabbitMQ)."""
+    """The earlier `timestamp` property of the first ready message and of the oldest held one.
+
+    Of classic queues only, as in RabbitMQ."""
     if queue.type != "classic" or queue.gone:
         return None
-    first = next(iter(queue.ready_ids()), None)
-    if first is None:
-        return None
-    message = partition.message(queue.queue_id, first)
-    return properties_of(message.properties).get("timestamp")
+    heads = [*islice(queue.ready_ids(), 1), *sorted(min(each.held) for each in queue.holders.values() if each.held)[:1]]
+    found = (properties_of(partition.message(queue.queue_id, head).properties).get("timestamp") for head in heads)
+    return min((each for each in found if isinstance(each, int)), default=None)
 
 
 @operation("Declares a queue", folds=Folds.QUEUE, body=QueueWish, answers={201: None, 204: None})
@@ -320,7 +327,7 @@ async def declare(call: Call) -> Response:
     vhost, name = call.vhost, call.segment("queue")
     content = await call.body()
     arguments = arguments_in(content)
-    durable, auto_delete = boolean(content, "durable", True), boolean(content, "auto_delete", False)
+    durable, auto_delete = boolean(content, "durable", False), boolean(content, "auto_delete", False)
     new = call.broker.queues.get(vhost, name) is None
     async with call.session(vhost) as session:
         await call.broker.queues.declare(session, name, False, durable, False, auto_delete, arguments)

@@ -4,6 +4,8 @@
     "only": ["purged", "expired", ...] or "all"    their fate since then; default: the fate that is undone, and at a
                                                    moment all fates but that a consumer took the message
     "messages": [ids]                              only these; without a moment: as they were published
+    "records": {"id": "..."}                       with messages: the SHA-256 of some of these records in the history in
+                                                   which they were found. A broker of another history answers 409
     "to": "queue"                                  into another queue of the vhost
     "name": "..."                                  each message comes back once under a name
     "rate": 500                                    at most so many messages a second; default: no limit
@@ -28,7 +30,18 @@ restoration asked again brings the rest.
 from starlette.responses import Response
 
 from rewindmq.engine.http.bodies import MAX_VALUES
-from rewindmq.engine.http.call import ApiError, Call, bad_request, boolean, integer, not_found, reply, text, until_free
+from rewindmq.engine.http.call import (
+    ApiError,
+    Call,
+    bad_request,
+    boolean,
+    integer,
+    natural,
+    not_found,
+    reply,
+    text,
+    until_free,
+)
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.resources.bindings import binding_item
 from rewindmq.engine.http.resources.past import history_in, readable_incarnation
@@ -56,11 +69,11 @@ from rewindmq.schemas.json_values import Json
 from rewindmq.schemas.metadata_events import Bound
 
 SAID = ("time", "offset", "undo", "only", "to", "name", "rate", "dry_run")  # in the event that the past was read
-KEYS = {*SAID, "messages", "incarnation", "partition"}
+KEYS = {*SAID, "messages", "records", "incarnation", "partition"}
 MAX_MESSAGES = 100_000  # ids in one request
 
 
-@operation("Brings messages back", folds=Folds.NAMED, body=RestoreWish, answer=Restored)
+@operation("Brings messages back", folds=Folds.NAMED, body=RestoreWish, answer=Restored, errors=(409,))
 async def post(call: Call) -> Response:
     """Answers POST /api/queues/{vhost}/{queue}/restore."""
     vhost, queue = call.vhost, call.segment("queue")
@@ -80,6 +93,8 @@ async def post(call: Call) -> Response:
         if isinstance(plan, NoPlan):
             if plan.away:
                 raise ApiError(503, "service_unavailable", plan.reason)
+            if plan.foreign:
+                raise ApiError(409, "conflict", plan.reason)
             raise not_found(plan.reason, "not_found") if plan.missing else bad_request(plan.reason)
         name = text(content, "name", name_of(plan))
         answer = plan_item(plan, target, name) | {"dry_run": dry_run}
@@ -153,7 +168,8 @@ async def request_of(call: Call, vhost: str, queue: str, target: str, content: d
     asked = integer(content, "incarnation", 0) if "incarnation" in content else None
     incarnation = await readable_incarnation(call, vhost, queue, asked)
     history, partition = history_in(call, vhost, queue), text(content, "partition", "") or None
-    return RestoreRequest(history, vhost, queue, at, undo, fates, ids_of(content), incarnation, partition)
+    ids, records = ids_of(content), records_of(content)
+    return RestoreRequest(history, vhost, queue, at, undo, fates, ids, incarnation, partition, records)
 
 
 def moment_of(call: Call, vhost: str, queue: str, content: dict[str, Json]) -> At | None:
@@ -199,6 +215,14 @@ def ids_of(content: dict[str, Json]) -> frozenset[int]:
     if len(ids) > MAX_MESSAGES:
         raise bad_request(f"at most {MAX_MESSAGES} messages at a time")
     return frozenset(each for each in ids if isinstance(each, int))
+
+
+def records_of(content: dict[str, Json]) -> tuple[tuple[int, str], ...]:
+    """Message ids of a body, with the SHA-256 of their records. Raises ApiError (400)."""
+    records = content.get("records", {})
+    if not isinstance(records, dict) or any(natural(each) is None for each in records):
+        raise bad_request("records is an object: SHA-256 of a record by message id")
+    return tuple((int(each), str(digest)) for each, digest in records.items())
 
 
 def bindings_item(bound: list[Bound], lost: list[LostBinding]) -> dict[str, object]:

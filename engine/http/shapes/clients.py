@@ -30,6 +30,7 @@ class Connection(TypedDict):
     port: int
     connected_at: Annotated[int, "Milliseconds since 1970"]
     client_properties: Table
+    user_provided_name: NotRequired[Annotated[str, "The connection_name among the client_properties"]]
     session_id: Annotated[int, "The session in the events of the history"]
     user_who_performed_action: str
     recv_oct: NotRequired[int]

@@ -248,6 +248,7 @@ class RestoreWish(TypedDict, total=False):
     undo: Literal["purge", "delete", "remove"]
     only: Annotated[str | list[str], "Fates since then, or all"]
     messages: list[int]
+    records: Annotated[dict[str, str], "With messages, by id: the SHA-256 of records in the history that they are of"]
     to: Annotated[str, "Another queue of the virtual host"]
     name: Annotated[str, "Each message comes back once under a name"]
     rate: Annotated[int | str, "Messages a second"]

@@ -61,6 +61,7 @@ class Queue(QueueBasics, total=False):
     partition: str
     outcomes: Annotated[dict[str, int], "Messages by what became of them"]
     message_stats: QueueStats
+    readers: Annotated[dict[str, int], "Of a stream: its consumers by node"]
     owner_pid_details: dict[str, str | int | None]
     messages_by_priority: dict[str, int]
     messages_active_priorities: int
@@ -83,7 +84,7 @@ class QueueWithConsumers(Queue, total=False):
 class QueueWish(TypedDict, total=False):
     """A queue that is to be declared."""
 
-    durable: Annotated[bool, "Default: true"]
+    durable: Annotated[bool, "Default: false"]
     auto_delete: Annotated[bool, "Default: false"]
     arguments: Table
 

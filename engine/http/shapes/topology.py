@@ -62,7 +62,7 @@ class ExchangeWish(TypedDict, total=False):
     """An exchange that is to be declared."""
 
     type: Annotated[str, "Default: direct"]
-    durable: Annotated[bool, "Default: true"]
+    durable: Annotated[bool, "Default: false"]
     auto_delete: Annotated[bool, "Default: false"]
     internal: Annotated[bool, "Default: false"]
     arguments: Table

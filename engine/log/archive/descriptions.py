@@ -36,4 +36,4 @@ def decode_checked(stored: bytes, known: Collection[str]) -> dict[str, Any]:
 
 
 def _encoded(values: dict[str, Any]) -> bytes:
-    return json.dumps(values, sort_keys=True).encode() + b"\n"
+    return json.dumps(values, sort_keys=True, allow_nan=False).encode() + b"\n"

@@ -48,7 +48,7 @@ def note_archive(data_dir: Path, url: str) -> None:
     new = file.with_name(f"{NAME}.{os.getpid()}.new")
     try:
         with new.open("w") as written:
-            written.write(json.dumps({"url": url}) + "\n")
+            written.write(json.dumps({"url": url}, allow_nan=False) + "\n")
             written.flush()
             os.fsync(written.fileno())
         os.rename(new, file)

@@ -364,7 +364,7 @@ def _write_begun(data_dir: Path, objects: Objects, begun: _Begun) -> None:
     stored: dict[str, object] = {"history": begun.history, "from": objects.url}
     if begun.branch is not None:
         stored["branch"] = asdict(begun.branch)
-    _write(data_dir / "log" / RECOVERY, [json.dumps(stored).encode()])
+    _write(data_dir / "log" / RECOVERY, [json.dumps(stored, allow_nan=False).encode()])
 
 
 def _require_no_log(data_dir: Path, begun: _Begun | None) -> None:

@@ -279,7 +279,7 @@ class TopicPacker:
             ],
             "aside": self._aside,
         }
-        text = json.dumps(description, sort_keys=True).encode()
+        text = json.dumps(description, sort_keys=True, allow_nan=False).encode()
         columns = [little_endian(each) for each in (self._lengths, self._times, self._key_numbers)]
         parts = (_HEAD.pack(len(text), len(self._lengths)), text, *columns, *self._aside_parts)
         return _MAGIC + zstd.compress(b"".join(parts), level=LEVEL)

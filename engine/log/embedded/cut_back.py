@@ -47,14 +47,14 @@ def cut_back(data_dir: Path, partition: str, end: End, aside: Path) -> int:
             part.replace(there / path.name)
             sync_directory(there)
             _cut(path, end)
-    for path in _seals_behind(directory, end.offset):
+    for path in seals_behind(directory, end.offset):
         there.mkdir(parents=True, exist_ok=True)
         shutil.move(path, there / path.name)
     sync_directory(directory)
     return went
 
 
-def _seals_behind(directory: Path, offset: int) -> list[Path]:
+def seals_behind(directory: Path, offset: int) -> list[Path]:
     """The seals that are about records behind an offset, and their prints."""
     found = []
     for path in directory.glob(f"_{'[0-9]' * 20}.seal"):
@@ -101,7 +101,8 @@ def _cut(path: Path, end: End) -> None:
 
 def _forget(data_dir: Path, partition: str, offset: int) -> None:
     """Remove what was derived from later records."""
-    Snapshots(data_dir / "snapshots").discard_beyond(partition, offset)
+    for path in Snapshots(data_dir / "snapshots").files_beyond(partition, offset):
+        path.unlink()
     if partition == METADATA or not (data_dir / "state").exists():
         return
     store = StateStore.open(data_dir / "state")

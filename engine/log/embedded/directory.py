@@ -147,7 +147,7 @@ def write_layout(data_dir: Path, partitions: int, fork: str | None = None) -> No
 
 def _write_durably(file: Path, content: dict[str, object]) -> None:
     new = file.with_name(file.name + ".new")
-    new.write_text(json.dumps(content) + "\n")
+    new.write_text(json.dumps(content, allow_nan=False) + "\n")
     descriptor = os.open(new, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

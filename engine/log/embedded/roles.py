@@ -61,7 +61,7 @@ def write_note(path: Path, content: dict[str, Any]) -> None:
     """Write a note, durably.
 
     Raises OSError."""
-    write_whole(path, json.dumps(content).encode() + b"\n", os.replace)
+    write_whole(path, json.dumps(content, allow_nan=False).encode() + b"\n", os.replace)
     sync_directory(path.parent)
 
 

@@ -41,7 +41,7 @@ def steady_now(note: Path, newest_ms: int, first_ms: int, monotonic: float) -> i
             return None
         noted_ms = found = steady_ms(noted_ms, elapsed, newest_ms)
     new = note.with_name(f"_{note.name}.new")
-    new.write_text(json.dumps({"log_ms": noted_ms, "monotonic_seconds": monotonic}) + "\n")
+    new.write_text(json.dumps({"log_ms": noted_ms, "monotonic_seconds": monotonic}, allow_nan=False) + "\n")
     new.replace(note)
     return found
 

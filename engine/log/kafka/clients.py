@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from rewindmq.engine.log.contract import LogError, NoAnswer
+from rewindmq.engine.log.contract import LogError, NoAnswer, NobodyAnswers
 
 T = TypeVar("T")
 
@@ -56,37 +56,37 @@ class Seldom(logging.Filter):
 
 logger.addFilter(Seldom())
 
-# How long start, tools and rewinds wait for Kafka.
+# How long start, tools and rewinds wait for Kafka, and how long they wait for the answer to one request. A request
+# waits for the controller that the client knows of, so it must be repeated before it can reach the next one.
 TIMEOUT_SECONDS = 30.0
 ANSWER_MS = 6_000
+ANSWER_SECONDS = ANSWER_MS / 1_000
 
 # How long an answer counts as one that will change: a leader is being elected, a broker has just started, and a new
 # topic is not yet known to all brokers.
 UNKNOWN_SECONDS = 3.0
 _AGAIN_SECONDS = 0.05
+_TRANSIENT = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.NOT_CONTROLLER,
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+)
 _PATIENCE_SECONDS: dict[int, float] = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: UNKNOWN_SECONDS,
     KafkaError._UNKNOWN_TOPIC: UNKNOWN_SECONDS,
     KafkaError._UNKNOWN_PARTITION: UNKNOWN_SECONDS,
     KafkaError.INVALID_REPLICATION_FACTOR: UNKNOWN_SECONDS,  # more replicas than brokers that have come up so far
-    **dict.fromkeys(
-        (
-            KafkaError.NOT_LEADER_FOR_PARTITION,
-            KafkaError.LEADER_NOT_AVAILABLE,
-            KafkaError.OFFSET_NOT_AVAILABLE,
-            KafkaError.FENCED_LEADER_EPOCH,
-            KafkaError.UNKNOWN_LEADER_EPOCH,
-            KafkaError.BROKER_NOT_AVAILABLE,
-            KafkaError.KAFKA_STORAGE_ERROR,
-            KafkaError.REQUEST_TIMED_OUT,
-            KafkaError.NETWORK_EXCEPTION,
-            KafkaError.REPLICA_NOT_AVAILABLE,
-            KafkaError.NOT_CONTROLLER,
-            KafkaError._TRANSPORT,
-            KafkaError._TIMED_OUT,
-        ),
-        TIMEOUT_SECONDS,
-    ),
+    **dict.fromkeys(_TRANSIENT, TIMEOUT_SECONDS),
 }
 
 UNHEARD = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
@@ -173,7 +173,7 @@ class KafkaClients:
     def require_answer(self, seconds: float) -> None:
         """Check that a broker answers within `seconds`.
 
-        Raises NoAnswer with the reason."""
+        Raises NobodyAnswers with the reason."""
         errors: list[str] = []
 
         def note(error: KafkaError) -> None:
@@ -186,7 +186,7 @@ class KafkaClients:
         except KafkaException as error:
             consumer.poll(0.1)  # calls `note`
             why = self._without_values(errors[0] if errors else text_of(error))
-            raise NoAnswer(f"Kafka: nothing is heard from {self.bootstrap}: {why}") from None
+            raise NobodyAnswers(f"Kafka: nothing is heard from {self.bootstrap}: {why}") from None
         finally:
             consumer.close()
 
@@ -241,19 +241,19 @@ class KafkaClients:
 
 
 def asked(what: str, ask: Callable[[], T]) -> T:
-    """The result of `ask()`, which is repeated while Kafka is not settled.
+    """Return the result of `ask()`, which is repeated while Kafka is not settled.
 
-    Raises its errors as a LogError that says `what` was wanted; NoAnswer when no broker answers."""
+    Raises its errors as a LogError that says `what` was wanted; NoAnswer if Kafka may answer another time."""
     began = time.monotonic()
     while True:
         try:
             return ask()
-        except KafkaException as error:
-            if time.monotonic() - began >= _PATIENCE_SECONDS.get(code_of(error), 0):
-                kind = NoAnswer if code_of(error) in UNHEARD else LogError
-                raise kind(f"Kafka: {what}: {text_of(error)}") from error
-        except concurrent.futures.TimeoutError as error:
-            raise NoAnswer(f"Kafka: {what}: no answer within {TIMEOUT_SECONDS:.0f} seconds") from error
+        except (KafkaException, concurrent.futures.TimeoutError) as error:
+            code = code_of(error) if isinstance(error, KafkaException) else KafkaError._TIMED_OUT
+            text = text_of(error) if isinstance(error, KafkaException) else "no answer"
+            if time.monotonic() - began >= _PATIENCE_SECONDS.get(code, 0):
+                kind = NoAnswer if code in (*UNHEARD, *_TRANSIENT) else LogError
+                raise kind(f"Kafka: {what}: {text}") from error
         time.sleep(_AGAIN_SECONDS)
 
 

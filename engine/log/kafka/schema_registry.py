@@ -90,7 +90,7 @@ class Registry:
     def _ask(self, path: str, content: object) -> tuple[int, dict[str, Any]]:
         """The status, 200 or 404, and the answer. Raises RegistryError."""
         try:
-            with self._http.stream("POST", self.url + path, content=json.dumps(content)) as response:
+            with self._http.stream("POST", self.url + path, content=json.dumps(content, allow_nan=False)) as response:
                 body = b""
                 for piece in response.iter_bytes():
                     body += piece
@@ -135,7 +135,9 @@ def register(registry: Registry, subject: str) -> dict[str, int]:
     A schema that the subject has already is only looked up, which needs no right to write."""
     ids: dict[str, int] = {}
     for fingerprint in released_in_order():
-        schema = json.dumps(json.loads(released_schema_json(fingerprint)), ensure_ascii=False, separators=(",", ":"))
+        schema = json.dumps(
+            json.loads(released_schema_json(fingerprint)), ensure_ascii=False, separators=(",", ":"), allow_nan=False
+        )
         found = registry.id_of(subject, schema)
         if found is None:
             registry.require_compatible(subject, schema)

@@ -109,7 +109,7 @@ class _Writing:
                 sha.update(piece)
             self._wait()  # no last record without the pieces
             said = {"offset": offset, "claim": claim, "pieces": count, "bytes": size, "sha256": sha.hexdigest()}
-            self._send(END, json.dumps(said).encode())
+            self._send(END, json.dumps(said, allow_nan=False).encode())
             self._wait()
         finally:
             self._producer.purge()
@@ -117,7 +117,7 @@ class _Writing:
         return self._first
 
     def _send(self, number: int, value: bytes) -> None:
-        key = json.dumps([self._id, number]).encode()
+        key = json.dumps([self._id, number], allow_nan=False).encode()
         while True:
             self._check()
             try:

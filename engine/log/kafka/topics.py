@@ -32,7 +32,7 @@ from confluent_kafka.admin import (
 )
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.kafka.clients import ANSWER_MS, TIMEOUT_SECONDS, UNKNOWN_SECONDS, KafkaClients, asked, code_of
+from rewindmq.engine.log.kafka.clients import ANSWER_SECONDS, UNKNOWN_SECONDS, KafkaClients, asked, code_of
 
 DEFAULT_PARTITIONS = 2
 DEFAULT_REPLICATION = 3
@@ -124,7 +124,7 @@ class KafkaTopics:
         missing = [name for name in self._names if self._describe(admin, name) is None]
         if not missing:
             return
-        brokers = asked("the brokers", lambda: len(admin.list_topics(timeout=TIMEOUT_SECONDS).brokers))
+        brokers = asked("the brokers", lambda: len(admin.list_topics(timeout=ANSWER_SECONDS).brokers))
         self._make(missing, partitions or DEFAULT_PARTITIONS, replication or min(DEFAULT_REPLICATION, brokers))
 
     def create_for_recovery(self, partitions: int, replication: int | None) -> None:
@@ -139,7 +139,7 @@ class KafkaTopics:
             raise LogError(f"Kafka: the topic {min(found)} exists already: recover to another prefix")
         if self.queues in found and len(found[self.queues].partitions) != partitions:
             raise LogError(f"Kafka: the topic {self.queues} has to have {partitions} partitions: delete it")
-        brokers = asked("the brokers", lambda: len(admin.list_topics(timeout=TIMEOUT_SECONDS).brokers))
+        brokers = asked("the brokers", lambda: len(admin.list_topics(timeout=ANSWER_SECONDS).brokers))
         replicas = replication or min(DEFAULT_REPLICATION, brokers)
         self._make([name for name in kept if name not in found], partitions, replicas, {_TIME_TYPE: _WRITERS_TIME})
         if self.nodes not in found:
@@ -158,7 +158,7 @@ class KafkaTopics:
         entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
         [future] = self._clients.admin().incremental_alter_configs([resource]).values()
-        future.result(TIMEOUT_SECONDS)
+        future.result(ANSWER_SECONDS)
 
     def _setting(self, name: str, key: str) -> str | None:
         settings = asked(f"the settings of {name}", partial(self._settings, self._clients.admin(), name))
@@ -228,10 +228,10 @@ class KafkaTopics:
     def _add(self, name: str, partitions: int, only_ask: bool) -> None:
         admin = self._clients.admin()
         added = admin.create_partitions(
-            [NewPartitions(name, partitions)], validate_only=only_ask, request_timeout=TIMEOUT_SECONDS
+            [NewPartitions(name, partitions)], validate_only=only_ask, request_timeout=ANSWER_SECONDS
         )
         try:
-            added[name].result(TIMEOUT_SECONDS + 1)
+            added[name].result(ANSWER_SECONDS + 1)
         except KafkaException as error:
             if code_of(error) != KafkaError.INVALID_PARTITIONS or not self._come_to_have(admin, name, partitions):
                 raise
@@ -288,7 +288,8 @@ class KafkaTopics:
 
     def _create(self, topic: NewTopic) -> None:
         try:
-            self._clients.admin().create_topics([topic])[topic.topic].result(TIMEOUT_SECONDS)
+            made = self._clients.admin().create_topics([topic], request_timeout=ANSWER_SECONDS)
+            made[topic.topic].result(ANSWER_SECONDS + 1)
         except KafkaException as error:
             if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
@@ -361,7 +362,7 @@ class KafkaTopics:
         """A text that no other history in any other Kafka has."""
         admin = self._clients.admin()
         ids = [f"{name}={description.topic_id}" for name, description in self._described(admin).items()]
-        cluster_id = asked("its id", lambda: admin.cluster_id(TIMEOUT_SECONDS))
+        cluster_id = asked("its id", lambda: admin.cluster_id(ANSWER_SECONDS))
         return " ".join([f"cluster={cluster_id}", *ids])
 
     def check_identity(self, identity: str) -> None:
@@ -380,7 +381,7 @@ class KafkaTopics:
 
         Any broker is asked, since the controller may be away. A broker that is away is named by its former address."""
         admin = self._clients.admin()
-        found = asked("its brokers", lambda: admin.list_topics(self.queues, timeout=ANSWER_MS / 1000))
+        found = asked("its brokers", lambda: admin.list_topics(self.queues, timeout=ANSWER_SECONDS))
         self._addresses |= {number: f"{broker.host}:{broker.port}" for number, broker in found.brokers.items()}
 
         def address(number: int) -> str:
@@ -414,9 +415,9 @@ class KafkaTopics:
         """The description of a topic; None: the broker that was asked knows no such topic."""
 
         def ask() -> TopicDescription | None:
-            future = admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_SECONDS)[name]
+            future = admin.describe_topics(TopicCollection([name]), request_timeout=ANSWER_SECONDS)[name]
             try:
-                description: TopicDescription = future.result(TIMEOUT_SECONDS + 1)
+                description: TopicDescription = future.result(ANSWER_SECONDS + 1)
                 return description
             except KafkaException as error:
                 if code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -427,7 +428,7 @@ class KafkaTopics:
 
     def _settings(self, admin: AdminClient, name: str) -> dict[str, ConfigEntry]:
         [future] = admin.describe_configs(
-            [ConfigResource(ResourceType.TOPIC, name)], request_timeout=TIMEOUT_SECONDS
+            [ConfigResource(ResourceType.TOPIC, name)], request_timeout=ANSWER_SECONDS
         ).values()
-        settings: dict[str, ConfigEntry] = future.result(TIMEOUT_SECONDS + 1)
+        settings: dict[str, ConfigEntry] = future.result(ANSWER_SECONDS + 1)
         return settings

@@ -387,7 +387,7 @@ class Proven:
 
 def statement(seal: Mapping[str, Any]) -> bytes:
     """A seal as canonical JSON: the bytes that are signed, and that are a leaf of the register's tree."""
-    return json.dumps(seal, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps(seal, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def verify(given: Any, trust: Trust) -> Proven:
@@ -568,10 +568,11 @@ def _run(arguments: Sequence[str]) -> None:
     if given.record is not None:
         given.record.write_bytes(proven.record)
     if given.format == "json":
-        print(json.dumps({**vars(proven), "record": base64.b64encode(proven.record).decode()}, indent=1))
+        shown = {**vars(proven), "record": base64.b64encode(proven.record).decode()}
+        print(json.dumps(shown, indent=1, allow_nan=False))
         return
-    shown = "".join(chr(each) if 32 <= each < 127 else "." for each in proven.record[:400])
-    print("\n".join(map(plain, ["The proof holds.", *sentences(proven), f"bytes: {shown}"])))
+    text = "".join(chr(each) if 32 <= each < 127 else "." for each in proven.record[:400])
+    print("\n".join(map(plain, ["The proof holds.", *sentences(proven), f"bytes: {text}"])))
 
 
 def plain(text: str) -> str:

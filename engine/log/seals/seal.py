@@ -101,7 +101,7 @@ class Stored:
     @property
     def line(self) -> str:
         """The stored form: a line of JSON."""
-        return json.dumps(self.content, separators=(",", ":"))
+        return json.dumps(self.content, separators=(",", ":"), allow_nan=False)
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def frame(kind: int, number: int, *parts: bytes) -> bytes:
 
 def as_json(kind: int, content: dict[str, Any]) -> bytes:
     """A frame whose payload is JSON."""
-    return frame(kind, 0, json.dumps(content).encode())
+    return frame(kind, 0, json.dumps(content, allow_nan=False).encode())
 
 
 def time_bytes(record: bytes) -> int:

@@ -4,6 +4,7 @@ A holder is known by its consumer id and lives as long as it is attached or hold
 unacknowledged messages in the order in which they were delivered: {message id: word} (message_word.py).
 """
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from rewindmq.schemas.values import Argument
@@ -23,7 +24,8 @@ class Limiter:
         self.limit = limit
         self.outstanding = 0
         self.members = 0  # holders that refer to it
-        self.blocked: list[Consumer] = []  # those that were turned away because the limit was reached, in that order
+        # Those that were turned away because the limit was reached, in that order.
+        self.blocked: OrderedDict[tuple[int, int], Consumer] = OrderedDict()  # by `Consumer.key`
 
 
 class Level:
@@ -32,7 +34,7 @@ class Level:
     def __init__(self, priority: int) -> None:
         self.priority = priority
         self.members = 0  # attached consumers of this priority, with room or without
-        self.service: list[Consumer] = []
+        self.service: OrderedDict[int, Consumer] = OrderedDict()  # by consumer id: any of thousands may leave
 
 
 class Consumer:
@@ -50,6 +52,7 @@ class Consumer:
         self.channel = channel
         self.user = user
         self.attached = False
+        self.arrival = 0  # its number among the consumers that its queue had
         self.tag = ""
         self.no_ack = False
         self.exclusive = False
@@ -66,6 +69,11 @@ class Consumer:
         self.blocked = False
         self.waiting = False
         self.held: dict[int, int] = {}
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The holder's key among those of all queues."""
+        return self.queue.queue_id, self.consumer
 
     def has_room(self) -> bool:
         """Whether its own limits let the consumer take one more delivery."""

@@ -75,14 +75,9 @@ class Timed(Order):
         chunk.insert(first, message_id, word, expiry)
         self.count += 1
         self.expiring += 1
-        self._changed(chunk)
+        self._note(chunk)
         if len(chunk.ids) > 2 * message_order.CHUNK:
             self._split(low)
-
-    def _changed(self, chunk: Chunk) -> None:
-        if not chunk.dirty:
-            chunk.dirty = True
-            self.changed.append(chunk)
 
     def _split(self, index: int) -> None:
         chunk = self.chunks[index]
@@ -98,7 +93,7 @@ class Timed(Order):
         del chunk.ids[half:], chunk.words[half:], chunk.expiries[half:]
         self.chunks.insert(index + 1, rest)
         self.tail = self.chunks[-1]
-        self._changed(rest)
+        self._note(rest)
 
     def last_expiry(self) -> int:
         """The due time of the last message. The order must not be empty."""

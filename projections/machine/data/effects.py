@@ -11,7 +11,8 @@ One is made for each message: effects are not frozen, and have an `__init__` of 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rewindmq.projections.machine.data.queue import Carried, Queue
+from rewindmq.projections.machine.data.outbox import Carried
+from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import DELIVERED, GoneReason, LeaveReason, LetterReason
 
 
@@ -21,7 +22,7 @@ class Keep:
 
     The message stays in the queue (ready or unacked) after its publish, or was refused but goes to the outbox
     (reject-publish-dlx). The effect comes before any `Deliver` or `DeadLetter` of the message. A message that goes
-    straight to a no_ack consumer is never kept."""
+    straight to a no_ack consumer is kept only if its route has several queues: their holds on its body are counted."""
 
     queue: Queue
     message_id: int
@@ -181,39 +182,39 @@ class Delay:
 
 @dataclass(init=False, slots=True)
 class DeadLetter:
-    """Publish the message to the dead-letter exchange.
+    """Publish the messages to the dead-letter exchange.
 
-    Reason delayed: publish it to the delayed exchange to which it was published before, see delayed_order.py. Reason
-    moved: an operator moved it to this exchange and key, see machine/events/removal.py. Reason relocated: it follows
-    its queue to another partition, with what is `carried`, see machine/events/relocation.py.
-    `routing_key` None: keep its own. It stays in the queue's outbox until `DeadLettersForwarded` names its `sequence`
-    (or one above). `at_least_once`: limits still count it. `refused`: a reject-publish-dlx message that never was in
-    the queue."""
+    Reason delayed: publish them to the delayed exchange to which they were published before, see delayed_order.py.
+    Reason moved: an operator moved them to this exchange and key, see machine/events/removal.py. Reason relocated: they
+    follow their queue to another partition, each with what is `carried`, see machine/events/relocation.py.
+    `routing_key` None: keep their own. The first has the number `sequence`, and each next one the next number. They
+    stay in the queue's outbox until `DeadLettersForwarded` names their number (or one above). `at_least_once`: limits
+    still count them. `refused`: a reject-publish-dlx message that never was in the queue."""
 
     queue: Queue
-    message_id: int
+    message_ids: Sequence[int]
     reason: LetterReason
     sequence: int
     exchange: str
     routing_key: str | None
     at_least_once: bool
     refused: bool
-    carried: Carried | None
+    carried: Sequence[Carried]
 
     def __init__(
         self,
         queue: Queue,
-        message_id: int,
+        message_ids: Sequence[int],
         reason: LetterReason,
         sequence: int,
         exchange: str,
         routing_key: str | None,
         at_least_once: bool,
         refused: bool,
-        carried: Carried | None = None,
+        carried: Sequence[Carried] = (),
     ) -> None:
         self.queue = queue
-        self.message_id = message_id
+        self.message_ids = message_ids
         self.reason = reason
         self.sequence = sequence
         self.exchange = exchange

@@ -1,6 +1,7 @@
 """The order of ready messages, compact: 16 bytes a message, 24 with an expiry; no message is a Python object.
 
 A message here is its id, its packed word (message_word.py), and its expiry (absolute ms; NONE when it never expires).
+Many messages leave or come back at once as a `Stretch`, by slices of arrays.
 
 An `Order` is a run of chunks; the head chunk has a `start`, so that taking from the head changes no chunk:
 
@@ -14,8 +15,10 @@ downwards, so that the chunks of a queue's two orders (see queue.py) share one n
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
+
+from rewindmq.projections.machine.data.message_word import SIZE_MASK, UPPER
 
 NONE: Final = -1  # no expiry
 CHUNK = 1024  # messages in a chunk that grows at the tail; insertions let a chunk grow to twice as many
@@ -25,6 +28,80 @@ BIG_ENDIAN: Final = array("H", [1]).tobytes() == b"\0\1"  # this machine
 ODD: Final = bytes(range(1, 256, 2))
 _FEW: Final = 4  # ids that are searched for one by one
 _LAST_ID: Final = (1 << 63) - 1
+_LOWER: Final = 1 if BIG_ENDIAN else 0  # where the lower half of a word is
+_SPARSE: Final = 4  # more messages than this around each new one: it is put in by itself, and not by a merge
+
+
+def sizes_of(words: "array[int]") -> "array[int]":
+    """Return the sizes of the bodies: the lower half of each word. They are read as machine words."""
+    return array("I", words.tobytes())[_LOWER::2]
+
+
+class Stretch:
+    """Successive messages, outside of an order. `expiries` exists only when one of them may have an expiry."""
+
+    def __init__(self, ids: "array[int]", words: "array[int]", expiries: "array[int] | None") -> None:
+        self.ids = ids
+        self.words = words
+        self.expiries = expiries
+
+    def extend(self, more: "Stretch") -> None:
+        """Add the messages that follow."""
+        if more.expiries is not None and self.expiries is None:
+            self.expiries = self.dated()
+        if self.expiries is not None:
+            self.expiries.extend(more.dated())
+        self.ids.extend(more.ids)
+        self.words.extend(more.words)
+
+    def part(self, first: int, end: int) -> "Stretch":
+        """Return the messages from index `first` to before index `end`."""
+        expiries = None if self.expiries is None else self.expiries[first:end]
+        return Stretch(self.ids[first:end], self.words[first:end], expiries)
+
+    def dated(self) -> "array[int]":
+        """Return the expiry of each message; NONE for never."""
+        return array("q", [NONE]) * len(self.ids) if self.expiries is None else self.expiries
+
+    def rows(self) -> Iterator[tuple[int, int, int]]:
+        """Return (id, word, expiry) of each message, in order."""
+        return zip(self.ids, self.words, self.dated(), strict=True)
+
+    @property
+    def expiring(self) -> int:
+        """The number of messages that have an expiry."""
+        return 0 if self.expiries is None else len(self.ids) - self.expiries.count(NONE)
+
+    @property
+    def message_bytes(self) -> int:
+        """The sum of the sizes of the bodies."""
+        return self.words[0] & SIZE_MASK if len(self.words) == 1 else sum(sizes_of(self.words))
+
+    def uppers(self) -> "array[int]":
+        """Return the upper half of each word: the flags and counts, without the size."""
+        return array("I", self.words.tobytes())[1 - _LOWER :: 2]
+
+    def change_uppers(self, changes: Mapping[int, int]) -> None:
+        """Replace the upper half of each word by what `changes` has for it."""
+        if len(self.words) == 1:
+            word = self.words[0]
+            self.words[0] = changes[word >> UPPER] << UPPER | word & SIZE_MASK
+            return
+        halves = array("I", self.words.tobytes())
+        halves[1 - _LOWER :: 2] = array("I", [changes[upper] for upper in halves[1 - _LOWER :: 2]])
+        self.words = array("q", halves.tobytes())
+
+    def by_id(self) -> "Stretch":
+        """Return the messages sorted by id."""
+        if len(self.ids) == 1 or self.ids == array("q", sorted(self.ids)):
+            return self
+        return stretch_of(sorted(self.rows()))
+
+
+def stretch_of(rows: list[tuple[int, int, int]]) -> Stretch:
+    """Return the messages of these rows: (id, word, expiry) of each."""
+    ids, words = array("q", [row[0] for row in rows]), array("q", [row[1] for row in rows])
+    return Stretch(ids, words, array("q", [row[2] for row in rows]))
 
 
 class Chunk:
@@ -91,10 +168,8 @@ class Order:
         tail = self.tail
         ids = tail.ids
         if len(ids) >= CHUNK:
-            tail = Chunk(tail.number - 1 if self.returned else tail.number + 1)
+            tail = self._grow()
             ids = tail.ids
-            self.chunks.append(tail)
-            self.tail = tail
         ids.append(message_id)
         tail.words.append(word)
         if expiry != NONE:
@@ -108,6 +183,38 @@ class Order:
         if not tail.dirty:
             tail.dirty = True
             self.changed.append(tail)
+
+    def _grow(self) -> Chunk:
+        """Begin another chunk at the end."""
+        self.tail = Chunk(self.tail.number - 1 if self.returned else self.tail.number + 1)
+        self.chunks.append(self.tail)
+        return self.tail
+
+    def append_all(self, messages: Stretch) -> None:
+        """Put messages at the end, in their order."""
+        if len(messages.ids) == 1:
+            self.append(messages.ids[0], messages.words[0], messages.dated()[0])
+            return
+        done = 0
+        while done < len(messages.ids):
+            tail = self.tail if len(self.tail.ids) < CHUNK else self._grow()
+            part = messages.part(done, done + CHUNK - len(tail.ids))
+            if part.expiring and tail.expiries is None:
+                tail.expiries = array("q", [NONE]) * len(tail.ids)
+            if tail.expiries is not None:
+                tail.expiries.extend(part.dated())
+            tail.ids.extend(part.ids)
+            tail.words.extend(part.words)
+            self._note(tail)
+            done += len(part.ids)
+        self.count += len(messages.ids)
+        self.expiring += messages.expiring
+
+    def _note(self, chunk: Chunk) -> None:
+        """Note that a chunk has changed."""
+        if not chunk.dirty:
+            chunk.dirty = True
+            self.changed.append(chunk)
 
     def first_expiry(self) -> int:
         """The expiry of the first message; NONE for never. The order must not be empty."""
@@ -132,6 +239,54 @@ class Order:
             self._head_is_used_up()
         return message_id, word, expiry
 
+    def take_first(self, count: int) -> Stretch:
+        """Remove the first `count` messages, or all if there are fewer."""
+        taken = self._take_of_head(count)
+        while len(taken.ids) < count and self.count > 0:
+            taken.extend(self._take_of_head(count - len(taken.ids)))
+        return taken
+
+    def _take_of_head(self, count: int) -> Stretch:
+        """Remove the first `count` messages, or all of the first chunk if that has fewer."""
+        head, start = self.head, self.start
+        end = min(start + count, len(head.ids))
+        expiries = None if head.expiries is None else head.expiries[start:end]
+        taken = Stretch(head.ids[start:end], head.words[start:end], expiries)
+        self.count -= end - start
+        self.start = end
+        if expiries is not None:
+            self.expiring -= taken.expiring
+        if start < end == len(head.ids):
+            self._head_is_used_up()
+        return taken
+
+    def expired(self, now_ms: int) -> int:
+        """Return the number of messages at the head that have expired."""
+        count, start = 0, self.start
+        for chunk in self.chunks:
+            if chunk.expiries is None:
+                break
+            for expiry in chunk.expiries[start:]:
+                if expiry == NONE or expiry > now_ms:
+                    return count
+                count += 1
+            start = 0
+        return count
+
+    def reaching(self, message_bytes: int) -> tuple[int, int]:
+        """Return how many messages at the head have together at least so many bytes, and what is missing to that.
+
+        If all of them have fewer bytes: their number, and how many are missing."""
+        count, start = 0, self.start
+        for chunk in self.chunks:
+            for at in range(start, len(chunk.words)):
+                count += 1
+                message_bytes -= chunk.words[at] & SIZE_MASK
+                if message_bytes <= 0:
+                    return count, 0
+            start = 0
+        return count, message_bytes
+
     def _head_is_used_up(self) -> None:
         head = self.head
         self.start = 0
@@ -142,9 +297,7 @@ class Order:
         del head.ids[:]
         del head.words[:]
         head.expiries = None
-        if not head.dirty:
-            head.dirty = True
-            self.changed.append(head)
+        self._note(head)
 
     def _drop_first_chunk(self) -> None:
         head = self.chunks[0]
@@ -162,15 +315,8 @@ class Order:
         self.count += 1
         if expiry != NONE:
             self.expiring += 1
-        chunks = self.chunks
-        low, high = 0, len(chunks) - 1
-        while low < high:  # finds the first chunk whose last id is larger
-            middle = (low + high) // 2
-            if chunks[middle].ids[-1] < message_id:
-                low = middle + 1
-            else:
-                high = middle
-        chunk = chunks[low]
+        low = self._chunk_of(message_id)
+        chunk = self.chunks[low]
         ids = chunk.ids
         first, last = (self.start if low == 0 else 0), len(ids)
         if low == 0 and first > 0 and message_id < ids[first]:  # into the place of a taken message
@@ -184,11 +330,57 @@ class Order:
                 else:
                     last = middle
             chunk.insert(first, message_id, word, expiry)
-        if not chunk.dirty:
-            chunk.dirty = True
-            self.changed.append(chunk)
+        self._note(chunk)
         if len(ids) > 2 * CHUNK:
             self._split(low)
+
+    def insert_all(self, messages: Stretch) -> None:
+        """Put messages at the places of their ids, in an order that is sorted by id. They are sorted, too."""
+        ids = messages.ids
+        if self.count == 0 or ids[0] > self.tail.ids[-1]:
+            self.append_all(messages)
+            return
+        low, end = self._chunk_of(ids[0]), self._chunk_of(ids[-1]) + 1
+        around = self.chunks[low:end]
+        if len(ids) == 1 or sum([len(chunk.ids) for chunk in around]) > _SPARSE * len(ids):
+            for message_id, word, expiry in messages.rows():
+                self.insert(message_id, word, expiry)
+            return
+        rows = list(messages.rows())
+        for chunk in around:
+            rows.extend(self._rows_of(chunk))
+            if chunk.stored:
+                self.vanished.append(chunk.number)
+        rows.sort()
+        merged = [Chunk(0) for _ in range(0, len(rows), CHUNK)]
+        for at, chunk in enumerate(merged):
+            part = stretch_of(rows[at * CHUNK : (at + 1) * CHUNK])
+            chunk.ids, chunk.words = part.ids, part.words
+            chunk.expiries = part.expiries if part.expiring else None
+        self.chunks[low:end] = merged
+        self.count += len(ids)
+        self.expiring += messages.expiring
+        if low == 0:
+            self.start = 0
+        self.head, self.tail = self.chunks[0], self.chunks[-1]
+        self._number_afresh()
+
+    def _rows_of(self, chunk: Chunk) -> Iterator[tuple[int, int, int]]:
+        """Return (id, word, expiry) of each message of a chunk."""
+        start = self.start if chunk is self.head else 0
+        return Stretch(chunk.ids, chunk.words, chunk.expiries).part(start, len(chunk.ids)).rows()
+
+    def _chunk_of(self, message_id: int) -> int:
+        """Return the index of the first chunk whose last id is not smaller; of the last one if there is none."""
+        chunks = self.chunks
+        low, high = 0, len(chunks) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if chunks[middle].ids[-1] < message_id:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def put_first(self, message_id: int, word: int, expiry: int) -> None:
         """Put a message before all others."""
@@ -204,9 +396,7 @@ class Order:
         else:  # into the place of a taken message
             self.start = start - 1
             head.set(start - 1, message_id, word, expiry)
-        if not head.dirty:
-            head.dirty = True
-            self.changed.append(head)
+        self._note(head)
         if len(head.ids) > 2 * CHUNK:
             self._split(0)
 
@@ -283,15 +473,8 @@ class Order:
 
     def _place(self, message_id: int) -> tuple[int, int]:
         """Chunk and index of a message; (-1, -1) if it is not where it would be in an order that is sorted by id."""
-        chunks = self.chunks
-        low, high = 0, len(chunks) - 1
-        while low < high:  # finds the first chunk whose last id is not smaller
-            middle = (low + high) // 2
-            if chunks[middle].ids[-1] < message_id:
-                low = middle + 1
-            else:
-                high = middle
-        ids = chunks[low].ids
+        low = self._chunk_of(message_id)
+        ids = self.chunks[low].ids
         first, last = (self.start if low == 0 else 0), len(ids)
         while first < last:
             middle = (first + last) // 2
@@ -320,9 +503,8 @@ class Order:
             chunk.dirty = False  # still in `changed`, where it is now ignored
             del self.chunks[at]
             self.tail = self.chunks[-1]
-        elif not chunk.dirty:
-            chunk.dirty = True
-            self.changed.append(chunk)
+        else:
+            self._note(chunk)
         return message_id, word, expiry
 
     def clear(self) -> list["array[int]"]:
@@ -346,8 +528,7 @@ class Order:
         self.count = self.expiring = total = 0
         start = self.start
         for chunk in self.chunks:
-            halves = array("I", chunk.words[start:].tobytes())  # of each word the lower one is the size
-            total += sum(halves[1::2] if BIG_ENDIAN else halves[0::2])
+            total += sum(sizes_of(chunk.words[start:]))
             self.count += len(chunk.ids) - start
             if chunk.expiries is not None:
                 expiries = chunk.expiries[start:]
@@ -376,11 +557,8 @@ class Order:
 
     def items(self) -> Iterator[tuple[int, int, int]]:
         """Yields (id, word, expiry) of each message, in order."""
-        start = self.start
         for chunk in self.chunks:
-            for index in range(start, len(chunk.ids)):
-                yield chunk.ids[index], chunk.words[index], chunk.expiry(index)
-            start = 0
+            yield from self._rows_of(chunk)
 
 
 def _has_some(ids: "array[int]", wanted: set[int]) -> bool:

@@ -25,7 +25,8 @@ Words are stored in chunks and covered by digests: their layout cannot change.
 
 from typing import Final
 
-SIZE_MASK: Final = (1 << 32) - 1
+UPPER: Final = 32  # the upper half of a word, without the size, begins at this bit
+SIZE_MASK: Final = (1 << UPPER) - 1
 PERSISTENT: Final = 1 << 32
 REDELIVERED: Final = 1 << 33
 BY_PROPERTY: Final = 1 << 34  # the expiry comes from the message's own `expiration`, not from the queue's message TTL

@@ -21,7 +21,7 @@ from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from rewindmq.projections.machine.data.message_order import NONE, Order
+from rewindmq.projections.machine.data.message_order import NONE, Order, Stretch, stretch_of
 from rewindmq.projections.machine.data.message_word import LEVEL_SHIFT
 from rewindmq.projections.machine.rules.versions import PRIORITIES
 
@@ -58,6 +58,27 @@ class Prioritized(Order):
         self._level(level)[0].insert(message_id, word, expiry)
         self._added(level, expiry)
 
+    def append_all(self, messages: Stretch) -> None:
+        """Put messages at the ends of their levels, in their order."""
+        for level, part in self._by_level(messages):
+            self._level(level)[1].append_all(part)
+
+    def insert_all(self, messages: Stretch) -> None:
+        """Put messages, sorted by id, back at their original places."""
+        for level, part in self._by_level(messages):
+            self._level(level)[0].insert_all(part)
+
+    def _by_level(self, messages: Stretch) -> Iterator[tuple[int, Stretch]]:
+        """Yield the messages that each level gets, and count them."""
+        parts: dict[int, list[tuple[int, int, int]]] = {}
+        for row in messages.rows():
+            parts.setdefault(row[1] >> LEVEL_SHIFT & self.mask, []).append(row)
+        for level, rows in parts.items():
+            yield level, stretch_of(rows)
+            self.used |= 1 << level
+        self.count += len(messages.ids)
+        self.expiring += messages.expiring
+
     def _level(self, level: int) -> tuple[Order, Order]:
         orders = self.levels.get(level)
         if orders is None:
@@ -87,19 +108,26 @@ class Prioritized(Order):
             self.used ^= 1 << level
         return taken
 
-    def take_expired(self, now_ms: int) -> tuple[int, int, int]:
-        """Remove an expired message that is the first of its level: of several, the one of the highest level.
+    def take_first(self, count: int) -> Stretch:
+        """Remove the next `count` messages, or all if there are fewer."""
+        return self._take_each(count, NONE)
 
-        There must be one."""
+    def take_expired(self, now_ms: int) -> Stretch:
+        """Remove the expired messages at the head of each level, from the highest level on."""
+        return self._take_each(self.count, now_ms)
+
+    def _take_each(self, count: int, expired_by: int) -> Stretch:
+        taken = Stretch(array("q"), array("q"), None)
         for level in sorted(self.levels, reverse=True):
-            arrived = self.levels[level][1]
-            if arrived.count > 0 and NONE != arrived.first_expiry() <= now_ms:
-                self.count -= 1
-                self.expiring -= 1
-                if arrived.count == 1:
-                    self.used ^= 1 << level
-                return arrived.take()
-        raise AssertionError("no message has expired")
+            returned, arrived = self.levels[level]
+            for order in (returned, arrived):
+                most = count if expired_by == NONE else order.expired(expired_by)
+                taken.extend(order.take_first(min(most, count - len(taken.ids))))
+            if returned.count == 0 and arrived.count == 0:
+                self.used &= ~(1 << level)
+        self.count -= len(taken.ids)
+        self.expiring -= taken.expiring
+        return taken
 
     def remove(self, ids: list[int], scan: bool) -> list[tuple[int, int, int]]:
         """Remove those of these messages that are here. Returns (id, word, expiry) of each, in order."""

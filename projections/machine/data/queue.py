@@ -14,7 +14,8 @@ With priorities, `arrived` consists of such orders for each level (priority_orde
 until they are due (`delayed`, delayed_order.py).
 """
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -23,7 +24,7 @@ from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.delayed_order import SPACE as DELAYED_SPACE
 from rewindmq.projections.machine.data.delayed_order import Timed, give_delays
 from rewindmq.projections.machine.data.id_windows import IdWindow
-from rewindmq.projections.machine.data.message_order import NONE, Order, space_of
+from rewindmq.projections.machine.data.message_order import NONE, Order, Stretch, space_of
 from rewindmq.projections.machine.data.message_word import (
     REDELIVERED,
     SIZE_MASK,
@@ -32,6 +33,7 @@ from rewindmq.projections.machine.data.message_word import (
     is_redelivered,
     size_of,
 )
+from rewindmq.projections.machine.data.outbox import Outbox
 from rewindmq.projections.machine.data.priority_order import Prioritized, give_priorities
 from rewindmq.projections.machine.data.reasons import (
     ACKED,
@@ -46,7 +48,6 @@ from rewindmq.projections.machine.data.reasons import (
     RELOCATED,
     REMOVED,
     TRANSIENT,
-    LetterReason,
 )
 from rewindmq.projections.machine.data.stream import cut_at_ms
 from rewindmq.projections.machine.rules.profile import profile_of
@@ -104,34 +105,7 @@ class ConsumerView:
     activity_status: ActivityStatus = "up"
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """What a message keeps when it moves with its queue to another partition.
-
-    The counts are those of `Queue.counts`. `expiry`: absolute, NONE for never."""
-
-    delivery_count: int
-    acquired_count: int
-    redelivered: bool
-    expiry: int
-
-
-@dataclass(frozen=True, slots=True)
-class OutboxEntry:
-    """A dead letter that waits until it is forwarded; see `DeadLetter`. `size`: the size of its body."""
-
-    sequence: int
-    message_id: int
-    size: int
-    reason: LetterReason
-    exchange: str
-    routing_key: str | None
-    at_least_once: bool
-    refused: bool
-    carried: Carried | None = None
-
-
-pickle_by_fields(MessageView, ConsumerView, Carried, OutboxEntry)
+pickle_by_fields(MessageView, ConsumerView)
 
 # Where letters come from: vhost, queue and queue_id; the partition, where Origin names it, else -1; and whether they
 # are messages that moved with the queue, which are numbered in the same sequence and do not wait for the others.
@@ -228,22 +202,22 @@ class Queue(Outcomes):
         self.prioritized: Prioritized | None = None  # the same as `arrived`, in a queue with priorities
         self.levels_expire = False  # the first message of each level expires in time, not only that of the highest
         self.delayed: Timed | None = None  # None: no message ever waits in this queue
-        self.messages_delayed = 0
-        self.message_bytes_delayed = 0
-        self.messages_ready = 0
-        self.messages_unacked = 0
-        self.message_bytes_ready = 0
-        self.message_bytes_unacked = 0
+        self.messages_delayed = self.message_bytes_delayed = 0
+        self.messages_ready = self.message_bytes_ready = 0
+        self.messages_unacked = self.message_bytes_unacked = 0
         self.held_expiries: dict[int, int] = {}  # message id -> expiry, of unacked and delayed messages that have one
 
         self.holders: dict[int, Consumer] = {}  # in the order in which they came
         self.all_levels: list[Level] = []  # highest priority first
         self.levels = self.all_levels  # those that are served: none while the queue is paused
         self.paused = False  # nothing is delivered (machine/events/pause.py)
-        self.attached = 0  # number of consumers
+        self.consuming: dict[int, Consumer] = {}  # of the holders, the attached consumers
+        self.arrivals = 0  # of consumers so far
+        self.ahead: Consumer | None = None  # the last consumer with a lookahead: only one that was alone has had one
         # Only one of them gets messages (machine/rules/single_active.py).
         self.single_active = not self.stream and self.asks_for(SINGLE_ACTIVE_ARGUMENT, SINGLE_ACTIVE) is True
         self.active: Consumer | None = None  # the single active consumer
+        self.waiting: list[tuple[int, int, int, int]] = []  # a heap of those that wait, and of some that did
 
         self.blocked = False  # quorum reject-publish: refuses until the queue is at 80 % of its limit (S-027)
         self.crash_offset = 0  # after a crash nobody knows whether messages below it had been delivered
@@ -252,9 +226,8 @@ class Queue(Outcomes):
         self.lease_armed_ms = NEVER
 
         self.next_sequence = 1
-        self.outbox: dict[int, OutboxEntry] = {}  # by sequence, ascending
-        self.messages_dlx = 0
-        self.message_bytes_dlx = 0
+        self.outbox = Outbox()
+        self.messages_dlx = self.message_bytes_dlx = 0
         # Ids of messages that were restored into the queue, as ranges, by restoration and source queue.
         self.restored: dict[tuple[str, str, str, int], list[list[int]]] = {}
         # The highest sequence of the dead letters that were taken in, by source queue.
@@ -326,16 +299,47 @@ class Queue(Outcomes):
             if order.count > 0:
                 yield order
 
-    def take_expired(self, now_ms: int) -> tuple[int, int, int]:
-        """Remove the first expired message. Returns (id, word, expiry). `first_expiry` must have found one."""
-        if self.prioritized is None or not self.levels_expire:
-            return self.take()
-        if self.returned.count > 0 and NONE != self.returned.first_expiry() <= now_ms:
-            return self.take()
-        taken = self.prioritized.take_expired(now_ms)
-        self.messages_ready -= 1
-        self.message_bytes_ready -= taken[1] & SIZE_MASK
+    def take_first(self, count: int) -> Stretch:
+        """Remove the next `count` messages, or all if there are fewer."""
+        taken = (self.returned if self.returned.count > 0 else self.arrived).take_first(count)
+        if len(taken.ids) < count and self.arrived.count > 0:
+            taken.extend(self.arrived.take_first(count - len(taken.ids)))
+        self.messages_ready -= len(taken.ids)
+        self.message_bytes_ready -= taken.message_bytes
         return taken
+
+    def take_expired(self, now_ms: int) -> Stretch:
+        """Remove the expired messages at the head of the queue; where `levels_expire`, of each level."""
+        if self.levels_expire and self.prioritized is not None:
+            taken = self.returned.take_first(self.returned.expired(now_ms))
+            taken.extend(self.prioritized.take_expired(now_ms))
+            self.messages_ready -= len(taken.ids)
+            self.message_bytes_ready -= taken.message_bytes
+            return taken
+        count = 0
+        for order in self._heads():
+            expired = order.expired(now_ms)
+            count += expired
+            if expired < order.count:
+                break
+        return self.take_first(count)
+
+    def reaching(self, message_bytes: int) -> int:
+        """Return how many of the next messages have together at least so many bytes; all if they have fewer."""
+        count = 0
+        for order in self._heads():
+            found, message_bytes = order.reaching(message_bytes)
+            count += found
+            if message_bytes <= 0:
+                break
+        return count
+
+    def take_expiries(self, ids: Sequence[int]) -> "array[int] | None":
+        """Forget the expiries of held messages, and return them; None if no held message has one."""
+        if not self.held_expiries:
+            return None
+        take = self.held_expiries.pop
+        return array("q", [take(message_id, NONE) for message_id in ids])
 
     def next_deadline_ms(self) -> int:
         """The next time at which a message expires or a delayed message is due; NONE for never."""
@@ -426,9 +430,15 @@ class Queue(Outcomes):
                 not self.single_active or c is self.active,
                 self._activity_status(c),
             )
-            for c in self.holders.values()
-            if c.attached
+            for c in self.consuming.values()
         ]
+
+    def exclusive_consumer(self) -> Consumer | None:
+        """The consumer that has the queue for itself. It is alone, or it would not have been attached."""
+        if len(self.consuming) == 1:
+            for consumer in self.consuming.values():
+                return consumer if consumer.exclusive else None
+        return None
 
     def _activity_status(self, consumer: Consumer) -> ActivityStatus:
         """The consumer's activity status in the words of RabbitMQ's listings."""
@@ -438,16 +448,14 @@ class Queue(Outcomes):
 
     def in_lookahead(self) -> tuple[int, int]:
         """How many of the unacked messages are in a lookahead, and their bytes: no client has seen them."""
-        count = size = 0
-        if self.messages_unacked == 0:
+        holder = self.ahead
+        if holder is None or not holder.attached:
             return 0, 0
-        for holder in self.holders.values():
-            beyond = len(holder.held) - holder.prefetch
-            if beyond > 0 and holder.attached and not holder.windowed:
-                count += beyond
-                size += sum(word & SIZE_MASK for word in list(holder.held.values())[-beyond:])
-        return count, size
+        beyond = len(holder.held) - holder.prefetch
+        if beyond <= 0:
+            return 0, 0
+        return beyond, sum(word & SIZE_MASK for word in list(holder.held.values())[-beyond:])
 
     def consumer_count(self) -> int:
         """The number of attached consumers."""
-        return self.attached
+        return len(self.consuming)

@@ -12,6 +12,7 @@ max-age cuts up to a second late, never early, and a message of a stream costs 1
 never cuts the newest message.
 """
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from rewindmq.projections.machine.data import message_order
@@ -33,6 +34,18 @@ def cut_at_ms(queue: "Queue", word: int) -> int:
     (The second in which it was published has to be over.)"""
     age = queue.settings.max_age_ms
     return NONE if age is None else queue.created_ms + (seconds_of(word) + 1) * 1000 + age
+
+
+def old_messages(queue: "Queue", now_ms: int) -> int:
+    """Return how many messages at the head max-age cuts now: those of the same time, or of an earlier one."""
+    count, start = 0, queue.arrived.start
+    for chunk in queue.arrived.chunks:
+        old = bisect_right(chunk.words, now_ms, start, key=lambda word: cut_at_ms(queue, word))
+        count += old - start
+        if old < len(chunk.words):
+            break
+        start = 0
+    return count
 
 
 def first_number(queue: "Queue") -> int:

@@ -19,6 +19,8 @@ can_send; rabbit_channel.erl basic.qos activates it at the classic queues alone)
 it.
 """
 
+from bisect import bisect_left
+
 from rewindmq.projections.machine.data.consumer import Consumer, Level, Limiter
 from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply
 from rewindmq.projections.machine.data.message_order import NONE
@@ -38,7 +40,7 @@ def next_consumer(queue: Queue) -> Consumer | None:
     for level in queue.levels:
         service = level.service
         while service:
-            consumer = service.pop(0)
+            consumer = service.popitem(last=False)[1]
             consumer.serviced = False
             if consumer.credit <= 0 if consumer.windowed else len(consumer.held) >= consumer.limit:
                 continue  # as `has_room` says it; for each message a call would be dear
@@ -46,7 +48,7 @@ def next_consumer(queue: Queue) -> Consumer | None:
             if limiter is None or limiter.outstanding < limiter.limit:
                 return consumer
             consumer.blocked = True
-            limiter.blocked.append(consumer)
+            limiter.blocked[consumer.key] = consumer
     return None
 
 
@@ -84,7 +86,7 @@ def serve(consumer: Consumer) -> None:
     """Put a consumer that has room at the end of its round robin."""
     level = consumer.level
     assert level is not None
-    level.service.append(consumer)
+    level.service[consumer.consumer] = consumer
     consumer.serviced = True
 
 
@@ -143,7 +145,7 @@ def unblock(state: State, limiter: Limiter, effects: list[Effect]) -> None:
             resume_all(state, limiter, effects)
         return
     while limiter.blocked and limiter.outstanding < limiter.limit:
-        consumer = limiter.blocked.pop(0)
+        consumer = limiter.blocked.popitem(last=False)[1]
         consumer.blocked = False
         serve_again(consumer)
         state.touch(consumer.queue)
@@ -154,14 +156,13 @@ def resume_all(state: State, limiter: Limiter, effects: list[Effect]) -> None:
     """Let all consumers that wait for the limiter ask again, at once.
 
     Where one delivery uses up the limit, the first consumer gets each one (machine versions before 3)."""
-    waiting = limiter.blocked
-    limiter.blocked = []
-    queues: list[Queue] = []
+    waiting = list(limiter.blocked.values())
+    limiter.blocked.clear()
+    queues: dict[Queue, None] = {}
     for consumer in waiting:
         consumer.blocked = False
         serve_again(consumer)
-        if consumer.queue not in queues:
-            queues.append(consumer.queue)
+        queues[consumer.queue] = None
     for queue in queues:
         state.touch(queue)
         run_after_taking(state, queue, effects)
@@ -187,13 +188,12 @@ def on_attached(state: State, offset: int, actor: Actor, event: ConsumerAttached
         return
     if is_locked(state, queue, actor, event, effects):
         return
-    alone = event.exclusive or is_in_exclusive_use(queue)
-    if alone and (queue.attached > 0 or queue.single_active) and not queue.stream:
+    alone = event.exclusive or queue.exclusive_consumer() is not None
+    if alone and (queue.consuming or queue.single_active) and not queue.stream:
         quarantine(state, event, f"queue {event.queue!r} in vhost {event.vhost!r} {IN_EXCLUSIVE_USE}", effects)
         return
     state.touch(queue)
     consumer = Consumer(queue, event.consumer, actor.session, event.channel, actor.user)
-    consumer.attached = True
     consumer.tag = event.tag
     consumer.no_ack = event.no_ack
     consumer.exclusive = event.exclusive
@@ -211,21 +211,15 @@ def on_attached(state: State, offset: int, actor: Actor, event: ConsumerAttached
         unblock(state, limiter, effects)
     queue.holders[event.consumer] = consumer
     state.index_holder(consumer)
-    queue.attached += 1
-    if queue.attached == 2:
+    attach(queue, consumer)
+    if queue.consumer_count() == 2:
         end_lookaheads(queue)
-    join_level(queue, consumer)
     if queue.single_active:
         join(queue, consumer)
         change_over(queue)
     if not queue.stream:
         serve_again(consumer)
         run_after_taking(state, queue, effects)
-
-
-def is_in_exclusive_use(queue: Queue) -> bool:
-    """Whether an exclusive consumer is attached. It is then alone, or it would not have been attached."""
-    return queue.attached == 1 and any(holder.exclusive and holder.attached for holder in queue.holders.values())
 
 
 def limiter_of(state: State, session: int, channel: int) -> Limiter:
@@ -254,7 +248,7 @@ def on_global_prefetch(
     if event.prefetch < 0:
         quarantine(state, event, f"a negative prefetch of channel {event.channel}", effects)
         return
-    holders = [h for h in state.sessions.get(event.session, {}).values() if h.channel == event.channel]
+    holders = list(state.holders_of(event.session, event.channel).values())
     if event.prefetch == 0:
         _lift_limit(state, holders, effects)
         return
@@ -282,38 +276,41 @@ def _lift_limit(state: State, holders: list[Consumer], effects: list[Effect]) ->
         resume_all(state, limiter, effects)
 
 
-def join_level(queue: Queue, consumer: Consumer) -> None:
-    """Put an attached consumer into the level of its priority; levels are sorted from the highest on."""
-    position = 0
-    for level in queue.all_levels:
-        if level.priority == consumer.priority:
-            level.members += 1
-            consumer.level = level
-            return
-        if level.priority < consumer.priority:
-            break
-        position += 1
-    level = Level(consumer.priority)
-    level.members = 1
-    queue.all_levels.insert(position, level)
-    consumer.level = level
+def attach(queue: Queue, consumer: Consumer) -> None:
+    """Put a consumer into the level of its priority; levels are sorted from the highest on."""
+    consumer.attached = True
+    queue.consuming[consumer.consumer] = consumer
+    queue.arrivals += 1
+    consumer.arrival = queue.arrivals
+    levels = queue.all_levels
+    position = bisect_left(levels, -consumer.priority, key=_rank)
+    if position == len(levels) or levels[position].priority != consumer.priority:
+        levels.insert(position, Level(consumer.priority))
+    consumer.level = levels[position]
+    levels[position].members += 1
+
+
+def _rank(level: Level) -> int:
+    return -level.priority
 
 
 def stand_back(consumer: Consumer) -> None:
     """Take the consumer out of the round robin and out of the limiter's line."""
     if consumer.serviced:
         assert consumer.level is not None
-        consumer.level.service.remove(consumer)
+        del consumer.level.service[consumer.consumer]
         consumer.serviced = False
     if consumer.blocked:
         assert consumer.limiter is not None
-        consumer.limiter.blocked.remove(consumer)
+        del consumer.limiter.blocked[consumer.key]
         consumer.blocked = False
 
 
 def set_lookahead(consumer: Consumer, lookahead: int) -> None:
     """Let an attached consumer hold so many messages beyond its prefetch (lookahead.py)."""
     consumer.lookahead = lookahead
+    if lookahead:
+        consumer.queue.ahead = consumer
     consumer.limit = consumer.prefetch + lookahead
     if consumer.queue.quorum and not consumer.has_room():
         stand_back(consumer)
@@ -321,9 +318,8 @@ def set_lookahead(consumer: Consumer, lookahead: int) -> None:
 
 def end_lookaheads(queue: Queue) -> None:
     """Let no consumer hold more than its prefetch from now on."""
-    for holder in queue.holders.values():
-        if holder.lookahead:
-            set_lookahead(holder, 0)
+    if queue.ahead is not None and queue.ahead.lookahead:
+        set_lookahead(queue.ahead, 0)
 
 
 def change_over(queue: Queue) -> None:
@@ -343,11 +339,11 @@ def leave_level(queue: Queue, consumer: Consumer) -> None:
     stand_back(consumer)
     level.members -= 1
     if level.members == 0:
-        queue.all_levels.remove(level)
+        del queue.all_levels[bisect_left(queue.all_levels, -level.priority, key=_rank)]
     consumer.level = None
     consumer.attached = False
     consumer.lookahead = 0
-    queue.attached -= 1
+    del queue.consuming[consumer.consumer]
     if queue.single_active:
         successor = leave(queue, consumer)
         if successor is not None:

@@ -21,7 +21,6 @@ Rules of this file
 
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.effects import Effect, Requeue
-from rewindmq.projections.machine.data.message_word import SIZE_MASK
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import UNSENT
 from rewindmq.projections.machine.events import delivery
@@ -56,7 +55,7 @@ def on_credited(state: State, offset: int, actor: Actor, event: Credited, effect
 def may_have_lookahead(queue: Queue, consumer: Consumer) -> bool:
     """Whether no other consumer, and no later message, has to wait for what is in the consumer's lookahead."""
     return (
-        queue.attached == 1
+        len(queue.consuming) == 1
         and consumer.attached
         and consumer.limiter is None
         and queue.prioritized is None
@@ -72,14 +71,14 @@ def _give_back_unsent(state: State, queue: Queue, holder: Consumer, event: Credi
     state.touch(queue)
     ids = list(holder.held)
     del ids[: ids.index(first)]
-    for message_id in reversed(ids):
-        word, expiry = unhold(queue, holder, message_id)
-        if queue.quorum:
+    messages = unhold(queue, holder, ids)
+    if queue.quorum:
+        for message_id, word, expiry in reversed(list(messages.rows())):
             queue.arrived.put_first(message_id, word, expiry)
-        else:
-            queue.returned.insert(message_id, word, expiry)
-        queue.messages_ready += 1
-        queue.message_bytes_ready += word & SIZE_MASK
+    else:
+        queue.returned.insert_all(messages.by_id())
+    queue.messages_ready += len(ids)
+    queue.message_bytes_ready += messages.message_bytes
     effects.append(Requeue(queue, ids, holder.consumer, UNSENT))
     if holder.attached:
         set_lookahead(holder, 0)

@@ -31,7 +31,7 @@ from rewindmq.projections.machine.rules.expiry import decided_by_property, expir
 from rewindmq.projections.machine.rules.limits import counted, enforce, rule_broken, would_go_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, REJECT_PUBLISH_DLX
 from rewindmq.projections.machine.rules.versions import DEDUPLICATION, RELOCATION
-from rewindmq.projections.machine.state import ROUTES_REMEMBERED, State, quarantine
+from rewindmq.projections.machine.state import QUEUES_REMEMBERED, ROUTES_REMEMBERED, State, quarantine
 from rewindmq.schemas.amqp.errors import Unacceptable
 from rewindmq.schemas.amqp.properties import EXPIRATION, expiration, problem, walk
 from rewindmq.schemas.events import Published
@@ -65,7 +65,7 @@ def on_published(state: State, offset: int, actor: Actor, event: Published, effe
 def _resolve(state: State, event: Published, effects: list[Effect]) -> list[Queue]:
     """The queues of a route. The list is remembered only when all queues exist and none is named twice."""
     route: Route = event.route
-    queues: list[Queue] = []
+    queues: dict[Queue, None] = {}
     sound = True
     for name in route.queues:
         queue = state.by_name.get((route.vhost, name))
@@ -76,12 +76,13 @@ def _resolve(state: State, event: Published, effects: list[Effect]) -> list[Queu
             quarantine(state, event, f"queue {name!r} is named twice", effects)
             sound = False
         else:
-            queues.append(queue)
+            queues[queue] = None
+    found = list(queues)
     if sound:
-        if len(state.routes) >= ROUTES_REMEMBERED:
+        if len(state.routes) >= ROUTES_REMEMBERED or len(state.routes) * len(found) > QUEUES_REMEMBERED:
             state.routes.clear()
-        state.routes[route] = queues
-    return queues
+        state.routes[route] = found
+    return found
 
 
 def _publish(state: State, queue: Queue, message_id: int, event: Published, size: int, effects: list[Effect]) -> None:
@@ -135,10 +136,10 @@ def _publish(state: State, queue: Queue, message_id: int, event: Published, size
     if origin is not None and (origin.restore or relocated):
         word = as_it_was(queue, word, origin)
 
-    if queue.messages_ready == 0 and queue.attached > 0:
+    if queue.messages_ready == 0 and queue.consuming:
         consumer = next_consumer(queue)
         if consumer is not None:
-            if not consumer.no_ack:
+            if not consumer.no_ack or len(event.route.queues) > 1:
                 effects.append(Keep(queue, message_id))
             hand_over(queue, consumer, message_id, word, expiry, effects)
             return
@@ -202,4 +203,4 @@ def _refuse(queue: Queue, message_id: int, size: int, effects: list[Effect]) -> 
     effects.append(Refuse(queue, message_id, rule))
     if queue.settings.overflow == REJECT_PUBLISH_DLX and queue.settings.dead_letter_exchange is not None:
         effects.append(Keep(queue, message_id))
-        bury(queue, message_id, size, MAXLEN, effects, refused=True)
+        bury(queue, (message_id,), (size,), MAXLEN, effects, refused=True)

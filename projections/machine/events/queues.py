@@ -187,7 +187,7 @@ def on_deleted(state: State, offset: int, actor: Actor, event: QueueDeleted, eff
         return
     if is_locked(state, queue, actor, event, effects):
         return
-    if (event.if_unused and queue.attached > 0) or (event.if_empty and queue.messages_ready > 0):
+    if (event.if_unused and queue.consuming) or (event.if_empty and queue.messages_ready > 0):
         return
     delete(state, queue, "deleted", effects)
 
@@ -254,7 +254,7 @@ def _lost_consumers(state: State, queue: Queue, effects: list[Effect]) -> None:
     """Delete an auto-delete queue whose last consumer left (S-070); else its lease begins.
 
     A queue that never had a consumer stays (S-088)."""
-    if queue.attached > 0:
+    if queue.consuming:
         return
     if queue.auto_delete:
         delete(state, queue, "auto_delete", effects)
@@ -266,11 +266,9 @@ def on_session_closed(state: State, offset: int, actor: Actor, event: SessionClo
     """Detach the consumers of a channel, or of a connection, and return what they held.
 
     With a connection (`channel` 0) its exclusive queues go."""
-    leaving = state.sessions.get(event.session)
-    if leaving:
-        holders = [h for h in leaving.values() if event.channel == 0 or h.channel == event.channel]
-        reason = "session_closed" if event.channel == 0 else "channel_closed"
-        _detach_all(state, holders, reason, effects)
+    holders = list(state.holders_of(event.session, event.channel).values())
+    if holders:
+        _detach_all(state, holders, "session_closed" if event.channel == 0 else "channel_closed", effects)
     if event.channel == 0:
         _delete_owned(state, event.session, effects)
 
@@ -310,7 +308,7 @@ def _detach_all(state: State, holders: Sequence[Consumer], reason: str, effects:
     for queue_id in sorted(by_queue):
         queue = state.by_id[queue_id]
         state.touch(queue)
-        had = queue.attached
+        had = queue.consumer_count()
         for holder in by_queue[queue_id]:
             if holder.attached:
                 leave_level(queue, holder)
@@ -320,7 +318,7 @@ def _detach_all(state: State, holders: Sequence[Consumer], reason: str, effects:
                 ids = list(holder.held) if queue.quorum else sorted(holder.held)
                 give_back(state, queue, holder, ids, reason, effects, requeued=False)
             state.forget_holder(holder)
-        if had > queue.attached:
+        if had > queue.consumer_count():
             _lost_consumers(state, queue, effects)
         elif queue.quorum:
             renew_lease(state, queue)

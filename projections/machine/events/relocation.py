@@ -19,9 +19,10 @@ it was in the queue. Consumers were detached before, so that nothing is delivere
 from typing import Final
 
 from rewindmq.projections.machine.data.effects import Effect, Forget
-from rewindmq.projections.machine.data.message_order import NONE
-from rewindmq.projections.machine.data.message_word import SIZE_MASK, is_redelivered
-from rewindmq.projections.machine.data.queue import Carried, Queue
+from rewindmq.projections.machine.data.message_order import Stretch
+from rewindmq.projections.machine.data.message_word import is_redelivered
+from rewindmq.projections.machine.data.outbox import Carried
+from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import DELAYED, RELOCATED
 from rewindmq.projections.machine.events.pause import stop_serving
 from rewindmq.projections.machine.rules.dead_letters import relocate
@@ -53,31 +54,30 @@ def on_drained(state: State, offset: int, actor: Actor, event: QueueDrained, eff
         quarantine(state, event, f"{queue.type} {event.queue!r} does not move", effects)
         return
     leaving = _take_out(queue, event.count)
-    if not leaving:
+    if not leaving.ids:
         return
     state.touch(queue)
-    queue.relocated += len(leaving)
-    effects.append(Forget(queue, [message_id for message_id, _, _ in leaving], RELOCATED, 0, ""))
-    for message_id, word, expiry in leaving:
+    queue.relocated += len(leaving.ids)
+    effects.append(Forget(queue, leaving.ids, RELOCATED, 0, ""))
+    carried: list[Carried] = []
+    for message_id, word, expiry in leaving.rows():
         delivery_count, acquired_count = queue.counts(word)
         redelivered = is_redelivered(word) or message_id < queue.crash_offset
-        carried = Carried(delivery_count, acquired_count, redelivered, expiry)
-        relocate(queue, message_id, word & SIZE_MASK, carried, effects)
+        carried.append(Carried(delivery_count, acquired_count, redelivered, expiry))
+    relocate(queue, leaving.ids, leaving.words, carried, effects)
     expire_heads(state, queue, effects)  # another message may be the first
     enforce(state, queue, effects)
 
 
-def _take_out(queue: Queue, count: int) -> list[tuple[int, int, int]]:
-    """Take the first messages out of the orders. Returns (id, word, expiry) of each."""
-    leaving: list[tuple[int, int, int]] = []
-    while queue.messages_ready > 0 and len(leaving) < count:
-        leaving.append(queue.take())
+def _take_out(queue: Queue, count: int) -> Stretch:
+    """Take the first messages out of the orders."""
+    leaving = queue.take_first(count)
     if queue.delayed is not None:
-        while queue.delayed.count > 0 and len(leaving) < count:
-            message_id, word, _ = queue.delayed.take()
-            queue.messages_delayed -= 1
-            queue.message_bytes_delayed -= word & SIZE_MASK
-            leaving.append((message_id, word, queue.held_expiries.pop(message_id, NONE)))
+        delayed = queue.delayed.take_first(count - len(leaving.ids))
+        queue.messages_delayed -= len(delayed.ids)
+        queue.message_bytes_delayed -= delayed.message_bytes
+        delayed.expiries = queue.take_expiries(delayed.ids)
+        leaving.extend(delayed)
     return leaving
 
 

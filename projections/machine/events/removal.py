@@ -58,8 +58,7 @@ def on_removed(state: State, offset: int, actor: Actor, event: MessageRemoved, e
     effects.append(Forget(queue, message_ids, MOVED if event.moved else REMOVED, 0, ""))
     if event.moved:
         queue.moved += len(removed)
-        for message_id, word in removed:
-            move(queue, message_id, word & SIZE_MASK, event.exchange, event.routing_key, effects)
+        move(queue, message_ids, [word for _, word in removed], event.exchange, event.routing_key, effects)
     else:
         queue.removed += len(removed)
     expire_heads(state, queue, effects)  # another message may be the first

@@ -14,16 +14,18 @@ profile rabbitmq-4.3 only failures raise it (machine/rules/profile.py), no messa
 limit (measured on 4.3.6), and with delayed retry a returned message waits first (machine/data/delayed_order.py).
 """
 
+from array import array
 from collections.abc import Sequence
 
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.effects import Delay, Effect, Forget, Requeue
-from rewindmq.projections.machine.data.message_order import NONE, Order
+from rewindmq.projections.machine.data.message_order import NONE, Order, Stretch, stretch_of
 from rewindmq.projections.machine.data.message_word import (
     DELIVERIES_MAX_4_3,
     LEVEL_SHIFT,
     REDELIVERED,
     SIZE_MASK,
+    UPPER,
     returned,
     returned_or_failed,
 )
@@ -94,7 +96,7 @@ def on_nacked(state: State, offset: int, actor: Actor, event: Nacked, effects: l
     if not ids:
         return
     state.touch(queue)
-    ids = _in_order(holder, ids)
+    ids = _in_order(holder, ids, len(event.messages) > 1)
     if event.requeue:
         give_back(state, queue, holder, ids, event.method, effects)
     else:
@@ -109,7 +111,7 @@ def _those_held(
     """The ids of first..last that the holder holds, ascending. The event is quarantined for the missing ids."""
     held = holder.held
     if last - first < len(held):
-        ids = [message_id for message_id in range(first, last + 1) if message_id in held]
+        ids = list(filter(held.__contains__, range(first, last + 1)))
     else:
         ids = sorted(message_id for message_id in held if first <= message_id <= last)
     if not ids or len(ids) <= last - first:
@@ -118,10 +120,12 @@ def _those_held(
     return ids
 
 
-def _in_order(holder: Consumer, ids: list[int]) -> list[int]:
+def _in_order(holder: Consumer, ids: list[int], may_repeat: bool) -> list[int]:
     """The ids without repetitions, in the order of their delivery: they return and are dead-lettered in this order."""
     if len(ids) == 1:
         return ids
+    if len(ids) == len(holder.held) and not may_repeat:
+        return list(holder.held)
     wanted = dict.fromkeys(ids)
     return [message_id for message_id in holder.held if message_id in wanted]
 
@@ -130,15 +134,20 @@ def _some(ids: list[int]) -> str:
     return f"message {ids[0]}" if len(ids) == 1 else f"{len(ids)} messages from {ids[0]} on"
 
 
-def unhold(queue: Queue, holder: Consumer, message_id: int) -> tuple[int, int]:
-    """Take a held message from its holder. Returns (word, expiry)."""
-    word = holder.held.pop(message_id)
-    queue.messages_unacked -= 1
-    queue.message_bytes_unacked -= word & SIZE_MASK
+def unhold(queue: Queue, holder: Consumer, ids: Sequence[int]) -> Stretch:
+    """Take held messages from their holder."""
+    held = holder.held
+    if len(ids) == len(held):
+        words = array("q", map(held.__getitem__, ids))
+        held.clear()
+    else:
+        words = array("q", map(held.pop, ids))
+    messages = Stretch(array("q", ids), words, queue.take_expiries(ids))
+    queue.messages_unacked -= len(ids)
+    queue.message_bytes_unacked -= messages.message_bytes
     if holder.limiter is not None:
-        holder.limiter.outstanding -= 1
-    expiry = queue.held_expiries.pop(message_id, NONE) if queue.held_expiries else NONE
-    return word, expiry
+        holder.limiter.outstanding -= len(ids)
+    return messages
 
 
 def settled(state: State, queue: Queue, holder: Consumer, effects: list[Effect]) -> None:
@@ -161,11 +170,10 @@ def _reject(queue: Queue, holder: Consumer, ids: list[int], effects: list[Effect
     """Reject messages. In a classic queue the highest priority dies first (rabbit_priority_queue.erl ackfold)."""
     if queue.prioritized is not None and not queue.quorum:
         ids = sorted(ids, key=lambda message_id: holder.held[message_id] >> LEVEL_SHIFT, reverse=True)
-    effects.append(Forget(queue, ids, REJECTED, holder.consumer, ""))
+    rejected = unhold(queue, holder, ids)
     queue.rejected += len(ids)
-    for message_id in ids:
-        word, _ = unhold(queue, holder, message_id)
-        bury(queue, message_id, word & SIZE_MASK, REJECTED, effects)
+    effects.append(Forget(queue, rejected.ids, REJECTED, holder.consumer, ""))
+    bury(queue, rejected.ids, rejected.words, REJECTED, effects)
 
 
 def give_back(
@@ -183,13 +191,13 @@ def give_back(
     if queue.quorum:
         _give_back_quorum(state, queue, holder, ids, reason, effects, requeued)
         return
+    back = unhold(queue, holder, ids)
+    effects.append(Requeue(queue, back.ids, holder.consumer, reason))
+    back.change_uppers({upper: upper | REDELIVERED >> UPPER for upper in dict.fromkeys(back.uppers())})
     place = queue.returned if queue.prioritized is None else queue.prioritized
-    for message_id in ids:
-        word, expiry = unhold(queue, holder, message_id)
-        place.insert(message_id, word | REDELIVERED, expiry)
-        queue.messages_ready += 1
-        queue.message_bytes_ready += word & SIZE_MASK
-    effects.append(Requeue(queue, ids, holder.consumer, reason))
+    place.insert_all(back.by_id())
+    queue.messages_ready += len(ids)
+    queue.message_bytes_ready += back.message_bytes
 
 
 def place_of_returned(queue: Queue) -> Order:
@@ -203,37 +211,41 @@ def _give_back_quorum(
 ) -> None:
     settings, separate, failed = queue.settings, queue.profile.failures_count, reason in FAILURES
     limit = settings.delivery_limit
-    order = place_of_returned(queue) if requeued else queue.returned
-    waits = settings.retries_later(failed)
-    back: list[int] = []
-    dead: list[tuple[int, int]] = []
-    for message_id in ids:
-        word, expiry = unhold(queue, holder, message_id)
+    back = unhold(queue, holder, ids)
+    changes: dict[int, int] = {}  # by the upper half of a word; many words have the same
+    counts: dict[int, int] = {}
+    dying: dict[int, None] = {}
+    for upper in dict.fromkeys(back.uppers()):
+        word = upper << UPPER
         word = REDELIVERED | (returned_or_failed(word, failed) if separate else returned(word))
-        count = queue.counts(word)[0]
+        changes[upper] = word >> UPPER
+        count = counts[word >> UPPER] = queue.counts(word)[0]
         if limit is not None and (count > limit or (separate and count == DELIVERIES_MAX_4_3)):  # S-159
-            dead.append((message_id, word))
-            continue
-        if waits:
-            due_ms = state.clock_ms + min(settings.retry_min_ms * max(count, 1), settings.retry_max_ms)
+            dying[word >> UPPER] = None
+    back.change_uppers(changes)
+    dead: Stretch | None = None
+    if dying:
+        rows = list(back.rows())
+        dead = stretch_of([row for row in rows if row[1] >> UPPER in dying])
+        back = stretch_of([row for row in rows if row[1] >> UPPER not in dying])
+    if settings.retries_later(failed):
+        for message_id, word, expiry in back.rows():
+            due_ms = state.clock_ms + min(settings.retry_min_ms * max(counts[word >> UPPER], 1), settings.retry_max_ms)
             if expiry != NONE:
                 queue.held_expiries[message_id] = expiry
             effects.append(Delay(queue, message_id, holder.consumer, reason, due_ms))
             wait(state, queue, message_id, word, due_ms)
-            continue
-        order.append(message_id, word, expiry)
-        queue.messages_ready += 1
-        queue.message_bytes_ready += word & SIZE_MASK
-        back.append(message_id)
-    if back:
-        effects.append(Requeue(queue, back, holder.consumer, reason))
-    if dead:
+    elif back.ids:
+        (place_of_returned(queue) if requeued else queue.returned).append_all(back)
+        queue.messages_ready += len(back.ids)
+        queue.message_bytes_ready += back.message_bytes
+        effects.append(Requeue(queue, back.ids, holder.consumer, reason))
+    if dead is not None:
         _exceed_limit(queue, holder, dead, effects)
 
 
-def _exceed_limit(queue: Queue, holder: Consumer, dead: list[tuple[int, int]], effects: list[Effect]) -> None:
-    queue.delivery_limited += len(dead)
+def _exceed_limit(queue: Queue, holder: Consumer, dead: Stretch, effects: list[Effect]) -> None:
+    queue.delivery_limited += len(dead.ids)
     rule = queue.settings.delivery_limit_rule
-    effects.append(Forget(queue, [d[0] for d in dead], DELIVERY_LIMIT, holder.consumer, rule))
-    for message_id, word in dead:
-        bury(queue, message_id, word & SIZE_MASK, DELIVERY_LIMIT, effects)
+    effects.append(Forget(queue, dead.ids, DELIVERY_LIMIT, holder.consumer, rule))
+    bury(queue, dead.ids, dead.words, DELIVERY_LIMIT, effects)

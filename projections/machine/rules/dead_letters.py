@@ -10,97 +10,108 @@ Messages that move with their queue to another partition are in the outbox, too.
 arrive without waiting for them: the two kinds are released, and known to the target, each by itself.
 """
 
+from array import array
+from collections.abc import Iterator, Sequence
+
 from rewindmq.projections.machine.data.delayed_order import exchange_of
 from rewindmq.projections.machine.data.effects import DeadLetter, Effect, Release
-from rewindmq.projections.machine.data.queue import Carried, LetterSource, OutboxEntry, Queue
-from rewindmq.projections.machine.data.reasons import DELAYED, MOVED, RELOCATED, DeathReason, LetterReason
+from rewindmq.projections.machine.data.message_word import SIZE_MASK
+from rewindmq.projections.machine.data.outbox import Carried, LetterKind
+from rewindmq.projections.machine.data.queue import LetterSource, Queue
+from rewindmq.projections.machine.data.reasons import DELAYED, MOVED, RELOCATED, DeathReason
 from rewindmq.projections.machine.data.restored_ids import is_restored, note_restored
 from rewindmq.projections.machine.state import State
 from rewindmq.schemas.values import Origin
 
 
 def bury(
-    queue: Queue, message_id: int, size: int, reason: DeathReason, effects: list[Effect], refused: bool = False
+    queue: Queue,
+    ids: Sequence[int],
+    words: Sequence[int],
+    reason: DeathReason,
+    effects: list[Effect],
+    refused: bool = False,
 ) -> None:
-    """Put a message that died into the outbox, if the queue has a dead-letter exchange."""
+    """Put messages that died, with these words, into the outbox, if the queue has a dead-letter exchange."""
     settings = queue.settings
-    exchange, routing_key, held = (
-        settings.dead_letter_exchange,
-        settings.dead_letter_routing_key,
-        settings.at_least_once,
-    )
-    if exchange is None:
+    exchange, held = settings.dead_letter_exchange, settings.at_least_once
+    if exchange is None or not ids:
         return
     if held:
-        queue.messages_dlx += 1
-        queue.message_bytes_dlx += size
-    queue.dead_lettered += 1
-    _put_out(queue, message_id, size, reason, exchange, routing_key, held, refused, effects)
+        queue.messages_dlx += len(ids)
+        queue.message_bytes_dlx += sum([word & SIZE_MASK for word in words])
+    queue.dead_lettered += len(ids)
+    _put_out(queue, ids, words, (reason, exchange, settings.dead_letter_routing_key, held, refused), effects)
 
 
-def hand_on(queue: Queue, message_id: int, size: int, effects: list[Effect]) -> None:
-    """Put a message whose delay is over into the outbox of the delayed exchange's queue: the exchange routes it."""
-    queue.dead_lettered += 1
-    _put_out(queue, message_id, size, DELAYED, exchange_of(queue.name), None, False, False, effects)
+def hand_on(queue: Queue, ids: Sequence[int], words: Sequence[int], effects: list[Effect]) -> None:
+    """Put messages whose delay is over into the outbox of the delayed exchange's queue: the exchange routes them."""
+    queue.dead_lettered += len(ids)
+    _put_out(queue, ids, words, (DELAYED, exchange_of(queue.name), None, False, False), effects)
 
 
-def move(queue: Queue, message_id: int, size: int, exchange: str, routing_key: str, effects: list[Effect]) -> None:
-    """Put a message that an operator moves into the outbox. It did not die, and counts towards no limit."""
-    _put_out(queue, message_id, size, MOVED, exchange, routing_key, False, False, effects)
+def move(
+    queue: Queue, ids: Sequence[int], words: Sequence[int], exchange: str, routing_key: str, effects: list[Effect]
+) -> None:
+    """Put messages that an operator moves into the outbox. They did not die, and count towards no limit."""
+    _put_out(queue, ids, words, (MOVED, exchange, routing_key, False, False), effects)
 
 
-def relocate(queue: Queue, message_id: int, size: int, carried: Carried, effects: list[Effect]) -> None:
-    """Put a message that moves with its queue into the outbox. It did not die, and counts towards no limit."""
-    _put_out(queue, message_id, size, RELOCATED, "", None, False, False, effects, carried)
+def relocate(
+    queue: Queue, ids: Sequence[int], words: Sequence[int], carried: Sequence[Carried], effects: list[Effect]
+) -> None:
+    """Put messages that move with their queue into the outbox. They did not die, and count towards no limit."""
+    queue.outbox.carried.update(enumerate(carried, queue.next_sequence))
+    _put_out(queue, ids, words, (RELOCATED, "", None, False, False), effects, carried)
 
 
 def _put_out(
     queue: Queue,
-    message_id: int,
-    size: int,
-    reason: LetterReason,
-    exchange: str,
-    routing_key: str | None,
-    held: bool,
-    refused: bool,
+    ids: Sequence[int],
+    words: Sequence[int],
+    kind: LetterKind,
     effects: list[Effect],
-    carried: Carried | None = None,
+    carried: Sequence[Carried] = (),
 ) -> None:
-    sequence = queue.next_sequence
-    queue.next_sequence = sequence + 1
-    entry = OutboxEntry(sequence, message_id, size, reason, exchange, routing_key, held, refused, carried)
-    queue.outbox[sequence] = entry
-    effects.append(DeadLetter(queue, message_id, reason, sequence, exchange, routing_key, held, refused, carried))
+    first = queue.next_sequence
+    queue.next_sequence = first + len(ids)
+    queue.outbox.add(first, ids, [word & SIZE_MASK for word in words], kind)
+    effects.append(_letters(queue, ids, first, kind, carried))
+
+
+def _letters(queue: Queue, ids: Sequence[int], first: int, kind: LetterKind, carried: Sequence[Carried]) -> DeadLetter:
+    reason, exchange, routing_key, held, refused = kind
+    return DeadLetter(queue, ids, reason, first, exchange, routing_key, held, refused, carried)
+
+
+def waiting_letters(queue: Queue) -> Iterator[DeadLetter]:
+    """Yield the letters in the queue's outbox, as the effects that put them there."""
+    outbox = queue.outbox
+    for kind, first, ids in outbox.stretches():
+        carried = [outbox.carried[first + at] for at in range(len(ids))] if kind[0] == RELOCATED else ()
+        yield _letters(queue, ids, first, kind, carried)
 
 
 def release_forwarded(state: State, queue: Queue, sequence: int, relocated: bool, effects: list[Effect]) -> None:
     """Release every dead letter up to `sequence`: it has arrived, or has nowhere to go.
 
     `relocated`: those that moved with the queue, and no others; else all others."""
-    released: list[OutboxEntry] = []
-    for entry in queue.outbox.values():
-        if entry.sequence > sequence:
-            break
-        if (entry.carried is not None) == relocated:
-            released.append(entry)
-    _release(state, queue, released, effects)
+    _release(state, queue, queue.outbox.up_to(sequence, relocated), effects)
 
 
 def give_up_held(state: State, queue: Queue, effects: list[Effect]) -> None:
     """Delete the letters that the queue held for at-least-once: it is no longer at-least-once (S-153)."""
-    _release(state, queue, [entry for entry in queue.outbox.values() if entry.at_least_once], effects)
+    _release(state, queue, queue.outbox.held(), effects)
 
 
-def _release(state: State, queue: Queue, entries: list[OutboxEntry], effects: list[Effect]) -> None:
-    if not entries:
+def _release(state: State, queue: Queue, places: "array[int]", effects: list[Effect]) -> None:
+    if not places:
         return
-    for entry in entries:
-        del queue.outbox[entry.sequence]
-        if entry.at_least_once:
-            queue.messages_dlx -= 1
-            queue.message_bytes_dlx -= entry.size
-    effects.append(Release(queue, [entry.message_id for entry in entries]))
-    if queue.gone and not queue.outbox:
+    ids, held, held_bytes = queue.outbox.remove(places)
+    queue.messages_dlx -= held
+    queue.message_bytes_dlx -= held_bytes
+    effects.append(Release(queue, ids))
+    if queue.gone and not len(queue.outbox):
         state.drop_queue(queue)
 
 

@@ -10,15 +10,19 @@
   besides, no holder has a message of it (rabbit_fifo.erl is_expired counts such holders).
 """
 
-from array import array
+from collections.abc import Iterator
+from typing import Final
 
 from rewindmq.projections.machine.data.effects import Effect, Forget, Requeue
-from rewindmq.projections.machine.data.message_order import NONE
-from rewindmq.projections.machine.data.message_word import BY_PROPERTY, SIZE_MASK
+from rewindmq.projections.machine.data.message_order import NONE, Stretch
+from rewindmq.projections.machine.data.message_word import BY_PROPERTY, SIZE_MASK, UPPER
 from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.data.reasons import DELAYED, EXPIRED
+from rewindmq.projections.machine.data.stream import old_messages
 from rewindmq.projections.machine.rules.dead_letters import bury, hand_on
 from rewindmq.projections.machine.state import DeadlineKind, State
+
+_BY_PROPERTY: Final = BY_PROPERTY >> UPPER  # as it is in the upper half of a word
 
 
 def expiry_of(queue: Queue, now_ms: int, expiration_ms: int | None) -> int:
@@ -45,27 +49,35 @@ def expire_heads(state: State, queue: Queue, effects: list[Effect]) -> None:
     if queue.stream:
         _cut_old(state, queue, now_ms, effects)
         return
-    while True:
-        expiry = queue.first_expiry()
-        if expiry == NONE or expiry > now_ms:
-            break
+    if NONE != queue.first_expiry() <= now_ms:
         state.touch(queue)
-        message_id, word, _ = queue.take_expired(now_ms)
-        queue.expired += 1
-        effects.append(Forget(queue, (message_id,), EXPIRED, 0, _rule(queue, word)))
-        bury(queue, message_id, word & SIZE_MASK, EXPIRED, effects)
+        dead = queue.take_expired(now_ms)
+        queue.expired += len(dead.ids)
+        for by_property, first, end in _by_rule(dead):
+            ids = dead.ids if end - first == len(dead.ids) else dead.ids[first:end]
+            effects.append(Forget(queue, ids, EXPIRED, 0, _rule(queue, by_property)))
+        bury(queue, dead.ids, dead.words, EXPIRED, effects)
     state.arm_messages(queue)
+
+
+def _by_rule(dead: Stretch) -> Iterator[tuple[bool, int, int]]:
+    """Yield the stretches of messages that one rule decided: whether their own expiration did, first index, end."""
+    decided = bytes([upper & _BY_PROPERTY for upper in dead.uppers()])
+    first = 0
+    while first < len(decided):
+        end = decided.find(_BY_PROPERTY - decided[first], first)
+        end = len(decided) if end < 0 else end
+        yield decided[first] > 0, first, end
+        first = end
 
 
 def _cut_old(state: State, queue: Queue, now_ms: int, effects: list[Effect]) -> None:
     """Remove all messages of a stream that are too old, at once."""
-    old: array[int] = array("q")
-    while NONE != queue.first_expiry() <= now_ms:
-        old.append(queue.take()[0])
-    if old:
+    if NONE != queue.first_expiry() <= now_ms:
+        old = queue.take_first(old_messages(queue, now_ms))
         state.touch(queue)
-        queue.expired += len(old)
-        effects.append(Forget(queue, old, EXPIRED, 0, queue.settings.max_age_rule))
+        queue.expired += len(old.ids)
+        effects.append(Forget(queue, old.ids, EXPIRED, 0, queue.settings.max_age_rule))
     state.arm_messages(queue)
 
 
@@ -83,35 +95,33 @@ def release_due(state: State, queue: Queue, effects: list[Effect]) -> None:
     delayed = queue.delayed
     if delayed is None:
         return
-    back: list[int] = []
-    while delayed.count > 0 and delayed.first_expiry() <= state.clock_ms:
+    due = delayed.take_first(delayed.expired(state.clock_ms))
+    if due.ids:
         state.touch(queue)
-        message_id, word, _ = delayed.take()
-        queue.messages_delayed -= 1
-        queue.message_bytes_delayed -= word & SIZE_MASK
+        queue.messages_delayed -= len(due.ids)
+        queue.message_bytes_delayed -= due.message_bytes
         if queue.type == DELAYED:
-            queue.forwarded += 1
-            effects.append(Forget(queue, (message_id,), DELAYED, 0, ""))
-            hand_on(queue, message_id, word & SIZE_MASK, effects)
-            continue
-        queue.returned.append(message_id, word, queue.held_expiries.pop(message_id, NONE))
-        queue.messages_ready += 1
-        queue.message_bytes_ready += word & SIZE_MASK
-        back.append(message_id)
-    if back:
-        effects.append(Requeue(queue, back, 0, DELAYED))
+            queue.forwarded += len(due.ids)
+            effects.append(Forget(queue, due.ids, DELAYED, 0, ""))
+            hand_on(queue, due.ids, due.words, effects)
+        else:
+            due.expiries = queue.take_expiries(due.ids)
+            queue.returned.append_all(due)
+            queue.messages_ready += len(due.ids)
+            queue.message_bytes_ready += due.message_bytes
+            effects.append(Requeue(queue, due.ids, 0, DELAYED))
     state.arm_messages(queue)
 
 
-def _rule(queue: Queue, word: int) -> str:
-    if word & BY_PROPERTY:
+def _rule(queue: Queue, by_property: bool) -> str:
+    if by_property:
         return "property expiration"
     return queue.settings.message_ttl_rule or "message-ttl, since withdrawn"
 
 
 def is_unused(queue: Queue) -> bool:
     """Whether the queue's lease runs: it has no consumer; a quorum queue, besides, no holder of a message."""
-    return not queue.holders if queue.quorum else queue.attached == 0
+    return not queue.holders if queue.quorum else not queue.consuming
 
 
 def lease_ends_ms(queue: Queue) -> int:

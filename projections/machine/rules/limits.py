@@ -15,7 +15,6 @@ its effects in front); here they are dead-lettered in the order in which they ar
 """
 
 from rewindmq.projections.machine.data.effects import Effect, Forget
-from rewindmq.projections.machine.data.message_word import SIZE_MASK
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import MAXLEN
 from rewindmq.projections.machine.rules.dead_letters import bury
@@ -77,14 +76,24 @@ def enforce(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 def drop_heads(state: State, queue: Queue, effects: list[Effect]) -> None:
     """Drop messages from the head until the queue is within its limits."""
-    while queue.messages_ready > queue.least_ready and is_over(queue):
-        rule = rule_broken(queue, *counted(queue))
-        message_id, word, _ = queue.take()
-        queue.maxlen += 1
-        effects.append(Forget(queue, (message_id,), MAXLEN, 0, rule))
-        bury(queue, message_id, word & SIZE_MASK, MAXLEN, effects)
+    messages, message_bytes = counted(queue)
+    if messages > queue.max_length_or_never:
+        _drop(queue, messages - queue.max_length_or_never, queue.settings.max_length_rule, effects)
+        message_bytes = counted(queue)[1]
+    over = message_bytes - queue.max_bytes_or_never
+    if over > 0:
+        _drop(queue, queue.reaching(over), queue.settings.max_length_bytes_rule, effects)
     if queue.arrived.expiring or queue.returned.expiring:
         expire_heads(state, queue, effects)
+
+
+def _drop(queue: Queue, count: int, rule: str, effects: list[Effect]) -> None:
+    count = min(count, queue.messages_ready - queue.least_ready)
+    if count > 0:
+        dropped = queue.take_first(count)
+        queue.maxlen += count
+        effects.append(Forget(queue, dropped.ids, MAXLEN, 0, rule))
+        bury(queue, dropped.ids, dropped.words, MAXLEN, effects)
 
 
 def _is_relieved(queue: Queue) -> bool:

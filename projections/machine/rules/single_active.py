@@ -22,6 +22,7 @@ RabbitMQ's classic queue does not look at its messages when the active consumer 
 another consumer comes, and the next publish ends its process (3.10.8). Here they are delivered.
 """
 
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from rewindmq.projections.machine.data.consumer import Consumer
@@ -35,7 +36,18 @@ def join(queue: Queue, consumer: Consumer) -> None:
     if queue.active is None:
         queue.active = consumer
     else:
-        consumer.waiting = True
+        wait(queue, consumer)
+
+
+def wait(queue: Queue, consumer: Consumer) -> None:
+    """Let a consumer wait until it is the best of those that wait."""
+    consumer.waiting = True
+    priority = 0 if queue.quorum and not queue.profile.gives_way else consumer.priority
+    prefetch = (consumer.prefetch or UNLIMITED) if queue.quorum and queue.profile.gives_way else 0
+    heappush(queue.waiting, (-priority, -prefetch, consumer.arrival, consumer.consumer))
+    if len(queue.waiting) > 2 * len(queue.consuming) + 16:
+        queue.waiting = [entry for entry in dict.fromkeys(queue.waiting) if _waiting(queue, entry) is not None]
+        heapify(queue.waiting)
 
 
 def leave(queue: Queue, consumer: Consumer) -> Consumer | None:
@@ -59,7 +71,7 @@ def give_way(queue: Queue) -> Consumer | None:
     best = _best(queue)
     if best is None or best.priority <= active.priority:
         return None
-    active.waiting = True
+    wait(queue, active)
     return None if active.held else _activate(queue, best)
 
 
@@ -72,11 +84,16 @@ def _activate(queue: Queue, consumer: Consumer | None) -> Consumer | None:
 
 def _best(queue: Queue) -> Consumer | None:
     """The waiting consumer that is next; the first of equals."""
-    waiting = [holder for holder in queue.holders.values() if holder.waiting]
-    if not waiting:
-        return None
-    if not queue.quorum:
-        return max(waiting, key=lambda consumer: consumer.priority)
-    if queue.profile.gives_way:
-        return max(waiting, key=lambda consumer: (consumer.priority, consumer.prefetch or UNLIMITED))
-    return waiting[0]
+    heap = queue.waiting
+    while heap:
+        best = _waiting(queue, heap[0])
+        if best is not None:
+            return best
+        heappop(heap)
+    return None
+
+
+def _waiting(queue: Queue, entry: tuple[int, int, int, int]) -> Consumer | None:
+    """The consumer of an entry of the heap; None if it no longer waits."""
+    consumer = queue.consuming.get(entry[3])
+    return consumer if consumer is not None and consumer.waiting and consumer.arrival == entry[2] else None

@@ -35,7 +35,7 @@ def take_dirty(state: State) -> Dirty:
     queues: list[DirtyQueue] = []
     for queue in state.dirty_queues:
         queue.dirty = False
-        if queue.gone and not queue.outbox:
+        if queue.gone and not len(queue.outbox):
             continue
         chunks: dict[int, bytes] = {}
         vanished: list[int] = []

@@ -13,6 +13,7 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.serialization.pack import (
     held_bytes,
     json_bytes,
+    letter_fields,
     limiter_fields,
     number_bytes,
     pack_ids,
@@ -36,7 +37,9 @@ def queue_digest(queue: Queue) -> str:
             never = array("q", [NONE]) * rest
             expiries.update(number_bytes(never if chunk.expiries is None else chunk.expiries[start:]))
             start = 0
-    whole = hashlib.sha256(json_bytes(queue_fields(queue)))
+    fields = queue_fields(queue)
+    fields["outbox"] = letter_fields(queue)
+    whole = hashlib.sha256(json_bytes(fields))
     whole.update(held_bytes(queue))
     for part in (ids, words, expiries):
         whole.update(part.digest())

@@ -5,8 +5,8 @@ What can be derived (indexes, counts, settings) is derived, and counts are compa
 
 import json
 from array import array
+from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from rewindmq.projections.machine.data.consumer import Consumer, Limiter
@@ -14,11 +14,13 @@ from rewindmq.projections.machine.data.declaration import NO_EPOCH, Declaration
 from rewindmq.projections.machine.data.id_windows import ID_SIZE, KEY_SIZE, OWN, IdWindow, is_chunk_of_ids
 from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk, Order, space_of
 from rewindmq.projections.machine.data.message_word import size_of
-from rewindmq.projections.machine.data.queue import Carried, OutboxEntry, Queue
-from rewindmq.projections.machine.events.delivery import join_level
+from rewindmq.projections.machine.data.outbox import Carried
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.events.delivery import attach
 from rewindmq.projections.machine.events.pause import stop_serving
 from rewindmq.projections.machine.rules.expiry import arm_lease
 from rewindmq.projections.machine.rules.settings import QUEUE_TYPES, resolve
+from rewindmq.projections.machine.rules.single_active import wait
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.machine.serialization.pack import CHUNK_HEADER, COUNTERS, LENGTH
 from rewindmq.projections.machine.state import NewerHistory, State
@@ -51,7 +53,7 @@ def load(state: State, head: bytes, pieces: Iterable[tuple[bytes, dict[int, byte
         for queue_id, consumer in blocked:
             waiting = state.by_id[queue_id].holders[consumer]
             waiting.blocked = True
-            state.limiters[(session, channel)].blocked.append(waiting)
+            state.limiters[(session, channel)].blocked[waiting.key] = waiting
 
 
 def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
@@ -86,23 +88,29 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
     queue.blocked = fields["blocked"]
     queue.last_used_ms = fields["last_used_ms"]
     queue.next_sequence = fields["next_sequence"]
-    _load_letters(queue, fields)
-    _load_holders(state, queue, fields["holders"], meta[4 + length :])
+    numbers = load_numbers(meta[4 + length :])
+    _load_letters(queue, fields, numbers)
+    _load_holders(state, queue, fields["holders"], numbers[4 * fields.get("letters", (0,))[0] :])
     for consumer, lookahead in fields.get("lookaheads", ()):
         holder = queue.holders[consumer]
         holder.lookahead = lookahead
         holder.limit += lookahead
+        queue.ahead = holder
+    for holder in queue.consuming.values():
+        if not holder.windowed and len(holder.held) > holder.prefetch:  # at most one
+            queue.ahead = holder
     if queue.single_active:
         queue.active = queue.holders.get(fields.get("active", 0))
         for holder in queue.holders.values():
             giving_way = holder is queue.active and "giving_way" in fields
-            holder.waiting = giving_way or (holder.attached and holder is not queue.active)
+            if giving_way or (holder.attached and holder is not queue.active):
+                wait(queue, holder)
     for priority, consumers in fields["service"]:
         for level in queue.all_levels:
             if level.priority == priority:
-                level.service = [queue.holders[consumer] for consumer in consumers]
-                for consumer in level.service:
-                    consumer.serviced = True
+                level.service = OrderedDict((consumer, queue.holders[consumer]) for consumer in consumers)
+                for served in level.service.values():
+                    served.serviced = True
     queue.removed, queue.moved = fields.get("removed", (0, 0))
     queue.relocated = fields.get("relocated", 0)
     if "paused" in fields:
@@ -118,16 +126,18 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
     return queue
 
 
-def _load_letters(queue: Queue, fields: Any) -> None:
+def _load_letters(queue: Queue, fields: Any, numbers: "array[int]") -> None:
     """The letters that the queue sends, and what it knows of those that it has taken in."""
-    for entry in fields["outbox"]:
-        dead = OutboxEntry(*entry[:8])
-        if len(entry) > 8:
-            dead = replace(dead, carried=Carried(*entry[8:]))
-        queue.outbox[dead.sequence] = dead
-        if dead.at_least_once:
-            queue.messages_dlx += 1
-            queue.message_bytes_dlx += dead.size
+    outbox = queue.outbox
+    if "letters" in fields:
+        outbox.load(fields["letters"], numbers)
+    for sequence, message_id, size, reason, exchange, key, held, refused, *kept in fields["outbox"]:  # an older state
+        outbox.add(sequence, (message_id,), (size,), (reason, exchange, key, held, refused))
+        if kept:
+            outbox.carried[sequence] = Carried(*kept)
+    held = outbox.held()
+    queue.messages_dlx = len(held)
+    queue.message_bytes_dlx = sum([outbox.sizes[at] for at in held])
     for restore, vhost, name, queue_id, ranges in fields.get("restored", ()):
         queue.restored[(restore, vhost, name, queue_id)] = ranges
     for vhost, name, queue_id, sequence in fields["seen"]:
@@ -145,7 +155,8 @@ def _load_argument(fields: Any) -> Argument:
     return Argument(fields[0], fields[1], bytes.fromhex(value["bytes"]) if isinstance(value, dict) else value)
 
 
-def _load_numbers(packed: bytes) -> "array[int]":
+def load_numbers(packed: bytes) -> "array[int]":
+    """The inverse of `number_bytes`."""
     numbers: array[int] = array("q")
     numbers.frombytes(packed)
     if BIG_ENDIAN:
@@ -153,8 +164,7 @@ def _load_numbers(packed: bytes) -> "array[int]":
     return numbers
 
 
-def _load_holders(state: State, queue: Queue, holders: Any, packed: bytes) -> None:
-    numbers = _load_numbers(packed)
+def _load_holders(state: State, queue: Queue, holders: Any, numbers: "array[int]") -> None:
     at = 0
     for fields in holders:
         holder, count = _load_holder(state, queue, fields)
@@ -189,7 +199,6 @@ def _load_holder(state: State, queue: Queue, fields: Any) -> tuple[Consumer, int
         count,
     ) = fields
     holder = Consumer(queue, consumer, session, channel, user)
-    holder.attached = attached
     holder.tag = tag
     holder.no_ack = no_ack
     holder.exclusive = exclusive
@@ -203,9 +212,8 @@ def _load_holder(state: State, queue: Queue, fields: Any) -> tuple[Consumer, int
     if limited:
         holder.limiter = state.limiters[(session, channel)]
         holder.limiter.members += 1
-    if holder.attached:
-        queue.attached += 1
-        join_level(queue, holder)
+    if attached:
+        attach(queue, holder)
     return holder, count
 
 
@@ -236,7 +244,7 @@ def _load_chunk(number: int, packed: bytes) -> Chunk:
     count, with_expiries = CHUNK_HEADER.unpack_from(packed) if len(packed) >= CHUNK_HEADER.size else (0, 0)
     if count == 0 or len(packed) != CHUNK_HEADER.size + count * (24 if with_expiries else 16):
         raise ValueError(f"chunk {number} is said to hold {count} messages, but has {len(packed)} bytes")
-    numbers = _load_numbers(packed[CHUNK_HEADER.size :])
+    numbers = load_numbers(packed[CHUNK_HEADER.size :])
     chunk = Chunk(number)
     chunk.ids, chunk.words = numbers[:count], numbers[count : 2 * count]
     chunk.expiries = numbers[2 * count :] if with_expiries else None
@@ -253,7 +261,7 @@ def _load_ids(queue: Queue, chunks: dict[int, bytes]) -> None:
         if ids is None or count == 0 or len(packed) != CHUNK_HEADER.size + count * ID_SIZE:
             raise ValueError(f"chunk {number} is said to hold {count} ids, but has {len(packed)} bytes")
         keys = CHUNK_HEADER.size + 16 * count
-        numbers = _load_numbers(packed[CHUNK_HEADER.size : keys])
+        numbers = load_numbers(packed[CHUNK_HEADER.size : keys])
         for index in range(count):
             start = keys + KEY_SIZE * index
             ids.add(numbers[index], packed[start : start + KEY_SIZE], numbers[count + index])

@@ -2,9 +2,9 @@
 
     head    JSON: clock, next offset, version, shared limits; where they are set: how far the clock is ahead of the
             timestamps, epochs of lost nodes
-    meta    4 bytes length of the JSON (little-endian) | JSON of the queue's small state | the messages that its holders
-            hold, as arrays of 64-bit numbers: ids and words holder by holder, then ids and expiries of held messages
-            that have an expiry
+    meta    4 bytes length of the JSON (little-endian) | JSON of the queue's small state | arrays of 64-bit numbers: the
+            letters of its outbox (outbox.py); the messages that its holders hold, ids and words holder by holder; then
+            ids and expiries of held messages that have an expiry
     chunk   8 bytes (number of messages; 1 if expiries follow) | ids | words | expiries, 64-bit little-endian
             of remembered ids: 8 bytes (number of messages; 0) | ids | expiries, 64-bit little-endian | keys
 
@@ -22,7 +22,8 @@ from typing import Final
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.declaration import NO_EPOCH
 from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk
-from rewindmq.projections.machine.data.queue import Carried, Queue
+from rewindmq.projections.machine.data.outbox import Carried
+from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.state import State
 from rewindmq.schemas.values import Argument, Policy
 
@@ -47,7 +48,7 @@ COUNTERS: Final = (
 
 def json_bytes(value: object) -> bytes:
     """Canonical JSON: no spaces, ASCII only, keys in the order of the fields."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=True).encode()
 
 
 def number_bytes(values: "array[int]") -> bytes:
@@ -61,7 +62,12 @@ def number_bytes(values: "array[int]") -> bytes:
 def limiter_fields(state: State) -> list[object]:
     """The shared limits, canonical."""
     return [
-        [limiter.session, limiter.channel, limiter.limit, [[c.queue.queue_id, c.consumer] for c in limiter.blocked]]
+        [
+            limiter.session,
+            limiter.channel,
+            limiter.limit,
+            [[c.queue.queue_id, c.consumer] for c in limiter.blocked.values()],
+        ]
         for _, limiter in sorted(state.limiters.items())
     ]
 
@@ -115,8 +121,17 @@ def _carried(carried: Carried) -> list[object]:
     return [carried.delivery_count, carried.acquired_count, carried.redelivered, carried.expiry]
 
 
+def letter_fields(queue: Queue) -> list[list[object]]:
+    """The letters in the queue's outbox, canonical."""
+    outbox = queue.outbox
+    return [
+        [sequence, *rest, *(_carried(outbox.carried[sequence]) if sequence in outbox.carried else ())]
+        for sequence, *rest in outbox.rows()
+    ]
+
+
 def queue_fields(queue: Queue) -> dict[str, object]:
-    """The queue's small state, canonical."""
+    """The queue's small state, canonical, without the letters in its outbox."""
     seen = sorted(queue.letters_seen.items())
     fields: dict[str, object] = {
         "vhost": queue.vhost,
@@ -138,13 +153,9 @@ def queue_fields(queue: Queue) -> dict[str, object]:
         "blocked": queue.blocked,
         "last_used_ms": queue.last_used_ms,
         "holders": [_holder(h) for h in queue.holders.values()],
-        "service": [[level.priority, [c.consumer for c in level.service]] for level in queue.all_levels],
+        "service": [[level.priority, list(level.service)] for level in queue.all_levels],
         "next_sequence": queue.next_sequence,
-        "outbox": [
-            [e.sequence, e.message_id, e.size, e.reason, e.exchange, e.routing_key, e.at_least_once, e.refused]
-            + ([] if e.carried is None else _carried(e.carried))
-            for e in queue.outbox.values()
-        ],
+        "outbox": [],
         "seen": [[*source[:3], sequence] for source, sequence in seen if source[3:] == FIRST_HOME],
     }
     elsewhere = [[*source, sequence] for source, sequence in seen if source[3:] != FIRST_HOME]
@@ -189,8 +200,11 @@ def held_bytes(queue: Queue) -> bytes:
 
 
 def pack_meta(queue: Queue) -> bytes:
-    """A queue's small state, with the messages that its holders hold."""
+    """A queue's small state, with the letters of its outbox and the messages that its holders hold."""
     fields = queue_fields(queue)
+    letters, numbers = queue.outbox.packed()
+    if numbers:
+        fields["letters"] = letters
     if queue.epoch != NO_EPOCH:
         fields["epoch"] = queue.epoch
     fields["starts"] = [queue.arrived.start, queue.returned.start]
@@ -202,7 +216,7 @@ def pack_meta(queue: Queue) -> bytes:
     if spaces:
         fields["remembered"] = spaces
     packed = json_bytes(fields)
-    return LENGTH.pack(len(packed)) + packed + held_bytes(queue)
+    return LENGTH.pack(len(packed)) + packed + number_bytes(numbers) + held_bytes(queue)
 
 
 def pack_chunk(chunk: Chunk) -> bytes:

@@ -10,14 +10,13 @@ Needs npm and Node.js, which install Azurite once into tests/support/azure/targe
 import base64
 import hashlib
 import hmac
-import shutil
 import signal
 import urllib.request
 from email.utils import formatdate
 from pathlib import Path
 
 from tests.support.installed_once import install_from_npm
-from tests.support.needs import require
+from tests.support.needs import needed
 from tests.support.store_server import StoreServer
 
 VERSION = "3.35.0"
@@ -30,8 +29,8 @@ WRONG_KEY = base64.b64encode(b"a wrong key").decode()
 
 def require_azure() -> None:
     """Skip the tests where the server cannot be installed; fail in CI."""
-    there = shutil.which("npm") is not None and shutil.which("node") is not None
-    require(there, "install Node.js and npm (not on the path), which install the server of Azure Blob Storage")
+    needed("npm")
+    needed("node")
 
 
 def build() -> None:
@@ -64,7 +63,7 @@ class AzureServer(StoreServer):
     def command(self) -> tuple[list[str], dict[str, str]]:
         where = ("--blobHost", "127.0.0.1", "--blobPort", str(self.port), "--location", str(self.directory / "buckets"))
         quiet = ("--silent", "--disableTelemetry", "--skipApiVersionCheck")
-        return ["node", str(PROGRAM), *where, *quiet], {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}"}
+        return [needed("node"), str(PROGRAM), *where, *quiet], {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}"}
 
     def bucket(self, name: str) -> str:
         """Make a container, by a signed request: obstore makes none. Returns its URL."""

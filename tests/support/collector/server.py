@@ -9,7 +9,6 @@ process that started it.
 """
 
 import os
-import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Self
 
 from tests.support.deadlines import until
 from tests.support.installed_once import installing
-from tests.support.needs import require
+from tests.support.needs import needed
 from tests.support.ports import free_port
 from tests.support.running import start_process
 
@@ -47,8 +46,8 @@ service:
 
 def require_collector() -> None:
     """Skip the tests where no Collector can be built; fail in CI."""
-    there = shutil.which("go") is not None or BINARY.exists()
-    require(there, "install Go (go is not on the path), which builds the OpenTelemetry Collector that is tested with")
+    if not BINARY.exists():
+        needed("go")
 
 
 def build() -> None:
@@ -56,7 +55,7 @@ def build() -> None:
     with installing(TARGET, "built") as missing:
         if missing:
             environment = os.environ | {"GOFLAGS": "-mod=readonly -buildvcs=false"}
-            command = ["go", "build", "-ldflags", "-s -w", "-o", str(BINARY), "."]
+            command = [needed("go"), "build", "-ldflags", "-s -w", "-o", str(BINARY), "."]
             subprocess.run(command, check=True, env=environment, cwd=HERE)
 
 

@@ -10,12 +10,11 @@ main.go says what is added to fake-gcs-server. Needs Go, which builds it once in
 
 import hashlib
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 from tests.support.installed_once import installing
-from tests.support.needs import require
+from tests.support.needs import needed
 from tests.support.store_server import StoreServer
 
 HERE = Path(__file__).resolve().parent
@@ -26,8 +25,8 @@ TOKEN = "test-bearer-token"
 
 def require_gcs() -> None:
     """Skip the tests where the server cannot be built; fail in CI."""
-    there = shutil.which("go") is not None or BINARY.exists()
-    require(there, "install Go (go is not on the path), which builds the server of Google Cloud Storage")
+    if not BINARY.exists():
+        needed("go")
 
 
 def build() -> None:
@@ -36,7 +35,7 @@ def build() -> None:
     with installing(TARGET, hashlib.sha256(source).hexdigest()[:16]) as missing:
         if missing:
             environment = os.environ | {"GOFLAGS": "-mod=mod"}
-            subprocess.run(["go", "build", "-o", str(BINARY), "."], cwd=HERE, check=True, env=environment)
+            subprocess.run([needed("go"), "build", "-o", str(BINARY), "."], cwd=HERE, check=True, env=environment)
 
 
 class GcsServer(StoreServer):

@@ -16,7 +16,6 @@ import argparse
 import base64
 import contextlib
 import ctypes
-import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.installed_once import installing
 from tests.support.kafka.proxy import Proxies
+from tests.support.needs import found, needed
 from tests.support.ports import free_ports
 
 HERE = Path(__file__).resolve().parent
@@ -66,9 +66,9 @@ _starter = ThreadPoolExecutor(1, thread_name_prefix="kafka-starter")
 
 def missing() -> str | None:
     """The program that has to be installed before a Kafka can be started here; None: none."""
-    if shutil.which("java") is None:
+    if found("java") is None:
         return "install Java 17 (java is not on the path) to test with a real Kafka"
-    if shutil.which("mvn") is None and not (TARGET / "ready").exists():
+    if found("mvn") is None and not (TARGET / "ready").exists():
         return "install Maven (mvn is not on the path), which fetches the Kafka that is tested with"
     return None
 
@@ -277,14 +277,14 @@ class KafkaCluster:
 
 def java(main: str, *arguments: str, options: Sequence[str] = JAVA) -> list[str]:
     jars = sorted(str(path) for path in (TARGET / "lib").glob("*.jar"))
-    return ["java", *options, "-cp", ":".join(jars), main, *arguments]
+    return [needed("java"), *options, "-cp", ":".join(jars), main, *arguments]
 
 
 def fetch_jars() -> None:
     """Fetch the jars, once for this checkout."""
     with installing(TARGET, "ready") as missing:
         if missing:
-            subprocess.run(["mvn", "-B", "-q", "-f", str(HERE / "pom.xml"), "package"], check=True)
+            subprocess.run([needed("mvn"), "-B", "-q", "-f", str(HERE / "pom.xml"), "package"], check=True)
 
 
 def _addresses(listeners: Mapping[str, int]) -> str:

@@ -6,13 +6,12 @@
 Needs npm and Node.js, which install the package once into tests/support/openid/target (`make openid-provider`).
 """
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any, Self
 
 from tests.support.installed_once import install_from_npm
-from tests.support.needs import require
+from tests.support.needs import needed
 from tests.support.ports import free_port
 from tests.support.running import start_process
 
@@ -25,8 +24,8 @@ SCOPES = "openid rabbitmq.tag:administrator rabbitmq.configure:*/* rabbitmq.read
 
 def require_openid() -> None:
     """Skip the tests where the provider cannot be installed; fail in CI."""
-    there = shutil.which("npm") is not None and shutil.which("node") is not None
-    require(there, "install Node.js and npm (not on the path), which install the OpenID provider")
+    needed("npm")
+    needed("node")
 
 
 def build() -> None:
@@ -53,7 +52,7 @@ class OpenIdProvider:
 
     def start(self) -> None:
         """Start it, or start it again; then it knows no sign-in of before."""
-        command = ["node", str(HERE / "provider.mjs"), str(self.port), self.issuer, CLIENT, self._redirect]
+        command = [needed("node"), str(HERE / "provider.mjs"), str(self.port), self.issuer, CLIENT, self._redirect]
         self._process = start_process(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n", "the provider did not start"

@@ -7,7 +7,6 @@
 Maven fetches it once into tests/support/registry/target (`make registry`). It dies with the process that started it.
 """
 
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ import httpx
 
 from tests.support.deadlines import until
 from tests.support.installed_once import installing
+from tests.support.needs import needed
 from tests.support.ports import free_port
 from tests.support.running import start_process
 
@@ -27,7 +27,6 @@ TARGET = Path(__file__).resolve().parent / "target"
 PROGRAM = TARGET / f"apicurio-registry-app-{VERSION}-runner.jar"
 JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 START_SECONDS = 300  # of a machine with other work; it takes 7 s of CPU
-HAPROXY = shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin:/usr/bin:/bin")
 USER, PASSWORD, TOKEN = "clerk", "a pass:word", "a.bearer-token"
 
 
@@ -35,7 +34,7 @@ def build() -> None:
     """Fetch the registry, once for this checkout."""
     with installing(TARGET, VERSION) as missing:
         if missing:
-            command = ["mvn", "-B", "-q", PLUGIN, f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={TARGET}"]
+            command = [needed("mvn"), "-B", "-q", PLUGIN, f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={TARGET}"]
             subprocess.run(command, check=True, cwd=TARGET)
             [packed] = TARGET.glob("*.tar.gz")
             subprocess.run(["tar", "xzf", str(packed), "-C", str(TARGET)], check=True)
@@ -56,14 +55,13 @@ class RegistryServer:
         ports = ("-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self._port}")
         self._output = self._directory / "registry.log"
         with self._output.open("wb") as output:
-            command = ["java", *JAVA, *ports, "-jar", str(PROGRAM)]
+            command = [needed("java"), *JAVA, *ports, "-jar", str(PROGRAM)]
             self._registry = start_process(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         until(self._is_there, "the registry does not answer", seconds=START_SECONDS)
         return self
 
     def guard(self) -> None:
         """Let the HAProxy take connections."""
-        assert HAPROXY is not None, "apt-get install haproxy"
         config = self._directory / "haproxy.cfg"
         config.write_text(
             "defaults\n  mode http\n  timeout connect 10s\n  timeout client 60s\n  timeout server 60s\n"
@@ -73,7 +71,7 @@ class RegistryServer:
             "  http-request auth unless token or { http_auth(clerks) }\n"
             f"  server registry 127.0.0.1:{self._port}\n"
         )
-        self._proxy = start_process([HAPROXY, "-f", str(config), "-db"], stderr=subprocess.PIPE)
+        self._proxy = start_process([needed("haproxy"), "-f", str(config), "-db"], stderr=subprocess.PIPE)
 
         def answers() -> bool:
             try:

@@ -12,14 +12,13 @@ that started it.
 
 import argparse
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.support.installed_once import installing
-from tests.support.needs import require
+from tests.support.needs import found, needed, require
 from tests.support.store_server import StoreServer
 
 VERSION = "v1.8.0"
@@ -30,7 +29,7 @@ ACCESS_KEY, SECRET_KEY = "test-key", "test-secret-key"
 
 def missing() -> str | None:
     """The program that has to be installed before a server can be started here; None: none."""
-    if shutil.which("go") is None and not (TARGET / VERSION).exists():
+    if found("go") is None and not (TARGET / VERSION).exists():
         return "install Go (go is not on the path), which builds the S3 server that is tested with"
     return None
 
@@ -47,7 +46,7 @@ def build() -> None:
         if missing:
             package = f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"
             environment = os.environ | {"GOBIN": str(TARGET), "GOFLAGS": "-mod=mod"}
-            subprocess.run(["go", "install", package], check=True, env=environment)
+            subprocess.run([needed("go"), "install", package], check=True, env=environment)
 
 
 class S3Server(StoreServer):

@@ -2,9 +2,10 @@
 
 import fcntl
 import os
-import shutil
 import subprocess
 from pathlib import Path
+
+from tests.support.needs import found, needed
 
 HERE = Path(__file__).resolve().parent
 TARGET = HERE / "target"
@@ -22,13 +23,13 @@ def make_connectors_known(delta: bool = False) -> None:
     Without Maven there are no jars, and no Kafka to read from either (tests/support/kafka)."""
     wanted = (HERE / "pom.xml").read_text()
     ready = TARGET / "ready"
-    if not (ready.exists() and ready.read_text() == wanted) and shutil.which("mvn") is None:
+    if not (ready.exists() and ready.read_text() == wanted) and found("mvn") is None:
         return
     TARGET.mkdir(exist_ok=True)
     with (TARGET / "lock").open("w") as lock:  # several test runs may begin at the same time
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (ready.exists() and ready.read_text() == wanted):
-            subprocess.run(["mvn", "-B", "-q", "-f", str(HERE / "pom.xml"), "package"], check=True, timeout=240)
+            subprocess.run([needed("mvn"), "-B", "-q", "-f", str(HERE / "pom.xml"), "package"], check=True, timeout=240)
             ready.write_text(wanted)
     jars = ",".join(sorted(str(path) for path in (TARGET / "lib").glob("*.jar")))
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {jars} {DELTA if delta else ''} pyspark-shell"

@@ -12,7 +12,6 @@ import base64
 import hashlib
 import os
 import re
-import shutil
 import sqlite3
 import subprocess
 from contextlib import closing
@@ -21,7 +20,7 @@ from typing import Self
 
 from tests.support.deadlines import until
 from tests.support.installed_once import installing
-from tests.support.needs import require
+from tests.support.needs import needed
 from tests.support.ports import free_port
 from tests.support.running import start_process
 
@@ -34,9 +33,9 @@ NOTHING = base64.b64encode(hashlib.sha256(b"").digest()).decode()  # the root of
 
 def require_witness() -> None:
     """Skip the tests where no witness can be built or run; fail in CI."""
-    there = shutil.which("go") is not None or BINARY.exists()
-    require(there, "install Go (go is not on the path), which builds the witness that is tested with")
-    require(shutil.which("ssh-agent"), "install ssh-agent (openssh-client), which has the key of the witness")
+    if not BINARY.exists():
+        needed("go")
+    needed("ssh-agent")
 
 
 def build() -> None:
@@ -45,7 +44,7 @@ def build() -> None:
         if missing:
             environment = os.environ | {"GOFLAGS": "-mod=readonly -buildvcs=false"}
             package = "filippo.io/torchwood/cmd/litewitness"
-            command = ["go", "build", "-ldflags", "-s -w", "-o", str(BINARY), package]
+            command = [needed("go"), "build", "-ldflags", "-s -w", "-o", str(BINARY), package]
             subprocess.run(command, check=True, env=environment, cwd=HERE)
 
 
@@ -63,12 +62,16 @@ class WitnessProcess:
     def __enter__(self) -> Self:
         build()
         secret = self._directory / "key"
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(secret)], check=True)
-        shown = subprocess.run(["ssh-keygen", "-l", "-f", str(secret)], check=True, capture_output=True, text=True)
-        self._agent = start_process(["ssh-agent", "-D", "-a", str(self._agent_socket)], stdout=subprocess.DEVNULL)
+        subprocess.run([needed("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", str(secret)], check=True)
+        shown = subprocess.run(
+            [needed("ssh-keygen"), "-l", "-f", str(secret)], check=True, capture_output=True, text=True
+        )
+        self._agent = start_process(
+            [needed("ssh-agent"), "-D", "-a", str(self._agent_socket)], stdout=subprocess.DEVNULL
+        )
         until(self._agent_socket.exists, "ssh-agent does not answer")
         environment = os.environ | {"SSH_AUTH_SOCK": str(self._agent_socket)}
-        subprocess.run(["ssh-add", "-q", str(secret)], check=True, env=environment)
+        subprocess.run([needed("ssh-add"), "-q", str(secret)], check=True, env=environment)
         self._start(shown.stdout.split()[1])
         return self
 

@@ -19,6 +19,7 @@ from rewindmq.engine.log.embedded.segments import parse_header
 from rewindmq.projections.rewind import format_time
 from tests.support.deadlines import until
 from tests.support.forked import run
+from tests.support.needs import needed
 from tests.support.pika_clients import connect, count, take
 from tests.support.running import RunningBroker
 from tests.system.archive.conftest import Place
@@ -203,8 +204,10 @@ def test_seals_of_the_parent_hold_for_the_part_in_common(
     start_broker: Callable[..., RunningBroker], place: Place, tmp_path: Path
 ) -> None:
     key, public, copies = (tmp_path / name for name in ("seal.key", "seal.pub", "seals.jsonl"))
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(key)], check=True, capture_output=True)
-    subprocess.run(["openssl", "pkey", "-in", str(key), "-pubout", "-out", str(public)], check=True)
+    subprocess.run(
+        [needed("openssl"), "genpkey", "-algorithm", "ed25519", "-out", str(key)], check=True, capture_output=True
+    )
+    subprocess.run([needed("openssl"), "pkey", "-in", str(key), "-pubout", "-out", str(public)], check=True)
     running = start_broker()
     seal = ("seal", "-q", "--data", str(running.data), "--key", str(key), "--copies", str(copies))
     assert run(*seal).returncode == 0

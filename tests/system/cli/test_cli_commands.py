@@ -23,7 +23,7 @@ def failed(done: "subprocess.CompletedProcess[str]", code: int, line: str) -> No
 
 def put_queue(broker: RunningBroker, name: str, messages: int = 0) -> None:
     with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
-        api.put(f"/queues/%2F/{name}", json={}).raise_for_status()
+        api.put(f"/queues/%2F/{name}", json={"durable": True}).raise_for_status()
         for number in range(messages):
             content = {"properties": {}, "routing_key": name, "payload": f"m{number}", "payload_encoding": "string"}
             api.post("/exchanges/%2F/amq.default/publish", json=content).raise_for_status()

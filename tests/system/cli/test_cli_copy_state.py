@@ -97,11 +97,11 @@ def test_what_is_damaged_leaves_nothing(tar: bytes, tmp_path: Path) -> None:
 
 def test_what_another_version_wrote_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "north").mkdir()
-    newer = copied(tmp_path / "north", b"2")
+    newer = copied(tmp_path / "north", b"3")
     with saying(newer, len(newer)) as url:
         done = run("copy_state", "-q", "--data", str(tmp_path / "south"), "--url", url)
     failed(done, 65, "Error: what came can't be used: ")
-    assert "state of format b'2', this version reads b'1'" in done.stderr
+    assert "state of format b'3', this version reads b'2'" in done.stderr
     nothing_left(tmp_path, "north")
 
 

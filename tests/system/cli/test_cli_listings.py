@@ -1,6 +1,8 @@
 """Listings, to the letter as rabbitmqctl 3.10.8 printed them for the same queues, exchanges and policies (run with a
 UTF-8 terminal, where its boxes are these characters). Rows of ours are ordered by name."""
 
+import os
+import subprocess
 from collections.abc import Iterator
 
 import httpx
@@ -8,7 +10,7 @@ import pika
 import pytest
 
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import Cli
+from tests.system.cli.conftest import COMMAND, Cli
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -18,7 +20,9 @@ def topology(broker: RunningBroker) -> Iterator[pika.adapters.blocking_connectio
         channel = connection.channel()
         arguments = {"x-queue-type": "quorum", "x-max-length": 7}
         queue = f"{broker.http_url}/api/queues/%2F/qq.1"  # this way the limit is a `long`; pika sends `signedint`
-        assert httpx.put(queue, auth=("guest", "guest"), json={"arguments": arguments}).status_code == 201
+        assert (
+            httpx.put(queue, auth=("guest", "guest"), json={"durable": True, "arguments": arguments}).status_code == 201
+        )
         channel.queue_declare("qq.2", durable=True, arguments={"x-queue-type": "quorum"})
         channel.queue_declare("limited.qq.3", durable=True, arguments={"x-queue-type": "quorum"})
         channel.queue_declare("limited.cq.1", durable=True, arguments={"x-queue-type": "classic"})
@@ -236,3 +240,19 @@ def test_client_properties_are_a_table(broker: RunningBroker, cli: Cli) -> None:
         assert '{"capabilities",[{' in shown
     finally:
         connection.close()
+
+
+def test_a_listing_names_a_queue_exactly_unless_a_terminal_would_obey(cli: Cli, broker: RunningBroker) -> None:
+    names = ["bell\x07", "csi\x9b31m", "red\x1b[31m"]
+    httpx.put(f"{broker.http_url}/api/vhosts/control", auth=("guest", "guest")).raise_for_status()
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url.removesuffix("%2F") + "control")) as connection:
+        for name in names:
+            connection.channel().queue_declare(name)
+    asked = ("list_queues", "-q", "-p", "control", "name")
+    assert cli(*asked).stdout.split("\n") == ["name", *names, ""]
+    assert cli(*asked, "--formatter=csv").stdout.split("\n") == ['"name"', *(f'"{name}"' for name in names), ""]
+    terminal, inside = os.openpty()
+    subprocess.run([COMMAND, "--url", broker.http_url, *asked], stdout=inside, check=True, timeout=60)
+    assert os.read(terminal, 1000).decode().split("\r\n") == ["name", "bell\\x07", "csi\\x9b31m", "red\\x1b[31m", ""]
+    os.close(inside)
+    os.close(terminal)

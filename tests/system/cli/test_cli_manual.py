@@ -1,7 +1,6 @@
 """Man pages and completion: a man and a bash take what the program makes of its commands (B-48)."""
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 
 from rewindmq.engine.cli.configuration.manual import SHELLS, roff
 from rewindmq.engine.cli.main import rewindmq, run
-from tests.support.needs import require
+from tests.support.needs import needed
 
 PROGRAM = Path(sys.executable).with_name("rewindmq")
 
@@ -26,13 +25,13 @@ def test_b48_each_command_has_a_man_page(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_b48_groff_reads_the_pages_without_a_warning(tmp_path: Path) -> None:
-    require(shutil.which("groff"), "groff is not installed")
+    groff = needed("groff")
     assert run(["man", str(tmp_path)]) == 0
     pages = sorted(str(path) for path in tmp_path.iterdir())
-    done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", *pages], capture_output=True, text=True)
+    done = subprocess.run([groff, "-man", "-Tutf8", "-ww", "-z", *pages], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     page = str(tmp_path / "rewindmq-start.1")
-    shown = subprocess.run(["groff", "-man", "-Tascii", page], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run([groff, "-man", "-Tascii", page], capture_output=True, text=True, check=True).stdout
     text = re.sub(r".\x08|\x1b\[[0-9;]*m", "", shown)  # bold, in the ways of groff
     assert re.search(r"(?m)^ +--amqp-port INTEGER RANGE\n +Port of AMQP\.", text)
     assert "rewindmq start --data ./data\n" in text

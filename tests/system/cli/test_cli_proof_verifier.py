@@ -22,11 +22,11 @@ from rewindmq.engine.log.seals.register import opened
 from rewindmq.engine.log.seals.seal import fingerprint
 from tests.support.authority import TimeStampAuthority
 from tests.support.examples import examples
-from tests.support.needs import require
+from tests.support.needs import needed
 from tests.support.registers import ORIGIN, HandWitness, SealKeys, seal, write
 from tests.support.running import ROOT
 
-require(shutil.which("openssl"), "openssl is not installed")
+needed("openssl")
 FILE = ROOT / "engine" / "log" / "seals" / "proof_verifier.py"
 SCHEMA = json.loads((ROOT / "docs" / "proof.schema.json").read_text())
 SEEN_SECONDS = 1_790_000_000

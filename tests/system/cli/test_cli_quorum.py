@@ -14,8 +14,8 @@ NODE = "rewindmq@localhost"
 @pytest.fixture(scope="module", autouse=True)
 def queues(broker: RunningBroker) -> None:
     with httpx.Client(base_url=f"{broker.http_url}/api/queues/%2F", auth=("guest", "guest"), trust_env=False) as api:
-        assert api.put("/qq", json={"arguments": {"x-queue-type": "quorum"}}).status_code == 201
-        assert api.put("/cq", json={"arguments": {"x-queue-type": "classic"}}).status_code == 201
+        assert api.put("/qq", json={"durable": True, "arguments": {"x-queue-type": "quorum"}}).status_code == 201
+        assert api.put("/cq", json={"durable": True, "arguments": {"x-queue-type": "classic"}}).status_code == 201
 
 
 def test_the_node_leads_and_is_the_only_member(cli: Cli) -> None:

@@ -15,12 +15,12 @@ from rewindmq.engine.cli.main import run
 from rewindmq.engine.log.seals import outside
 from tests.support.authority import REPLY, Answer, TimeStampAuthority, text_of
 from tests.support.certificates import Authority
-from tests.support.needs import require
+from tests.support.needs import needed
 from tests.support.ports import free_port
 from tests.support.registers import ORIGIN, HandWitness, SealKeys, seal, write
 from tests.support.witness.server import WitnessProcess, require_witness
 
-require(shutil.which("openssl"), "openssl is not installed")
+needed("openssl")
 
 
 class Place:

@@ -58,7 +58,7 @@ def printed(cli: Cli, *arguments: str) -> list[dict[str, Any]]:
 
 
 def test_b35_stays_and_deliveries_are_spans(cli: Cli, broker: RunningBroker) -> None:
-    called(broker, "PUT", "queues/%2F/spanning")
+    called(broker, "PUT", "queues/%2F/spanning", durable=True)
     traced(broker, "spanning", "one", tracestate="vendor=1")
     publish(broker, "spanning", "body", headers={"traceparent": "00-0-0-00"})
     take(broker, "spanning", "reject_requeue_true")
@@ -91,7 +91,7 @@ def test_b35_stays_and_deliveries_are_spans(cli: Cli, broker: RunningBroker) -> 
 
 
 def test_b35_each_delivery_to_a_consumer_is_a_span(cli: Cli, broker: RunningBroker) -> None:
-    called(broker, "PUT", "queues/%2F/span-consumed")
+    called(broker, "PUT", "queues/%2F/span-consumed", durable=True)
     traced(broker, "span-consumed", "consumed")
     for settles in (False, True):
         connection = connect(broker)
@@ -107,7 +107,7 @@ def test_b35_each_delivery_to_a_consumer_is_a_span(cli: Cli, broker: RunningBrok
 
 
 def test_b35_a_reader_of_a_queue_asks_about_its_own_queue(cli: Cli, broker: RunningBroker, tmp_path: Path) -> None:
-    called(broker, "PUT", "queues/%2F/span-own")
+    called(broker, "PUT", "queues/%2F/span-own", durable=True)
     traced(broker, "span-own", "own")
     called(broker, "DELETE", "queues/%2F/span-own/contents")
     called(broker, "PUT", "users/span-reader", password="secret", tags="management")
@@ -121,7 +121,7 @@ def test_b35_a_reader_of_a_queue_asks_about_its_own_queue(cli: Cli, broker: Runn
 
 
 def test_b35_portions_of_any_size_make_the_same_spans(cli: Cli, broker: RunningBroker) -> None:
-    called(broker, "PUT", "queues/%2F/span-portions")
+    called(broker, "PUT", "queues/%2F/span-portions", durable=True)
     for number in range(20):
         traced(broker, "span-portions", f"m{number}")
         publish(broker, "span-portions", "body")
@@ -152,8 +152,8 @@ def test_b35_portions_of_any_size_make_the_same_spans(cli: Cli, broker: RunningB
 
 def test_b35_what_is_lost_is_an_error(cli: Cli, broker: RunningBroker) -> None:
     letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "span-letters"}
-    called(broker, "PUT", "queues/%2F/span-letters")
-    called(broker, "PUT", "queues/%2F/span-work", arguments={**letters, "x-max-length": 1})
+    called(broker, "PUT", "queues/%2F/span-letters", durable=True)
+    called(broker, "PUT", "queues/%2F/span-work", durable=True, arguments={**letters, "x-max-length": 1})
     traced(broker, "span-work", "dropped")
     traced(broker, "span-work", "rejected")
     take(broker, "span-work", "reject_requeue_false")
@@ -227,7 +227,7 @@ def receiving(*answers: tuple[int, dict[str, str], bytes]) -> Iterator[Receiver]
 @pytest.fixture
 def ended(broker: RunningBroker) -> str:
     """A queue that a message with a trace has left."""
-    called(broker, "PUT", "queues/%2F/span-ended")
+    called(broker, "PUT", "queues/%2F/span-ended", durable=True)
     called(broker, "DELETE", "queues/%2F/span-ended/contents")
     traced(broker, "span-ended", "ended")
     take(broker, "span-ended", "ack_requeue_false")

@@ -12,7 +12,7 @@ from tests.system.cli.test_cli_spans import BEGINNING, PARENT, TRACE, called, pr
 
 def test_b35_a_collector_has_the_spans(cli: Cli, broker: RunningBroker, tmp_path: Path) -> None:
     require_collector()
-    called(broker, "PUT", "queues/%2F/collected")
+    called(broker, "PUT", "queues/%2F/collected", durable=True)
     for number in range(600):  # more than one request
         traced(broker, "collected", f"m{number}")
     take(broker, "collected", "reject_requeue_false")

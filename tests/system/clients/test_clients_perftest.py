@@ -2,7 +2,6 @@
 arrives."""
 
 import re
-import shutil
 import subprocess
 from collections import Counter
 from dataclasses import dataclass
@@ -11,12 +10,11 @@ import httpx
 import pika
 import pytest
 
-from tests.support.needs import require
+from tests.support.needs import needed
 from tests.support.running import ROOT, RunningBroker
 
 BENCH = ROOT / "tests" / "bench"
 LIB = BENCH / "target" / "lib"
-MISSING = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
 COUNT = 3_000
 
 pytestmark = pytest.mark.java
@@ -43,9 +41,9 @@ MODES = {
 
 @pytest.fixture(scope="module", autouse=True)
 def jars() -> None:
-    require(not MISSING, f"PerfTest needs {' and '.join(MISSING)}")
+    needed("java")
     if not LIB.exists():
-        subprocess.run(["mvn", "-B", "-q", "-f", str(BENCH / "pom.xml"), "package"], check=True, timeout=240)
+        subprocess.run([needed("mvn"), "-B", "-q", "-f", str(BENCH / "pom.xml"), "package"], check=True, timeout=240)
 
 
 def counters(broker: RunningBroker) -> dict[str, int]:
@@ -63,7 +61,7 @@ def test_what_is_published_arrives(broker: RunningBroker, name: str) -> None:
     queue = f"perf.{name}"
     before = counters(broker)
     command = [
-        "java",
+        needed("java"),
         "-XX:TieredStopAtLevel=1",
         "-Xmx256m",
         "-cp",

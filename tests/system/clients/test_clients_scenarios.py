@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.bench.peers import RABBITMQ
 from tests.clients.brokers import PROFILES
 from tests.clients.compare import differences, report, rewindmq_outcomes
 from tests.clients.expected import EXPECTED
 from tests.clients.scenarios import SCENARIOS
-from tests.support.needs import require
+from tests.support.needs import needed
 from tests.support.running import ROOT
 
 
@@ -49,5 +48,5 @@ def test_expected_differences_are_explained_and_of_scenarios_that_there_are() ->
 @pytest.mark.slow
 def test_the_record_is_still_true() -> None:
     """Both brokers now, side by side."""
-    require(RABBITMQ.exists(), "Debian's package rabbitmq-server is not installed")
+    needed("rabbitmq-server")
     assert report("3.13", list(SCENARIOS), in_full=False) == 0

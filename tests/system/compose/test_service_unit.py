@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.cli.exits import CONFIG, DATA, USAGE
-from tests.support.needs import require
+from tests.support.needs import needed
 from tests.support.running import ROOT, RunningBroker
 
 UNIT = ROOT / "compose" / "rewindmq.service"
@@ -18,7 +17,7 @@ TEXT = UNIT.read_text()
 SHOVEL = UNIT.with_name("rewindmq-shovel@.service")
 MOST_EXPOSURE = 15  # of 100; systemd calls less than 20 fine, and a service without any of it has 96
 
-require(shutil.which("systemd-analyze"), "systemd-analyze is not installed")
+ANALYZE = needed("systemd-analyze")
 
 # As the unit has it: no new privileges, and no memory that is both written and executed (PR_SET_MDWE).
 CONFINED = (
@@ -29,7 +28,7 @@ CONFINED = (
 
 
 def analyzed(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = ["systemd-analyze", *arguments]
+    command = [ANALYZE, *arguments]
     return subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "SYSTEMD_COLORS": "0"})
 
 

@@ -26,8 +26,8 @@ def test_order_4711_is_found_by_each_key_and_its_life_says_which_rule_decided(
     api: httpx.Client, broker: RunningBroker, page: Page
 ) -> None:
     arguments = {"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "late"}
-    api.put("/queues/%2F/late", json={})
-    api.put("/queues/%2F/orders", json={"arguments": arguments})
+    api.put("/queues/%2F/late", json={"durable": True})
+    api.put("/queues/%2F/orders", json={"durable": True, "arguments": arguments})
     for order in range(4_600, 4_800):
         properties = {"message_id": f"o-{order}", "correlation_id": f"c-{order}", "headers": {"order": f"h-{order}"}}
         publish(api, "orders", f'{{"order": {order}}}', **properties)
@@ -72,7 +72,7 @@ def test_order_4711_is_found_by_each_key_and_its_life_says_which_rule_decided(
 
 
 def test_hostile_texts_are_texts_and_fit_a_phone(api: httpx.Client, broker: RunningBroker, page: Page) -> None:
-    api.put("/queues/%2F/hostile", json={})
+    api.put("/queues/%2F/hostile", json={"durable": True})
     headers = {HOSTILE: HOSTILE, "long": "x" * 2_000, "__proto__": "p"}
     publish(api, "hostile", HOSTILE, message_id=HOSTILE[:200], headers=headers)
     page.set_viewport_size({"width": 360, "height": 740})
@@ -89,7 +89,7 @@ def test_hostile_texts_are_texts_and_fit_a_phone(api: httpx.Client, broker: Runn
 
 def test_nothing_found_and_a_user_who_may_read_one_queue(api: httpx.Client, broker: RunningBroker, page: Page) -> None:
     for queue in ("mine", "other"):
-        api.put(f"/queues/%2F/{queue}", json={})
+        api.put(f"/queues/%2F/{queue}", json={"durable": True})
         publish(api, queue, f"secret of {queue}")
     api.put("/users/reader", json={"password": "x", "tags": "management"})
     api.put("/permissions/%2F/reader", json={"configure": "", "write": "", "read": "mine"})

@@ -28,7 +28,7 @@ def test_b30_hostile_names_are_text_on_every_page_and_size(
         part = httpx.URL("http://x").copy_with(params={"x": name}).query.decode()[2:].replace("+", "%20")
         part = part.replace("/", "%2F").replace("?", "%3F")
         assert api.put(f"/vhosts/{part}").is_success
-        assert api.put(f"/queues/{part}/{part}", json={}).is_success
+        assert api.put(f"/queues/{part}/{part}", json={"durable": True}).is_success
         assert api.put(
             f"/policies/{part}/{part}", json={"pattern": name[:1], "definition": {"max-length": 9}}
         ).is_success
@@ -119,7 +119,7 @@ def test_b30_a_form_makes_a_thing_and_its_row_deletes_it(
     path: str,
     deleted: str,
 ) -> None:
-    assert api.put("/queues/%2F/orders", json={}).is_success
+    assert api.put("/queues/%2F/orders", json={"durable": True}).is_success
     assert api.put("/users/bob", json={"password": "secret", "tags": ""}).is_success
     log_in(page, broker)
     go(page, broker, f"#/{way}")
@@ -160,7 +160,7 @@ def test_b30_pages_of_a_list_and_a_page_whose_last_row_goes(
     page: Page, broker: RunningBroker, api: httpx.Client
 ) -> None:
     for number in range(101):
-        assert api.put(f"/queues/%2F/row{number:03}", json={}).is_success
+        assert api.put(f"/queues/%2F/row{number:03}", json={"durable": True}).is_success
     log_in(page, broker)
     go(page, broker, "#/queues?name=row&sort=name&page=2")
     expect(page.get_by_text("Page 2 of 2")).to_be_visible()
@@ -177,7 +177,7 @@ def test_b30_pages_of_a_list_and_a_page_whose_last_row_goes(
 
 def test_b30_a_question_is_given_up_for_a_newer_one(page: Page, broker: RunningBroker, api: httpx.Client) -> None:
     for name in ("late", "newer"):
-        assert api.put(f"/queues/%2F/{name}", json={}).is_success
+        assert api.put(f"/queues/%2F/{name}", json={"durable": True}).is_success
     log_in(page, broker)
     go(page, broker, "#/queues")
     expect(page.get_by_role("link", name="late")).to_be_visible()

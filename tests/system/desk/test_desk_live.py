@@ -15,7 +15,7 @@ QUEUE = "live"
 
 @pytest.fixture
 def queue(api: httpx.Client) -> Iterator[str]:
-    api.put(f"/queues/%2F/{QUEUE}", json={}).raise_for_status()
+    api.put(f"/queues/%2F/{QUEUE}", json={"durable": True}).raise_for_status()
     yield QUEUE
     api.delete(f"/queues/%2F/{QUEUE}")
 

@@ -13,6 +13,8 @@ import os
 import subprocess
 from pathlib import Path
 
+from tests.support.needs import needed, require
+
 HOLD = 'mount -t tmpfs -o size="$1"m tmpfs "$0" && echo mounted && exec sleep infinity'
 
 
@@ -21,12 +23,22 @@ class SmallDisk:
         mount_point.mkdir(exist_ok=True)
         self.mount_point = mount_point
         self._holder = subprocess.Popen(
-            ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", HOLD, str(mount_point), str(megabytes)],
+            [
+                needed("unshare"),
+                "--user",
+                "--map-root-user",
+                "--mount",
+                "sh",
+                "-c",
+                HOLD,
+                str(mount_point),
+                str(megabytes),
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )
         assert self._holder.stdout is not None
-        assert self._holder.stdout.readline() == "mounted\n", "no file system may be mounted here"
+        require(self._holder.stdout.readline() == "mounted\n", "no file system may be mounted here")
         self.path = Path(f"/proc/{self._holder.pid}/root{mount_point}")
         self._ballast = self.path / "ballast"
 

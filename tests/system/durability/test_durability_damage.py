@@ -2,7 +2,8 @@
 
 a block begun and not ended                          starts, says on stderr what it cut, all that was whole is there
 the end missing, in the index too                    the same: a prefix is there
-the end missing that the index knows as synced       exit code 65: confirmed messages are gone, that is not hidden
+the end missing that the index knows as synced       exit code 65: confirmed messages are gone, that is not hidden;
+                                                     half a block: --accept-lost-end starts, and keeps it aside
 a byte changed that a start must read                exit code 65, file and byte on stderr, every file as it was
 a record changed below the stored state              a start need not read it; `rewindmq verify` finds it
 """
@@ -147,7 +148,7 @@ def goes_on(broker: RunningBroker, count: int) -> None:
 
 
 @pytest.mark.parametrize("cleanly", [False, True], ids=["killed", "stopped"])
-def test_half_a_block_that_was_synced_is_cut_and_said(
+def test_half_a_block_that_was_synced_is_cut_and_said_if_accepted(
     tmp_path: Path, start_broker: Callable[..., RunningBroker], cleanly: bool
 ) -> None:
     """After a clean stop RocksDB and a snapshot know more than the log does then: both are made anew."""
@@ -161,8 +162,12 @@ def test_half_a_block_that_was_synced_is_cut_and_said(
     path = segment(data)
     with open(path, "r+b") as file:
         file.truncate(path.stat().st_size - 10)
-    again = start_broker(data, *ONE)
+    before = digests(data)
+    assert f"the log lost its end: {path} ends within the block at byte" in refused(data)
+    assert digests(data) == before
+    again = start_broker(data, *ONE, "--accept-lost-end")
     assert any("which had been synced" in line and str(path) in line for line in again.errors), again.errors
+    assert list((data / "aside").glob("*/queues-0/*.torn"))
     got = consume(again)
     assert got == list(range(len(got)))
     assert len(got) > 0

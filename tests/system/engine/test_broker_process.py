@@ -116,6 +116,15 @@ def test_what_prevents_a_start_is_one_line_and_an_exit_code(running: Process, tm
     assert (code, len(lines)) == (78, 1)
 
 
+@pytest.mark.parametrize("name", ["log", "state", "snapshots"])
+def test_a_file_in_place_of_a_directory_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("a backup that went wrong")
+    code, lines = Process(tmp_path).failed()
+    said = f"rewindmq: {tmp_path / name}: not a directory: move it away, and start again"
+    assert (code, lines) == (78, [said])
+    assert (tmp_path / name).read_text() == "a backup that went wrong"
+
+
 def test_damaged_data_is_65_with_file_and_offset(running: Process) -> None:
     running.ready()
     assert running.end()[0] == 0

@@ -52,8 +52,7 @@ def test_idle_sockets_of_one_host_take_nothing_from_amqp_or_the_store(tmp_path: 
             if taken == 750:
                 break
         connection.close()
-        told = [read_all(sock) for sock in idle if is_answered(sock)]
-        assert sum(answer.startswith(b"HTTP/1.1 503 ") and b"\r\nretry-after: 5\r\n" in answer for answer in told) > 0
+        assert is_closed(idle[0]), "new connections displace the oldest ones"
     metrics = httpx.get(f"{broker.http_url}/metrics", auth=("guest", "guest")).text.splitlines()
     refused = [line for line in metrics if line.startswith("rewindmq_door_refused_total") and "http" in line]
     assert sum(float(line.split()[-1]) for line in refused) > many_sockets / 2
@@ -67,18 +66,11 @@ def test_idle_sockets_of_one_host_take_nothing_from_amqp_or_the_store(tmp_path: 
     assert again.stop() == 0
 
 
-def is_answered(sock: socket.socket) -> bool:
+def is_closed(sock: socket.socket) -> bool:
     sock.settimeout(0)
     try:
-        return bool(sock.recv(1, socket.MSG_PEEK))
-    except OSError:
+        return sock.recv(1) == b""
+    except BlockingIOError:
         return False
-
-
-def read_all(sock: socket.socket) -> bytes:
-    sock.settimeout(5)
-    parts = []
-    with contextlib.suppress(ConnectionError):
-        while part := sock.recv(65_536):
-            parts.append(part)
-    return b"".join(parts)
+    except ConnectionError:
+        return True

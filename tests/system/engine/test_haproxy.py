@@ -1,6 +1,5 @@
 """A real HAProxy before the broker: over TLS, too, the history has the client's address (B-47)."""
 
-import shutil
 import socket
 import ssl
 import subprocess
@@ -13,12 +12,12 @@ import pytest
 from tests.support.amqp_wire import HEADER
 from tests.support.certificates import Authority
 from tests.support.deadlines import until
+from tests.support.needs import needed
 from tests.support.pika_clients import connect
 from tests.support.ports import free_port
 from tests.support.running import RunningBroker, start_process
 from tests.system.engine.test_amqp_proxied import logged
 
-HAPROXY = shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin:/usr/bin:/bin")
 CLIENT, BALANCER = "127.0.0.9", "127.0.0.3"
 GUEST = ("guest", "guest")
 OTHER = ("other", "secret")
@@ -27,7 +26,7 @@ OTHER = ("other", "secret")
 class Balanced:
     """A broker whose listeners over TLS are behind a HAProxy at `BALANCER`. It passes TLS on as it is."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, haproxy: str, home: Path) -> None:
         authority = Authority(home)
         server = authority.issue("server", "/CN=localhost", "IP:127.0.0.1,DNS:localhost,DNS:queue.example.org")
         self.trusted = ssl.create_default_context(cafile=authority.certificate)
@@ -49,7 +48,7 @@ class Balanced:
                 for front, back in ((self.amqps, self.tls_port), (self.https, self.https_port))
             )
         )
-        self.process = start_process([str(HAPROXY), "-f", str(config), "-db"], stderr=subprocess.PIPE)
+        self.process = start_process([haproxy, "-f", str(config), "-db"], stderr=subprocess.PIPE)
         until(lambda: listens(self.https), "haproxy did not listen")
 
     def stop(self) -> None:
@@ -65,8 +64,7 @@ def listens(port: int) -> bool:
 
 @pytest.fixture(scope="module")
 def balanced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Balanced]:
-    assert HAPROXY is not None, "apt-get install haproxy"
-    made = Balanced(tmp_path_factory.mktemp("balanced"))
+    made = Balanced(needed("haproxy"), tmp_path_factory.mktemp("balanced"))
     yield made
     made.stop()
 

@@ -217,7 +217,7 @@ def test_b55_tokens_over_http(broker: RunningBroker, provider: Provider) -> None
         assert client.get("/api/whoami").json() == {"name": "ann", "tags": ["monitoring"], "is_internal_user": False}
         assert client.get("/api/nodes").status_code == 200
         assert client.get("/api/users").status_code == 401
-        assert client.put("/api/queues/%2F/by-http", json={}).status_code == 201
+        assert client.put("/api/queues/%2F/by-http", json={"durable": True}).status_code == 201
     with api(broker, auth=("any", monitoring)) as client:
         assert client.get("/api/whoami").json()["name"] == "ann"
     with api(broker, nobody) as client:

@@ -1,13 +1,17 @@
 """The processes that read the past: who waits for whom, and what is given up."""
 
 import asyncio
+import os
+import signal
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rewindmq.engine.rewind import worker as module
+from rewindmq.engine.rewind.liveness import Hung, received
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, WorkerPool
 
 
@@ -153,10 +157,71 @@ def test_a_process_that_is_killed_costs_its_question_only(tmp_path: Path) -> Non
         lost = asyncio.create_task(process.ask(Begun(begun), "u"))
         while not begun.exists():
             await asyncio.sleep(0.01)
-        (running,) = process._busy
+        [(running, _)] = process._busy
         running.kill()
         with pytest.raises(ProcessEnded):
             await lost
         assert await process.ask(Wait(there, "x"), "u") == "x"
 
     run(scenario)
+
+
+def test_a_process_that_hangs_is_replaced_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is stopped, as by a debugger or a disk: its user gets an error, others wait for nothing, a stop ends it."""
+    monkeypatch.setattr(module, "SILENT_LOOKS", 3)
+    begun, there = tmp_path / "begun", tmp_path / "there"
+    there.touch()
+
+    async def scenario(process: WorkerPool) -> None:
+        lost = asyncio.create_task(process.ask(Begun(begun), "u"))
+        while not begun.exists():
+            await asyncio.sleep(0.01)
+        [(running, _)] = process._busy
+        assert running.pid is not None
+        os.kill(running.pid, signal.SIGSTOP)
+        assert await process.ask(Wait(there, "x"), "another") == "x"
+        with pytest.raises(ProcessEnded, match=r"hung for 3 s and was ended: ask again"):
+            await lost
+        running.join(30)
+        assert running.exitcode == -signal.SIGKILL
+        assert f"(pid {running.pid}) showed no life for 3 s" in caplog.text
+        assert await process.ask(Wait(there, "y"), "u") == "y"
+        [(idle, _), *_] = process._idle
+        assert idle.pid is not None
+        os.kill(idle.pid, signal.SIGSTOP)  # `close` of a stopped one ends
+
+    run(scenario)
+
+
+def test_a_long_answer_of_a_living_process_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENT_LOOKS", 10)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.2)
+    there = tmp_path / "there"
+
+    async def scenario(process: WorkerPool) -> None:
+        answer = asyncio.create_task(process.ask(Wait(there, "x"), "u"))
+        await asyncio.sleep(3)
+        there.touch()
+        assert await answer == "x"
+
+    run(scenario)
+
+
+def test_a_thread_that_waits_for_a_process_is_told_that_it_hangs() -> None:
+    """The archiver and the index of ids are waited for in threads."""
+    ours, theirs = get_context("spawn").Pipe()
+    process = get_context("spawn").Process(target=module.answer_questions, args=(theirs, 0), daemon=True)
+    process.start()
+    theirs.close()
+    ours.send(Wait(Path(__file__), "x"))
+    assert received(ours, process).value == "x"
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    with pytest.raises(Hung, match=rf"its process \(pid {process.pid}\) showed no life for 2 s, and was killed"):
+        received(ours, process, most_looks=2)
+    process.join(30)
+    assert process.exitcode == -signal.SIGKILL
+    with pytest.raises(EOFError):
+        received(ours, process)

@@ -32,7 +32,7 @@ def test_without_or_with_wrong_credentials(broker: RunningBroker) -> None:
         answer = httpx.get(f"{broker.http_url}/api/whoami", headers=headers)
         assert answer.status_code == 401
         assert answer.json() == {"error": "not_authorized", "reason": "Login failed"}
-        assert answer.headers["www-authenticate"].startswith("Basic realm=")
+        assert answer.headers["www-authenticate"] == 'Basic realm="RabbitMQ Management"', "clients compare it"
     with as_user(broker, "guest", "wrong") as wrong:
         assert wrong.get("/whoami").json() == {"error": "not_authorized", "reason": "Login failed"}
     with as_user(broker, "nobody") as nobody:
@@ -102,8 +102,8 @@ def test_permissions_hold_over_http_as_over_amqp(
             api.put(f"/permissions/%2F/{user}", json={"configure": "^u", "write": "^u", "read": "^u"}).status_code
             == 201
         )
-        assert other.put("/queues/%2F/u1", json={}).status_code == 201
-        refused = other.put("/queues/%2F/v1", json={})
+        assert other.put("/queues/%2F/u1", json={"durable": True}).status_code == 201
+        refused = other.put("/queues/%2F/v1", json={"durable": True})
         assert refused.status_code == 401
         assert f"'v1' in vhost '/' refused for user '{user}'" in refused.json()["reason"]
         assert other.delete(f"/queues/%2F/{queue}/contents").status_code == 401
@@ -157,6 +157,7 @@ def test_a_hash_moves_with_its_user(api: httpx.Client, broker: RunningBroker, us
     assert (shown["password_hash"], shown["hashing_algorithm"]) == (moved, "rabbit_password_hashing_sha256")
     with as_user(broker, user) as before, as_user(broker, user, "hidden") as after:
         assert (before.get("/whoami").status_code, after.get("/whoami").status_code) == (401, 200)
+        del ours["hashing_algorithm"]  # as tools pass it on
         assert api.put(f"/users/{user}", json=ours).status_code == 204
         assert (before.get("/whoami").status_code, after.get("/whoami").status_code) == (200, 401)
     both = {"password": "x", "password_hash": moved, "tags": ""}

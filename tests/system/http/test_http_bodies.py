@@ -63,7 +63,9 @@ def test_large_bodies_that_are_no_json_objects_are_refused(api: httpx.Client, na
 
 @pytest.mark.parametrize("count", [1_025, 10_000, 100_000])
 def test_a_declaration_has_so_many_arguments(api: httpx.Client, name: str, count: int) -> None:
-    answer = api.put(f"/queues/%2F/{name}", json={"arguments": {f"a{n}": n for n in range(count)}}, timeout=60)
+    answer = api.put(
+        f"/queues/%2F/{name}", json={"durable": True, "arguments": {f"a{n}": n for n in range(count)}}, timeout=60
+    )
     assert answer.status_code == 400
     few = f"there are {count} arguments, more than 1024"
     reason = few if count <= 10_000 else "the body has more than 20000 values"
@@ -72,9 +74,14 @@ def test_a_declaration_has_so_many_arguments(api: httpx.Client, name: str, count
 
 
 def test_and_they_are_of_so_many_bytes(api: httpx.Client, name: str) -> None:
-    answer = api.put(f"/queues/%2F/{name}", json={"arguments": {"a": ["x" * 1_000] * 200}}, timeout=60)
+    answer = api.put(f"/queues/%2F/{name}", json={"durable": True, "arguments": {"a": ["x" * 1_000] * 200}}, timeout=60)
     assert (answer.status_code, answer.json()["reason"]) == (400, "the arguments are larger than 131072 bytes")
-    assert api.put(f"/queues/%2F/{name}", json={"arguments": {f"a{n}": "x" for n in range(1_000)}}).status_code == 201
+    assert (
+        api.put(
+            f"/queues/%2F/{name}", json={"durable": True, "arguments": {f"a{n}": "x" for n in range(1_000)}}
+        ).status_code
+        == 201
+    )
 
 
 def test_large_definitions_go_in_and_out(api: httpx.Client, name: str) -> None:

@@ -53,7 +53,7 @@ def test_our_own_page_and_programs_go_on_working(api: httpx.Client, broker: Runn
             {"sec-fetch-site": "none"},
         )
     ):
-        assert api.put(f"/queues/%2F/{name}{number}", json={}, headers=headers).status_code == 201
+        assert api.put(f"/queues/%2F/{name}{number}", json={"durable": True}, headers=headers).status_code == 201
         assert api.get("/queues", headers=headers).status_code == 200
 
 

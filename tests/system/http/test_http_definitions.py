@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import amqp
 import httpx
 import pytest
 
@@ -172,6 +173,35 @@ def test_a_whole_broker_goes_in_and_out(target: RunningBroker) -> None:
         assert (exported(api), ends(api)) == (found, before), "a second time nothing changes"
     with as_user(target, "moved", "test12") as api:
         assert api.get("/whoami").status_code == 200
+
+
+def test_what_clients_declared_comes_back_without_a_change(target: RunningBroker) -> None:
+    """JSON has fewer types than AMQP, and RabbitMQ doubles a binding with an int32."""
+    deep = [float("-inf"), {"n": 2, "b": b"\xfe"}]
+    odd = {"int": 1, "nan": float("nan"), "bytes": b"\xff", "deep": deep, "x-match": "any"}
+    with guest(target) as api, amqp.Connection(f"127.0.0.1:{target.amqp_port}") as connection:
+        channel = connection.channel()
+        channel.queue_declare("q", durable=True, auto_delete=False, arguments=odd)
+        channel.exchange_declare("x", "headers", durable=True, auto_delete=False, arguments={"n": float("inf")})
+        channel.queue_bind("q", "x", arguments=odd)
+        channel.queue_bind("q", "x", arguments={"int": 1})
+        channel.exchange_bind("x", "amq.headers", arguments=odd)
+        found = strictly(api.get("/definitions").text)
+        assert [each["arguments"]["nan"] for each in (found["queues"][0], found["bindings"][0])] == ["NaN", "NaN"]
+        before = ends(api)
+        assert api.post("/definitions", json=found).status_code == 204
+        assert (exported(api), ends(api)) == (found, before)
+        channel.queue_delete("q")
+        assert api.post("/definitions", json=found).status_code == 204, "a broker that does not have them takes them"
+        assert strictly(api.get("/definitions").text) == found
+
+
+def strictly(text: str) -> dict[str, Any]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    found: dict[str, Any] = json.loads(text, parse_constant=refuse)
+    return found
 
 
 def test_a_password_that_is_the_same_is_no_new_one(target: RunningBroker) -> None:

@@ -90,7 +90,7 @@ def test_b31_a_queue_that_was_made_anew_is_told_of_too(api: httpx.Client, queue:
     publish(api, queue, "first")
     api.delete(f"/queues/%2F/{queue}")
     gone = now()
-    api.put(f"/queues/%2F/{queue}", json={})
+    api.put(f"/queues/%2F/{queue}", json={"durable": True})
     publish(api, queue, "second")
     found = asked(api, f"depth/%2F/{queue}")
     own = [tick["kind"] for tick in found["ticks"] if tick["kind"] in ("declared", "deleted")]
@@ -121,8 +121,8 @@ def test_b31_questions_that_make_no_sense(api: httpx.Client, query: str, status:
 def test_b31_a_reader_of_a_queue_sees_its_part(api: httpx.Client, broker: RunningBroker, queue: str) -> None:
     publish(api, queue, "of the first queue")
     api.delete(f"/queues/%2F/{queue}")
-    api.put(f"/queues/%2F/{queue}", json={})
-    api.put(f"/queues/%2F/{queue}-other", json={})
+    api.put(f"/queues/%2F/{queue}", json={"durable": True})
+    api.put(f"/queues/%2F/{queue}-other", json={"durable": True})
     api.put(f"/marks/{queue}", json={"note": "secret"})
     api.put(f"/users/{queue}", json={"password": "x", "tags": "management"})
     api.put(f"/permissions/%2F/{queue}", json={"configure": "", "write": "", "read": f"^{queue}$"})

@@ -105,12 +105,12 @@ def test_b29_a_reader_of_a_queue_searches_its_past_and_nothing_else(
     api: httpx.Client, broker: RunningBroker, name: str
 ) -> None:
     mine, other, fan = f"{name}-mine", f"{name}-other", f"{name}-fan"
-    api.put(f"/queues/%2F/{mine}", json={})
+    api.put(f"/queues/%2F/{mine}", json={"durable": True})
     publish(api, mine, "of the queue before")
     api.delete(f"/queues/%2F/{mine}")
     for queue in (mine, other):
-        api.put(f"/queues/%2F/{queue}", json={})
-    api.put(f"/exchanges/%2F/{fan}", json={"type": "fanout"})
+        api.put(f"/queues/%2F/{queue}", json={"durable": True})
+    api.put(f"/exchanges/%2F/{fan}", json={"durable": True, "type": "fanout"})
     for queue in (mine, other):
         api.post(f"/bindings/%2F/e/{fan}/q/{queue}", json={})
     content = {"properties": {}, "routing_key": "", "payload": "of the fan", "payload_encoding": "string"}
@@ -145,7 +145,7 @@ def test_b29_a_body_under_a_key_is_found_until_the_subject_is_erased(
 ) -> None:
     broker = start_broker(tmp_path, "--subject-header", "x-subject")
     with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
-        api.put("/queues/%2F/q", json={})
+        api.put("/queues/%2F/q", json={"durable": True})
         publish(api, "q", "order 4711 of alice", headers={"x-subject": "alice"})
         publish(api, "q", "order 4711 of nobody")
         assert payloads(find(api, "%2F/q", body="4711")) == ["order 4711 of nobody", "order 4711 of alice"]

@@ -76,7 +76,7 @@ def publish(api: httpx.Client, queue: str, count: int = 1) -> None:
 
 @pytest.fixture
 def queue(api: httpx.Client) -> Iterator[str]:
-    api.put("/queues/%2F/live", json={}).raise_for_status()
+    api.put("/queues/%2F/live", json={"durable": True}).raise_for_status()
     yield "live"
     api.delete("/queues/%2F/live")
 
@@ -100,7 +100,7 @@ def test_b37_figures_come_as_they_change(broker: RunningBroker, api: httpx.Clien
         api.delete(f"/queues/%2F/{queue}")
         until(lambda: one.frames[-1][0] == "problem", "the queue is gone")
         assert one.last()["status"] == 404
-        api.put(f"/queues/%2F/{queue}", json={})
+        api.put(f"/queues/%2F/{queue}", json={"durable": True})
         until(lambda: one.last() == {"messages_ready": 0}, "the queue came back")
         assert [one.over, page.over, whole.over] == [False] * 3
 
@@ -110,7 +110,7 @@ def test_b37_listeners_share_an_answer_and_hear_only_what_they_may_see(
 ) -> None:
     api.put("/users/lee", json={"password": "lee", "tags": "management"})
     api.put("/vhosts/private")
-    api.put("/queues/private/secret", json={})
+    api.put("/queues/private/secret", json={"durable": True})
     path = "/queues?page=1&columns=name"
     with stream(broker, path, auth=("lee", "lee")) as lee, stream(broker, path) as guest:
         assert lee.last()["items"] == []

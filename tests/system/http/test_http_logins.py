@@ -40,13 +40,15 @@ def test_b30_the_cookie_is_for_this_site_and_for_no_script(browser: httpx.Client
 def test_b30_a_change_needs_the_header_that_no_other_site_can_set(browser: httpx.Client) -> None:
     log_in(browser)
     del browser.headers["x-requested-with"]
-    refused = browser.put("/api/queues/%2F/forged", json={})
+    refused = browser.put("/api/queues/%2F/forged", json={"durable": True})
     assert (refused.status_code, refused.json()["error"]) == (403, "forbidden")
     assert "X-Requested-With" in refused.json()["reason"]
     assert browser.get("/api/queues/%2F/forged").status_code == 404
-    cross = browser.put("/api/queues/%2F/forged", json={}, headers={**PAGE, "sec-fetch-site": "cross-site"})
+    cross = browser.put(
+        "/api/queues/%2F/forged", json={"durable": True}, headers={**PAGE, "sec-fetch-site": "cross-site"}
+    )
     assert cross.status_code == 403
-    assert browser.put("/api/queues/%2F/made", json={}, headers=PAGE).status_code == 201
+    assert browser.put("/api/queues/%2F/made", json={"durable": True}, headers=PAGE).status_code == 201
 
 
 def test_b30_a_login_ends_with_the_password_the_tag_and_the_user(browser: httpx.Client, api: httpx.Client) -> None:

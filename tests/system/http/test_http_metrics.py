@@ -175,7 +175,7 @@ def test_one_sample_for_each_queue_channel_and_connection(broker: RunningBroker)
         channel = connection.channel()
         api.put("/vhosts/other").raise_for_status()
         for vhost, queue in (("%2F", "a.1"), ("%2F", 'b"\\2'), ("other", "a.3")):
-            api.put(f"/queues/{vhost}/{queue}", json={}).raise_for_status()
+            api.put(f"/queues/{vhost}/{queue}", json={"durable": True}).raise_for_status()
         channel.basic_publish("", "a.1", b"12345")
         while not channel.basic_get("a.1", auto_ack=True)[0]:
             pass
@@ -233,12 +233,12 @@ def test_a_connection_that_asks_for_metrics_has_logged_in(start_broker: Callable
 def test_names_are_told_to_those_who_may_see_them(broker: RunningBroker, api: httpx.Client) -> None:
     """A user without permissions in a vhost, and anybody who has not logged in, learns no name of it."""
     api.put("/vhosts/private").raise_for_status()
-    api.put("/queues/private/secret-plan", json={}).raise_for_status()
-    api.put("/exchanges/private/secret-way", json={"type": "fanout"}).raise_for_status()
+    api.put("/queues/private/secret-plan", json={"durable": True}).raise_for_status()
+    api.put("/exchanges/private/secret-way", json={"durable": True, "type": "fanout"}).raise_for_status()
     api.put("/users/limited", json={"password": "limited", "tags": "management"}).raise_for_status()
     everything = "configure", "write", "read"
     api.put("/permissions/%2F/limited", json=dict.fromkeys(everything, ".*")).raise_for_status()
-    api.put("/queues/%2F/open-plan", json={}).raise_for_status()
+    api.put("/queues/%2F/open-plan", json={"durable": True}).raise_for_status()
     detailed = "/metrics/detailed?" + "&".join(
         f"family={each}"
         for each in (

@@ -32,8 +32,8 @@ def take(api: httpx.Client, queue: str, ackmode: str) -> None:
 def test_b29_a_message_is_followed_through_dead_letters_and_restorations(api: httpx.Client, name: str) -> None:
     work, dead = f"{name}-work", f"{name}-dead"
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
-    api.put(f"/queues/%2F/{work}", json={"arguments": arguments})
-    api.put(f"/queues/%2F/{dead}", json={})
+    api.put(f"/queues/%2F/{work}", json={"durable": True, "arguments": arguments})
+    api.put(f"/queues/%2F/{dead}", json={"durable": True})
     publish(api, work, "order", message_id=name)
     take(api, work, "reject_requeue_true")
     take(api, work, "reject_requeue_false")
@@ -133,7 +133,7 @@ def test_b29_a_reader_of_a_queue_sees_its_part_of_a_life(api: httpx.Client, brok
         for where in (f"biography/%2F/{message}?queue={other}", f"outcomes/%2F/{other}", f"diff/%2F/{other}?from=-1h"):
             assert reader.get(f"/history/{where}").status_code == 401, where
         api.delete(f"/queues/%2F/{mine}")
-        api.put(f"/queues/%2F/{mine}", json={})
+        api.put(f"/queues/%2F/{mine}", json={"durable": True})
         assert asked(reader, f"outcomes/%2F/{mine}")["rows"] == []
         assert reader.get(f"/history/biography/%2F/{message}", params={"queue": mine}).status_code == 404
 
@@ -151,7 +151,7 @@ def test_b32_a_life_has_the_message_that_it_is_of(api: httpx.Client, queue: str)
 def test_b32_a_life_says_why_a_body_is_gone(start_broker: Callable[..., RunningBroker], tmp_path: Path) -> None:
     broker = start_broker(tmp_path, "--subject-header", "x-subject")
     with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
-        api.put("/queues/%2F/q", json={})
+        api.put("/queues/%2F/q", json={"durable": True})
         publish(api, "q", "order 4711 of alice", message_id="a", headers={"x-subject": "alice"})
         publish(api, "q", "no body was here", message_id="b", headers={"x-erased": True})
         message, other = (find(api, "%2F/q", message_id=each)[0]["message"] for each in "ab")
@@ -168,7 +168,7 @@ def test_b32_a_reader_of_a_queue_is_told_of_no_other_queue_of_the_message(
 ) -> None:
     mine, other = f"{name}-mine", f"{name}-other"
     for queue in (mine, other):
-        api.put(f"/queues/%2F/{queue}", json={})
+        api.put(f"/queues/%2F/{queue}", json={"durable": True})
         api.post(f"/bindings/%2F/e/amq.fanout/q/{queue}", json={})
     content = {"properties": {}, "routing_key": "", "payload": "secret", "payload_encoding": "string"}
     assert api.post("/exchanges/%2F/amq.fanout/publish", json=content).json() == {"routed": True}

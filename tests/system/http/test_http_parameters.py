@@ -16,13 +16,13 @@ def test_limits_of_a_vhost(api: httpx.Client, name: str) -> None:
     assert shown in api.get("/vhost-limits").json()
     value = {"vhost": name, "component": "vhost-limits", "name": "limits", "value": shown["value"]}
     assert api.get(f"/parameters/vhost-limits/{name}").json() == [value]
-    assert api.put(f"/queues/{name}/q", json={}).status_code == 201
-    refused = api.put(f"/queues/{name}/r", json={})
+    assert api.put(f"/queues/{name}/q", json={"durable": True}).status_code == 201
+    refused = api.put(f"/queues/{name}/r", json={"durable": True})
     assert refused.status_code == 400
     assert refused.json()["reason"] == f"cannot declare queue 'r': queue limit in vhost '{name}' (1) is reached"
     assert api.delete(f"/vhost-limits/{name}/max-queues").status_code == 204
     assert api.delete(f"/vhost-limits/{name}/max-queues").status_code == 204
-    assert api.put(f"/queues/{name}/r", json={}).status_code == 201
+    assert api.put(f"/queues/{name}/r", json={"durable": True}).status_code == 201
     wrong = api.put(f"/vhost-limits/{name}/max-pets", json={"value": 1})
     assert wrong.json()["reason"] == 'Validation failed\n\nUnrecognised terms [{<<"max-pets">>,1}] in limits\n'
     assert api.put(f"/vhost-limits/{name}/max-queues", json={}).json()["reason"] == "[{key_missing,value}]"

@@ -93,7 +93,7 @@ def test_unacked_messages_their_holder_and_a_deleted_queue(
 
 def test_time_passes_in_the_past_as_well(api: httpx.Client, name: str) -> None:
     """State at T: the clock stands at T, so what was due by then has expired, though nothing was logged (S-031)."""
-    api.put(f"/queues/%2F/{name}", json={"arguments": {"x-message-ttl": 3_600_000}})
+    api.put(f"/queues/%2F/{name}", json={"durable": True, "arguments": {"x-message-ttl": 3_600_000}})
     content = {"properties": {}, "routing_key": name, "payload": "x", "payload_encoding": "string"}
     api.post("/exchanges/%2F/amq.default/publish", json=content)
     assert at(api, name, time=now())["messages"] == 1

@@ -46,7 +46,11 @@ def test_declare_answers_201_then_204_and_shows_what_was_declared(api: httpx.Cli
     ("content", "reason"),
     [
         ({"durable": False}, f"{INEQUIVALENT.format('durable')}: received 'false' but current is 'true'"),
-        ({"auto_delete": True}, f"{INEQUIVALENT.format('auto_delete')}: received 'true' but current is 'false'"),
+        ({}, f"{INEQUIVALENT.format('durable')}: received 'false' but current is 'true'"),
+        (
+            {"durable": True, "auto_delete": True},
+            f"{INEQUIVALENT.format('auto_delete')}: received 'true' but current is 'false'",
+        ),
         ({"durable": "maybe"}, 'not_boolean: durable "maybe"'),
         ({"arguments": 5}, "arguments must be a JSON object"),
     ],
@@ -86,19 +90,22 @@ def test_4_3_shows_priorities_and_what_waits_for_its_time(api: httpx.Client, nam
     assert [queue[key] for key in shown] == [3, 1, {"4": 1}, 1, 2, all_retry, 20]
     first, last = began + 59_000, time.time() * 1000 + 61_000  # the time in the log has a pace of its own
     assert first <= queue["next_delayed_at"] <= queue["last_delayed_at"] <= last
-    assert api.put(f"/queues/%2F/{name}-3", json={"arguments": {"x-queue-type": "quorum"}}).status_code == 201
+    assert (
+        api.put(f"/queues/%2F/{name}-3", json={"durable": True, "arguments": {"x-queue-type": "quorum"}}).status_code
+        == 201
+    )
     assert "messages_by_priority" not in api.get(f"/queues/%2F/{name}-3").json()
 
 
 def test_bad_arguments_are_refused_s020_s079(api: httpx.Client, name: str) -> None:
-    negative = api.put(f"/queues/%2F/{name}", json={"arguments": {"x-max-length": -1}})
+    negative = api.put(f"/queues/%2F/{name}", json={"durable": True, "arguments": {"x-max-length": -1}})
     assert (
         negative.json()["reason"]
         == f"invalid arg 'x-max-length' for queue '{name}' in vhost '/': {{value_negative,-1}}"
     )
     transient = api.put(f"/queues/%2F/{name}", json={"durable": False, "arguments": {"x-queue-type": "quorum"}})
     assert transient.json()["reason"] == f"invalid property 'non-durable' for queue '{name}' in vhost '/'"
-    reserved = api.put(f"/queues/%2F/amq.{name}", json={})
+    reserved = api.put(f"/queues/%2F/amq.{name}", json={"durable": True})
     assert (reserved.status_code, reserved.json()["error"]) == (401, "not_authorised")
     assert "reserved prefix" in reserved.json()["reason"]
 
@@ -139,7 +146,7 @@ def test_what_is_not_there_is_404(api: httpx.Client, method: str, path: str) -> 
 
 
 def test_a_put_into_an_unknown_vhost_says_so(api: httpx.Client, name: str) -> None:
-    answer = api.put(f"/queues/nowhere/{name}", json={})
+    answer = api.put(f"/queues/nowhere/{name}", json={"durable": True})
     assert (answer.status_code, answer.json()) == (404, {"error": "not_found", "reason": "vhost_not_found"})
 
 
@@ -149,7 +156,7 @@ def test_a_wrong_method_is_405(api: httpx.Client) -> None:
 
 
 def test_names_with_slashes_spaces_and_other_alphabets(api: httpx.Client, name: str) -> None:
-    assert api.put(f"/queues/%2F/a%2Fb%20%C3%BC{name}", json={}).status_code == 201
+    assert api.put(f"/queues/%2F/a%2Fb%20%C3%BC{name}", json={"durable": True}).status_code == 201
     assert api.get(f"/queues/%2F/a%2Fb%20%C3%BC{name}").json()["name"] == f"a/b ü{name}"
     assert api.delete(f"/queues/%2F/a%2Fb%20%C3%BC{name}").status_code == 204
 
@@ -190,9 +197,9 @@ def test_get_without_requeue_empties_the_queue(api: httpx.Client, queue: str) ->
 
 
 def test_get_and_reject_dead_letters_s155(api: httpx.Client, name: str) -> None:
-    api.put(f"/queues/%2F/{name}.dlq", json={})
+    api.put(f"/queues/%2F/{name}.dlq", json={"durable": True})
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{name}.dlq"}
-    api.put(f"/queues/%2F/{name}", json={"arguments": arguments})
+    api.put(f"/queues/%2F/{name}", json={"durable": True, "arguments": arguments})
     publish(api, name, "poison")
     assert [each["payload"] for each in get(api, name, "reject_requeue_false")] == ["poison"]
     (letter,) = get(api, f"{name}.dlq", "ack_requeue_false")
@@ -260,7 +267,7 @@ def test_counts_and_bytes_of_ready_and_unacknowledged_s006(
 
 def test_listings_can_be_named_sorted_paged_and_cut(api: httpx.Client, name: str) -> None:
     for number in range(3):
-        api.put(f"/queues/%2F/{name}-page-{number}", json={})
+        api.put(f"/queues/%2F/{name}-page-{number}", json={"durable": True})
     query = {"page": "2", "page_size": "2", "name": f"{name}-page", "sort": "name", "columns": "name,messages"}
     page = api.get("/queues", params=query).json()
     assert page["items"] == [{"name": f"{name}-page-2", "messages": 0}]
@@ -285,9 +292,33 @@ def test_listings_can_be_named_sorted_paged_and_cut(api: httpx.Client, name: str
     assert api.get("/queues", params={"page": "1", "name": "(", "use_regex": "true"}).status_code == 400
 
 
-def test_the_head_messages_timestamp_is_shown(api: httpx.Client, queue: str) -> None:
-    publish(api, queue, "x", timestamp=1_700_000_000)
-    assert api.get(f"/queues/%2F/{queue}").json()["head_message_timestamp"] == 1_700_000_000
+def test_the_head_messages_timestamp_is_shown_also_while_a_client_holds_it(
+    api: httpx.Client, broker: RunningBroker, queue: str
+) -> None:
+    def head() -> object:
+        return api.get(f"/queues/%2F/{queue}").json()["head_message_timestamp"]
+
+    assert head() is None
+    for timestamp in (1_700_000_000, 1_700_000_100):
+        publish(api, queue, "x", timestamp=timestamp)
+    assert head() == 1_700_000_000
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port)) as connection:
+        channel = connection.channel()
+        for _ in range(2):
+            first = channel.basic_get(queue)[0]
+            assert head() == 1_700_000_000
+        channel.basic_ack(first.delivery_tag - 1)
+        channel.basic_ack(first.delivery_tag)
+        assert head() is None
+
+
+def test_what_is_not_asked_to_be_durable_is_not(api: httpx.Client, name: str) -> None:
+    """As RabbitMQ (3.10.8) has it."""
+    for kind in ("queues", "exchanges"):
+        assert api.put(f"/{kind}/%2F/{name}", json={}).status_code == 201
+        assert api.get(f"/{kind}/%2F/{name}").json()["durable"] is False
+        assert api.put(f"/{kind}/%2F/{name}", json={"durable": False}).status_code == 204
+        assert api.delete(f"/{kind}/%2F/{name}").status_code == 204
 
 
 @pytest.mark.parametrize(
@@ -319,7 +350,7 @@ def test_what_could_not_be_kept_or_shown_is_refused_at_the_door(
     ],
 )
 def test_names_that_amqp_cannot_say_s062(api: httpx.Client, path: str, reason: str) -> None:
-    answer = api.put(f"/queues/%2F/{path}", json={})
+    answer = api.put(f"/queues/%2F/{path}", json={"durable": True})
     assert (answer.status_code, answer.json()) == (400, {"error": "bad_request", "reason": reason})
 
 

@@ -23,7 +23,7 @@ def test_a_node_that_listens_everywhere_is_found_by_its_name(tmp_path: Path) -> 
 
 
 def test_quorum_status(api: httpx.Client, name: str) -> None:
-    api.put(f"/queues/%2F/{name}", json={"arguments": {"x-queue-type": "quorum"}})
+    api.put(f"/queues/%2F/{name}", json={"durable": True, "arguments": {"x-queue-type": "quorum"}})
     [row] = api.get(f"/queues/quorum/%2F/{name}/status").json()
     shown = api.get(f"/queues/%2F/{name}").json()
     assert shown["members"] == shown["online"] == [shown["leader"]] == [row["Node Name"]] == [shown["node"]]
@@ -37,7 +37,7 @@ def test_a_classic_queue_has_no_members(api: httpx.Client, queue: str) -> None:
 
 
 def test_members_cannot_change(api: httpx.Client, name: str) -> None:
-    api.put(f"/queues/%2F/{name}", json={"arguments": {"x-queue-type": "quorum"}})
+    api.put(f"/queues/%2F/{name}", json={"durable": True, "arguments": {"x-queue-type": "quorum"}})
     replicas = f"/queues/quorum/%2F/{name}/replicas"
     everywhere = {"strategy": "all", "queue_pattern": ".*", "vhost_pattern": ".*"}
     answers = (

@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from pika.adapters.blocking_connection import BlockingChannel
 
 from rewindmq.engine.cli.main import rewindmq
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.single_records import record_digest
 from tests.support.moments import now
 from tests.support.running import RunningBroker
 
@@ -293,3 +295,26 @@ def test_the_command(broker: RunningBroker, api: httpx.Client, queue: str, chann
     [row] = json.loads(done.output)
     assert (row["restored"], row["duplicates"], row["declared"]) == (2, 0, False)
     assert api.get(f"/queues/%2F/{queue}").json()["messages_ready"] == 2
+
+
+def test_ids_of_another_history_are_refused(
+    api: httpx.Client, queue: str, channel: BlockingChannel, broker: RunningBroker, take: Take
+) -> None:
+    """A record says when it came, so no other history has it at the same place."""
+    publish(channel, queue, "a", "b")
+    ids: list[int] = []
+    partition = ""
+    for row in api.get(f"/history/outcomes/%2F/{queue}").json()["rows"]:
+        if row["outcome"] == "published":
+            ids, partition = [*ids, row["message_id"]], row["partition"]
+    channel.queue_purge(queue)
+    log = next(each for each in EmbeddedLogReader(broker.data).queues if each.name == partition)
+    wish: dict[str, Any] = {"messages": ids, "partition": partition}
+    for wrong in ({str(ids[1]): "0" * 64}, {str(ids[1] + 100_000): record_digest(log, ids[1])}):
+        refused = restore(api, queue, 409, **wish, records=wrong)
+        assert "is another one in this broker's history" in refused["reason"]
+    for senseless in ({"x": "0"}, ["1"], 1):
+        restore(api, queue, 400, **wish, records=senseless)
+    assert take(queue) == []
+    done = restore(api, queue, **wish, records={str(ids[1]): record_digest(log, ids[1])})
+    assert done["restored"] == 2

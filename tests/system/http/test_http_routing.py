@@ -32,8 +32,8 @@ def test_exchanges_are_declared_shown_and_deleted(api: httpx.Client, name: str) 
 
 def test_system_exchanges_and_unknown_types_are_refused(api: httpx.Client, name: str) -> None:
     assert api.delete("/exchanges/%2F/amq.topic").status_code == 401
-    assert api.put(f"/exchanges/%2F/amq.{name}", json={"type": "direct"}).status_code == 401
-    unknown = api.put(f"/exchanges/%2F/{name}", json={"type": "bogus"})
+    assert api.put(f"/exchanges/%2F/amq.{name}", json={"durable": True, "type": "direct"}).status_code == 401
+    unknown = api.put(f"/exchanges/%2F/{name}", json={"durable": True, "type": "bogus"})
     assert (unknown.status_code, unknown.json()["reason"]) == (400, "unknown exchange type 'bogus'")
     names = [each["name"] for each in api.get("/exchanges/%2F").json()]
     assert {"", "amq.direct", "amq.fanout", "amq.headers", "amq.match", "amq.topic"} <= set(names)
@@ -59,7 +59,7 @@ def test_a_delayed_exchange_tells_how_much_waits_and_hides_its_queue(api: httpx.
 
 
 def test_an_exchange_shows_its_policy(api: httpx.Client, name: str) -> None:
-    api.put(f"/exchanges/%2F/{name}", json={"type": "fanout"})
+    api.put(f"/exchanges/%2F/{name}", json={"durable": True, "type": "fanout"})
     policy = {"pattern": f"^{name}$", "definition": {"alternate-exchange": "amq.fanout"}, "apply-to": "exchanges"}
     assert api.put(f"/policies/%2F/{name}", json=policy).status_code in (201, 204)
     assert api.get(f"/exchanges/%2F/{name}").json()["policy"] == name
@@ -100,7 +100,7 @@ def test_a_bindings_location_is_encoded_as_rabbitmqs(api: httpx.Client, queue: s
 
 
 def test_exchanges_bind_to_exchanges(api: httpx.Client, name: str) -> None:
-    api.put(f"/exchanges/%2F/{name}", json={"type": "fanout"})
+    api.put(f"/exchanges/%2F/{name}", json={"durable": True, "type": "fanout"})
     assert api.post(f"/bindings/%2F/e/amq.direct/e/{name}", json={"routing_key": "k"}).status_code == 201
     (bound,) = api.get(f"/exchanges/%2F/{name}/bindings/destination").json()
     assert (bound["source"], bound["destination_type"]) == ("amq.direct", "exchange")
@@ -161,7 +161,9 @@ def test_publishing_to_an_exchange_that_is_not_there(api: httpx.Client) -> None:
 
 
 def test_a_publish_that_a_queue_refuses_is_an_error_s009(api: httpx.Client, name: str) -> None:
-    api.put(f"/queues/%2F/{name}", json={"arguments": {"x-max-length": 1, "x-overflow": "reject-publish"}})
+    api.put(
+        f"/queues/%2F/{name}", json={"durable": True, "arguments": {"x-max-length": 1, "x-overflow": "reject-publish"}}
+    )
     assert publish(api, "amq.default", routing_key=name).json() == {"routed": True}
     refused = publish(api, "amq.default", routing_key=name)
     assert (refused.status_code, refused.json()["reason"]) == (
@@ -198,7 +200,7 @@ def test_bodies_in_base64(api: httpx.Client, queue: str) -> None:
 
 
 def test_carbon_copies_and_the_user_id_as_over_amqp(api: httpx.Client, queue: str, name: str) -> None:
-    api.put(f"/queues/%2F/{name}-copy", json={})
+    api.put(f"/queues/%2F/{name}-copy", json={"durable": True})
     properties = {"headers": {"CC": [f"{name}-copy"], "BCC": []}, "user_id": "guest"}
     assert publish(api, "amq.default", routing_key=queue, properties=properties).json() == {"routed": True}
     for each in (queue, f"{name}-copy"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from tests.support.needs import needed
 from tests.support.running import ROOT, RunningBroker
 from tests.support.trimmed_broker import live, trimmed
 from tests.system.http.test_http_find import publish
@@ -21,8 +22,12 @@ def seal(data: Path, key: Path) -> None:
 def keys(directory: Path) -> tuple[Path, str]:
     """The file of a new key, and its public half."""
     key = directory / "seal.key"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(key)], check=True, capture_output=True)
-    public = subprocess.run(["openssl", "pkey", "-in", str(key), "-pubout"], check=True, capture_output=True, text=True)
+    subprocess.run(
+        [needed("openssl"), "genpkey", "-algorithm", "ed25519", "-out", str(key)], check=True, capture_output=True
+    )
+    public = subprocess.run(
+        [needed("openssl"), "pkey", "-in", str(key), "-pubout"], check=True, capture_output=True, text=True
+    )
     return key, public.stdout
 
 
@@ -49,7 +54,7 @@ def test_b44_how_far_the_history_is_sealed_and_that_the_seals_hold(
     _, other = keys(tmp_path / "other")
     with asked(broker) as api:
         assert api.get("/audits").json() == []
-        assert api.put("/queues/%2F/orders", json={}).is_success
+        assert api.put("/queues/%2F/orders", json={"durable": True}).is_success
         rows = {each["partition"]: each for each in api.get("/seals").json()["items"]}
         assert set(rows) == {"metadata-0", "queues-0", "queues-1"}
         for each in rows.values():
@@ -90,7 +95,7 @@ def test_b44_a_changed_byte_is_found(start_broker: Callable[..., RunningBroker],
     broker = start_broker()
     key, public = keys(tmp_path)
     with asked(broker) as api:
-        assert api.put("/queues/%2F/orders", json={}).is_success
+        assert api.put("/queues/%2F/orders", json={"durable": True}).is_success
         for number in range(3):
             publish(api, "orders", f"order number {number}")
         home = api.get("/queues/%2F/orders").json()["partition"]

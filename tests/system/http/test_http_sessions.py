@@ -42,7 +42,7 @@ def test_b28_all_calls_of_a_client_act_under_one_session(
     assert as_product.get("/queues").status_code == 200
     assert sessions(broker, name) == [], "a listing changes nothing"
     assert as_product.put(f"/policies/%2F/{name}", json=POLICY).status_code == 201
-    assert as_product.put(f"/queues/%2F/{name}", json={}).status_code == 201
+    assert as_product.put(f"/queues/%2F/{name}", json={"durable": True}).status_code == 201
     publish = {"properties": {}, "routing_key": name, "payload": "x", "payload_encoding": "string"}
     for _ in range(3):
         assert as_product.post("/exchanges/%2F/amq.default/publish", json=publish).json() == {"routed": True}
@@ -86,7 +86,7 @@ def test_b28_what_a_user_may_not_do_over_http(broker: RunningBroker, api: httpx.
     limited = {"configure": "^$", "write": "", "read": ""}
     assert api.put(f"/permissions/%2F/{name}", json=limited).status_code == 201
     with httpx.Client(base_url=f"{broker.http_url}/api", auth=(name, "p"), trust_env=False) as client:
-        assert client.put(f"/queues/%2F/{name}", json={}).status_code == 401
+        assert client.put(f"/queues/%2F/{name}", json={"durable": True}).status_code == 401
         assert client.put(f"/policies/%2F/{name}", json=POLICY).status_code == 401
     refused = [each for each in events(broker, "AccessRefused") if each["user"] == name]
     assert [(each["fields"]["operation"], each["fields"]["kind"], each["fields"]["name"]) for each in refused] == [

@@ -9,7 +9,7 @@ from tests.system.http.test_http_access import as_user
 def test_vhosts_keep_their_queues_apart(api: httpx.Client, name: str) -> None:
     assert api.put(f"/vhosts/{name}").status_code == 201
     assert name in [each["name"] for each in api.get("/vhosts").json()]
-    assert api.put(f"/queues/{name}/q", json={}).status_code == 201
+    assert api.put(f"/queues/{name}/q", json={"durable": True}).status_code == 201
     assert api.get("/queues/%2F/q").status_code == 404
     assert api.delete(f"/vhosts/{name}").status_code == 204
     assert api.get(f"/queues/{name}").status_code == 404

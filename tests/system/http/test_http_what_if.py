@@ -75,7 +75,7 @@ def test_b34_an_empty_definition_is_no_policy(api: httpx.Client, queue: str) -> 
         ({"policy": ""}, 'policy is not a JSON object such as {"max-length": 1000}: it is empty'),
         ({"policy": "{"}, 'policy is not a JSON object such as {"max-length": 1000}: not_json'),
         ({"policy": "[1]"}, 'policy is not a JSON object such as {"max-length": 1000}: not_json'),
-        ({"operator_policy": "[" * 20_000}, 'operator_policy is not a JSON object such as {"max-length": 1000}'),
+        ({"operator_policy": "[" * 5_000}, 'operator_policy is not a JSON object such as {"max-length": 1000}'),
         ({"policy": '{"max-length": 1e999}'}, "policy is not a JSON object"),
         ({"policy": '{"max-length": 99999999999999999999}'}, "policy is not a JSON object"),
         ({"policy": '{"dead-letter-exchange": "\\ud800"}'}, "policy is not a JSON object"),
@@ -104,7 +104,7 @@ def test_b34_a_policy_that_put_refuses_is_refused_in_the_same_words(api: httpx.C
 def test_b34_a_reader_of_a_queue_asks_about_its_own_queue(api: httpx.Client, broker: RunningBroker, name: str) -> None:
     mine, other = f"{name}-mine", f"{name}-other"
     for queue in (mine, other):
-        api.put(f"/queues/%2F/{queue}", json={})
+        api.put(f"/queues/%2F/{queue}", json={"durable": True})
     publish(api, mine, "of an earlier queue")
     api.delete(f"/queues/%2F/{mine}")
     assert asked(api, mine, policy="{}")["before"]["greatest_depth"] == 1  # an administrator's
@@ -113,7 +113,7 @@ def test_b34_a_reader_of_a_queue_asks_about_its_own_queue(api: httpx.Client, bro
     with httpx.Client(base_url=f"{broker.http_url}/api", auth=(name, "x"), trust_env=False) as reader:
         gone = reader.get(f"/history/what-if/%2F/{mine}", params={"policy": SHORT})
         assert (gone.status_code, "only administrators" in gone.json()["reason"]) == (404, True)
-        api.put(f"/queues/%2F/{mine}", json={})
+        api.put(f"/queues/%2F/{mine}", json={"durable": True})
         assert asked(reader, mine, policy=SHORT)["before"]["greatest_depth"] == 0
         assert reader.get(f"/history/what-if/%2F/{other}", params={"policy": SHORT}).status_code == 401
     never = api.get(f"/history/what-if/%2F/{name}-never", params={"policy": SHORT})

@@ -394,7 +394,7 @@ def test_b58_consumers_and_the_node_near_a_queue_are_known_without_a_fold(story:
 def test_b49_a_publish_over_http_folds_the_partitions_of_its_queues_only(story: Story) -> None:
     wish = {"properties": {}, "routing_key": story.unused, "payload": "x", "payload_encoding": "string"}
     with api(story.nodes.running["south"]) as client:
-        assert client.put("exchanges/%2F/b49", json={"type": "fanout"}).status_code == 201
+        assert client.put("exchanges/%2F/b49", json={"durable": True, "type": "fanout"}).status_code == 201
         assert story.mode == "append", "an exchange was declared"
         assert client.post("exchanges/%2F/b49/publish", json=wish).json() == {"routed": False}
         assert story.mode == "append", "nothing is bound"

@@ -31,7 +31,7 @@ def nodes(kafka3: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
     running = {name: RunningBroker(directory / name, *options, name) for name in ("north", "south")}
     with api(running["north"]) as north:
         arguments = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 5, "x-queue-leader-locator": "balanced"}
-        assert north.put(f"/queues/%2F/{QUEUE}", json={"arguments": arguments}).status_code == 201
+        assert north.put(f"/queues/%2F/{QUEUE}", json={"durable": True, "arguments": arguments}).status_code == 201
     yield running
     for node in running.values():
         assert node.stop() == 0, "".join(node.errors)
@@ -178,7 +178,12 @@ def test_a_broker_that_is_needed_is_critical_and_leaders_come_back(north: Runnin
     """In the partition that still has two replicas. S-121."""
     other = next(f"q{n}" for n in range(9) if partition_of("/", f"q{n}", 2) != partition_of("/", QUEUE, 2))
     with api(north) as client:
-        assert client.put(f"/queues/%2F/{other}", json={"arguments": {"x-queue-type": "quorum"}}).status_code == 201
+        assert (
+            client.put(
+                f"/queues/%2F/{other}", json={"durable": True, "arguments": {"x-queue-type": "quorum"}}
+            ).status_code
+            == 201
+        )
     leader, members = (queue_of(north, other)[key] for key in ("leader", "members"))
     assert leader == members[0]  # the preferred one
     assert command(north, "check_if_node_is_quorum_critical").returncode == 0

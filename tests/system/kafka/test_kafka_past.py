@@ -270,7 +270,7 @@ def test_kafka_away_is_told_within_seconds(kafka: KafkaCluster, tmp_path: Path) 
     with kafka.proxied() as proxies, Nodes(tmp_path, kafka, timeout=30) as cut_off, ThreadPoolExecutor() as pool:
         node = cut_off.start("cut-off", proxies.bootstrap)
         with api(node) as client:
-            assert client.put("/queues/%2F/past", json={}).status_code == 201
+            assert client.put("/queues/%2F/past", json={"durable": True}).status_code == 201
             assert client.get("/queues/%2F/past/at?offset=999").json()["reason"].startswith("queues-")
             (offset,) = [each["durable_offset"] for each in client.get("/overview").json()["log"][HOME : HOME + 1]]
             proxies.blackhole()

@@ -6,6 +6,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from tests.support.deadlines import SECONDS, until
 from tests.support.kafka.cluster import FAST, KafkaCluster
 from tests.support.kafka.fixtures import require_kafka
 from tests.support.kafka.following import Following
+from tests.support.running import RunningBroker
 
 PARTITIONS = ("metadata-0", "queues-0", "queues-1")
 
@@ -162,6 +165,26 @@ def test_a_start_waits_for_a_controller(kafka3: KafkaCluster, prefix: str, monke
         back[0].join()
         kafka3.wait()
         kafka3.wait_in_sync()
+
+
+def test_a_node_that_starts_during_an_election_joins(kafka3: KafkaCluster, prefix: str, tmp_path: Path) -> None:
+    """Two of three controllers are away for longer than a client waits for an answer. The node ended with 69."""
+    options = ("--kafka", kafka3.bootstrap, "--kafka-prefix", prefix, "--node", "north")
+    for number in (1, 2):
+        kafka3.kill(number)
+    with ThreadPoolExecutor(1) as starting:
+        started = starting.submit(RunningBroker, tmp_path / "north", *options)
+        try:
+            time.sleep(clients.TIMEOUT_SECONDS + 5)
+            assert not started.done()
+        finally:
+            for number in (1, 2):
+                kafka3.start_node(number, wait=False)
+            kafka3.wait()
+            kafka3.wait_in_sync()
+        node = started.result(timeout=SECONDS)
+    assert node.stop() == 0
+    assert any("this node asks again" in line for line in node.errors)
 
 
 def test_a_leader_stands_still_until_another_leads(kafka3: KafkaCluster, prefix: str) -> None:
@@ -359,7 +382,7 @@ def test_a_kafka_that_asks_for_a_password(
 
 def wait_only(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr("rewindmq.engine.log.kafka.log.TIMEOUT_SECONDS", seconds)
-    monkeypatch.setattr("rewindmq.engine.log.kafka.topics.TIMEOUT_SECONDS", seconds)
+    monkeypatch.setattr("rewindmq.engine.log.kafka.topics.ANSWER_SECONDS", seconds)
     monkeypatch.setattr("rewindmq.engine.log.kafka.clients._PATIENCE_SECONDS", {})
 
 

@@ -12,14 +12,15 @@ import httpx
 import pika
 import pytest
 
-from tests.support.needs import require
+from tests.support.needs import needed
 from tests.support.overview_queries import RANGE, queries
 from tests.support.pika_clients import connect
 from tests.support.ports import free_port
-from tests.support.prometheus import NOT_INSTALLED, PROMETHEUS, PROMTOOL, RunningPrometheus
+from tests.support.prometheus import RunningPrometheus
 from tests.support.running import ROOT, RunningBroker
 
-require(PROMETHEUS and PROMTOOL, NOT_INSTALLED)
+needed("prometheus")
+PROMTOOL = needed("promtool")
 
 MONITORING = ROOT / "compose" / "monitoring"
 DASHBOARD = json.loads((MONITORING / "grafana" / "history.json").read_text())
@@ -43,7 +44,7 @@ class Watched:
         once = RunningBroker(data)
         assert once.stop() == 0
         subprocess.run(
-            ["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(key)], check=True, capture_output=True
+            [needed("openssl"), "genpkey", "-algorithm", "ed25519", "-out", str(key)], check=True, capture_output=True
         )
         seal = [sys.executable, "-m", "rewindmq", "seal", "--data", str(data), "--key", str(key)]
         subprocess.run(seal, cwd=ROOT, check=True, capture_output=True)

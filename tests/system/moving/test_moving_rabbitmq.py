@@ -266,8 +266,11 @@ def test_b53_what_has_no_place_in_a_rabbitmq_is_named(
     broker = start_broker()
     with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
         api.put("/users/ann", json={"password": "secret", "tags": ""})
-        api.put("/queues/%2F/later", json={"arguments": {"x-queue-type": "quorum", "x-semantics": "rabbitmq-4.3"}})
-        api.put("/exchanges/%2F/hash", json={"type": "x-consistent-hash"})
+        api.put(
+            "/queues/%2F/later",
+            json={"durable": True, "arguments": {"x-queue-type": "quorum", "x-semantics": "rabbitmq-4.3"}},
+        )
+        api.put("/exchanges/%2F/hash", json={"durable": True, "type": "x-consistent-hash"})
     done = run("export_definitions", str(tmp_path / "out.json"), REWINDMQ_URL=broker.http_url)
     note = "Note for a RabbitMQ that is to import it:"
     assert done.stderr.splitlines() == [

@@ -63,6 +63,50 @@ def test_what_was_confirmed_survives_kill_9_and_dead_letters_come_once(tmp_path:
     assert confirmed > 500
 
 
+MASS = 3_000
+MASS_VICTIM = """
+import sys
+from pathlib import Path
+from rewindmq.schemas.values import Actor
+from tests.support.broker_harness import Harness, args
+
+h = Harness(Path(sys.argv[1]))
+session = h.session()
+h.declare(session, "dead")
+h.declare(session, "q", args(x_dead_letter_exchange="", x_dead_letter_routing_key="dead"))
+for number in range(0 if h.ready("q") else int(sys.argv[2])):
+    h.publish(session, "", "q", b"%d" % number)
+h.settle()
+h.broker.policies.set(Actor("guest", 0), "/", "p", "^q$", {"max-length": 1}, 0, "queues")
+print("dropped", flush=True)
+h.settle()
+print(len(h.ready("dead")), flush=True)
+"""
+
+
+def test_letters_of_a_mass_that_was_dropped_survive_kill_9(tmp_path: Path) -> None:
+    """They wait packed in the outbox, and go in slices. Each arrives once, in order, whenever a life ends."""
+    chance = random.Random(20261129)
+    data, cut_short = tmp_path / "data", 0
+    for _ in range(4):
+        victim = subprocess.Popen(
+            [sys.executable, "-c", MASS_VICTIM, str(data), str(MASS)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        assert victim.stdout is not None
+        assert victim.stdout.readline() == "dropped\n"
+        time.sleep(chance.uniform(0.0, 0.1))
+        victim.send_signal(signal.SIGKILL)
+        cut_short += not victim.stdout.read()
+        victim.wait()
+    assert cut_short
+    with Harness(data) as h:
+        h.settle()
+        assert h.ready("dead") == [b"%d" % number for number in range(MASS - 1)]
+        assert h.ready("q") == [b"%d" % (MASS - 1)]
+        assert h.digests() == refolded(data)
+    assert subprocess.run([sys.executable, "-m", "rewindmq", "verify", "--data", str(data)], cwd=ROOT).returncode == 0
+
+
 BINDING_VICTIM = """
 import asyncio
 import sys

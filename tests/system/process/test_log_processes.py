@@ -17,7 +17,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.verify import verify_chain
-from tests.support.needs import require
+from tests.support.needs import needed, require
 from tests.support.records import contents, record, reopened
 from tests.support.running import ROOT
 
@@ -44,8 +44,8 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, how: str) -> None:
     command = [sys.executable, "-m", "tests.support.disk_filler", str(data), how]
     if how == "tmpfs":  # in a namespace of its own, so that nothing stays mounted; the log is copied out of it
         script = 'mount -t tmpfs -o size=1m tmpfs "$0" && "$@" && cp -r "$0/log" "$0.copy"'
-        command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, str(data), *command]
-        probe = ["unshare", "--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "tmpfs", str(data)]
+        command = [needed("unshare"), "--user", "--map-root-user", "--mount", "sh", "-c", script, str(data), *command]
+        probe = [needed("unshare"), "--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "tmpfs", str(data)]
         mountable = subprocess.run(probe, capture_output=True, check=False).returncode == 0
         require(mountable, "no file system may be mounted here; the limit on file sizes is tested instead")
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)

@@ -10,6 +10,7 @@ import pytest
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.writer import PartitionWriter
 from rewindmq.schemas.single_object import unwrap
+from tests.support.needs import needed
 from tests.support.samples import SAMPLES, sample_bytes
 
 NEEDED = ("avro-1", "jackson-", "slf4j-api", "commons-compress", "commons-io")
@@ -27,7 +28,7 @@ def test_java_reads_a_container_file_and_writes_the_same_single_objects(tmp_path
     [file] = segment_files(directory)
     jars = [str(jar) for jar in (Path(pyspark.__file__).parent / "jars").iterdir() if jar.name.startswith(NEEDED)]
     program = Path(__file__).with_name("ReadHistory.java")
-    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", ":".join(jars), str(program), str(file)]
+    command = [needed("java"), "-XX:TieredStopAtLevel=1", "-cp", ":".join(jars), str(program), str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     expected = [

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -121,3 +122,33 @@ def test_b02_dead_letters_of_one_kind_come_back(
     assert cli.run([*command[:-3], "no such column", *command[-2:]]) == 64
     [line] = capsys.readouterr().err.splitlines()
     assert "--where" in line
+
+
+def test_a_broker_of_another_history_brings_nothing_back(
+    broker: RunningBroker,
+    tmp_path: Path,
+    start_broker: Callable[..., RunningBroker],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It has other messages under the same ids. A copy of the history is no other one."""
+    other = start_broker(tmp_path / "other")
+    for each, text in ((broker, b"mine"), (other, b"not mine")):
+        with pika.BlockingConnection(pika.URLParameters(each.amqp_url)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare("orders", durable=True)
+            for _ in range(3):
+                channel.basic_publish("", "orders", text, pika.BasicProperties(delivery_mode=2))
+            channel.queue_purge("orders")
+    command = ["restore", "--queue", "orders", "--where", "outcome = 'purged'", "--data"]
+    for dry in ([], ["--dry-run"]):
+        assert cli.run([*command, str(broker.data), "--url", other.http_url, *dry]) == 65
+        [line] = capsys.readouterr().err.splitlines()
+        assert "is another one in this broker's history: the ids are of another history" in line
+    copy = tmp_path / "copy"
+    shutil.copytree(broker.data / "log", copy / "log")
+    assert cli.run([*command, str(copy), "--url", broker.http_url]) == 0
+    with pika.BlockingConnection(pika.URLParameters(other.amqp_url)) as connection:
+        assert connection.channel().basic_get("orders")[0] is None
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        assert connection.channel().basic_get("orders")[2] == b"mine"

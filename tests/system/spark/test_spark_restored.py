@@ -28,7 +28,7 @@ def test_a_purge_that_was_undone(spark: SparkSession, tmp_path: Path) -> None:
     origin = Origin("/", "jobs", queue.queue_id, message, "restored", 1, "jobs@then", 1, True)
     back = Published(Route("/", "", "jobs", ("jobs",)), b"\x10\x00\x02", None, None, True, origin, None, b"one", 3)
     restored = told.append(0, ANN, back)
-    told.append(0, ANN, back)  # once more: a duplicate
+    again = told.append(0, ANN, back)
     told.get("jobs", 2)
     told.ack("jobs", 2, restored)
     told.close()
@@ -40,9 +40,13 @@ def test_a_purge_that_was_undone(spark: SparkSession, tmp_path: Path) -> None:
         (message, "delivered", 0),
         (message, "purged", None),
         (restored, "published", None),
+        (again, "duplicate", None),
         (restored, "delivered", 1),
         (restored, "acked", None),
     ]
+    [row] = history(spark, str(tmp_path)).where("outcome = 'duplicate'").collect()
+    assert (row.message_id, row.reason, row.rule) == (again, "restored before", "restoration jobs@then")
+    assert (row.size, row.routing_key, row.origin.message_id, row.origin.reason) == (3, "jobs", message, "restored")
 
 
 def test_b61_b62_duplicates_that_were_dropped(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from rewindmq.schemas.events import MachineUpgraded, PolicyApplied
 from rewindmq.schemas.metadata_events import PolicySet
 from rewindmq.schemas.values import BROKER, Actor, Policy
 from rewindmq.spark_replay.history.incremental import keep_history
+from rewindmq.spark_replay.source.source import register
 from tests.support.running import ROOT
 from tests.support.spark.histories import ANN, START_MS, Recorder
 
@@ -128,3 +129,25 @@ def test_a_kept_history_answers_the_same(spark: SparkSession, views: None, told:
     spark.catalog.dropTempView("history")
     spark.sql(statements()[-1].replace("KEPT", str(tmp_path / "kept")))
     assert rows(spark, asked) == before == ANSWERS[-1]
+
+
+def test_a_table_of_a_catalog_is_the_history(spark: SparkSession, told: Path) -> None:
+    """Spark's catalog adds properties of its own, and keeps no options. A wrong option is refused all the same."""
+    catalog = spark.newSession()
+    catalog.conf.unset("spark.sql.catalog.spark_catalog")  # Delta's refuses tables of sources in Python
+    register(catalog)
+    tables = {
+        "of_path": f"OPTIONS (path '{told}', view 'history')",
+        "of_location": f"OPTIONS (view 'history') COMMENT 'for BI' LOCATION '{told}' TBLPROPERTIES ('made.by' = 'ann')",
+        "of_data": f"OPTIONS (data '{told}', view 'history')",
+    }
+    rows = spark.read.format("rewindmq").option("path", str(told)).option("view", "history").load().count()
+    for name, how in tables.items():
+        catalog.sql(f"CREATE TABLE {name} USING rewindmq {how}")
+        try:
+            assert catalog.sql(f"SELECT * FROM {name}").count() == rows > 0
+        finally:
+            catalog.sql(f"DROP TABLE {name}")
+    for option, said in (("veiw 'history'", "veiw is no option of"), ("`kafka.sasl.password` 'x'", "temporary view")):
+        with pytest.raises(Exception, match=said):
+            catalog.sql(f"CREATE TABLE wrong USING rewindmq OPTIONS (path '{told}', {option})")

@@ -79,7 +79,7 @@ def test_b59_the_copy_has_the_same_bytes_and_state_and_serves_the_past(
     found = command("find", "orders", "--body", "body 14", "--formatter", "json", url=follower.http_url)
     assert found.returncode == 0, found.stderr
     assert len(found.stdout.splitlines()) == 2
-    refusal = httpx.put(f"{follower.http_url}/api/queues/%2F/new", auth=ADMIN, json={})
+    refusal = httpx.put(f"{follower.http_url}/api/queues/%2F/new", auth=ADMIN, json={"durable": True})
     assert (refusal.status_code, refusal.json()["error"]) == (403, "read_only")
     metrics = httpx.get(f"{leader.http_url}/metrics", auth=ADMIN).text
     assert 'rewindmq_follower_connected{follower="rewindmq@localhost"} 1' in metrics

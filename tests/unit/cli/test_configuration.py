@@ -41,7 +41,7 @@ def test_b48_a_flag_counts_before_the_environment_the_file_and_the_default(tmp_p
     environment = {"REWINDMQ_AMQP_PORT": "2", "REWINDMQ_HTTP_PORT": "2"}
     found = Sources({"amqp_port": 3}, environment, file).values()
     names = ("amqp_port", "http_port", "prometheus_port", "node_timeout")
-    assert [found[name].value for name in names] == [3, 2, 1, 10]
+    assert [found[name].value for name in names] == [3, 2, 1, 6]
     assert [found[name].origin for name in names] == ["flag", "REWINDMQ_HTTP_PORT", f"{file}:3", "default"]
 
 

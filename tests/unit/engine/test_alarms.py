@@ -15,7 +15,7 @@ from rewindmq.engine.runtime.memory import Kind
 from rewindmq.engine.runtime.watermarks import Limit
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import Wire, header_frame, method, properties, publish, raw_frame
-from tests.support.broker_harness import Harness, args
+from tests.support.broker_harness import Harness
 
 LIMIT = 1_000_000_000
 
@@ -267,30 +267,6 @@ def test_a_transaction_of_empty_messages_has_an_end(monkeypatch: pytest.MonkeyPa
         assert held(wire.broker, Kind.TRANSACTION) == 0
 
     asyncio.run(scenario())
-
-
-def test_dead_letters_that_wait_do_not_keep_their_bodies_beyond_a_limit(
-    h: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their deaths are not durable yet. What was not kept in memory comes from the store."""
-    monkeypatch.setattr("rewindmq.engine.routing.dead_letters.HELD_HIGH", 5_000)
-    session = h.session()
-    to_target = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "target", "x_max_length": 0}
-    h.declare(session, "source", arguments=args(**to_target))
-    h.declare(session, "target")
-    h.settle()
-    for number in range(20):
-        h.publish(session, "", "source", b"%02d" % number * 500)
-
-    def carried_out() -> int:
-        h.broker.turns.end()
-        return int(h.broker.forwarder.held_bytes)
-
-    assert h.in_loop(carried_out) == 5_000
-    look(h)
-    h.settle()
-    assert [body[:2] for body in h.ready("target")] == [b"%02d" % number for number in range(20)]
-    assert h.broker.forwarder.held_bytes == 0
 
 
 def test_unacked_deliveries_connections_and_channels_are_counted_at_a_look(h: Measured) -> None:

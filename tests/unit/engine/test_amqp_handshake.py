@@ -70,11 +70,11 @@ def test_amqplain() -> None:
     assert [each.name for each in said] == ["Connection.Start", "Connection.Tune"]
 
 
-def closed(wire: Wire, *frames: bytes) -> tuple[int, str]:
+def closed(wire: Wire, *frames: bytes, state: State = State.CLOSING) -> tuple[int, str]:
     """What connection.close said after these frames."""
     last = wire.send(*frames)[-1]
     assert last.name == "Connection.Close"
-    assert wire.connection.state is State.CLOSING
+    assert wire.connection.state is state
     return last.reply_code, last.reply_text
 
 
@@ -151,13 +151,18 @@ def test_unknown_vhost() -> None:
 
 def test_method_in_the_wrong_state() -> None:
     text = "CHANNEL_ERROR - unexpected method in connection state starting"
-    assert closed(Wire(opened=False), HEADER, connection_open()) == (504, text)
+    assert closed(Wire(opened=False), HEADER, connection_open(), state=State.CLOSED) == (504, text)
 
 
 def test_channel_frame_before_open_is_unexpected() -> None:
     frame = method(1, "Channel.Open")
     text = "UNEXPECTED_FRAME - type 1, all octets = <<0,20,0,10,0>>"
-    assert closed(Wire(opened=False), HEADER, start_ok(), frame) == (505, text)
+    assert closed(Wire(opened=False), HEADER, start_ok(), frame, state=State.CLOSED) == (505, text)
+
+
+def test_frames_before_the_vhost_is_open_may_have_4096_bytes() -> None:
+    code, text = closed(Wire(opened=False), HEADER, start_ok(), tune_ok(), raw_frame(1, 0, b"\x00" * 4097))
+    assert (code, text) == (501, "FRAME_ERROR - type 1, all octets = <<>>: {frame_too_large,4097,4088}")
 
 
 def test_frames_before_tuning_may_have_4096_bytes() -> None:

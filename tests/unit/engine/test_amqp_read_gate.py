@@ -12,6 +12,7 @@ TABLE = {
     Pause.BLOCKED: (True, True, True, True),
     Pause.UNDURABLE: (False, True, True, True),
     Pause.UNREAD: (False, True, True, False),
+    Pause.READ: (False, True, True, False),
 }
 
 

@@ -1,5 +1,6 @@
 """Dead letters across queues and partitions: chains, cycles, strategies, crashes (docs/behaviours/dead-letters.md)."""
 
+import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +11,12 @@ from pamqp import commands
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.routing.content import readable
+from rewindmq.engine.routing.dead_letters import Forwarder
 from rewindmq.projections.replay import Block
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Actor, Argument
 from tests.support.broker_harness import Client, Harness, HistoryDouble, args
+from tests.support.needs import require_patchable
 
 DLX = args(x_dead_letter_exchange="dlx")
 
@@ -352,6 +355,56 @@ def test_a_burst_larger_than_a_round_is_forwarded_in_several_turns(h: Harness, m
     h.pass_time(51)
     assert h.ready("dead") == [b"%d" % number for number in range(95)]
     assert outboxes(h) == 0
+
+
+def test_other_turns_do_not_forward_beside_the_slices(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn comes with each read of a socket: if each forwarded for a slice, busy connections would stop the loop."""
+    monkeypatch.setattr("rewindmq.engine.broker.turns.ROUND", 10)
+    session = h.session()
+    h.declare(session, "dead")
+    h.declare(session, "q", to("dead"))
+    for number in range(95):
+        h.publish(session, "", "q", b"%d" % number)
+    h.settle()
+    h.broker.policies.set(Actor("guest", 0), "/", "p", "^q$", {"max-length": 0}, 0, "queues")
+    taken: list[int] = []
+
+    async def reads() -> None:
+        durable = asyncio.get_running_loop().create_future()
+        h.broker.turns.end()
+        h.broker.turns.when_durable(lambda: durable.set_result(None))
+        await durable
+        for _ in range(20):
+            h.broker.turns.end()
+            taken.append(h.queue("dead").counters["published"])
+
+    h.loop.run_until_complete(reads())
+    assert max(taken) <= 20
+    h.settle()
+    assert h.ready("dead") == [b"%d" % number for number in range(95)]
+
+
+def test_a_slice_of_letters_ends_with_its_time(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_patchable("rewindmq.engine.routing.dead_letters.Forwarder.forward")
+    monkeypatch.setattr("rewindmq.engine.routing.dead_letters.SLICE_SECONDS", 0.0)
+    session = h.session()
+    h.declare(session, "dead")
+    h.declare(session, "q", (*to("dead"), *args(x_max_length=0)))
+    for number in range(5):
+        h.publish(session, "", "q", b"%d" % number)
+    sent: list[int] = []
+    real = Forwarder.forward
+
+    def counted(self: Forwarder, budget: int) -> int:
+        before = h.queue("dead").counters["published"]
+        rest = real(self, budget)
+        sent.append(h.queue("dead").counters["published"] - before)
+        return rest
+
+    monkeypatch.setattr(Forwarder, "forward", counted)
+    h.settle()
+    assert h.ready("dead") == [b"%d" % number for number in range(5)]
+    assert max(sent) == 1
 
 
 # -- crashes ----------------------------------------------------------------------------------------------------------

@@ -372,12 +372,12 @@ def test_an_empty_topic_permission_allows_the_empty_key_only(h: Harness, ann: An
 
 def test_a_change_of_topic_permissions_is_seen_by_channels(h: Harness, ann: Any) -> None:
     publishing = BasicPublish("amq.topic", "k", mandatory=False)
-    publishing.resolve(h.broker, ann)
+    publishing.resolve(h.broker, ann, None)
     assert publishing.version == h.broker.router.version
     allow(h, "^other", ".*")
     assert publishing.version != h.broker.router.version
     with pytest.raises(AccessRefused):
-        publishing.resolve(h.broker, ann)
+        publishing.resolve(h.broker, ann, None)
 
 
 def test_a_pattern_that_a_name_breaks_matches_nothing(h: Harness) -> None:

@@ -211,7 +211,12 @@ def test_sessions_and_consumers_get_ids_never_used_before(h: Harness) -> None:
         consumer = h.consume(session, "q", Client())
         other = h.session()
         h.broker.consumers.fetch(other, 1, Client(), "q", False)
-        seen |= {session.session_id, consumer[2], other.session_id, *other.holders.values()}
+        seen |= {
+            session.session_id,
+            consumer[2],
+            other.session_id,
+            *(each for of in other.holders.values() for each in of.values()),
+        }
         h.restart()
     assert len(seen) == 3 * 4
     assert 0 not in seen

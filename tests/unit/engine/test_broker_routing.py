@@ -1,17 +1,20 @@
 """Routing: topic patterns, headers, exchange-to-exchange bindings, alternate exchanges, and what is remembered."""
 
 import itertools
+import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pamqp import commands
 
 from rewindmq.engine.routing import router as routing
 from rewindmq.engine.routing.content import Content
-from rewindmq.engine.routing.exchange_types import TopicTrie, headers_match
+from rewindmq.engine.routing.exchange_types import HeaderPattern, KnownHeaders, topic_matches
 from rewindmq.engine.routing.router import Router
 from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.queue import Queue
@@ -24,12 +27,6 @@ from tests.support.broker_harness import Client, Harness, args
 from tests.support.partition_double import PartitionDouble
 
 # -- topic ------------------------------------------------------------------------------------------------------------
-
-
-def matches(pattern: str, key: str) -> bool:
-    trie = TopicTrie()
-    trie.add(0, Bound("/", "amq.topic", "queue", "q", pattern))
-    return bool(trie.match(key))
 
 
 def as_regex(pattern: str) -> re.Pattern[str]:
@@ -48,20 +45,20 @@ def test_topic_patterns_match_as_the_regular_expression(length: int) -> None:
         expression = as_regex(".".join(pattern))
         for key in keys:
             expected = expression.fullmatch("." + key if key else "") is not None
-            assert matches(".".join(pattern), key) == expected, (pattern, key)
+            assert topic_matches(".".join(pattern), key) == expected, (pattern, key)
 
 
 def test_topic_words_of_the_key_are_not_patterns() -> None:
-    assert not matches("a", "*")
-    assert not matches("a.b", "#")
-    assert matches("*", "#")
-    assert matches("#", "")
-    assert not matches("*", "")
-    assert matches("", "")
+    assert not topic_matches("a", "*")
+    assert not topic_matches("a.b", "#")
+    assert topic_matches("*", "#")
+    assert topic_matches("#", "")
+    assert not topic_matches("*", "")
+    assert topic_matches("", "")
 
 
 def test_a_pattern_of_many_hashes_costs_little() -> None:
-    assert not matches(".".join(["#", "a"] * 20 + ["b"]), ".".join(["a"] * 60))
+    assert not topic_matches(".".join(["#", "a"] * 20 + ["b"]), ".".join(["a"] * 60))
 
 
 # -- headers ----------------------------------------------------------------------------------------------------------
@@ -86,6 +83,12 @@ HEADERS_CASES: list[tuple[tuple[Argument, ...], dict[str, object], bool]] = [
     ((Argument("when", "timestamp", int(MOMENT.timestamp())),), {"when": MOMENT}, True),
     ((Argument("t", "table", '{"k":1}'),), {"t": {"k": 1}}, True),
 ]
+
+
+def headers_match(arguments: tuple[Argument, ...], headers: dict[str, object]) -> bool:
+    known = KnownHeaders()
+    pattern = HeaderPattern(arguments, known)
+    return pattern.matches(known.among(headers), headers)
 
 
 @pytest.mark.parametrize(("arguments", "headers", "expected"), HEADERS_CASES)
@@ -186,6 +189,17 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(scene.router._destinations) <= 10
 
 
+def test_what_is_remembered_is_bounded_by_the_queues_of_the_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "REMEMBERED_QUEUES", 100)
+    scene = Scene()
+    for number in range(30):
+        scene.bind("amq.fanout", f"q{number}")
+    for number in range(50):
+        assert len(scene.queues("amq.fanout", f"key {number}")) == 30
+        assert len(scene.router._answers) <= 5
+        assert len(scene.router._destinations) <= 10
+
+
 # -- partitions -------------------------------------------------------------------------------------------------------
 
 
@@ -252,3 +266,53 @@ def test_unroutable_goes_nowhere(h: Harness) -> None:
     assert h.publish(session, "amq.topic", "a.b", b"1") == 0
     client = Client()
     assert client.deliveries == []
+
+
+# -- headers, by their definition --------------------------------------------------------------------------------------
+
+VALUES = st.sampled_from([1, 1.0, True, 0, "1", None, '{"k":1}', "[1]"])
+ARGUMENTS = st.lists(
+    st.builds(
+        Argument,
+        st.sampled_from(["a", "b", "c", "x-d"]),
+        st.sampled_from(["longstr", "void", "table", "array", "signedint"]),
+        VALUES,
+    ).filter(lambda argument: argument.type not in ("table", "array") or str(argument.value)[0] in "[{"),
+    max_size=4,
+)
+MODES = st.sampled_from([(), *(args(x_match=mode) for mode in ("all", "any", "all-with-x", "any-with-x"))])
+HEADERS = st.dictionaries(
+    st.sampled_from(["a", "b", "c", "x-d"]), VALUES | st.just({"k": 1}) | st.just([1]) | st.just(MOMENT), max_size=4
+)
+
+
+def is_match(arguments: tuple[Argument, ...], headers: dict[str, Any]) -> bool:
+    """The definition (rabbit_exchange_type_headers.erl)."""
+    mode = next((argument.value for argument in arguments if argument.name == "x-match"), "all")
+    results = []
+    for argument in arguments:
+        if argument.name == "x-match" or (argument.name.startswith("x-") and mode in ("all", "any")):
+            continue
+        expected = json.loads(str(argument.value)) if argument.type in ("table", "array") else argument.value
+        value = headers.get(argument.name)
+        value = int(value.timestamp()) if isinstance(value, datetime) else value
+        same = type(expected) is type(value) and expected == value
+        results.append(argument.name in headers and (argument.type == "void" or same))
+    return any(results) if mode in ("any", "any-with-x") else all(results)
+
+
+@given(st.lists(st.tuples(MODES, ARGUMENTS), max_size=6), st.lists(HEADERS, max_size=4))
+def test_headers_match_as_they_are_defined_after_any_changes(
+    bindings: list[tuple[tuple[Argument, ...], list[Argument]]], messages: list[dict[str, Any]]
+) -> None:
+    known = KnownHeaders()
+    asked = [(*mode, *arguments) for mode, arguments in bindings]
+    patterns = [HeaderPattern(arguments, known) for arguments in asked]
+    while patterns:
+        for headers in messages:
+            present = known.among(headers)
+            found = [pattern.matches(present, headers) for pattern in patterns]
+            assert found == [is_match(arguments, headers) for arguments in asked]
+        asked.pop(len(asked) // 2)
+        known.forget(patterns.pop(len(patterns) // 2).simple)
+    assert not known.headers

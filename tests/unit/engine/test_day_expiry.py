@@ -177,6 +177,30 @@ def test_b21_no_body_of_a_queued_message_is_lost_however_old(h: DaysHarness) -> 
 
 
 @pytest.mark.parametrize("before", [True, False])
+def test_b21_a_message_that_queues_share_holds_its_day_until_it_has_left_the_last_of_them(
+    h: DaysHarness, before: bool
+) -> None:
+    session = h.session()
+    first = h.today
+    names = [f"shared {number}" for number in range(6)]
+    for name in names:
+        h.declare(session, name)
+        h.bind(session, "amq.fanout", name)
+    h.send("key", b"shared", exchange="amq.fanout")
+    if before:
+        h.restart()
+        h.clocks.run(SETTLE_SECONDS * 1_000)
+    for name in names[:-1]:
+        h.take(name)
+    h.pass_days(KEPT + 1)
+    (held,) = h.expiry.held[first]
+    assert (held.name, held.messages) == (("/", names[-1]), 1)
+    assert h.take(names[-1]) is not None
+    h.look()
+    assert (h.expiry.held, h.events()[-1].day) == ({}, first)
+
+
+@pytest.mark.parametrize("before", [True, False])
 def test_b21_a_dead_letter_and_a_delayed_message_hold_their_day(h: DaysHarness, before: bool) -> None:
     """Its publish into the dead letters' queue is of today, and its body is under the key of the day it came on."""
     session = h.session()

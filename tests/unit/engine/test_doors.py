@@ -9,10 +9,10 @@ import uvloop
 
 import rewindmq.engine.amqp.server
 from rewindmq.engine.amqp.server import AmqpServer
-from rewindmq.engine.runtime.admission import ADDRESS, FULL, UNKNOWN, Door, Guest, host_of, shares
+from rewindmq.engine.runtime.admission import FULL, NETWORK, UNKNOWN, Door, Guest, host_of, network_of, shares
 from rewindmq.projections.store import rocks
 from tests.support.amqp_double import DoubleBroker
-from tests.support.amqp_wire import HANDSHAKE, HEADER
+from tests.support.amqp_wire import HANDSHAKE
 from tests.unit.engine.test_amqp_server import Socket
 
 
@@ -25,17 +25,17 @@ def entered(door: Door, address: str) -> Guest:
 # -- counting ---------------------------------------------------------------------------------------------------------
 
 
-def test_one_address_leaves_room_for_the_others() -> None:
+def test_one_network_leaves_room_for_the_others() -> None:
     door = Door("http", 40)
-    mine = [door.enter("10.0.0.1") for _ in range(30)]
-    assert sum(guest is not None for guest in mine) == door.most_of_address == 10
-    assert door.enter("10.0.0.2") is not None
-    assert door.refused == {FULL: 0, UNKNOWN: 0, ADDRESS: 20}
+    mine = [door.enter(f"10.0.0.{n}") for n in range(30)]
+    assert sum(guest is not None for guest in mine) == door.most_of_network == 10
+    assert door.enter("10.0.1.2") is not None
+    assert door.refused == {FULL: 0, UNKNOWN: 0, NETWORK: 20}
 
 
 def test_those_that_have_not_logged_in_leave_room_for_those_that_have() -> None:
     door = Door("http", 40)
-    guests = [door.enter(f"10.0.0.{n}") for n in range(40)]
+    guests = [door.enter(f"10.0.{n}.1") for n in range(40)]
     assert sum(guest is not None for guest in guests) == door.most_unknown == 20
     assert door.refused[UNKNOWN] == 20
     for guest in guests[:10]:
@@ -68,7 +68,7 @@ def test_who_leaves_makes_room() -> None:
         guest = entered(door, "10.0.0.1")
         guest.leave()
         assert guest.log_in(), "it is gone and does not count"
-    assert (door.logged_in, door.unknown, door.by_address) == (0, 0, {})
+    assert (door.logged_in, door.unknown, door.by_network) == (0, 0, {})
 
 
 def test_an_ipv6_host_has_a_network_of_addresses() -> None:
@@ -84,7 +84,92 @@ def test_what_is_refused_is_logged_now_and_then(caplog: pytest.LogCaptureFixture
         for _ in range(500):
             door.enter("10.0.0.1")
     (record,) = caplog.records
-    assert "10 connections of this address have not logged in, which is the limit" in record.getMessage()
+    assert "10 connections of this network have not logged in, which is the limit" in record.getMessage()
+
+
+class Crowd:
+    """Connections at a door, and those that it dropped, by the names that they came with."""
+
+    def __init__(self, share: int = 40) -> None:
+        self.door = Door("http", share)
+        self.dropped: list[str] = []
+        self.guests: dict[str, Guest] = {}
+
+    def comes(self, address: str, name: str = "") -> bool:
+        name = name or address
+        guest = self.door.enter(address)
+        if guest is None:
+            return False
+        guest.wait(lambda: self.dropped.append(name))
+        self.guests[name] = guest
+        return True
+
+
+def test_at_a_limit_the_oldest_connection_of_the_largest_network_makes_room() -> None:
+    crowd = Crowd()
+    for n in range(10):
+        assert crowd.comes(f"10.0.0.{n}")
+        assert crowd.comes(f"10.0.1.{n}")
+    assert crowd.comes("192.0.2.1", "ann")
+    assert crowd.dropped == ["10.0.0.0"]
+    assert crowd.comes("192.0.2.1", "bob")
+    assert crowd.dropped == ["10.0.0.0", "10.0.1.0"]
+    assert crowd.comes("10.0.0.77")
+    assert crowd.dropped[2:] == ["10.0.0.1"], "a network displaces its own when none has more"
+    for n in range(500):
+        assert crowd.comes(f"10.0.{n % 2}.{n % 256}", f"flood {n}")
+    assert not {"ann", "bob"} & set(crowd.dropped)
+    assert crowd.door.unknown == crowd.door.most_unknown == 20
+    assert sum(crowd.door.refused.values()) == len(crowd.dropped) == 503
+    for guest in crowd.guests.values():
+        guest.leave()
+    assert (crowd.door.unknown, crowd.door.by_network, crowd.door.waiting) == (0, {}, {})
+
+
+def test_a_network_at_its_limit_makes_room_itself() -> None:
+    crowd = Crowd()
+    for n in range(30):
+        assert crowd.comes(f"10.0.0.{n % 3}", f"{n}")
+    assert crowd.comes("10.0.0.99", "ann")
+    assert crowd.dropped == [f"{n}" for n in range(21)]
+    assert crowd.door.refused == {FULL: 0, UNKNOWN: 0, NETWORK: 21}
+    assert crowd.door.by_network == {"10.0.0": 10}
+
+
+def test_a_connection_whose_password_is_under_verification_stays() -> None:
+    crowd = Crowd()
+    for n in range(10):
+        assert crowd.comes("10.0.0.1", f"{n}")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(crowd.guests["0"].presenting())
+        assert crowd.comes("10.0.0.1", "10")
+        assert crowd.dropped == ["1"]
+        for n in range(2, 11):
+            stack.enter_context(crowd.guests[f"{n}"].presenting())
+        assert not crowd.comes("10.0.0.1", "late"), "none waits for its client"
+    assert crowd.guests["0"].log_in()
+    assert crowd.comes("10.0.0.1", "11")
+    assert crowd.dropped == ["1"], "there was room"
+    assert crowd.comes("10.0.0.1", "12")
+    assert crowd.dropped == ["1", "10"], "whoever brought a wrong password waits again, as one that came now"
+
+
+def test_a_door_full_of_those_who_have_logged_in_has_no_room_for_strangers() -> None:
+    crowd = Crowd()
+    for n in range(38):
+        assert crowd.comes("10.0.0.1", f"{n}")
+        assert crowd.guests[f"{n}"].log_in()
+    assert crowd.comes("10.0.0.1", "a")
+    assert crowd.comes("10.0.0.1", "b")
+    assert crowd.comes("10.0.0.1", "c")
+    assert crowd.dropped == ["a"]
+    assert (crowd.door.logged_in, crowd.door.unknown) == (38, 2)
+
+
+def test_a_network_is_a_24_or_a_64() -> None:
+    assert network_of("192.0.2.7") == network_of("::ffff:192.0.2.99") != network_of("192.0.3.7")
+    assert network_of("2001:db8::1") == network_of("2001:db8::2:3") != network_of("2001:db8:0:1::1")
+    assert network_of("unknown") == "unknown"
 
 
 @pytest.mark.parametrize("descriptors", [64, 256, 1_024, 4_096, 65_536, 1_048_576])
@@ -118,9 +203,10 @@ def test_amqp_clients_above_the_limit_are_told_as_rabbitmq_does(monkeypatch: pyt
         silent = await connected(server)
         while door.unknown < 2:
             await asyncio.sleep(0.01)
-        outside = await connected(server, HEADER)
-        assert await outside.reader.read() == b"", "closed without a word: there is no room to say one"
-        for client in (*clients, refused, silent, outside):
+        late = await connected(server, HANDSHAKE)
+        assert (await late.until("Connection.Close")).reply_code == 530
+        assert await refused.reader.read() == b"", "it made room, for it was there before the silent one"
+        for client in (*clients, refused, silent, late):
             client.writer.close()
         await server.stop()
         assert (door.logged_in, door.unknown) == (0, 0)

@@ -8,6 +8,8 @@ import pytest
 from rewindmq.engine.broker import login_brake
 from rewindmq.engine.broker.login_brake import (
     AT_ONCE,
+    COMPARED,
+    COMPARED_SECONDS,
     MOST_ENTRIES,
     OF_ADDRESS,
     OF_USER,
@@ -28,8 +30,12 @@ class Door:
         self.now_s = 0.0
         self.looked: list[str] = []
         self.braked = 0
-        self.brake = LoginBrake(self.count, lambda: self.now_s)
+        self.brake = LoginBrake(self.count, lambda: self.now_s, self.sleep)
         self.guesses = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        await asyncio.sleep(0)
 
     def count(self) -> None:
         self.braked += 1
@@ -152,3 +158,82 @@ def test_b56_the_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     brake = door.brake
     assert [len(table) for table in (brake._pairs, brake._addresses, brake._users, brake._known)] == [100] * 4
     assert all(len(name) <= 100 for name in brake._users._entries)
+
+
+def familiar() -> Door:
+    """Ann has logged in at the office, where others have used up what may fail for her."""
+    door = Door()
+    assert door.tries(OFFICE, "ann", "right") == "in"
+    assert [door.tries(OFFICE, "ann") for _ in range(OF_USER_AND_ADDRESS)] == ["wrong"] * OF_USER_AND_ADDRESS
+    assert door.tries(OFFICE, "ann") == "braked"
+    door.now_s += COMPARED_SECONDS
+    door.looked.clear()
+    return door
+
+
+def test_b56_a_password_that_was_right_there_passes_within_a_second_beside_five_wrong_ones_a_second() -> None:
+    door = familiar()
+    for _ in range(60):
+        began = door.now_s
+        for number in range(COMPARED):
+            door.tries(OFFICE, "ann")
+            door.now_s += number % 2 * 0.1
+        asked = door.now_s
+        assert door.tries(OFFICE, "ann", "right") == "in"
+        assert door.now_s - asked <= COMPARED_SECONDS
+        door.now_s = max(door.now_s, began + 1)
+    assert door.looked.count("right") == 60
+    assert len(door.looked) - 60 <= (door.now_s - COMPARED_SECONDS) / SECONDS, "others have the tries of before"
+    assert door.tries(OFFICE, "bob", "right") == "in"
+
+
+def test_b56_a_days_guesses_beside_a_user_who_logs_in_all_the_time_are_few() -> None:
+    door = familiar()
+    looked = braked = 0
+    for _ in range(24 * 60):
+        door.now_s += 60
+        found = door.tries(OFFICE, "ann")
+        looked, braked = looked + (found == "wrong"), braked + (found == "braked")
+        assert door.tries(OFFICE, "ann", "right") == "in"
+    assert looked <= 24 * 3600 / SECONDS + 1
+    assert looked + braked == 24 * 60
+
+
+def test_b56_five_others_a_second_are_compared_and_no_more_wait() -> None:
+    door = familiar()
+
+    async def together() -> list[bool | BaseException]:
+        tries = [door.logs_in(OFFICE, "ann", f"flood {number}") for number in range(200)]
+        return await asyncio.gather(*tries, return_exceptions=True)
+
+    began, counted = door.now_s, door.braked
+    found = asyncio.run(together())
+    assert all(isinstance(each, LoginsBraked) for each in found)
+    assert door.braked - counted == 200
+    assert door.now_s == began + COMPARED_SECONDS, "five were compared, and five others waited for a second"
+    comparisons, comparisons_last = door.brake._comparisons.get((OFFICE, "ann")), "flood 9"
+    assert comparisons is not None
+    assert (len(comparisons.failed), comparisons.members) == (COMPARED, 0)
+    assert door.tries(OFFICE, "ann", comparisons_last) == "braked"
+    assert door.now_s == began + COMPARED_SECONDS, "the same wrong password again is not compared again"
+    assert door.tries(OFFICE, "ann") == "braked"
+    assert door.now_s == began + 2 * COMPARED_SECONDS
+    assert door.looked == []
+
+
+def test_b56_the_stored_hash_decides_also_about_a_password_that_was_right() -> None:
+    door = familiar()
+
+    async def refused() -> bool:
+        async def verify() -> bool:
+            return False
+
+        return await door.brake.verified(OFFICE, "ann", sha256(b"ann right").digest(), verify)
+
+    assert not asyncio.run(refused())
+    assert door.tries(OFFICE, "ann", "new") == "braked", (
+        "a password that has not logged in there has no line of its own"
+    )
+    assert door.tries(HOME, "ann", "right") == "in"
+    assert [door.tries(HOME, "ann") for _ in range(12)] == ["wrong"] * 10 + ["braked"] * 2
+    assert door.tries("192.0.2.1", "ann", "right") == "in", "another address has its own count"

@@ -7,6 +7,7 @@ import hashlib
 import pytest
 
 from rewindmq.engine.broker.passwords import Passwords, exported, imported, rabbitmq_hash
+from rewindmq.engine.broker.users import hash_of_user
 from rewindmq.engine.errors import PreconditionFailed
 
 SHA256, SHA512, MD5 = (f"rabbit_password_hashing_{name}" for name in ("sha256", "sha512", "md5"))
@@ -48,6 +49,9 @@ def test_our_hashes_go_out_and_come_in() -> None:
     assert (base64.b64decode(encoded).decode(), algorithm) == (ours, "argon2id")
     assert imported(encoded, algorithm) == imported(ours, algorithm) == ours
     assert imported(*exported("")) == ""
+    for given in (ours, encoded):
+        assert hash_of_user({"password_hash": given}) == ours, "tools leave hashing_algorithm out"
+    assert hash_of_user({"password_hash": DOCUMENTED}) == imported(DOCUMENTED, SHA256)
 
 
 def test_a_new_hash_for_rabbitmq_is_right_and_never_the_same() -> None:

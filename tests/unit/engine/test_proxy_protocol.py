@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from functools import partial
 from ipaddress import ip_address
 
 import pytest
@@ -114,26 +115,28 @@ def test_b28_any_bytes_are_a_header_or_refused_within_bounds(data: bytes, begin:
 
 def test_b28_the_door_counts_the_client_and_not_the_balancer() -> None:
     door = Door("amqp", 100)
-    guests = [door.enter("10.0.0.1") for _ in range(door.most_of_address)]
+    guests = [door.enter("10.0.0.1") for _ in range(door.most_of_network)]
     assert door.enter("10.0.0.1") is None
     for number, guest in enumerate(guests):
         assert guest is not None
-        assert guest.speaks_for((f"10.1.0.{number}", 1))
+        assert guest.speaks_for((f"10.1.{number}.1", 1))
     late = door.enter("10.0.0.1")
     assert late is not None
     assert late.speaks_for(None)
     for guest in (*guests, late):
         assert guest is not None
         guest.leave()
-    assert (door.unknown, door.by_address) == (0, {})
+    assert (door.unknown, door.by_network) == (0, {})
 
 
 def test_b28_one_client_behind_a_balancer_has_the_share_of_one() -> None:
     door = Door("amqp", 100)
-    let_in = 0
-    for _ in range(door.most_of_address + 1):
+    dropped: list[int] = []
+    for number in range(door.most_of_network + 3):
         guest = door.enter("10.0.0.1")
         assert guest is not None
-        let_in += guest.speaks_for(("10.1.0.7", 1))
-    assert let_in == door.most_of_address
-    assert door.refused["address"] == 1
+        guest.wait(partial(dropped.append, number))
+        assert guest.speaks_for(("10.1.0.7", 1))
+    assert dropped == [0, 1, 2], "its oldest connections make room"
+    assert door.by_network == {"10.1.0": door.most_of_network}
+    assert door.refused["network"] == 3

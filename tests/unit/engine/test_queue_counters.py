@@ -210,10 +210,10 @@ def test_b57_a_record_has_room_for_so_many_consumers() -> None:
 
 
 def test_b58_the_node_of_the_last_round_is_the_owner() -> None:
-    topic = Topic().put(round_record(HISTORY, 5, "a"))
+    topic = Topic().put(round_record(HISTORY, 5, "a", 0))
     assert topic.table.owner == "a"
-    assert topic.put(round_record(HISTORY, 3, "b")).table.owner == "a", "it is late"
-    assert topic.put(round_record(HISTORY, 6, "b")).table.owner == "b"
+    assert topic.put(round_record(HISTORY, 3, "b", 0)).table.owner == "a", "it is late"
+    assert topic.put(round_record(HISTORY, 6, "b", 0)).table.owner == "b"
     older = json.dumps({"kind": "round", "history": HISTORY, "at": 7}).encode()
     assert topic.put(older).table.owner == "", "an older owner does not say its name"
     broken = json.dumps({"kind": "round", "history": HISTORY, "at": 8, "node": 5}).encode()
@@ -237,7 +237,7 @@ def test_b50_the_record_of_the_furthest_fold_counts() -> None:
 
 
 def test_b50_an_owner_of_before_brings_no_queue_back() -> None:
-    topic = Topic().put(record(10, 1), gone(20), no_value(), round_record(HISTORY, 20, "a"), record(15, 1))
+    topic = Topic().put(record(10, 1), gone(20), no_value(), round_record(HISTORY, 20, "a", 0), record(15, 1))
     assert topic.ready() is None
     assert list(topic.table.late) == [("/", "q")]
 
@@ -258,13 +258,15 @@ def test_b50_a_removal_alone_is_what_compaction_leaves() -> None:
 
 def test_b50_a_round_of_an_owner_of_before_does_not_make_counters_young() -> None:
     topic = (
-        Topic().put(round_record(HISTORY, 20, "a"), time_ms=5_000).put(round_record(HISTORY, 10, "a"), time_ms=9_000)
+        Topic()
+        .put(round_record(HISTORY, 20, "a", 0), time_ms=5_000)
+        .put(round_record(HISTORY, 10, "a", 0), time_ms=9_000)
     )
     assert (topic.table.round_ms, topic.table.rounds) == (5_000, 1)
 
 
 def test_b50_the_table_is_ready_at_the_end_and_after_a_round() -> None:
-    topic = Topic(ends_at=2).put(round_record(HISTORY, 1, "a"))
+    topic = Topic(ends_at=2).put(round_record(HISTORY, 1, "a", 0))
     assert not topic.table.ready
     assert topic.put(record(1, 1)).table.ready
     assert not Topic().put(record(1, 1)).table.ready  # no owner says that this is all
@@ -277,13 +279,13 @@ def test_b50_rates_are_those_between_two_rounds() -> None:
         found = topic.table.queues["/", "q"].before
         return None if found is None else found.messages_ready
 
-    topic.put(record(10, 1), round_record(HISTORY, 10, "a"))
+    topic.put(record(10, 1), round_record(HISTORY, 10, "a", 0))
     assert before() is None
     topic.put(record(20, 6))
     assert before() == 1
-    topic.put(round_record(HISTORY, 20, "a"))
+    topic.put(round_record(HISTORY, 20, "a", 0))
     assert before() == 1
-    topic.put(round_record(HISTORY, 20, "a"))  # a whole round without a change
+    topic.put(round_record(HISTORY, 20, "a", 0))  # a whole round without a change
     assert before() is None
     topic.put(record(30, 7, queue_id=25))  # another queue of this name
     assert before() is None
@@ -302,7 +304,7 @@ def test_b50_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_counters, "MOST_QUEUES", 3)
     topic = Topic().put(*(record(1, 1, f"q{number}") for number in range(5)))
     assert (len(topic.table.queues), topic.table.skipped) == (3, 2)
-    topic.put(round_record(HISTORY, 9, "a"))
+    topic.put(round_record(HISTORY, 9, "a", 0))
     for number in range(MOST_LATE + 10):
         topic.put(gone(1, f"g{number}"))
     assert len(topic.table.late) <= MOST_LATE
@@ -336,7 +338,7 @@ def told(draw: st.DrawFn) -> tuple[list[list[bytes]], dict[Name, int]]:
                     records.append(encoded(HISTORY, QueueCounters(*there, queue_id, messages_ready=ready, at=at)))
             for gone_name in sorted(known.keys() - now.keys()):
                 records += [gone_record(HISTORY, gone_name, at), REMOVED + key_of(*gone_name)]
-            records.append(round_record(HISTORY, at, "a"))
+            records.append(round_record(HISTORY, at, "a", 0))
             known = dict(now)
         owners.append(records)
     return [owners[0], owners[1][: draw(st.integers(0, len(owners[1])))]], {

@@ -470,14 +470,14 @@ def test_http_does_not_wait_for_ever_and_what_it_asked_for_is_done_later(
         broker = await nodes.start("a")
         transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
         async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
-            assert (await api.put("/queues/%2F/q", json={})).status_code == 201
+            assert (await api.put("/queues/%2F/q", json={"durable": True})).status_code == 201
             monkeypatch.setattr("rewindmq.engine.http.call.DURABLE_SECONDS", 0.05)
             monkeypatch.setattr(
                 "rewindmq.engine.log.simulated.shared.PATIENCE_SECONDS", 3_600
             )  # else publishing is blocked
             nodes.log("a").cut(True)
             answers = [
-                await api.put("/queues/%2F/later", json={}),
+                await api.put("/queues/%2F/later", json={"durable": True}),
                 await api.put("/vhosts/later"),
                 await api.put("/policies/%2F/later", json={"pattern": "q", "definition": {"max-length": 7}}),
                 await api.post(

@@ -160,7 +160,8 @@ def test_b77_another_node_goes_on_where_the_mover_died(
         left = "a" if dead == ["b"] else "b"
         broker = nodes.brokers[left]
         lost = next(epoch for epoch, each in broker.topology.nodes.items() if each.node == dead[0])
-        nodes.node(left).missed[lost] = 1_000
+        for now in (0, 1, 1_000):
+            nodes.node(left).silences.missed([lost], now)
         nodes.history.rebalance()
         nodes.brokers[dead[0]].repartition.stop()
         await until_done(broker)

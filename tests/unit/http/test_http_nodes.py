@@ -48,7 +48,9 @@ def test_http_takes_many_messages_in_as_many_round_trips_as_one(
                 assert answer.status_code == 200, answer.text
                 return sum(isinstance(event, Fetched) for event in asked) - before, answer.json()
 
-            assert (await api.put("/queues/%2F/q", json={"arguments": {"x-queue-type": kind}})).status_code == 201
+            assert (
+                await api.put("/queues/%2F/q", json={"durable": True, "arguments": {"x-queue-type": kind}})
+            ).status_code == 201
             who = session(broker)
             for number in range(300):
                 publish(broker, who, b"%d" % number, Client())
@@ -84,7 +86,7 @@ def test_http_takes_what_is_left_when_somebody_is_faster(tmp_path: Path, monkeyp
         here, there = await nodes.start("a"), await nodes.start("b")
         transport = httpx.ASGITransport(app=make_app(here, WorkerPool()))
         async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
-            await api.put("/queues/%2F/q", json={})
+            await api.put("/queues/%2F/q", json={"durable": True})
             who, other = session(here), session(there)
             for number in range(10):
                 publish(here, who, b"%d" % number, Client())

@@ -168,6 +168,17 @@ def test_half_a_block_that_the_index_knows_is_cut_as_an_error(
     assert len(list(verify_chain(directory))) == 1
 
 
+def test_a_directory_in_place_of_a_segment_is_refused_with_its_name(tmp_path: Path) -> None:
+    directory = make_log(tmp_path, [4, 3, 2])
+    [path] = segment_files(directory)
+    path.unlink()
+    path.mkdir()
+    for read in (lambda: EmbeddedLog.open(tmp_path, 1), lambda: contents(EmbeddedLogReader(tmp_path).queues[0].read())):
+        with pytest.raises(CorruptLog, match="a directory, in place of a segment") as refused:
+            read()
+        assert refused.value.file == path
+
+
 def lose(path: Path) -> None:
     path.unlink()
 

@@ -2,6 +2,7 @@
 of a delayed exchange."""
 
 import random
+from array import array
 from typing import Any
 
 import pytest
@@ -164,10 +165,10 @@ def test_a_message_leaves_for_its_exchange_when_it_is_due() -> None:
     bench.now_ms += 30
     assert bench.do(Tick())[0] == ("forget", QUEUE, message_id, "delayed", 0)
     queue = bench.queue(QUEUE)
-    assert bench.effects[1:] == [DeadLetter(queue, message_id, "delayed", 1, "x", None, False, False)]
+    assert bench.effects[1:] == [DeadLetter(queue, array("q", [message_id]), "delayed", 1, "x", None, False, False)]
     assert list(queue.outbox) == [1]
     bench.do(DeadLettersForwarded(VHOST, QUEUE, queue.queue_id, 1))
-    assert bench.effects == [Release(queue, [message_id])]
+    assert bench.effects == [Release(queue, array("q", [message_id]))]
     assert queue.counters["delayed"] == 1
 
 
@@ -186,7 +187,7 @@ def test_without_a_delay_it_leaves_at_once(delay: int | None) -> None:
     message_id = bench.publish(QUEUE, expiration=delay)
     assert [told[0] for told in explain(bench.effects)] == ["keep", "forget", "dead letter"]
     assert waiting(bench, QUEUE) == []
-    assert bench.queue(QUEUE).outbox[1].message_id == message_id
+    assert [each.message_id for each in bench.queue(QUEUE).outbox.values()] == [message_id]
 
 
 def test_nothing_else_touches_who_waits() -> None:

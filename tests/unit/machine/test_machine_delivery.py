@@ -310,7 +310,7 @@ def test_quorum_takes_several_back_in_the_order_of_their_delivery() -> None:
         if requeue:
             assert bench.ready() == [b, a]
         else:
-            assert [e.message_id for e in bench.effects if isinstance(e, DeadLetter)] == [b, a]
+            assert [list(e.message_ids) for e in bench.effects if isinstance(e, DeadLetter)] == [[b, a]]
 
 
 # -- delivery limit -------------------------------------------------------------------------------------

@@ -34,12 +34,12 @@ EFFECTS: tuple[tuple[Effect, str], ...] = (
     (fx.Requeue(Q, (5,), 0, "delayed"), "[orders] back, delayed: 5"),
     (fx.Delay(Q, 5, 100, "nack", 9_000), "[orders] back from 100, nack: 5, ready again at 9000 ms"),
     (
-        fx.DeadLetter(Q, 5, "expired", 1, "dlx", None, False, False),
+        fx.DeadLetter(Q, (5,), "expired", 1, "dlx", None, False, False),
         "[orders] dead letter 1: 5, expired, to 'dlx', at most once",
     ),
     (
-        fx.DeadLetter(Q, 5, "maxlen", 2, "", "dead", True, True),
-        "[orders] dead letter 2: 5, maxlen, to '' key dead, at least once, refused",
+        fx.DeadLetter(Q, (5, 6, 9), "maxlen", 2, "", "dead", True, True),
+        "[orders] dead letter 2-4: 5-6 9, maxlen, to '' key dead, at least once, refused",
     ),
     (fx.Release(Q, (5,)), "[orders] release 5"),
     (fx.CancelConsumer(Q, 100), "[orders] cancel 100"),

@@ -392,7 +392,7 @@ def a_message_moves_without_its_count(b: Audited) -> tuple[str, int | None]:
 
     def lie(effects: list[Effect]) -> None:
         letter = of(effects, DeadLetter)
-        letter.carried = replace(letter.carried, delivery_count=0)
+        letter.carried = [replace(each, delivery_count=0) for each in letter.carried]
 
     b.lie = lie
     b.do(event, 0)
@@ -404,7 +404,7 @@ def a_message_moves_without_its_expiry(b: Audited) -> tuple[str, int | None]:
 
     def lie(effects: list[Effect]) -> None:
         letter = of(effects, DeadLetter)
-        letter.carried = replace(letter.carried, expiry=-1)
+        letter.carried = [replace(each, expiry=-1) for each in letter.carried]
 
     b.lie = lie
     b.do(event, 0)

@@ -19,7 +19,7 @@ def test_s001_s007_s022_drop_head_whichever_limit_is_hit_first(type: str) -> Non
     assert bench.ready() == [d, e]  # by bytes
     assert bench.queue().message_bytes_ready == 10
     dropped = [effect for effect in bench.effects if isinstance(effect, Forget)]
-    assert [(f.message_ids, f.reason) for f in dropped] == [((b,), "maxlen"), ((c,), "maxlen")]
+    assert [(tuple(f.message_ids), f.reason) for f in dropped] == [((b,), "maxlen"), ((c,), "maxlen")]
     assert dropped[0].rule == "argument x-max-length"
     assert dropped[1].rule == "argument x-max-length-bytes"
     assert bench.queue().counters["maxlen"] == 3
@@ -183,7 +183,7 @@ def test_s028_a_lower_limit_drops_at_once(type: str) -> None:
     ids = [bench.publish() for _ in range(5)]
     bench.apply_policy(policy("lim", max_length=2))
     assert bench.ready() == ids[3:]
-    assert [e.rule for e in bench.effects if isinstance(e, Forget)] == ["policy lim.max-length"] * 3
+    assert [e.rule for e in bench.effects if isinstance(e, Forget)] == ["policy lim.max-length"]
 
 
 def test_s028_switching_back_to_drop_head_drops_at_once() -> None:

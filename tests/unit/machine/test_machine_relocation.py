@@ -14,7 +14,7 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.relocation import MOST_DRAINED, moved_from, why_it_stays
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION, RELOCATION
-from rewindmq.projections.machine.serialization.pack import queue_fields
+from rewindmq.projections.machine.serialization.pack import letter_fields, queue_fields
 from rewindmq.schemas.events import (
     BrokerStarted,
     DeadLettersForwarded,
@@ -27,6 +27,7 @@ from rewindmq.schemas.events import (
 from rewindmq.schemas.operator_events import QueuePaused
 from rewindmq.schemas.values import BROKER, MovedFrom, Origin, SeenLetters, SeenRestored
 from tests.support.events_for_tests import START_MS, VHOST, Bench, arguments, explain, route, text_id
+from tests.support.letters import carried_of, message_of, one_by_one
 from tests.support.random_history import History
 
 SEEDS = range(24)
@@ -56,13 +57,13 @@ class Partition:
 
     def take_in(self, queue: Queue, letter: DeadLetter, was: Published) -> list[Effect]:
         """Publish a letter as the forwarder does."""
-        carried = letter.carried
+        carried, message_id = carried_of(letter), message_of(letter)
         assert carried is not None
         assert letter.reason == "relocated"
         left_ms = None if carried.expiry == NONE else max(0, carried.expiry - self.machine.clock_ms)
         counts = (carried.delivery_count, carried.redelivered, carried.acquired_count)
         origin = Origin(
-            queue.vhost, queue.name, queue.queue_id, letter.message_id, letter.reason, letter.sequence, "", *counts, -1
+            queue.vhost, queue.name, queue.queue_id, message_id, letter.reason, letter.sequence, "", *counts, -1
         )
         way = route(queue.name)
         return self.do(
@@ -151,11 +152,11 @@ def test_a_queue_comes_with_its_messages_as_they_were(seed: int) -> None:
         source.apply(source.next_offset, history.now_ms, BROKER, drained, effects)
         source.validate()
         assert (queue.messages_ready, queue.messages_delayed, queue.messages_unacked) == (0, 0, unacked)
-        letters = [effect for effect in effects if isinstance(effect, DeadLetter) and effect.reason == "relocated"]
+        letters = relocated(effects)
         waiting = [entry.carried for entry in queue.outbox.values() if entry.carried]
-        assert waiting[-len(letters) :] == [letter.carried for letter in letters]
+        assert waiting[-len(letters) :] == [carried_of(letter) for letter in letters]
         for letter in letters:
-            target.take_in(queue, letter, published[letter.message_id])
+            target.take_in(queue, letter, published[message_of(letter)])
         if not moved.maxlen:  # a queue that refuses publishes may be over its limit, until its policy changes
             assert alive(there(moved), source.clock_ms) == alive(expected, source.clock_ms)
         assert moved.messages_ready + moved.expired + moved.maxlen == len(expected)
@@ -163,8 +164,14 @@ def test_a_queue_comes_with_its_messages_as_they_were(seed: int) -> None:
         again = copied(target.machine)
         assert again.digest() == target.machine.digest()
         for letter in letters:  # the forwarder did not know what had arrived
-            assert explain(target.take_in(queue, letter, published[letter.message_id]))[0][0] == "duplicate"
+            assert explain(target.take_in(queue, letter, published[message_of(letter)]))[0][0] == "duplicate"
         assert there(moved) == arrived
+
+
+def relocated(effects: list[Effect]) -> list[DeadLetter]:
+    """Return the letters of messages that moved with their queue, one by one."""
+    found = [each for each in effects if isinstance(each, DeadLetter) and each.reason == "relocated"]
+    return [letter for letters in found for letter in one_by_one(letters)]
 
 
 def test_random_histories_have_queues_that_move() -> None:
@@ -192,9 +199,8 @@ def test_portions_of_any_size_lose_nothing(seed: int) -> None:
             source.apply(source.next_offset, history.now_ms, BROKER, event, effects)
             source.validate()
             expired += sum(told[0] == "forget" and told[3] == "expired" for told in explain(effects))
-            for letter in effects:
-                if isinstance(letter, DeadLetter) and letter.reason == "relocated":
-                    target.take_in(queue, letter, published[letter.message_id])
+            for letter in relocated(effects):
+                target.take_in(queue, letter, published[message_of(letter)])
         assert moved.published + expired == count
         assert moved.messages_ready + moved.expired + moved.maxlen == moved.published
 
@@ -436,7 +442,7 @@ def test_a_state_without_moves_is_stored_as_before() -> None:
     story.publish()
     story.publish(origin=Origin(VHOST, "x", 7, 70, "expired", 2))
     fields = queue_fields(queue)
-    assert fields["outbox"] == [[1, 2, 1, "maxlen", "dlx", None, False, False]]
+    assert letter_fields(queue) == [[1, 2, 1, "maxlen", "dlx", None, False, False]]
     assert fields["seen"] == [[VHOST, "x", 7, 2]]
     assert not {"seen_elsewhere", "relocated"} & fields.keys()
 

@@ -71,7 +71,9 @@ def test_keys_sort_by_partition_kind_queue_and_number() -> None:
         keys.message(one, 7, 255),
         keys.message(one, 7, 256),
         keys.message(one, 8, 1),
+        keys.message(one, keys.SHARED, 1),
         keys.queue(one, 7),
+        keys.shared(one, 0),
         keys.applied(other),
     ]
     assert sorted(random.Random(1).sample(wanted, len(wanted))) == wanted
@@ -90,6 +92,8 @@ def test_keys_sort_by_partition_kind_queue_and_number() -> None:
         (keys.queue(b"queues-0\0", 5), "queues-0 queue queue_id=5"),
         (keys.chunk(b"queues-0\0", 5, -1), "queues-0 ready messages queue_id=5 chunk=-1"),
         (keys.message(b"queues-0\0", 5, 17), "queues-0 message queue_id=5 id=17"),
+        (keys.message(b"queues-0\0", keys.SHARED, 17), "queues-0 message shared id=17"),
+        (keys.shared(b"queues-0\0", 17), "queues-0 holders of shared messages id=17"),
         (b"queues-0\0Z", "queues-0 unknown kind 0x5a"),
     ],
 )

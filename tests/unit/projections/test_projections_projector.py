@@ -1,6 +1,7 @@
 """The projector beside a live machine: what it holds, what it writes, what comes back
 (docs/design.md#the-journey-of-a-message, docs/design.md#views)."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,11 @@ import pytest
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold
 from rewindmq.projections.store import keys
+from rewindmq.projections.store.bodies import is_shared
+from rewindmq.projections.store.holders import SharedBodies
 from rewindmq.projections.store.projector import FRESH_BYTES, READ_AHEAD_MESSAGES
 from rewindmq.projections.store.store import Projector, StateStore
-from rewindmq.schemas.events import Acked, ConsumerAttached, Purged, QueueDeleted
+from rewindmq.schemas.events import Acked, ConsumerAttached, Published, Purged, QueueDeleted
 from rewindmq.schemas.values import Route
 from tests.support.traffic import ANN, START_MS, Traffic, live_messages, published, queue_declared, record
 
@@ -20,6 +23,16 @@ ROUTE = Route("/", "", "q", ("q",))
 
 def stored_messages(store: StateStore) -> set[tuple[int, int]]:
     return {(keys.queue_id_of(key, PREFIX), keys.message_id_of(key)) for key, _ in store.scan(PREFIX + b"M")}
+
+
+def home_of(message: Published, queue_id: int) -> int:
+    return keys.SHARED if is_shared(message) else queue_id
+
+
+def holders(store: StateStore) -> dict[int, int]:
+    """The number of queues that hold each shared message, as it is stored."""
+    pages = [(keys.message_id_of(key), packed) for key, packed in store.scan(PREFIX + b"S")]
+    return dict(SharedBodies(pages).counts())
 
 
 def write(projector: Projector) -> None:
@@ -60,8 +73,12 @@ def test_every_live_message_and_nothing_else_is_held_whenever_batches_are_prepar
         projector.write(batch)
     gone = {queue.queue_id for queue in machine.by_id.values() if queue.gone}
     stored = {pair for pair in stored_messages(store) if pair[0] not in gone}
-    assert stored == {pair for pair in live_messages(machine) if pair[0] not in gone}
-    assert live_messages(machine) <= stored_messages(store)
+    homes = {(home_of(traffic.bodies[pair[1]], pair[0]), pair[1]) for pair in live_messages(machine)}
+    assert stored == {pair for pair in homes if pair[0] not in gone}
+    assert homes <= stored_messages(store)
+    assert holders(store) == Counter(
+        message_id for _, message_id in live_messages(machine) if is_shared(traffic.bodies[message_id])
+    )
     digest = machine.digest()
     store.close()
 
@@ -128,6 +145,25 @@ def test_a_message_forgotten_between_prepare_and_write_is_deleted_by_the_next_ba
     assert stored_messages(store) == set()
     with pytest.raises(KeyError, match=r"queues-0 message queue_id=\d+ id="):
         projector.message(queue.queue_id, ids[0])
+    store.close()
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_mass_that_left_is_deleted_in_few_steps_where_no_id_is_missing(tmp_path: Path, step: int) -> None:
+    store = StateStore.open(tmp_path)
+    machine, projector = store.open_partition("queues-0")
+    traffic = one_queue(projector, machine, 400)
+    traffic.append(ANN, ConsumerAttached("/", "q", 1, 1, "c", False, False, 400, 0, 0, 0, ()))
+    traffic.end_turn()
+    write(projector)
+    ids = list(traffic.bodies)
+    acked = ids[50:350:step]
+    traffic.append(ANN, Acked("/", "q", 1, tuple((each, each) for each in acked)))
+    traffic.end_turn()
+    batch = projector.prepare()
+    assert len(batch.changes) < 10 if step == 1 else len(batch.changes) > len(acked)
+    projector.write(batch)
+    assert {message_id for _, message_id in stored_messages(store)} == set(ids).difference(acked)
     store.close()
 
 

@@ -405,3 +405,18 @@ def test_the_messages_that_a_decoder_remembers_are_bounded() -> None:
         decoder.decode(encoder.encode(encoder.prefix(number, Actor("ann", 7)), message), False)
     heads = {id(head): head for head in (decoder._head, *(known.head for known in decoder._routes.values()))}
     assert 0 < sum(len(head.by_length) for head in heads.values()) <= 4096
+
+
+def test_long_routes_do_not_fill_the_memory_of_encoder_and_decoder() -> None:
+    """Publishers to a fanout exchange give each message a routing key of its own."""
+    encoder, decoder = Encoder(), Decoder()
+    names = tuple(f"queue {number}" for number in range(10_000))
+    prefix = encoder.prefix(1, Actor("ann", 1))
+    for number in range(60):
+        route = Route("/", "fan", f"key {number}", names)
+        record = encoder.encode(prefix, Published(route, b"\0\0", None, None, True, None, None, b"", 0))
+        found = decoder.decode(record)[2]
+        assert isinstance(found, Published)
+        assert found.route.queues == names
+        assert len(encoder._routes) * len(record) < 5_000_000
+        assert len(decoder._routes) * len(record) < 5_000_000
