@@ -18,7 +18,7 @@ LEAST_MISSED = 3
 
 
 @dataclass(slots=True)
-class Silence:
+class NodeSilence:
     """A node's silence: the number of own beats since its last one, and when the first and the last of them came."""
 
     missed: int
@@ -38,13 +38,13 @@ class Silences:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._silences: dict[int, Silence] = {}
+        self._silences: dict[int, NodeSilence] = {}
 
     def missed(self, epochs: Iterable[int], now: float) -> None:
         """Note that an own beat came back at `now`, without beats of these epochs before it."""
         before, self._silences = self._silences, {}
         for epoch in epochs:
-            silence = before.get(epoch) or Silence(0, now, now)
+            silence = before.get(epoch) or NodeSilence(0, now, now)
             silence.missed += 1
             silence.until = now
             self._silences[epoch] = silence
@@ -53,7 +53,7 @@ class Silences:
         """Note a beat of this epoch."""
         self._silences.pop(epoch, None)
 
-    def lapsed(self, epochs: Iterable[int]) -> dict[int, Silence]:
+    def lapsed(self, epochs: Iterable[int]) -> dict[int, NodeSilence]:
         """Return the silences, among those of these epochs, that have lasted for too long."""
         found = {epoch: self._silences[epoch] for epoch in epochs if epoch in self._silences}
         return {

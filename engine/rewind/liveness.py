@@ -18,7 +18,7 @@ SILENT_LOOKS = 20
 
 
 class Silence:
-    """How long a process has used no processor time. One that has ended shows it by the end of its pipe."""
+    """Counts the looks in which a process used no processor time. The end of its pipe shows that it has ended."""
 
     def __init__(self, pid: int | None) -> None:
         self._clock = None if pid is None else ~pid << 3 | 2  # as clock_getcpuclockid(3) makes it

@@ -379,7 +379,7 @@ def matcher(exchange: ExchangeDeclared, bindings: Sequence[Bound], is_live: Call
 
 
 def topic_matches(binding_key: str, routing_key: str) -> bool:
-    """Whether a topic exchange takes a message with `routing_key` to a binding with `binding_key`."""
+    """Return True if a topic exchange takes a message with `routing_key` to a binding with `binding_key`."""
     trie = TopicTrie()
     trie.add(0, Bound("", "", "queue", "", binding_key, (), 0))
     return to_the_end(trie.match(routing_key)) != []
@@ -448,7 +448,7 @@ class HeaderPattern:
         self.cost += len(self.simple) // 16
 
     def matches(self, present: set[Header], headers: Mapping[str, object]) -> bool:
-        """Whether a message has the headers. `present`: those that `KnownHeaders.among` found."""
+        """Return True if a message has the headers. `present`: those that `KnownHeaders.among` found."""
         if self.any:
             return not self.simple.isdisjoint(present) or any(_has(headers, *each) for each in self.nested)
         return self.simple <= present and all(_has(headers, *each) for each in self.nested)

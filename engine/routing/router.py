@@ -69,7 +69,7 @@ DIRECT = Way()
 
 
 def _is_full(routes: int, queues: int) -> bool:
-    """Return True if a memory of so many routes has no room for one more of so many queues."""
+    """Return True if a cache of `routes` routes has no room for another one, to `queues` queues."""
     return routes >= REMEMBERED_ROUTES or routes * queues > REMEMBERED_QUEUES
 
 
