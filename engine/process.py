@@ -78,6 +78,10 @@ USAGE, DATA_ERROR, UNAVAILABLE, SOFTWARE, CONFIG_ERROR = 64, 65, 69, 70, 78
 # objects for one. So it takes 2,000,000 new objects, and not 7,000 with a quarter of those that are there.
 GC_THRESHOLDS = (1_000, 10, 200)
 
+# A busy loop gives another thread the interpreter after this time. A confirm waits for the log's thread about six times
+# (Python's default, 5 ms, made that 30 ms and more).
+SWITCH_SECONDS = 0.0005
+
 logger = logging.getLogger("rewindmq")
 
 
@@ -95,6 +99,7 @@ def run(config: Config, reread: Callable[[], Reread] | None = None) -> int:
     log_to_stderr(config.log_level, config.log_format, worker)
     if config.kafka is None:  # librdkafka has many threads, which allocate with each message
         share_one_heap()
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_main(config, reread))

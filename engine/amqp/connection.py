@@ -65,6 +65,8 @@ from rewindmq.schemas.events import Credited
 
 log = logging.getLogger("rewindmq.amqp")
 
+GRANTED_AT_ONCE: Final = 1_000  # deliveries to consumers on credit; further consumers get theirs after the next write
+
 # Heartbeats are checked twice an interval. After so many checks without a byte the peer is dead (two missed).
 MAX_SILENT_CHECKS: Final = 4
 
@@ -507,13 +509,20 @@ class Connection:
         creditors = shared.creditors[:]
         shared.creditors.clear()
         low, granted = self.broker.memory.high, False
+        most = GRANTED_AT_ONCE
         for consumer in creditors:
+            if most <= 0:
+                shared.creditors.append(consumer)
+                if not self.output.scheduled:
+                    self.output.schedule()
+                continue
             if low and consumer.holds_much:
                 shared.creditors.append(consumer)
                 continue
             granted = True
             partition, queue = consumer.partition, consumer.queue
             missing = consumer.more_credit()
+            most -= missing
             if missing and partition is not None and queue is not None and not consumer.detached:
                 partition.append(self.session.actor, Credited(queue.vhost, queue.name, consumer.consumer_id, missing))
         return granted

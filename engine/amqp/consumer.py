@@ -50,7 +50,7 @@ CONTENT: Final = 60 << 16
 END: Final = b"\xce"
 
 MIN_WINDOW: Final = 16  # deliveries
-MAX_WINDOW: Final = 2_000
+MAX_WINDOW: Final = 512
 WINDOW_BYTES: Final = 8_388_608
 
 

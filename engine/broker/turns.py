@@ -26,7 +26,7 @@ from rewindmq.schemas.inheritance import mypyc_attr
 
 TICK_EVERY_MS: Final = 10
 STORE_RETRY_SECONDS = 1.0  # as the log's own retry
-PAUSE_SECONDS = 0.001  # between slices of dead letters: the thread of the log has its turn, too
+PAUSE_SECONDS = 0.002  # between slices of dead letters: the thread of the log has its turn, too
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from rewindmq.engine.log.contract import BelowStart
 from rewindmq.engine.runtime.counters import DEATHS, DISABLED, Served, dead_lettered
@@ -64,6 +64,7 @@ logger = logging.getLogger(__name__)
 # redelivered.
 Run = tuple[Queue | None, int, int, int]
 PREPARE_EVENTS = 10_000  # events in a batch for RocksDB; it is earlier if the projector holds much
+PREPARE_QUEUES: Final = 300  # queues that came or went, in a batch: 5 ms
 
 
 class DeliveryTarget(Protocol):
@@ -552,7 +553,9 @@ class Partition(ABC):
             raise self.projector.failed
         if self._batch is None:
             changed = self.machine.next_offset - self._prepared_offset
-            if not self.effects and (changed >= PREPARE_EVENTS or self.projector.wants_write or self.prepare_soon):
+            queues = self.machine.declared + len(self.machine.gone)
+            many = changed >= PREPARE_EVENTS or queues >= PREPARE_QUEUES
+            if not self.effects and (many or self.projector.wants_write or self.prepare_soon):
                 self._prepare()
         if self._batch is not None and self._batch.offset <= self.durable_offset:
             self._write()

@@ -85,6 +85,7 @@ class State:
 
         self.dirty_queues: list[Queue] = []
         self.gone: list[int] = []
+        self.declared = 0  # queues, since the last take_dirty
 
     @property
     def log_ms(self) -> int:

@@ -6,13 +6,18 @@ The number of partitions must therefore stay. Kafka lets an admin add some: then
 how many partitions there were (`count_of`)."""
 
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
 
 Home = tuple[int, str, str]  # number of the partition, vhost, queue
+
+REMEMBERED: Final = 65_536  # names; a fan-out asks for those of all its queues with every publish
 
 _MULTIPLIER = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 
 
+@lru_cache(REMEMBERED)
 def partition_of(vhost: str, queue: str, partitions: int) -> int:
     """The number of the queue's partition, out of `partitions` partitions."""
     return (murmur2(f"{vhost}/{queue}".encode()) & 0x7FFFFFFF) % partitions

@@ -69,8 +69,8 @@ STAMP_MS: Final = 1 << 40
 LEAVING_OVERHEAD_BYTES: Final = 40
 # A span of more ids without a gap is deleted as a range, which is dearer to readers than a few deletes.
 SPAN_DELETED: Final = 64
-# The broker should write when RocksDB has not seen this many bytes; about 10,000 small messages.
-FRESH_BYTES = 6 * 1024 * 1024
+# The broker should write when RocksDB has not seen this many bytes; about 3,500 small messages.
+FRESH_BYTES = 2 * 1024 * 1024
 # How far `message` reads ahead in a queue: up to the limit that is reached first.
 READ_AHEAD_MESSAGES = 256
 READ_AHEAD_BYTES: Final = 1024 * 1024

@@ -95,6 +95,7 @@ def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, e
     if event.moved_from is not None:
         bring_along(queue, event.moved_from)
     state.add_queue(queue)
+    state.declared += 1
     state.touch(queue)
     renew_lease(state, queue)
 

@@ -47,6 +47,7 @@ def take_dirty(state: State) -> Dirty:
     gone = state.gone
     state.dirty_queues = []
     state.gone = []
+    state.declared = 0
     return Dirty(pack_head(state), queues, gone)
 
 

@@ -46,9 +46,12 @@ COUNTERS: Final = (
 )
 
 
+_encoder = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, check_circular=False)  # dumps makes one each time
+
+
 def json_bytes(value: object) -> bytes:
     """Canonical JSON: no spaces, ASCII only, keys in the order of the fields."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=True).encode()
+    return _encoder.encode(value).encode()
 
 
 def number_bytes(values: "array[int]") -> bytes:

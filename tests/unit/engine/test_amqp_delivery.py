@@ -85,7 +85,7 @@ def test_credit_comes_in_windows(wire: Wire, no_ack: bool) -> None:
     assert len(wire.send(frame)) == 1
     assert credits(wire) == [MAX_WINDOW - half]
     assert len(wire.send(frame * 5_000)) == 5_000
-    assert len(credits(wire)) <= 6
+    assert len(credits(wire)) <= 22  # one for each half of a window
 
 
 def test_large_messages_get_a_small_window(wire: Wire) -> None:
