@@ -31,14 +31,14 @@ class Page:
         self.holders: array[int] = array("q")
         self.dirty = False
 
-    def hold(self, message_id: int) -> None:
-        """Count one more holder."""
+    def hold(self, message_id: int, queues: int) -> None:
+        """Count so many more holders."""
         at = bisect_left(self.ids, message_id)
         if at < len(self.ids) and self.ids[at] == message_id:
-            self.holders[at] += 1
+            self.holders[at] += queues
         else:
             self.ids.insert(at, message_id)
-            self.holders.insert(at, 1)
+            self.holders.insert(at, queues)
 
     def release(self, message_ids: Sequence[int], gone: list[int], others: list[int]) -> bool:
         """Count one holder less of each of these messages. Returns True if any of them is here.
@@ -102,11 +102,9 @@ class SharedBodies:
                 return ids[at]
         return self._pages[number + 1].ids[0] if number + 1 < len(self._pages) else -1
 
-    def hold(self, message_id: int) -> None:
-        """Count one more queue that holds the message."""
-        if self._pages and (page := self._pages[-1]).ids[-1] == message_id:  # that of the queue before
-            page.holders[-1] += 1
-            self._changed(page)
+    def hold(self, message_id: int, queues: int) -> None:
+        """Count so many more queues that hold the message."""
+        if not queues:
             return
         number = bisect_right(self._firsts, message_id) - 1
         last = number == len(self._pages) - 1
@@ -116,7 +114,7 @@ class SharedBodies:
             self._firsts.insert(number, message_id)
         page = self._pages[number]
         self._changed(page)
-        page.hold(message_id)
+        page.hold(message_id, queues)
 
     def release(self, message_ids: Iterable[int]) -> tuple[list[int], list[int]]:
         """Count one holder less of each message that is shared.

@@ -201,7 +201,7 @@ class Projector:
                 home = queue_id
                 if message_id in known:
                     home, met = SHARED, message_id in counted
-                    counted.hold(message_id)
+                    counted.hold(message_id, 1)
                     if met:
                         continue
                 key = keys.message(self._prefix, home, message_id)
@@ -249,11 +249,11 @@ class Projector:
         that is `final`) and no dead letter of it waits in the outbox (`DeadLetter` keeps it, `Release` releases it).
         `QueueGone` releases all bodies of the queue: at once, or as soon as its outbox is empty."""
         fresh_queues = self._fresh
-        boundary = self._boundary
         shared = self._shared
         watch = self.watch
         kept_bytes = 0
-        last_id = -1  # of a shared message
+        last_id = -1  # of the last shared message
+        holders = 0  # of it, not yet counted
         last: Queue | None = None
         fresh: dict[int, Body] = {}
         forgets: list[Forget] = []
@@ -262,24 +262,22 @@ class Projector:
         gone: list[Queue] = []
         for effect in effects:
             if isinstance(effect, Deliver):
-                if effect.final:
-                    queue_id = effect.queue.queue_id
-                    kept = fresh_queues.get(queue_id)
-                    if effect.message_id < boundary or (kept and effect.message_id in kept):
-                        self.forget(queue_id, (effect.message_id,))
-                    elif not shared.empty and effect.message_id in shared:
-                        self.forget(queue_id, (effect.message_id,))
-                        last_id = -1
+                if effect.final and not effect.passed:
+                    shared.hold(last_id, holders)
+                    holders, last_id = 0, -1
+                    self.forget(effect.queue.queue_id, (effect.message_id,))
             elif isinstance(effect, Keep):
                 message_id = effect.message_id
                 if message_id == last_id:
-                    shared.hold(message_id)
+                    holders += 1
                     continue
+                if holders:
+                    shared.hold(last_id, holders)
+                    holders, last_id = 0, -1
                 message = published[message_id]
                 queue_id = effect.queue.queue_id
                 if is_shared(message):
-                    shared.hold(message_id)
-                    last_id, queue_id, last = message_id, SHARED, None
+                    holders, last_id, queue_id, last = 1, message_id, SHARED, None
                     fresh = fresh_queues.setdefault(SHARED, {})
                     if message_id in fresh:
                         continue
@@ -293,10 +291,14 @@ class Projector:
             elif isinstance(effect, Forget):
                 if effect.reason != DELETED:
                     forgets.append(effect)
-                elif not shared.empty:
+                elif holders or not shared.empty:
+                    shared.hold(last_id, holders)
+                    holders, last_id = 0, -1
                     self._release(effect.message_ids)
             elif isinstance(effect, FetchReply):
                 if effect.final and effect.message_id >= 0:
+                    shared.hold(last_id, holders)
+                    holders, last_id = 0, -1
                     self.forget(effect.queue.queue_id, (effect.message_id,))
             elif isinstance(effect, DeadLetter):
                 letters.setdefault(effect.queue.queue_id, set()).update(effect.message_ids)
@@ -304,6 +306,7 @@ class Projector:
                 released.append(effect)
             elif isinstance(effect, QueueGone):
                 gone.append(effect.queue)
+        shared.hold(last_id, holders)
         self.pending_bytes += kept_bytes
         self._let_leave(forgets, letters, released, gone)
 

@@ -536,7 +536,7 @@ class NaiveMachine:
         holder = None if had_some else self.pick(queue)
         if holder is not None:
             assert holder.event is not None
-            if not holder.event.no_ack or len(event.route.queues) > 1:
+            if not holder.event.no_ack:
                 self.out.append(("keep", name, offset))
             self.send(queue, message, holder)
             return

@@ -76,7 +76,8 @@ class Deliver:
 
     `final`: no_ack, so the message has left the queue already (this effect says so; no `Forget` with reason delivered
     is made). `delivery_count`: unsuccessful deliveries before this one (quorum queues; else 0). `acquired_count`:
-    deliveries before this one that were not acked; profile rabbitmq-4.3 counts them besides (else 0)."""
+    deliveries before this one that were not acked; profile rabbitmq-4.3 counts them besides (else 0). `passed`: final,
+    and the message was never in the queue. It went straight to the consumer, so there was no `Keep`."""
 
     queue: Queue
     message_id: int
@@ -85,6 +86,7 @@ class Deliver:
     delivery_count: int
     final: bool
     acquired_count: int
+    passed: bool
 
     def __init__(
         self,
@@ -95,6 +97,7 @@ class Deliver:
         delivery_count: int,
         final: bool,
         acquired_count: int = 0,
+        passed: bool = False,
     ) -> None:
         self.queue = queue
         self.message_id = message_id
@@ -103,6 +106,7 @@ class Deliver:
         self.delivery_count = delivery_count
         self.final = final
         self.acquired_count = acquired_count
+        self.passed = passed
 
 
 @dataclass(init=False, slots=True)

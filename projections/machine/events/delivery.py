@@ -22,7 +22,7 @@ it.
 from bisect import bisect_left
 
 from rewindmq.projections.machine.data.consumer import Consumer, Level, Limiter
-from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply
+from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply, Keep
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.message_word import COUNT_SHIFT, REDELIVERED, SIZE_MASK
 from rewindmq.projections.machine.data.queue import Queue
@@ -52,8 +52,16 @@ def next_consumer(queue: Queue) -> Consumer | None:
     return None
 
 
-def hand_over(queue: Queue, consumer: Consumer, message_id: int, word: int, expiry: int, effects: list[Effect]) -> None:
-    """Deliver a message (already out of the ready order) to a consumer that `next_consumer` returned."""
+def hand_over(
+    queue: Queue,
+    consumer: Consumer,
+    message_id: int,
+    word: int,
+    expiry: int,
+    effects: list[Effect],
+    arriving: bool = False,
+) -> None:
+    """Deliver a message (out of the ready order, or just `arriving`) to a consumer that `next_consumer` returned."""
     if message_id < queue.crash_offset:
         word |= REDELIVERED
     count = acquired = 0
@@ -63,10 +71,14 @@ def hand_over(queue: Queue, consumer: Consumer, message_id: int, word: int, expi
     if final:
         queue.delivered += 1
     else:
+        if arriving:
+            effects.append(Keep(queue, message_id))
         hold(queue, consumer, message_id, word, expiry)
     if consumer.windowed:
         consumer.credit -= 1
-    effects.append(Deliver(queue, message_id, consumer.consumer, word & REDELIVERED != 0, count, final, acquired))
+    redelivered = word & REDELIVERED != 0
+    passed = final and arriving
+    effects.append(Deliver(queue, message_id, consumer.consumer, redelivered, count, final, acquired, passed))
     if not queue.quorum or consumer.has_room():
         serve(consumer)
 

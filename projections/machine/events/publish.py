@@ -139,9 +139,7 @@ def _publish(state: State, queue: Queue, message_id: int, event: Published, size
     if queue.messages_ready == 0 and queue.consuming:
         consumer = next_consumer(queue)
         if consumer is not None:
-            if not consumer.no_ack or len(event.route.queues) > 1:
-                effects.append(Keep(queue, message_id))
-            hand_over(queue, consumer, message_id, word, expiry, effects)
+            hand_over(queue, consumer, message_id, word, expiry, effects, arriving=True)
             return
     effects.append(Keep(queue, message_id))
     arrives_at.append(message_id, word, expiry)
