@@ -11,7 +11,7 @@
 
 All long work stands in one line: requests, large fetches, and the frames of clients that send much. A turn of the loop
 runs one slice of the line, so the others wait for one slice at most, however many stand there. The line moves in order.
-A slice that could not end in time is followed by a rest of the line: whoever is not in it has the loop meanwhile.
+A slice that could not end in time is followed by a rest of the line: those who are not in it have the loop meanwhile.
 A client that uses little of the loop is served at once, before the line: its `Account` has what it may still use.
 
 A slice ends between two events, never within `apply` or a transaction. Work that changes many queues is not in this

@@ -46,7 +46,7 @@ COUNTERS: Final = (
 )
 
 
-_encoder = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, check_circular=False)  # dumps makes one each time
+_encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=True, check_circular=False)  # `dumps` makes one each time
 
 
 def json_bytes(value: object) -> bytes:

@@ -8,6 +8,7 @@ import pytest
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.cluster.silences import Silences
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.shared import MemorySharedLog
@@ -154,14 +155,13 @@ def test_b77_another_node_goes_on_where_the_mover_died(
             start(self)
 
         monkeypatch.setattr(Repartition, "start", doomed)
+        monkeypatch.setattr("rewindmq.engine.cluster.node.HEARTBEAT_SECONDS", 0.02)
         await again(nodes, "b")
         await again(nodes, "a")
         await until(lambda: bool(dead), f"no node came to {step}")
         left = "a" if dead == ["b"] else "b"
         broker = nodes.brokers[left]
-        lost = next(epoch for epoch, each in broker.topology.nodes.items() if each.node == dead[0])
-        for now in (0, 1, 1_000):
-            nodes.node(left).silences.missed([lost], now)
+        nodes.node(left).silences = Silences(0.1)
         nodes.history.rebalance()
         nodes.brokers[dead[0]].repartition.stop()
         await until_done(broker)
