@@ -57,7 +57,8 @@ def build(source: Path, kind: str, to: Path, **environment: str) -> Path:
 
 def unpacked(sdist: Path, to: Path) -> Path:
     with tarfile.open(sdist) as archive:
-        archive.extractall(to, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2, that of Debian 12, has none
+        archive.extractall(to)
     [source] = to.iterdir()
     return source
 
