@@ -1,4 +1,4 @@
-"""Every locked package installs on the first Python that pyproject.toml names, and not only on that of the maintainers."""
+"""Every locked package installs on the first Python that pyproject.toml names, not only on that of the maintainers."""
 
 from importlib import metadata
 
