@@ -48,6 +48,11 @@ class LoopShare:
         self._line: deque[tuple[Callable[[], object], bool]] = deque()
         self._called = False  # this turn or the next has a slice
 
+    @property
+    def busy(self) -> bool:
+        """Return True if a slice is due, or the line rests."""
+        return self._called
+
     def mark(self, who: object) -> float:
         """Note that the work of `who` begins now, for the watch (loop_watch.py). Returns the time."""
         self.who = who
