@@ -211,8 +211,8 @@ class Harness:
                 await durable
                 if self.broker.turns.at_rest and not self.broker.loop_share.busy:
                     return
-                if self.broker.forwarder.has_work or self.broker.loop_share.busy:  # the next slice may come after a pause
-                    await asyncio.sleep(PAUSE_SECONDS)
+                if self.broker.forwarder.has_work or self.broker.loop_share.busy:
+                    await asyncio.sleep(PAUSE_SECONDS)  # the next slice may come after a pause
             raise AssertionError("the broker does not come to rest")
 
         self.loop.run_until_complete(settled())
