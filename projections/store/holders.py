@@ -32,7 +32,7 @@ class Page:
         self.dirty = False
 
     def hold(self, message_id: int, queues: int) -> None:
-        """Count so many more holders."""
+        """Add `queues` to the number of queues that hold the message."""
         at = bisect_left(self.ids, message_id)
         if at < len(self.ids) and self.ids[at] == message_id:
             self.holders[at] += queues
@@ -103,7 +103,7 @@ class SharedBodies:
         return self._pages[number + 1].ids[0] if number + 1 < len(self._pages) else -1
 
     def hold(self, message_id: int, queues: int) -> None:
-        """Count so many more queues that hold the message."""
+        """Add `queues` to the number of queues that hold the message."""
         if not queues:
             return
         number = bisect_right(self._firsts, message_id) - 1
