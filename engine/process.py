@@ -78,9 +78,10 @@ USAGE, DATA_ERROR, UNAVAILABLE, SOFTWARE, CONFIG_ERROR = 64, 65, 69, 70, 78
 # objects for one. So it takes 2,000,000 new objects, and not 7,000 with a quarter of those that are there.
 GC_THRESHOLDS = (1_000, 10, 200)
 
-# A busy loop gives another thread the interpreter after this time. A confirm waits for the log's thread about six times
-# (Python's default, 5 ms, made that 30 ms and more).
-SWITCH_SECONDS = 0.0005
+# A busy loop gives another thread the interpreter after this time. A confirm waits for the log's thread about six
+# times, so that the time is short while the loop is shared (loop_share.py). The long one costs less: Python's default.
+SHARED_SWITCH_SECONDS = 0.0005
+SWITCH_SECONDS = 0.005
 
 logger = logging.getLogger("rewindmq")
 
@@ -99,7 +100,6 @@ def run(config: Config, reread: Callable[[], Reread] | None = None) -> int:
     log_to_stderr(config.log_level, config.log_format, worker)
     if config.kafka is None:  # librdkafka has many threads, which allocate with each message
         share_one_heap()
-    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_main(config, reread))
@@ -115,6 +115,10 @@ def say_failure(config: Config, error: Failure) -> None:
         logger.error("%s", error)
     else:
         print(f"rewindmq: {escaped(str(error))}", file=sys.stderr)
+
+
+def _set_switch_interval(shared: bool) -> None:
+    sys.setswitchinterval(SHARED_SWITCH_SECONDS if shared else SWITCH_SECONDS)
 
 
 async def _main(config: Config, reread: Callable[[], Reread] | None) -> None:
@@ -146,6 +150,8 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
     gc.collect()
     gc.freeze()  # what recovery made stays: the collector need not look at it again and again
     gc.set_threshold(*GC_THRESHOLDS)
+    _set_switch_interval(broker.loop_share.shared)
+    broker.loop_share.on_shared = _set_switch_interval
     try:
         if not config.read_only:
             _look_after_keys(broker)

@@ -521,7 +521,7 @@ class Connection:
                 continue
             granted = True
             partition, queue = consumer.partition, consumer.queue
-            missing = consumer.more_credit()
+            missing = consumer.more_credit(self.broker.loop_share.shared)
             most -= missing
             if missing and partition is not None and queue is not None and not consumer.detached:
                 partition.append(self.session.actor, Credited(queue.vhost, queue.name, consumer.consumer_id, missing))

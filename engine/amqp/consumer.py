@@ -50,7 +50,8 @@ CONTENT: Final = 60 << 16
 END: Final = b"\xce"
 
 MIN_WINDOW: Final = 16  # deliveries
-MAX_WINDOW: Final = 512
+MAX_WINDOW: Final = 2_000
+SHARED_WINDOW: Final = 512  # the most while the loop is shared (loop_share.py): so many deliveries come in one piece
 WINDOW_BYTES: Final = 8_388_608
 
 
@@ -190,13 +191,15 @@ class AmqpConsumer(DeliveryHolder):
 
     @property
     def holds_much(self) -> bool:
-        """Whether more than a window is unacked: when memory is low such a consumer gets no more before it acks."""
-        return not self.no_ack and len(self.settlement.unacked) > MAX_WINDOW
+        """Return True if more than a small window is unacked: such a consumer waits for its acks when memory is low."""
+        return not self.no_ack and len(self.settlement.unacked) > SHARED_WINDOW
 
-    def more_credit(self) -> int:
-        """Fill the window up, and return the number of deliveries that were missing (0 when the window shrank)."""
+    def more_credit(self, shared: bool) -> int:
+        """Fill the window up, which is smaller while the loop is `shared`. Return the number of deliveries that were
+        missing (0 when the window shrank)."""
         self.wants_credit = False
-        window = max(MIN_WINDOW, min(MAX_WINDOW, WINDOW_BYTES // (self.size + 1)))
+        most = SHARED_WINDOW if shared else MAX_WINDOW
+        window = max(MIN_WINDOW, min(most, WINDOW_BYTES // (self.size + 1)))
         self.low_credit = window // 2
         missing = max(0, window - self.credit)
         self.credit += missing

@@ -11,8 +11,10 @@
 
 All long work stands in one line: requests, large fetches, and the frames of clients that send much. A turn of the loop
 runs one slice of the line, so the others wait for one slice at most, however many stand there. The line moves in order.
-A slice that could not end in time is followed by a rest of the line: those who are not in it have the loop meanwhile.
 A client that uses little of the loop is served at once, before the line: its `Account` has what it may still use.
+
+While such a client is there, the loop is `shared`: slices are short, and the line rests after one that could not end in
+time. Where all clients stand in the line, slices are longer, which costs less: a write has more messages.
 
 A slice ends between two events, never within `apply` or a transaction. Work that changes many queues is not in this
 line, because it also waits for the disk: slices.py. `mark` says whose work runs; loop_watch.py reports work that takes
@@ -27,7 +29,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, TypeVar
 
-SLICE_SECONDS = 0.002
+SLICE_SECONDS = 0.002  # while the loop is shared
+LONG_SLICE_SECONDS = 0.006
+SHARED_SECONDS = 1.0  # the loop is shared for so long after a client was served at once
 AT_ONCE_SECONDS = 0.001  # the most that a client's account holds: it has this much before it stands in the line
 EARNED = 0.02  # a client's part of the loop that it may always use without waiting
 LONGEST_REST_SECONDS = 0.05  # the line rests after a slice that was too long, for as long as it was too long
@@ -45,8 +49,12 @@ class LoopShare:
         self.ends = 0.0  # when the slice that runs now is to end
         self.who: object = None  # whose work runs; an object whose text is made only if somebody asks
         self.since = 0.0  # since when
+        self.shared = True
+        self.on_shared: Callable[[bool], None] = lambda shared: None  # called when `shared` has changed
+        self._at_once = clock()  # when a client was served at once last
         self._line: deque[tuple[Callable[[], object], bool]] = deque()
         self._called = False  # this turn or the next has a slice
+        self._next: asyncio.Handle | None = None  # of that slice
 
     @property
     def busy(self) -> bool:
@@ -64,9 +72,25 @@ class LoopShare:
         if self._called:
             return False
         self._called = True
-        self.ends = self.clock() + SLICE_SECONDS
-        asyncio.get_running_loop().call_soon(self._slice)
+        self._begin_slice()
+        self._next = asyncio.get_running_loop().call_soon(self._slice)
         return True
+
+    def serve_at_once(self, now: float) -> None:
+        """Note that a client is served at once: it should not wait for the others long."""
+        self._at_once = now
+        if not self.shared:
+            self._share(True)
+
+    def _share(self, shared: bool) -> None:
+        self.shared = shared
+        self.on_shared(shared)
+
+    def _begin_slice(self) -> None:
+        now = self.clock()
+        if self.shared and now - self._at_once >= SHARED_SECONDS:
+            self._share(False)
+        self.ends = now + (SLICE_SECONDS if self.shared else LONG_SLICE_SECONDS)
 
     async def turn(self) -> None:
         """Wait for a turn of the loop that does no other work of the line."""
@@ -85,15 +109,16 @@ class LoopShare:
 
     def _stand_in_line(self, callback: Callable[[], object], alone: bool) -> None:
         self._line.append((callback, alone))
-        if not self._called:
-            self._called = True
-            asyncio.get_running_loop().call_soon(self._slice)
+        self._called = True
+        if self._next is None:
+            self._next = asyncio.get_running_loop().call_soon(self._slice)
 
     def _slice(self) -> None:
         """Run one slice of the line.
 
         Code that waited in `turn` runs after this function, in the same turn of the loop. So it ends the slice."""
-        self.ends = self.clock() + SLICE_SECONDS
+        self._begin_slice()
+        self._next = None
         try:
             for _ in range(len(self._line)):  # once each: what stands in the line again waits for the next turn
                 callback, alone = self._line.popleft()
@@ -102,14 +127,19 @@ class LoopShare:
                 if alone or self.clock() >= self.ends:
                     break
         finally:
-            loop = asyncio.get_running_loop()
-            over = self.clock() - self.ends
-            if over > SLICE_SECONDS:  # one event may be long: a publish to 10,000 queues takes 20 ms
-                loop.call_later(min(over, LONGEST_REST_SECONDS), self._slice)
-            elif self._line:
-                loop.call_soon(self._slice)
-            else:
-                self._called = False
+            self._end_slice()
+
+    def _end_slice(self) -> None:
+        loop = asyncio.get_running_loop()
+        over = self.clock() - self.ends
+        if self.shared and over > SLICE_SECONDS:  # one event may be long: a publish to 10,000 queues takes 20 ms
+            if self._next is not None:
+                self._next.cancel()
+            self._next = loop.call_later(min(over, LONGEST_REST_SECONDS), self._slice)
+        elif self._line:
+            self._next = self._next or loop.call_soon(self._slice)
+        else:
+            self._called = False
 
 
 class Account:
@@ -129,6 +159,7 @@ class Account:
         self._left = min(AT_ONCE_SECONDS, self._left + (now - self._counted) * EARNED)
         self._counted = now
         if self._left > 0:
+            self.share.serve_at_once(now)
             self._ends = now + AT_ONCE_SECONDS
         elif self.share.take_slice():
             self._ends = self.share.ends

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import rewindmq.engine.broker.alarms
-from rewindmq.engine.amqp.consumer import MAX_WINDOW
+from rewindmq.engine.amqp.consumer import SHARED_WINDOW
 from rewindmq.engine.amqp.publish_hold import alarm_changed, close_for_memory, kept_bytes
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.engine.runtime.watermarks import Limit
@@ -420,12 +420,12 @@ def test_consumers_without_prefetch_that_do_not_ack_wait_while_memory_is_low() -
     got = len(wire.send(method(1, "Basic.Consume", queue="q"))) - 1
     for _ in range(10):
         got += len(wire.send(b"\x08\x00\x00\x00\x00\x00\x00\xce"))
-    assert MAX_WINDOW < got < 2 * MAX_WINDOW
+    assert SHARED_WINDOW < got < 2 * SHARED_WINDOW
     got += len(wire.send(method(1, "Basic.Ack", delivery_tag=got, multiple=True)))
     for _ in range(5):  # what a look does: it acked
         wire.connection.grant_credit()
         got += len(wire.send(b"\x08\x00\x00\x00\x00\x00\x00\xce"))
-    assert 2 * MAX_WINDOW < got < number
+    assert 2 * SHARED_WINDOW < got < number
     memory.give_back(Kind.HTTP, memory.by_kind[Kind.HTTP])
     for _ in range(20):
         wire.connection.grant_credit()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rewindmq.engine.amqp.consumer import MAX_WINDOW, MIN_WINDOW
+from rewindmq.engine.amqp.consumer import MAX_WINDOW, MIN_WINDOW, SHARED_WINDOW, AmqpConsumer
 from rewindmq.engine.broker.consumers import CREDIT_WINDOW
 from rewindmq.schemas.events import Credited
 from tests.support.amqp_double import DoubleBroker
@@ -83,9 +83,20 @@ def test_credit_comes_in_windows(wire: Wire, no_ack: bool) -> None:
     assert len(wire.send(frame * (half - 1))) == half - 1
     assert credits(wire) == []
     assert len(wire.send(frame)) == 1
-    assert credits(wire) == [MAX_WINDOW - half]
+    assert credits(wire) == [SHARED_WINDOW - half]
     assert len(wire.send(frame * 5_000)) == 5_000
     assert len(credits(wire)) <= 22  # one for each half of a window
+
+
+def test_the_window_is_large_where_nobody_else_waits(wire: Wire) -> None:
+    wire.ask(1, "Basic.Consume", queue="q", consumer_tag="c", no_ack=True)
+    wire.send(publish(1, "", "q", b"m"))
+    consumer = wire.connection.channels[1].consumers["c"]
+    assert isinstance(consumer, AmqpConsumer)
+    assert consumer.more_credit(shared=False) == MAX_WINDOW - CREDIT_WINDOW + 1
+    assert consumer.more_credit(shared=True) == 0
+    consumer.credit = 0
+    assert consumer.more_credit(shared=True) == SHARED_WINDOW
 
 
 def test_large_messages_get_a_small_window(wire: Wire) -> None:

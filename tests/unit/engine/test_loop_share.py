@@ -9,7 +9,14 @@ import pytest
 import uvloop
 
 from rewindmq.engine.http import pieces
-from rewindmq.engine.runtime.loop_share import SLICE_SECONDS, LoopShare, Work
+from rewindmq.engine.runtime.loop_share import (
+    LONG_SLICE_SECONDS,
+    SHARED_SECONDS,
+    SLICE_SECONDS,
+    Account,
+    LoopShare,
+    Work,
+)
 
 STEP = SLICE_SECONDS / 4  # what an item costs
 
@@ -22,8 +29,8 @@ class Clock:
         return self.now
 
 
-def run(scenario: Callable[[Clock, LoopShare, list[float]], Awaitable[None]]) -> list[float]:
-    """How long each turn of the loop took, as a bystander sees it."""
+def run(scenario: Callable[[Clock, LoopShare, list[float]], Awaitable[None]], shared: bool = True) -> list[float]:
+    """Return how long each turn of the loop took. `shared`: a client is served at once in each of them."""
     turns: list[float] = []
 
     async def main() -> None:
@@ -32,6 +39,8 @@ def run(scenario: Callable[[Clock, LoopShare, list[float]], Awaitable[None]]) ->
 
         async def bystander() -> None:
             while True:
+                if shared:
+                    assert Account(share).begin("a client that does little")
                 began = clock.now
                 await asyncio.sleep(0)
                 turns.append(clock.now - began)
@@ -92,6 +101,49 @@ def test_a_short_request_is_not_behind_all_of_a_long_one() -> None:
         long.cancel()
 
     run(scenario)
+
+
+def stand_in_line(clock: Clock, share: LoopShare, times: int) -> None:
+    """A client that sends much: a step in each slice, so many times, and more in the line for each."""
+    clock.now += STEP
+    if times:
+        share.call(partial(stand_in_line, clock, share, times - 1))
+
+
+def test_slices_are_long_where_all_stand_in_the_line() -> None:
+    said: list[tuple[bool, bool]] = []
+
+    async def scenario(clock: Clock, share: LoopShare, turns: list[float]) -> None:
+        share.on_shared = lambda shared: said.append((shared, clock.now >= SHARED_SECONDS))
+        for _ in range(100):
+            share.call(partial(stand_in_line, clock, share, 100))
+        while share.busy:
+            await asyncio.sleep(0)
+
+    turns = run(scenario, shared=False)
+    assert LONG_SLICE_SECONDS <= max(turns) < LONG_SLICE_SECONDS + SLICE_SECONDS
+    assert said == [(False, True)], "a client was there at first"
+
+
+def test_one_client_that_does_little_makes_slices_short_again() -> None:
+    said: list[bool] = []
+
+    async def scenario(clock: Clock, share: LoopShare, turns: list[float]) -> None:
+        share.on_shared = said.append
+        for _ in range(100):
+            share.call(partial(stand_in_line, clock, share, 200))
+        while share.shared:
+            await asyncio.sleep(0)
+        assert Account(share).begin("a client that does little")
+        await asyncio.sleep(0)
+        turns.clear()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert 0 < max(turns) < 2 * SLICE_SECONDS
+        assert share.busy
+
+    run(scenario, shared=False)
+    assert said == [False, True]
 
 
 def test_work_that_is_given_up_holds_up_nobody() -> None:
