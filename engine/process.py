@@ -14,7 +14,6 @@ Rules of this file
 """
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -60,8 +59,9 @@ from rewindmq.engine.logging_setup import escaped, log_to_stderr
 from rewindmq.engine.reload import Reread, take_over
 from rewindmq.engine.rewind.worker import NICENESS, WorkerPool
 from rewindmq.engine.runtime.admission import bound, shares, take_descriptors
-from rewindmq.engine.runtime.heap import keep_freed_memory, share_one_heap
+from rewindmq.engine.runtime.heap import collect_seldom, keep_freed_memory, share_one_heap
 from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
+from rewindmq.engine.runtime.loop_share import switch_threads
 from rewindmq.engine.runtime.metadata import ReadBackMetadata, SoleWriterMetadata
 from rewindmq.engine.service_manager import ServiceManager
 from rewindmq.engine.standby.refusal import Refused as RefusedByLeader
@@ -73,15 +73,6 @@ from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import UndecodableRecord
 
 USAGE, DATA_ERROR, UNAVAILABLE, SOFTWARE, CONFIG_ERROR = 64, 65, 69, 70, 78
-
-# A full collection looks at every queue (20,000: 0.3 s, in which nothing else happens), and a long listing made enough
-# objects for one. So it takes 2,000,000 new objects, and not 7,000 with a quarter of those that are there.
-GC_THRESHOLDS = (1_000, 10, 200)
-
-# A busy loop gives another thread the interpreter after this time. A confirm waits for the log's thread about six
-# times, so that the time is short while the loop is shared (loop_share.py). The long one costs less: Python's default.
-SHARED_SWITCH_SECONDS = 0.0005
-SWITCH_SECONDS = 0.005
 
 logger = logging.getLogger("rewindmq")
 
@@ -117,10 +108,6 @@ def say_failure(config: Config, error: Failure) -> None:
         print(f"rewindmq: {escaped(str(error))}", file=sys.stderr)
 
 
-def _set_switch_interval(shared: bool) -> None:
-    sys.setswitchinterval(SHARED_SWITCH_SECONDS if shared else SWITCH_SECONDS)
-
-
 async def _main(config: Config, reread: Callable[[], Reread] | None) -> None:
     archiver = await open_archive(config)
     try:
@@ -142,17 +129,13 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
         stopping.set()
 
     descriptors = take_descriptors()
-    archived = None if archiver is None else archiver.ends
-    opening = asyncio.ensure_future(open_any(config, failed, archived))
+    opening = asyncio.ensure_future(open_any(config, failed, archiver.ends if archiver else {}))
     if await _stopped_before(opening, stopping):  # a follower's first copy may take hours, and Kafka may be away
         return
     broker = await opening
     keep_freed_memory(broker.memory.limit_bytes)
-    gc.collect()
-    gc.freeze()  # what recovery made stays: the collector need not look at it again and again
-    gc.set_threshold(*GC_THRESHOLDS)
-    _set_switch_interval(broker.loop_share.shared)
-    broker.loop_share.on_shared = _set_switch_interval
+    collect_seldom()
+    broker.loop_share.start(switch_threads)
     try:
         if not config.read_only:
             _look_after_keys(broker)
