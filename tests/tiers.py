@@ -372,9 +372,9 @@ def leaves_out(file: str, tier: str) -> bool:
 
 
 def suits(file: str, build: str, asked: str) -> bool:
-    """Whether the tests of a file run on the build that runs now.
+    """Return True if the tests of a file run on the current build.
 
-    `file`: its path from tests/ on. `asked`: the value of --build, or empty.
+    `file`: its path relative to tests/. `asked`: the value of --build, or empty.
     """
     of_pure, of_compiled = (any(fnmatchcase(file, each) for each in files) for files in (OF_PURE, OF_COMPILED))
     if asked and of_pure != (asked == PURE):
@@ -396,7 +396,7 @@ def is_rare(nodeid: str) -> bool:
 
 
 def belongs(item: pytest.Item, tier: str) -> bool:
-    """Whether a tier runs a test. `tier`: empty, if none was named."""
+    """Return True if a tier runs a test. `tier`: empty if none was named."""
     if not tier:
         return True
     if is_rare(item.nodeid) or tier == "rare":

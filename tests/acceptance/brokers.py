@@ -39,7 +39,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Ports:
-    """What a suite has fixed; None: any."""
+    """The ports that a suite hard-codes. None: any free port."""
 
     amqp: int | None = None
     http: int | None = None

@@ -1,4 +1,4 @@
-"""What does not pass, and why: suite -> tests (a regular expression) and the reason. Nothing else may fail."""
+"""The known failures of each suite, as regular expressions of test names, with reasons. No other test may fail."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,7 @@
-"""What a run of a suite is asked for, and how the suite's own command is run.
+"""The request for a run of a suite, which runs the suite's own command, and the run's outcome.
 
-A suite's command writes to files, below the user's cache, that can be read while it runs. It and all processes that it
-started end after the time limit, or when the run is interrupted.
+The command's output goes to files below the user's cache, which can be read while it runs. The command and all
+processes that it started are ended after the time limit, or when the run is interrupted.
 """
 
 import os

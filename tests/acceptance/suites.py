@@ -1,4 +1,4 @@
-"""How each suite is run: what it needs, how it is told where the broker is, and how it says what passed."""
+"""The clients' own test suites: their requirements, the address of the broker for each, and the tests that passed."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""How acceptance runs are judged, and how a suite that does not end is ended."""
+"""A run of acceptance suites is judged by the known failures, and a suite that does not end by itself is ended."""
 
 import re
 import sys

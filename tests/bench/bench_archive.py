@@ -1,9 +1,12 @@
-"""What archiving costs: `python -m tests.bench.bench_archive [MESSAGES] [--to URL]` (200,000, and a directory).
+"""Measure the cost of archiving.
 
-Messages of 100 bytes, each published and acked by itself, in commits of 500, 20 and 1 records. Bodies are JSON with
-values that differ, or random bytes, which nothing compresses. Prints, for each: CPU a record of a whole run of the
-archiver (read and verify the segment, compress, create, read back, prove, extend), the same of `verify`, which reads
-all of it again, and bytes a message in the log and in the archive. Memory is the process's largest so far.
+    python -m tests.bench.bench_archive [MESSAGES] [--to URL]      (200,000, and a temporary directory)
+
+Each message has 100 bytes and is published and acked by itself, in commits of 500, 20 and 1 records. Bodies are JSON
+with varying values, or random bytes, which do not compress. For each kind, the benchmark prints the CPU time a record
+of a whole run of the archiver (read and verify the segment, compress, create, read back, prove, extend), the same of
+`verify`, which reads everything again, and the bytes a message in the log and in the archive. Memory is the largest
+that the process has had so far.
 """
 
 import argparse

@@ -1,15 +1,16 @@
-"""What an AMQP client feels while the management API is flooded, or large messages come and go.
+"""Measure the delays of an AMQP client while the management API is flooded, or large messages come and go.
 
     python -m tests.bench.bench_bystander [--queues 20000] [--seconds 10] [--clients 8] [--only get,listing]
     python -m tests.bench.bench_bystander --beside-rabbitmq [--rounds 3] [--seconds 10] [--clients 8]
 
-A broker with many queues; one AMQP client that publishes with confirms, one message at a time, a transient and a
-persistent one in turn; and, for each kind of flood, some processes that ask the same over HTTP again and again;
-`publish` and `deliver` are messages of 50 MB over AMQP. Prints how long a confirm took (p50, p99, max; of persistent
-messages behind the bar), how many answers the flood got, and the broker's CPU time for each answer (that of the
-client's publishes is among it). Idle comes first, for comparison: how fast the disk is, and how busy the machine.
+The broker has many queues. One AMQP client publishes with confirms, one message at a time, alternately transient and
+persistent. For each kind of flood, several processes repeat the same request over HTTP; `publish` and `deliver` are
+messages of 50 MB over AMQP. The benchmark prints the time until a confirm (p50, p99, max; of persistent messages behind
+the bar), the number of answers that the flood got, and the broker's CPU time for each answer, which includes that of
+the client's publishes. A run without a flood comes first, for comparison: it shows the speed of the disk, and how busy
+the machine is.
 
-`--beside-rabbitmq` runs the floods over AMQP at Debian's RabbitMQ, too, in turn, and prints ratios of the medians.
+`--beside-rabbitmq` also runs the floods over AMQP at Debian's RabbitMQ, in turn, and prints ratios of the medians.
 """
 
 import argparse

@@ -1,9 +1,10 @@
-"""What a commit of the embedded log costs, in CPU, without a broker: writing a block, and reading it again.
+"""Measure the CPU cost of a commit of the embedded log, without a broker: writing a block, and reading it again.
 
     python -m tests.bench.bench_commit [DIR]       DIR: a directory on the disk to be measured (default: here)
 
-First the disk's part: a block alone, a block with the bytes of its check in it, and two ways to keep a checksum
-elsewhere. Then whole blocks of the log: without fdatasync (in memory), with it, and reading. The least of five rounds.
+The first figures are the disk's: for a block alone, for a block that contains the bytes of its check, and for two ways
+to keep a checksum elsewhere. Whole blocks of the log follow: without fdatasync (in memory), with it, and reading. Each
+is the smallest of five rounds.
 """
 
 import os

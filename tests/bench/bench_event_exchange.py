@@ -1,14 +1,16 @@
-"""What the event exchange costs: `python -m tests.bench.bench_event_exchange [--against CHECKOUT] [--rounds 5]`.
+"""Measure the cost of the event exchange.
 
-PerfTest sends messages through one queue, with confirms and acks. Broker-CPU-microseconds a message, each of a fresh
-broker:
+    python -m tests.bench.bench_event_exchange [--against CHECKOUT] [--rounds 5]
+
+PerfTest sends messages through one queue, with confirms and acks. Each figure is in broker-CPU-microseconds a message,
+and each kind starts a fresh broker:
 
     before      another checkout, such as that of the commit before the event exchange
     nobody      nobody is bound
     elsewhere   a queue is bound to policy.set
     acks        a queue that keeps the last 1,000 messages is bound to ack.bench: each message makes an event
 
-The kinds run in turn, each round in another order. Figures are medians, and the smallest.
+The kinds run in turn, in a different order each round. Figures are medians, and the smallest.
 """
 
 import argparse

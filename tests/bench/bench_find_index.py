@@ -1,10 +1,10 @@
-"""What `--find-index` costs: a broker without it and with it, in turn, gets the same messages with ids.
+"""Measure the cost of `--find-index`: a broker without it and one with it, in turn, get the same messages with ids.
 
     python -m tests.bench.bench_find_index [--messages 100000] [--rounds 3]
 
-Prints messages a second, the CPU time of the broker's own process and of the process beside it for each message, the
-bytes of the index for each message, and how long a search by id took. Each message has a message id and a correlation
-id; a search is one of the command line's requests, over HTTP.
+Prints messages a second, the CPU time for each message of the broker's own process and of the process beside it, the
+bytes of the index for each message, and the time that a search by id took. Each message has a message id and a
+correlation id; a search is one of the command line's requests, over HTTP.
 """
 
 import argparse

@@ -62,7 +62,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a node does in a run, and its CPU: microseconds a message, and the share of a core over the whole run."""
+    """A node's role in a run, and its CPU: microseconds a message, and the share of a core over the whole run."""
 
     nodes: int
     standbys: str
@@ -129,7 +129,7 @@ class Bench:
         return Row(len(self.nodes), self.standbys, case, role, messages / seconds, whole, python, used.whole / took)
 
     def _role(self, number: int, pairs: dict[int, tuple[int, int]]) -> str:
-        """What the node does for the messages of a run with one pair; of several pairs, all."""
+        """Return the node's role for the messages of one pair of clients, or SHARE if there are several pairs."""
         if len(pairs) > 1:
             return SHARE
         [(partition, (publisher, consumer))] = pairs.items()

@@ -1,10 +1,10 @@
-"""What an audit costs, beside verify and state_at.
+"""Measure the cost of an audit, and compare it with verify and state_at.
 
     python -m tests.bench.bench_spark_audit [EVENTS] [--chunks N] [--segments N]
 
-One generated history in one partition, one Spark session on two cores. Each line: seconds on the wall, CPU of the
-driver, the JVM and the Python workers for each event, and how many times that of state_at from the beginning, and of
-verify with and without the fast path, in the same run. The audit has no fast path.
+The history is generated, in one partition; one Spark session runs on two cores. Each line has the seconds on the wall,
+the CPU of the driver, the JVM and the Python workers for each event, and the ratio to state_at from the beginning and
+to verify with and without the fast path, in the same run. The audit has no fast path.
 """
 
 import argparse

@@ -1,11 +1,14 @@
-"""How fast Spark folds a history: `python -m tests.bench.bench_spark_fold [EVENTS] [PARTITIONS]` (1,000,000 and 2).
+"""Measure the speed at which Spark folds a history.
 
-A plain history, as a busy queue makes it: publishes of 100 bytes, delivered to a consumer with prefetch and acked. And
-the mixed one of generated_history.py, of four queues. Prints events a CPU second of the fold alone, event by event and
-with repeats (projections/machine/repeats.py), and of a recovery into an empty store, in this process. Then, for both
-histories, events a second of jobs through Spark on the wall, and for each CPU second of the whole process tree (JVM
-and workers included). `history` and `slo` print the rows of the history for each CPU second, too, and what the driver,
-the JVM and the workers took for a row. The first line says which build runs.
+    python -m tests.bench.bench_spark_fold [EVENTS] [PARTITIONS]      (1,000,000 and 2)
+
+The plain history is that of a busy queue: publishes of 100 bytes, delivered to a consumer with prefetch and acked. The
+mixed one is that of generated_history.py, with four queues. For this process, the benchmark prints the events a CPU
+second of the fold alone, event by event and with repeats (projections/machine/repeats.py), and of a recovery into an
+empty store. For both histories, it then prints the events a second of jobs through Spark, on the wall and for each CPU
+second of the whole process tree (JVM and workers included). For `history` and `slo`, it also prints the rows of the
+history for each CPU second, and the time of the driver, the JVM and the workers for a row. The first line names the
+build that runs.
 """
 
 import os

@@ -1,15 +1,17 @@
-"""How the fold of one partition scales: `python -m tests.bench.bench_spark_scale [EVENTS ...]` (10^5, 10^6 and 10^7).
+"""Measure the scaling of the fold of one partition.
 
-For each size a generated history (generated_history.py says how it is made) in one partition, cut into 2 to 16 chunks
-(of 50,000 events at least, as each Spark task costs a worker some 0.05 s besides):
+    python -m tests.bench.bench_spark_scale [EVENTS ...]      (10^5, 10^6 and 10^7)
+
+For each size, a history is generated in one partition (generated_history.py says how) and cut into 2 to 16 chunks, of
+50,000 events at least, because each Spark task costs a worker another 0.05 s or so:
 
 - cut:      the pass that makes the snapshots, one task
-- verify:   all chunks, on one core and on two (a Spark session each, so a process each)
+- verify:   all chunks, on one core and on two (each in its own Spark session, and so in its own process)
 - CPU:      of the Python workers for each event, while they verify on two cores (the JVM only starts tasks)
-- RSS:      the most that a Python worker ever had, its interpreter with pyarrow (some 160 MB) included
+- RSS:      the peak of a Python worker, including its interpreter with pyarrow (some 160 MB)
 
-Then, of the largest, what `state_at` takes by the distance to the snapshot before; and a queue of 10^7 ready messages
-(--backlog N; 0 for none). --data DIR keeps the histories there, and uses those that are there already.
+For the largest size, the benchmark also measures `state_at` by the distance to the snapshot before, and a queue of 10^7
+ready messages (--backlog N; 0 for none). --data DIR keeps the histories there, and uses those that it already has.
 """
 
 import argparse

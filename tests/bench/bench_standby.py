@@ -1,13 +1,16 @@
-"""What a second machine costs: `python -m tests.bench.bench_standby [--rounds 3] [--messages 50000]`.
+"""Measure the cost of a second machine.
 
-PerfTest publishes through one queue, with confirms (`--outstanding` of them) and acks. Each of a fresh leader:
+    python -m tests.bench.bench_standby [--rounds 3] [--messages 50000]
+
+PerfTest publishes through one queue, with confirms (`--outstanding` of them) and acks. Each kind has a fresh leader:
 
     alone       no follower
     sync        a follower copies; confirms do not wait for it
     follower    --confirm-after follower: confirms wait for it
 
-Both machines are processes on this one, so they share its cores and its disk. The kinds run in turn, each round in
-another order. Medians of messages a second, and of CPU-microseconds a message of the leader and of the follower.
+Both machines are processes on this one, so they share its cores and its disk. The kinds run in turn, in a different
+order each round. Figures are medians: messages a second, and CPU-microseconds a message of the leader and of the
+follower.
 """
 
 import argparse

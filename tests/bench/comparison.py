@@ -23,7 +23,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Scale:
-    """How long and how much is measured."""
+    """The size of a measurement: seconds, rounds, messages and events."""
 
     seconds: int
     rounds: int

@@ -1,7 +1,7 @@
-"""How many messages a second N nodes on a Kafka carry, from the costs of one message (docs/benchmarks.md).
+"""A model of the messages a second that N nodes on a Kafka carry, from the costs of one message (docs/benchmarks.md).
 
     costs    microseconds of CPU, measured by bench_nodes
-    limits   what each thing that can be full carries; the smallest is the limit of the cluster
+    limits   the capacity of each resource that can be exhausted; the smallest is the limit of the cluster
 
 A node is one process whose Python code runs on one core at a time. The messages are spread evenly over the nodes.
 """
@@ -48,9 +48,9 @@ class Cluster:
 
 
 def other_folders(nodes: int, standbys: int | None) -> float:
-    """How many nodes beside the owner fold a partition, on average.
+    """Return the average number of nodes besides the owner that fold a partition.
 
-    The first `standbys` + 1 nodes of a partition's order fold it, and the owner is among them by chance only."""
+    The first `standbys` + 1 nodes of a partition's order fold it, and the owner is among them only by chance."""
     if standbys is None:
         return nodes - 1.0
     return 0.0 if standbys == 0 else min(standbys + 1, nodes) * (1 - 1 / nodes)

@@ -193,7 +193,7 @@ def _rewindmq_version() -> str:
 
 
 def switch(build: str) -> dict[str, str]:
-    """What the environment of a process says so that it runs this build."""
+    """Return the environment variables with which a process runs this build."""
     return {builds.SWITCH: "1" if build == builds.PURE else "0"}
 
 

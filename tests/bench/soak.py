@@ -204,7 +204,7 @@ class Soak:
     # -- what is shown ------------------------------------------------------------------------------------------------
 
     def run(self, seconds: float) -> bool:
-        """Whether all went well."""
+        """Run all threads for this time, print a line a minute, and return True if all went well."""
         print(
             f"{'minute':>6} {'published':>10} {'letters':>8} {'connects':>8} {'polls':>6} {'past':>5} {'rss MB':>7}"
             f" {'held MB':>8} {'p50':>6} {'p99':>7} {'most':>7} {'files':>6} {'data MB':>8}",

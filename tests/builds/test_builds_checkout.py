@@ -126,7 +126,7 @@ def test_a_build_that_is_replaced_meanwhile_is_refused(checkout: Path) -> None:
 
 
 def test_a_program_that_was_started_before_goes_on(checkout: Path) -> None:
-    """What is loaded stays loaded."""
+    """A program keeps the modules that it has loaded, although their files are deleted."""
     program = (
         "import shutil\nfrom rewindmq.schemas.codec import Decoder, Encoder\n"
         "from rewindmq.schemas.events import Tick\nfrom rewindmq.schemas.values import BROKER\n"

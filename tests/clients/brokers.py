@@ -114,7 +114,7 @@ def start(command: list[str], root: Path, home: Path, settings: str = "", port: 
 
 
 def version(broker: Broker) -> str:
-    """What the broker says that it is."""
+    """Return the version that the broker announces to clients."""
     import pika
 
     with contextlib.closing(pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port))) as connection:

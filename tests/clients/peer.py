@@ -82,7 +82,7 @@ class Peer:
         return self.manage("PUT", path, body)
 
     def unmade(self) -> None:
-        """What operators made goes."""
+        """Delete everything that operators have made over the management API."""
         while self.made:
             self.manage("DELETE", self.made.pop())
 
@@ -116,7 +116,7 @@ class Peer:
             time.sleep(0.01)
 
     def returns(self, act: Callable[[BlockingChannel], Any]) -> Any:
-        """What comes back of what `act` publishes, and the confirms, in order."""
+        """Return the messages that come back from the publishes of `act`, in order."""
         connection = self.connect()
         channel = connection.channel()
         seen: list[Any] = []
@@ -131,7 +131,7 @@ class Peer:
         return seen
 
     def gone(self, queue: str) -> Any:
-        """How a queue is missing, when it is."""
+        """Return the error of a passive declaration once the queue is gone; None if it is there after 5 seconds."""
         deadline = time.monotonic() + 5
         while (answer := self.error(lambda c: c.queue_declare(queue, passive=True))) is None:
             if time.monotonic() > deadline:

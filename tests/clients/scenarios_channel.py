@@ -149,7 +149,7 @@ def confirmed_at_ttl_0(peer: Peer) -> Any:
 
 
 def confirm_counts(peer: Peer) -> Any:
-    """What was published before confirm.select is not counted; selecting again is fine."""
+    """Confirms count from confirm.select on, without earlier publishes; a second confirm.select changes nothing."""
     queue = peer.queue()
     channel = peer.connect().channel()
     channel.basic_publish("", queue, b"before")
@@ -247,7 +247,7 @@ def user_id(peer: Peer) -> Any:
 
 
 def permissions(peer: Peer) -> Any:
-    """What each permission is needed for, with the texts."""
+    """Each operation without a permission that it needs is refused with its own text."""
     queue = peer.queue(name="shared")
     peer.channel.exchange_declare(f"{peer.prefix}.x", "fanout", durable=True)
     nobody = peer.user("nobody", "", "", "")
@@ -407,7 +407,7 @@ def closed_channel_again(peer: Peer) -> Any:
 
 
 def properties(peer: Peer) -> Any:
-    """What the server says of itself that clients go by, and what it wants tuned."""
+    """The server announces the properties that clients rely on, and the limits that it wants tuned."""
     implementation = peer.connection._impl
     told = implementation.server_properties
     return {

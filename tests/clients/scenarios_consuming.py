@@ -355,7 +355,7 @@ def purged(kind: dict[str, Any]) -> Callable[[Peer], Any]:
 
 
 def delivery_limit(limit: int) -> Callable[[Peer], Any]:
-    """How often it comes, with which counts, before it is dead; acks and others in between."""
+    """A poison message is redelivered with rising counts until it dies at the limit; another is acked meanwhile."""
 
     def scenario(peer: Peer) -> Any:
         dead = peer.queue(name="dead")

@@ -143,7 +143,7 @@ def to_many(peer: Peer) -> Any:
 
 
 def not_letters(peer: Peer) -> Any:
-    """What is purged, deleted with its queue, or acked is not dead-lettered; nor what an expired queue held."""
+    """Messages that are purged, deleted with their queue, or held by a queue that expires are not dead-lettered."""
     dead = peer.queue(name="dead")
     purged, deleted = peer.queue(to(dead), name="purged"), peer.queue(to(dead), name="deleted")
     expired = peer.queue({"x-expires": 100, **to(dead)}, name="expired")
@@ -261,7 +261,7 @@ def expired_in_order(kind: dict[str, Any]) -> Callable[[Peer], Any]:
 
 
 def out_when_expired(kind: dict[str, Any]) -> Callable[[Peer], Any]:
-    """What is out does not expire; acked late it is acked, given back late it dies."""
+    """A delivered message does not expire: acked late it is acked, given back late it dies."""
 
     def scenario(peer: Peer) -> Any:
         dead = peer.queue(name="dead")
@@ -283,7 +283,7 @@ def out_when_expired(kind: dict[str, Any]) -> Callable[[Peer], Any]:
 
 
 def expirations(peer: Peer) -> Any:
-    """What is an expiration."""
+    """The broker accepts or refuses each of these texts as an expiration."""
     queue = peer.queue()
     return {
         repr(value): peer.error(lambda c, v: c.basic_publish("", queue, b"", pika.BasicProperties(expiration=v)), value)

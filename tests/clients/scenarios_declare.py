@@ -179,7 +179,7 @@ def the_last_declared(peer: Peer) -> Any:
 
 
 def passive(peer: Peer) -> Any:
-    """What a passive declaration tells, whatever else it says."""
+    """A passive declaration reports the counts of messages and consumers, whatever its other options."""
     queue = peer.queue({"x-max-length": 3})
     peer.publish(queue, "a", "b")
     peer.until(queue, 2)

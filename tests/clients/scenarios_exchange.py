@@ -283,7 +283,7 @@ def copies(peer: Peer) -> Any:
 
 
 def mandatory(peer: Peer) -> Any:
-    """What comes back: whole, and before its confirm."""
+    """A mandatory message that no queue takes comes back whole."""
     properties = pika.BasicProperties(headers={"a": 1}, delivery_mode=2, correlation_id="7", expiration="1000")
     name = exchange(peer, "topic")
     bound(peer, name, "here")

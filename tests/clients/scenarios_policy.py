@@ -62,8 +62,9 @@ def overflow_of_both(kind: dict[str, Any]) -> Callable[[Peer], Any]:
 
 
 def left(peer: Peer, queue: str) -> int:
-    """How much of one message is there after a while, which is longer than a short TTL. On Kafka, beside other work, a
-    message with a TTL of 20 ms was there for more than a second."""
+    """Publish a message, and return the number of messages left after a while, which is longer than a short TTL.
+
+    On Kafka, beside other work, a message with a TTL of 20 ms survived for more than a second."""
     peer.publish(queue, "x")
     time.sleep(0.1)
     peer.until(queue, 0, seconds=5)
@@ -134,7 +135,7 @@ def which_holds(peer: Peer) -> Any:
     told = []
 
     def kept() -> None:
-        """How many of nine messages stay."""
+        """Note how many of nine published messages the queue keeps."""
         time.sleep(0.2)
         confirmed(peer, queue, 9)
         told.append(len(peer.drain(queue)))

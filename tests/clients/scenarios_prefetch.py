@@ -8,7 +8,7 @@ from tests.clients.peer import Peer
 
 
 def held(peer: Peer, *consumers: list[Any]) -> list[int]:
-    """How many deliveries each consumer got, when nothing has come for a while."""
+    """Return the number of each consumer's deliveries, once none has arrived for 0.3 seconds."""
     counts: list[int] = []
     while counts != (now := [len(consumer) for consumer in consumers]):
         counts = now
@@ -41,7 +41,9 @@ def changed_under_way(peer: Peer) -> Any:
 
 
 def set_late(peer: Peer) -> Any:
-    """What was delivered before counts, that of a cancelled consumer too; a basic.qos that is not global lifts it."""
+    """A late global prefetch counts earlier deliveries, also those of a cancelled consumer.
+
+    A basic.qos that is not global lifts it."""
     queue, channel = peer.queue(), peer.connect().channel()
     peer.publish(queue, *(f"{number}" for number in range(30)))
     channel.basic_qos(prefetch_count=2)

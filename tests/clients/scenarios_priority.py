@@ -144,7 +144,9 @@ def counted(arguments: dict[str, Any]) -> Callable[[Peer], Any]:
 
 
 def back(peer: Peer, queue: str) -> int:
-    """How many of two messages are ready, where one was given back: it may wait for its retry, or be on its way."""
+    """Wait until both messages are ready, or for 1.5 seconds, and return the number of ready messages.
+
+    The message that was given back may wait for its retry, or be on its way."""
     peer.pump(lambda: peer.count(queue) == 2, 1.5)
     return peer.count(queue)
 

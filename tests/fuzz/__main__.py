@@ -150,7 +150,7 @@ def heard(bystander: "subprocess.Popen[str]", defects: list[str]) -> list[float]
 
 
 def judge(broker: RunningBroker, result: Result) -> None:
-    """What the broker wrote to stderr, and whether it lives."""
+    """Report as defects that the broker has ended or answered late, and each traceback that it wrote to stderr."""
     if broker.process.poll() is not None:
         result.defects.append(f"the broker ended with {broker.process.returncode}")
     if result.told["late"]:

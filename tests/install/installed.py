@@ -104,7 +104,7 @@ def clean() -> dict[str, str]:
 
 
 def needed(package: Distribution, extras: set[str], found: dict[str, Distribution]) -> dict[str, Distribution]:
-    """What the package asks for with these extras ("": none), and what that asks for, by name."""
+    """Return the distributions that the package requires with these extras ("": none), all levels deep, by name."""
     for text in package.requires or ():
         requirement = Requirement(text)
         wanted = requirement.marker is None or any(requirement.marker.evaluate({"extra": each}) for each in extras)

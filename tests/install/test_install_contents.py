@@ -1,4 +1,4 @@
-"""What is in an sdist and a wheel, and that an installed RewindMQ keeps to its own name."""
+"""An sdist and a wheel have the right contents, and an installed RewindMQ leaves other projects' names alone."""
 
 import re
 import tarfile

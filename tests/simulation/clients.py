@@ -1,7 +1,7 @@
-"""What clients, operators and the world do to the broker, step by step, and what they see.
+"""The clients, operators and events of the world that act on the broker, step by step, and their observations.
 
-A step is (kind, number). All its choices come from its own number and from how things stand, so that steps can be cut
-out of a history and the rest still means something.
+A step is (kind, number). All its choices follow from its own number and from the current state, so that steps can be
+cut out of a history and the rest still makes sense.
 """
 
 import random
@@ -174,7 +174,7 @@ class Clients:
         }
 
     def prepare(self) -> None:
-        """What every history begins with."""
+        """Declare the exchanges and queues with which every history begins."""
         session = self.open()
         broker = self.world.broker
         self.dice = self.world.dice

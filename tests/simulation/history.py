@@ -42,7 +42,7 @@ CUTS = 150  # tries at cutting a failing history, a fraction of a second each
 
 
 class Failure(AssertionError):
-    """What a seed found: the text says how to see it again."""
+    """A seed's failure. Its text says how to reproduce it."""
 
 
 def history_of(seed: int, steps: int) -> list[Step]:

@@ -264,7 +264,7 @@ class Account:
                 self.given_up.add((queue_id, sequence))
 
     def count(self, witness: Witness) -> None:
-        """What there was, for who wants to see that the histories meet everything."""
+        """Add this account's figures to the witness, so that tests can check that the histories meet every case."""
         witness.ended.update(self.ended)
         witness.counts["dead letters"] += len(self.letters)
         witness.counts["dead letters seen before"] += self.duplicates
@@ -432,7 +432,7 @@ def check_flags(witness: Witness) -> None:
 
 
 def check_letters(accounts: Sequence[Account], dead: str, placement: Placement) -> None:
-    """What was dead-lettered, or moved with its queue, and what of it arrived."""
+    """Check that dead letters, and messages that moved with their queue, have arrived, and none of them twice."""
     arrived: Counter[tuple[str, str, int, int, int]] = Counter()  # target queue; then as `Account.taken`
     for account in accounts:
         for (target, name, queue_id, sequence, partition), times in account.taken.items():
@@ -461,7 +461,7 @@ def check_letters(accounts: Sequence[Account], dead: str, placement: Placement) 
 
 
 def lives_on(accounts: Sequence[Account], placement: Placement, queue: Queue, partition: int) -> bool:
-    """Whether a queue that left this partition is there still, in the partition to which it went at last."""
+    """Return True if a queue that left this partition still exists in the last partition to which it moved."""
     queue_id, home = queue.queue_id, partition
     for move in placement.moves.get((queue.vhost, queue.name), ()):
         if (move.source, move.from_id) == (home, queue_id):

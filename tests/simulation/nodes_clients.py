@@ -1,7 +1,8 @@
-"""What clients of several nodes, operators and the world do, step by step, and what they see.
+"""The clients of several nodes, operators and events of the world, step by step, and their observations.
 
-As in clients.py a step is (kind, number), and all its choices come from its own number and from how things stand.
-What a client asks of its node is a task, as on a connection: one at a time, and it may outlive the connection.
+As in clients.py, a step is (kind, number), and all its choices follow from its own number and from the current state.
+A client's request to its node is a task, as on a connection: a client has one at a time, which may outlive the
+connection.
 """
 
 import random

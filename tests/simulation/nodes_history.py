@@ -247,7 +247,7 @@ class Drive:
             assert not waits or taker.told or not taker.may_settle, told
 
     def counters_agree(self) -> bool:
-        """Whether each node lists what it does not fold as the owner has it."""
+        """Return True if, for each partition that a node does not fold, its counters are those of the owner's state."""
         lives = self.world.lives.values()
         owners = {
             partition.name: partition
@@ -367,7 +367,7 @@ class Drive:
         assert len(states) == 1, "the nodes differ"
 
     def check_routes(self, life: Life) -> None:
-        """What is remembered of routes is what they are."""
+        """Check that the routes that the node remembers are those that it would compute now."""
         router = broker_of(life).router
         for exchange in ("", "amq.fanout", "dlx", "amq.topic", *EXCHANGES):
             for key in QUEUES:

@@ -178,7 +178,7 @@ def checkpoints_of(partition: HistoryPartition) -> set[int]:
 
 
 def check_topology(world: World) -> tuple[int, Placement]:
-    """How often a node joined, and where queues are in the end."""
+    """Check the claims about the topology. Return the number of joins of nodes, and the final placement."""
     log, decoder, topology = world.history.metadata, FramedDecoder(), Topology()
     digests = {0: topology.digest()}
     wanted = {claim.offset for claim in world.record.claims if claim.partition == -1}
@@ -311,10 +311,10 @@ def check_followed(accounts: list[Refold], placement: Placement, publishes: list
 
 
 def check_first_deliveries(accounts: list[Refold], placement: Placement, publishes: list[Publish]) -> None:
-    """What one client published to a queue is given for the first time in the order of its publishes.
+    """Check that a client's messages to a queue are first given in the order of its publishes.
 
-    While a message waits at a consumer that does not take it, other consumers get later ones. It is the first one again
-    when it comes back unsent: from then on nothing that is later may come before it."""
+    While a message waits at a consumer that does not take it, other consumers get later messages. When it comes back
+    unsent, it is the first one again: from that time on no later message may be given before it."""
     numbers = {publish.body: number for number, publish in enumerate(publishes)}
     for name, places in lineages(placement):
         last: dict[int, int] = {}  # by session
@@ -340,7 +340,7 @@ def check_first_deliveries(accounts: list[Refold], placement: Placement, publish
 
 
 def is_clients(accounts: list[Refold], placement: Placement, partition: int, message_id: int) -> bool:
-    """Whether a client published it to this queue: it did not die elsewhere."""
+    """Return True if a client published the message to this queue, and it is not a dead letter from elsewhere."""
     origin = accounts[partition].published[message_id].origin
     while origin is not None and origin.reason == RELOCATED:
         first = partition_of(origin.vhost, origin.queue, placement.made_with)

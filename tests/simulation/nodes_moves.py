@@ -133,9 +133,9 @@ def followed(placement: Placement, name: str, partition: int, queue_id: int) -> 
 
 
 def unmoved(broker: Broker, strays: bool = False) -> str:
-    """What a repartition has not brought to its end, in words.
+    """Return the unfinished part of a repartition in words, or an empty text if there is none.
 
-    `strays`: what is left in partitions that queues have left counts, too, and queues that stay without a reason."""
+    `strays`: also report queues that stay without a reason, and messages left in partitions that queues have left."""
     placement = broker.topology.placement
     if placement.held or placement.wanted != placement.count:
         return f"queues are placed by {placement.count}, not by {placement.wanted}; held: {placement.held}"

@@ -83,7 +83,7 @@ class Life:
 
 @dataclass
 class Record:
-    """What was seen of a history."""
+    """The observations of a history."""
 
     lives: list[Life] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)

@@ -73,7 +73,7 @@ class Law:
 
 
 def audited(partitions: list[tuple[str, Records]]) -> Counter[str]:
-    """How much of what there was. AssertionError for whatever the audit finds."""
+    """Audit the partitions and return how often each case occurred. Raises AssertionError for any finding."""
     met: Counter[str] = Counter()
     letters: list[Any] = []
     for name, records in partitions:

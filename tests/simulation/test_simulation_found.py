@@ -1,4 +1,4 @@
-"""What the simulation has found, each as a short story of its own."""
+"""Defects that the simulation has found do not come back. Each is told as a short story."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

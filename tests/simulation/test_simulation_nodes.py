@@ -92,7 +92,7 @@ LOOKAHEADS = {
 
 
 def test_histories_of_lookaheads() -> None:
-    """What was not sent to a client comes back as it was (projections/machine/events/lookahead.py)."""
+    """Messages that were not sent to a client come back unchanged (projections/machine/events/lookahead.py)."""
     met: Counter[str] = Counter()
     for seed in range(10):
         dice = random.Random(f"steps with lookaheads {seed}")

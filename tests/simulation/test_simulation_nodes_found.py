@@ -1,4 +1,4 @@
-"""What the simulation of several nodes has found, each as a short story of its own."""
+"""Defects that the simulation of several nodes has found do not come back. Each is told as a short story."""
 
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path

@@ -104,7 +104,7 @@ def test_a_planted_defect_is_found(what: str) -> None:
 
 
 def finding(target: str, replacement: Any) -> str:
-    """What is found first; empty: nothing."""
+    """Return the first failure of the first `TRIES` seeds, or an empty text if none fails."""
     require_patchable(target)
     with patch(target, replacement):
         for seed in range(TRIES):

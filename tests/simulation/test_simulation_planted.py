@@ -38,7 +38,7 @@ def forget_a_requeue(
 def leave_the_flag_out(
     state: Any, queue: Any, holder: Any, ids: list[int], reason: str, effects: list[Any], requeued: bool = True
 ) -> None:
-    """What comes back is delivered as if for the first time."""
+    """Give messages back without the redelivered flag, so that they are delivered as if for the first time."""
     give_back(state, queue, holder, ids, reason, effects, requeued)
     for order in (queue.returned, queue.arrived):
         for chunk in order.chunks:
@@ -153,7 +153,7 @@ def test_a_seed_makes_one_history() -> None:
 
 
 def finding(target: str, replacement: Any) -> str:
-    """What is found first; empty: nothing."""
+    """Return the first failure of the first `TRIES` seeds, or an empty text if none fails."""
     if not target.startswith(WATCHED):
         require_patchable(target)
     with patch(target, replacement):

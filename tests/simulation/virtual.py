@@ -127,7 +127,7 @@ class VirtualRocks:
         self._content, self._batches, self.refusing = dict(self._flushed), [], False
 
     def crash(self, dice: random.Random) -> "VirtualRocks":
-        """What the next one finds."""
+        """Return the store that the next life finds: the flushed content, and some of the batches written since."""
         after = VirtualRocks()
         after._flushed = dict(self._flushed)
         for batch in self._batches[: dice.randint(0, len(self._batches))]:

@@ -1,10 +1,10 @@
-"""What the clients and the broker's own parts saw, written down as it happens, for `judge.py` to hold against the log.
+"""The observations of clients and of the broker's own parts, noted as they happen. `judge.py` checks them by the log.
 
-A life is one broker process, from its start to its stop or crash. What is written down:
+A life is one broker process, from its start to its stop or crash. The witness notes:
 
     performed    every effect that was carried out, per life and partition, as plain tuples
-    received     what each consumer was given, in order
-    published    every publish, where it went, and what the publisher was told
+    received     the deliveries of each consumer, in order
+    published    every publish, where it went, and the answer to the publisher
     claims       digests of live state, snapshots and stored state, each with its offset
 """
 
@@ -29,7 +29,7 @@ def row_of(effect: Effect) -> EffectRow:
 
 
 def received_row(effect: Deliver | FetchReply) -> EffectRow:
-    """What a client sees of the effect."""
+    """Return the part of the effect that a client sees."""
     return (effect.queue.queue_id, effect.message_id, effect.redelivered, effect.delivery_count, effect.final)
 
 
@@ -74,8 +74,10 @@ class Claim:
 
 @dataclass
 class Receipt:
-    """What one consumer or holder got. `attached_at`: the offset of its first event. `cut`: it may have missed the
-    last of it (its session was closed, or the broker crashed)."""
+    """The deliveries that one consumer or holder got.
+
+    `attached_at`: the offset of its first event. `cut`: it may have missed the last deliveries, because its session was
+    closed or the broker crashed."""
 
     life: int
     attached_at: int

@@ -92,6 +92,6 @@ class TimeStampAuthority:
 
 
 def text_of(stamp: Path) -> str:
-    """What openssl says of a stored stamp."""
+    """Return openssl's description of a stored stamp."""
     command = [needed("openssl"), "ts", "-reply", "-in", str(stamp), "-text"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout

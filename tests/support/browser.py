@@ -33,7 +33,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def faults() -> list[str]:
-    """What pages did that they may not do. A test that expects some empties it."""
+    """Return the list that collects the forbidden actions of pages. A test that expects some empties it."""
     return []
 
 
@@ -92,7 +92,7 @@ def has_address(page: Page, ending: str) -> None:
 
 
 def inaccessible(page: Page) -> list[str]:
-    """What axe-core finds wrong with the page as it is shown now, by the rules of WCAG 2.2, levels A and AA."""
+    """Return axe-core's findings on the page in its current state, by the rules of WCAG 2.2, levels A and AA."""
     tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
     found = Axe().run(page, options={"runOnly": tags, "resultTypes": ["violations"]})
     return [

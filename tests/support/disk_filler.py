@@ -44,7 +44,7 @@ async def fill(log: EmbeddedLog, make_room: list[object]) -> None:
 
 
 def refuses(log: EmbeddedLog) -> None:
-    """Whether a client that waits for durability on a full disk gets an error."""
+    """Check that a client that waits for durability on a full disk gets an error."""
     try:
         log.commit_and_wait()
     except LogError:

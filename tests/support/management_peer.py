@@ -21,7 +21,7 @@ HERE = Path("/")
 
 
 def has_plugin(name: str) -> bool:
-    """Whether Debian's package has this plugin."""
+    """Return True if Debian's package has this plugin."""
     plugins = RABBITMQ.parent.parent.glob(f"lib/rabbitmq_server-*/plugins/{name}-*")
     return found("rabbitmq-server") is not None and any(plugins)
 
@@ -73,7 +73,7 @@ def start_management(
 
 
 def rabbitmqctl(home: Path, *arguments: str, root: Path = HERE) -> str:
-    """What rabbitmqctl says of the RabbitMQ in `home`. A path among the arguments is as the RabbitMQ sees it."""
+    """Return the output of rabbitmqctl for the RabbitMQ in `home`. Give it paths as that RabbitMQ sees them."""
     command = [*_enter(root), str(RABBITMQ.with_name("rabbitmqctl")), *arguments]
     return subprocess.run(command, env=_environment(home, root), check=True, capture_output=True, text=True).stdout
 

@@ -81,7 +81,7 @@ Play = Callable[[Test], None]
 
 
 def played(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """What runs a test on this kind of log, whose queues are placed by 2 of its 4 partitions."""
+    """Return the function that runs a test on this kind of log, whose queues are placed by 2 of its 4 partitions."""
 
     async def embedded(test: Test) -> None:
         broker = open_broker(Config(data=tmp_path, partitions=PARTITIONS))

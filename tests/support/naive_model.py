@@ -101,7 +101,7 @@ class NaiveQueue:
 
     @property
     def once(self) -> bool:
-        """Whether it drops a message with the id of one that is in it."""
+        """Return True if the queue drops a message with the id of one that it already has."""
         if self.stream or self.delays:
             return False
         if self.settings.deduplicates is not None:
@@ -166,7 +166,7 @@ class NaiveQueue:
 
 
 def too_wide(event: MessageRemoved) -> bool:
-    """Whether the ranges of a removal make no sense: some run backwards, or all together name over 1,000 messages."""
+    """Return True if the ranges of a removal make no sense: some run backwards, or all name over 1,000 messages."""
     widths = [last - first + 1 for first, last in event.messages]
     return sum(widths) > 1_000 or any(width < 1 for width in widths)
 

@@ -1,7 +1,8 @@
-"""What RabbitMQ's dashboard RabbitMQ-Overview asks of Prometheus: the names of metrics, how they are joined with the
-labels of their node, and what is summed. Read off rabbitmq_prometheus of RabbitMQ (main, August 2026).
+"""The queries of RabbitMQ's dashboard RabbitMQ-Overview to Prometheus: names of metrics, their joins with the labels of
+their node, and sums. Taken from rabbitmq_prometheus of RabbitMQ (main, August 2026).
 
-Two joins: of today (`on(instance, job)`, with the endpoint), and of the dashboards up to 3.13 (`on(instance)`).
+There are two joins: the current one (`on(instance, job)`, with the endpoint), and that of the dashboards up to 3.13
+(`on(instance)`).
 """
 
 from collections.abc import Iterator
@@ -92,7 +93,7 @@ def joined_by(on: str, identity: str) -> Iterator[tuple[str, bool]]:
 
 
 def rate(name: str) -> str:
-    """How fast a counter grows."""
+    """Return the query for the growth of a counter per second."""
     return f"rate(rabbitmq_{name}[{RANGE}])"
 
 

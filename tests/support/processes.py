@@ -1,4 +1,4 @@
-"""What Linux says of another process. A process or thread that ends meanwhile is no error."""
+"""Linux's view of other processes: their children and CPU time. A process that ends meanwhile is not an error."""
 
 import os
 from contextlib import suppress
@@ -27,7 +27,7 @@ def tree_of(pid: int) -> list[int]:
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """What a process has used of the processors, as user and in the kernel; 0 if it has ended."""
+    """Return the CPU seconds that a process has used, as user and in the kernel; 0 if it has ended."""
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / TICKS

@@ -27,7 +27,7 @@ def closed(schema: Any) -> Any:
 
 
 def faults_of(schema: Document, value: object) -> list[str]:
-    """What is wrong with a value, for people."""
+    """Return the faults of a value by this schema, in words."""
     found = []
     for error in Draft202012Validator(schema).iter_errors(value):
         while error.context:  # the nearest of several shapes
@@ -64,17 +64,17 @@ class Reference:
         return found
 
     def faults_of(self, schema: dict[str, Any], value: object) -> list[str]:
-        """What is wrong with a value, for people."""
+        """Return the faults of a value by a schema of this document, in words."""
         return faults_of({"$schema": DIALECT, "components": self.strict["components"], **schema}, value)
 
     def faults_of_body(self, operation: dict[str, Any], body: object) -> list[str]:
-        """What is wrong with the body of a request."""
+        """Return the faults of the body of a request."""
         if "requestBody" not in operation:
             return ["the operation has no body"]
         return self.faults_of(operation["requestBody"]["content"]["application/json"]["schema"], body)
 
     def faults_of_answer(self, operation: dict[str, Any], answer: httpx.Response, text: bytes) -> list[str]:
-        """What is wrong with an answer: its status, its media type or its JSON."""
+        """Return the faults of an answer: of its status, its media type or its JSON."""
         status = str(answer.status_code)
         if status == "500" or status not in operation["responses"]:
             return [f"status {status}: {text[:300]!r}"]

@@ -149,7 +149,7 @@ class Repetition(History):
 
 
 def _is_upgrade(record: bytes, framed: bool) -> bool:
-    """Whether damage made it an event that ends a fold: the upgrade to a version to come."""
+    """Return True if damage turned the record into an upgrade of the machine, which could end a fold."""
     try:
         return isinstance((FramedDecoder() if framed else Decoder()).decode(record)[2], MachineUpgraded)
     except UndecodableRecord:

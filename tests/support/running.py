@@ -101,7 +101,7 @@ class RunningBroker:
         return f"http://{self.host}:{self.http_port}"
 
     def cpu_seconds(self) -> float:
-        """What its process has used of the processors."""
+        """Return the CPU seconds that the broker's process has used."""
         return cpu_seconds_of(self.process.pid)
 
     def stop(self) -> int:

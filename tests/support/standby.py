@@ -55,7 +55,7 @@ def refused(data: Path, leader: str, *options: str) -> "subprocess.CompletedProc
 
 
 def standby_of(broker: RunningBroker) -> dict[str, Any]:
-    """What a broker says of followers and of its leader."""
+    """Return a broker's report on its followers and its leader."""
     found: dict[str, Any] = httpx.get(f"{broker.http_url}/api/overview", auth=("guest", "guest")).json()["standby"]
     return found
 
@@ -69,7 +69,7 @@ def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def level(leader: RunningBroker) -> bool:
-    """Whether each follower has all that its leader has synced."""
+    """Return True if there are followers and each has everything that its leader has synced."""
     found = standby_of(leader)["followers"]
     return bool(found) and all(each["connected"] and each["lag_records"] == 0 for each in found)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def steps_of(work: Callable[[], object]) -> int:
-    """How many bytecode instructions the work executes. Those of compiled modules do not count."""
+    """Return the number of bytecode instructions that the work executes, without those of compiled modules."""
     count = 0
 
     def trace(frame: FrameType, event: str, _argument: Any) -> Any:

@@ -85,7 +85,7 @@ def names_read(tree: ast.AST) -> set[str]:
 
 
 def of_query(node: ast.expr) -> bool:
-    """Whether an expression is the query of a request."""
+    """Return True if an expression is the query of a request."""
     return ast.unparse(node).rpartition(".")[2] in ("query", "query_params")
 
 

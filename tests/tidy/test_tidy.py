@@ -65,6 +65,8 @@ BANNED_WORDS = re.compile(
     r"\b(?:whoever|whomever|of which|of whom|what there is|as to what|he|his|him|himself)\b", re.IGNORECASE
 )
 ABOUT_WORDS = {"docs/style.md"}  # it quotes them
+# A docstring opens with a verb or a noun, and not with a clause that stands for one.
+CLAUSE = re.compile(r"(?:What|Whether|Those|How)\b")
 # Forms of states, which only our own code reads. Their digests are in histories, so they stay as they are.
 WITH_NAN = {
     "projections/machine/serialization/pack.py",
@@ -299,6 +301,37 @@ def test_a_banned_word_is_found(line: str, word: str) -> None:
     assert banned_words([(7, line)]) == [f"line 7: {word}"]
     parted = list(enumerate(line.replace(" ", "\n# ").splitlines(), 1))
     assert [found.partition(": ")[2] for found in banned_words(parted)] == [word]
+
+
+def clauses(tree: ast.Module) -> Iterator[str]:
+    """Yield the line and the first line of text of each docstring that opens with a clause."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node) or ""
+            if CLAUSE.match(text):
+                yield f"{node.body[0].lineno}: {text.splitlines()[0]}"
+
+
+def test_docstrings_open_with_a_verb_or_a_noun() -> None:
+    """The product's, the examples' and the tests', as docs/style.md has it."""
+    names = references.sources()
+    assert len(names) > 800, "no file is looked at"
+    offenders = [f"{name}:{clause}" for name in names for clause in clauses(ast.parse(references.text_of(name)))]
+    assert not offenders, "\n".join(offenders)
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('"""What a broker keeps."""', ["1: What a broker keeps."]),
+        ('"""\nThose of a node.\n"""', ["1: Those of a node."]),
+        ('class A:\n    """How it ends:\n    soon."""', ["2: How it ends:"]),
+        ('def f():\n    async def g():\n        """Whether: a flag."""', ["3: Whether: a flag."]),
+        ('"""However, it may."""\ndef f():\n    """Return what is left."""\n    "What is no docstring."', []),
+    ],
+)
+def test_a_docstring_that_opens_with_a_clause_is_found(source: str, found: list[str]) -> None:
+    assert list(clauses(ast.parse(source))) == found
 
 
 def test_every_event_has_a_schema_and_a_handler() -> None:

@@ -1,4 +1,4 @@
-"""What the unit tests may not do is refused, and says where such a test belongs (tests/unit/conftest.py)."""
+"""A unit test that does something forbidden is refused, and told where such a test belongs (tests/unit/conftest.py)."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""What N nodes carry, calculated from the costs of a message."""
+"""The model calculates the messages that N nodes carry from the costs of a message."""
 
 import pytest
 

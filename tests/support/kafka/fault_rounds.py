@@ -69,7 +69,7 @@ def go_through(nodes: Nodes, line: Proxies, chosen: Iterable[tuple[int, Fault]],
 
 
 def pauses(nodes: Nodes) -> int:
-    """How often a partition was paused, at any node."""
+    """Return the number of times that any node has paused a partition."""
     return sum(node.pauses for node in (*nodes.ended, *nodes.running.values()) if isinstance(node, PausingNode))
 
 

@@ -282,7 +282,7 @@ async def cut_a_node_off(trial: Trial) -> None:
 
 
 def times_lost(nodes: Nodes, name: str) -> int:
-    """How often the node that runs now has read that it was declared lost."""
+    """Return the number of times that the running node has read that it was declared lost."""
     return sum("was declared lost" in line for line in nodes.running[name].errors)
 
 

@@ -135,7 +135,7 @@ class Nodes:
             assert "Traceback" not in "".join(node.errors), "".join(node.errors)
 
     def last_words(self) -> str:
-        """What the nodes that have ended by themselves said last."""
+        """Return the last log lines of the nodes that have ended by themselves."""
         ended = {name: node for name, node in self.running.items() if node.process.poll() is not None}
         return "".join(f"\n{name} ended: {''.join(node.errors[-30:])}" for name, node in ended.items())
 
@@ -189,6 +189,6 @@ class Nodes:
         return found
 
     def quarantined_kinds(self) -> Counter[str]:
-        """How many events the last plain fold has quarantined, by event and reason; numbers are left out."""
+        """Count the events that the last plain fold has quarantined, by event and reason (with N for each number)."""
         found = (each for report in self.quarantined.values() for each in report.newest())
         return Counter(f"{each.event_type}, {re.sub('[0-9]+', 'N', each.reason)}" for each in found)

@@ -21,7 +21,7 @@ class PausingNode(RunningBroker):
 
     @property
     def pauses(self) -> int:
-        """How often this process has paused a partition."""
+        """Return the number of times that this process has paused a partition."""
         return sum("not needed here, paused" in line for line in self.errors)
 
 

@@ -123,7 +123,7 @@ class VaultServer:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What a broker is given."""
+        """Return the options with which a broker uses this vault."""
         return ("--vault", self.url, "--vault-token-file", str(self.token_file))
 
     @property

@@ -117,7 +117,7 @@ def require_same(data: Path, place: Place) -> int:
 
 
 def told(broker: RunningBroker, text: str) -> int:
-    """How many lines of the broker's log have this text."""
+    """Return the number of lines in the broker's log that contain this text."""
     return sum(text in line for line in broker.errors)
 
 
@@ -380,7 +380,7 @@ def test_another_archiver_at_the_same_time(begin: Callable[..., RunningBroker], 
 def test_kills_of_both_lose_nothing_and_double_nothing(
     begin: Callable[..., RunningBroker], place: Place, tmp_path: Path
 ) -> None:
-    """What was confirmed is in the recovered directory once, and its log is the broker's own."""
+    """The recovered directory has each confirmed message once, and its closed segments are the broker's own."""
     chance = random.Random(11)
     data, confirmed = tmp_path / "data", 0
     for _ in range(rounds(4, 2)):

@@ -88,7 +88,7 @@ def taken(broker: RunningBroker) -> dict[str, list[int]]:
 
 
 def done(broker: RunningBroker) -> bool:
-    """Whether all queues have moved, and nothing of them is left where they were."""
+    """Return True if all queues have moved and left nothing behind in their old partitions."""
     found: dict[str, Any] = state(broker)
     return bool(found["phase"] == "done" and found["left"] == 0)
 

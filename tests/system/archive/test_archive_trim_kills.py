@@ -58,7 +58,7 @@ def do_archive(data: Path, before_ms: int) -> None:
 
 
 def do_start(data: Path, before_ms: int) -> None:
-    """What the start of a broker does with a trim, and the archiver beside it."""
+    """End a trim as a starting broker does, and archive as the archiver beside it does."""
     log = EmbeddedLog.open(data, None)
     end_trims(data, log, topology_of(EmbeddedLogReader(data).metadata))
     log.close()

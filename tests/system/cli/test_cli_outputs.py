@@ -34,7 +34,7 @@ class World:
     home: Path
 
     def __call__(self, *arguments: object) -> str:
-        """What a command prints on stdout."""
+        """Run a command and return its stdout."""
         done = self.cli(*map(str, arguments))
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def said_by_example(page: str, broker: RunningBroker) -> list[str]:
-    """What the example on this page prints."""
+    """Return the lines that the example on this page prints."""
     text = (ROOT / "docs" / "operators" / page).read_text()
     [example] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert example.count("localhost:5672") == 1

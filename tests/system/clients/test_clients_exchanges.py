@@ -1,6 +1,6 @@
-"""What pika sees of delayed messages, of alternate and hash exchanges, with mandatory and confirms.
+"""Delayed messages, alternate exchanges and hash exchanges work with pika, mandatory flag and confirms included.
 
-What can be compared with a RabbitMQ of Debian's, which has no delayed messages, is in scenarios_exchange.py.
+scenarios_exchange.py has the cases that can be compared with Debian's RabbitMQ, which has no delayed messages.
 """
 
 import time

@@ -53,7 +53,7 @@ def prepare(port: int) -> None:
 
 
 def decisions(port: int, token: str) -> dict[str, bool]:
-    """What a bearer of the token may do at a broker."""
+    """Return the decisions of a broker on a bearer of the token: for each action, True if it is allowed."""
     try:
         connection = connected(port, "any", token)
     except AMQPError:

@@ -1,6 +1,6 @@
-"""What services do every day with pika: reconnect, prefetch, crash, limits, large and strange messages, many channels.
+"""A service's daily work with pika succeeds: reconnect, prefetch, crash, limits, strange messages, many channels.
 
-The outcomes that can be compared with RabbitMQ's are in scenarios.py; here is what needs a client's own behaviour.
+scenarios.py has the outcomes that can be compared with RabbitMQ's. The tests here need behaviour of the client's own.
 """
 
 import functools

@@ -66,7 +66,7 @@ class Reader:
 
 
 def quiet(connection: pika.BlockingConnection) -> None:
-    """What was on its way has come."""
+    """Process the connection's events for a moment, so that deliveries under way arrive."""
     for _ in range(10):
         connection.process_data_events(time_limit=0.02)
 

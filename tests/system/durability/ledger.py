@@ -81,7 +81,7 @@ class Ledger:
         account.seen_in[message] = max(life, account.seen_in.get(message, life))
 
     def judge(self) -> list[str]:
-        """What is wrong; empty: nothing."""
+        """Return a line for each kind of violation in a queue; an empty list if there is none."""
         wrong = []
         for name, account in self.queues.items():
             findings: dict[str, Sequence[object]] = {

@@ -191,7 +191,7 @@ def depths(client: httpx.Client) -> dict[str, tuple[int, int]]:
 
 
 def seal(data: Path) -> None:
-    """What is in the log by now."""
+    """Seal the current content of the log with a new key."""
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (data.parent / "seal.key").write_bytes(private)

@@ -175,7 +175,7 @@ def assert_whole(life: Life) -> None:
 
 
 def test_b22_history_is_trimmed_while_clients_hold_and_read(life: Life) -> None:
-    """What is held is settled behind the trims, and readers of the past go on from the floor."""
+    """Consumers can settle messages whose history was trimmed, and readers of the past continue from the floor."""
     connection, reading = life.connect(), life.connect()
     channel = connection.channel()
     channel.basic_qos(prefetch_count=HELD // 2)

@@ -34,7 +34,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]
 
 
 def talk(broker: RunningBroker, *sent: bytes) -> bytes:
-    """What the broker answers to the last of these."""
+    """Send these bytes one after the other, and return the broker's answer to the last."""
     with socket.create_connection(("127.0.0.1", broker.amqp_port), 10) as sock:
         answer = b""
         for each in sent:

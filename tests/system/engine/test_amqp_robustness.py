@@ -166,7 +166,7 @@ def test_a_frame_that_comes_by_the_byte(broker: RunningBroker, others: pika.Bloc
 
 
 def test_a_body_of_frames_of_one_byte(broker: RunningBroker, others: pika.BlockingConnection) -> None:
-    """What is kept of it is its size, not its frames'."""
+    """The broker's memory grows by the size of the body, not by that of its frames."""
     patient, size = Raw(broker), 2 * MEBIBYTE
     before = rss(broker)
     whole = publish(1, "", "tiny", b"", piece=1)

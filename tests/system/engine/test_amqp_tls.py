@@ -22,7 +22,7 @@ from tests.support.running import RunningBroker
 
 
 class Tls:
-    """What a module's tests share: a CA, a broker that offers EXTERNAL by the subject's name, and its TLS port."""
+    """The setup of a module's tests: a CA, a broker that offers EXTERNAL by the subject's name, and its TLS port."""
 
     def __init__(self, home: Path) -> None:
         self.home = home

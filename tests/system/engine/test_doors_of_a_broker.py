@@ -25,7 +25,7 @@ class FewDescriptors(RunningBroker):
 
 @pytest.fixture
 def many_sockets() -> Iterator[int]:
-    """How many this process may open."""
+    """Raise the limit of open files, and yield the number of sockets that this process may open."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
     yield min(1_000, before[1] - 100)

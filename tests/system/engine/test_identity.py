@@ -69,7 +69,7 @@ def api(broker: RunningBroker, token: str | None = None, **how: Any) -> httpx.Cl
 
 
 def talk(broker: RunningBroker, *sent: bytes) -> bytes:
-    """What the broker answers to the last of these."""
+    """Send these bytes one after the other, and return the broker's answer to the last."""
     with socket.create_connection(("127.0.0.1", broker.amqp_port), SECONDS) as sock:
         answer = b""
         for each in sent:
@@ -89,7 +89,7 @@ def logged(broker: RunningBroker, event: str) -> list[dict[str, Any]]:
 
 
 def has_refused(broker: RunningBroker, reason: str) -> bool:
-    """Whether the history has a login that was refused for this reason."""
+    """Return True if the history has a login that was refused for this reason."""
     return any(each["reason"].startswith(reason) for each in logged(broker, "LoginRefused"))
 
 

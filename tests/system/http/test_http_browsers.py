@@ -1,4 +1,4 @@
-"""What pages of other sites can make a browser do here: nothing that changes anything."""
+"""A page of another site cannot make a browser change anything in the broker."""
 
 import re
 import socket

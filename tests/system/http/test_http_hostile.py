@@ -1,5 +1,5 @@
-"""What no browser and no library sends: numbers without end, bodies cut short, and what the broker's end meets. The
-answer is a refusal with a reason, and the log has no traceback."""
+"""The API refuses requests that no browser and no library sends, with endless numbers or truncated bodies, and those
+that the broker's end interrupts. Each refusal has a reason, and the log has no traceback."""
 
 import asyncio
 import socket

@@ -19,7 +19,7 @@ GUEST = ("guest", "guest")
 
 
 class Heard:
-    """What a stream sends, read by a thread. `over`: the stream ended."""
+    """The frames of a stream, read by a thread. `over`: the stream has ended."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self.frames: list[tuple[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What was in a queue then: GET /api/queues/{vhost}/{queue}/at."""
+"""The API returns the content of a queue at an earlier moment: GET /api/queues/{vhost}/{queue}/at."""
 
 import asyncio
 import os
@@ -166,7 +166,7 @@ def test_a_question_that_nobody_waits_for_any_longer_is_given_up(tmp_path: Path)
 
 
 def test_thirty_questions_of_one_user_hold_up_no_other(api: httpx.Client, broker: RunningBroker, queue: str) -> None:
-    """Those beyond what a user may have waiting are refused; another user's is answered."""
+    """A user's questions beyond the limit of waiting ones are refused, while another user's question is answered."""
     path = f"/api/queues/%2F/{queue}/at?time={now().replace('+', '%2B')}"
     api.put("/users/other", json={"password": "o", "tags": "administrator"})
     with httpx.Client(base_url=broker.http_url, auth=("other", "o")) as other:

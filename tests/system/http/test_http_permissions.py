@@ -131,7 +131,7 @@ def test_copies_need_topic_permissions_as_the_message_does(
 
 
 def past_of(broker: RunningBroker, who: str, vhost: str, queue: str, **arguments: object) -> list[bytes]:
-    """What a consumer of the past is given, until its end or a marker."""
+    """Return the bodies that a consumer of the past receives, until "end", or until none arrives for 5 seconds."""
     found: list[bytes] = []
     with connect(broker, who, "p", vhost) as connection:
         channel = connection.channel()

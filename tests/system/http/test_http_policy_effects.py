@@ -1,4 +1,4 @@
-"""What a policy would do at once to all queues that it concerns: GET /api/policies/.../effects (B-45)."""
+"""The API predicts the immediate effects of a policy on all queues concerned: GET /api/policies/.../effects (B-45)."""
 
 import json
 from collections.abc import Iterator

@@ -238,7 +238,7 @@ class World:
         self.connection.process_data_events(0.1)
 
     def names(self, path: str, changing: bool) -> dict[str, str]:
-        """What stands in a path."""
+        """Return the values for the names in a path. `changing`: those for an operation that changes something."""
         found = NAMES | {"node": self.node, "id": "999999", "message": self.message, "key": self.key}
         if path.startswith("/api/connections/{name}"):
             found["name"] = self.connection_name

@@ -242,7 +242,7 @@ def test_every_path_answers_as_rabbitmq_does(
 
 
 def test_the_numbers_are_rabbitmqs(answers: tuple[dict[str, httpx.Response], dict[str, httpx.Response]]) -> None:
-    """What was published, delivered, fetched and acked, of the node, its queues and its channels."""
+    """The message counts of the node, its queues and its channels equal RabbitMQ's: published, delivered, acked ..."""
     theirs, ours = (side for side in answers)
     for path in ("/queues/%2F/cq", "/queues/%2F/qq", "/channels/{channel}"):
         expected, found = theirs[path].json()["message_stats"], ours[path].json()["message_stats"]

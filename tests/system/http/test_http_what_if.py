@@ -1,4 +1,4 @@
-"""What a policy would have done to a queue: GET /api/history/what-if/... and `rewindmq what_if` (B-34)."""
+"""A policy can be tried on the history of a queue: GET /api/history/what-if/... and `rewindmq what_if` (B-34)."""
 
 import json
 from typing import Any

@@ -142,7 +142,7 @@ def records_of(kafka: KafkaCluster, topic: str) -> list[Message]:
 
 
 def has_body(kafka: KafkaCluster, topic: str, body: bytes) -> bool:
-    """Whether a record of the topic publishes this body, which is its end."""
+    """Return True if a record of the topic ends with this body."""
     return any((each.value() or b"").endswith(body) for each in records_of(kafka, topic))
 
 

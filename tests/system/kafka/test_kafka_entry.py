@@ -47,7 +47,7 @@ def nodes(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Nodes]:
 
 
 def found(node: RunningBroker, what: re.Pattern[str]) -> dict[str, str]:
-    """What a node has logged last, by partition."""
+    """Return the last match of this pattern in a node's log lines, by partition."""
     return dict(match.groups() for line in list(node.errors) if (match := what.search(line)))  # type: ignore[misc]
 
 

@@ -74,7 +74,7 @@ def keeper(
     wall_ms: int = END_MS,
     owned: frozenset[str] = OWNED,
 ) -> KeepTopics:
-    """What trims beside a node with this directory, whose clock goes on by a minute at each question."""
+    """Return the trimmer beside a node with this directory. By default its clock advances by a minute at each look."""
     node.mkdir(exist_ok=True)
     order = TopicsOrder(place.bootstrap, place.prefix, (), 1_000)
     made = KeepTopics(order, node, objects, KEEP_MS, lambda: None, clock or Ticking(), lambda: wall_ms)

@@ -23,7 +23,7 @@ def bind(node: RunningBroker, first: int, end: int) -> None:
 
 
 def folded(node: RunningBroker) -> tuple[int, int]:
-    """How many events of the metadata log the start folded, and behind which offset."""
+    """Return the number of events of the metadata log that the start folded, and the offset of the state below them."""
     found = FOLDED.search("".join(node.errors))
     assert found is not None, node.errors
     return int(found[1]), int(found[2])

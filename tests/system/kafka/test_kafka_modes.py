@@ -152,7 +152,7 @@ def nodes(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def owned(node: RunningBroker) -> dict[str, bool]:
-    """Whether a node owns each partition."""
+    """Return, for each partition, True if the node owns it."""
     with api(node) as client:
         text = client.get("../metrics").text
     lines = [line for line in text.splitlines() if line.startswith("rewindmq_partition_owned{")]

@@ -48,7 +48,7 @@ class Holder:
                 assert self.channel.basic_get(queue)[2] == b"%d" % number
 
     def ended(self) -> tuple[int, str]:
-        """How the connection is closed by its node."""
+        """Wait until the node closes the connection, and return its reply code and text."""
         with pytest.raises(ConnectionClosedByBroker) as ended:
             until(lambda: self.connection.process_data_events(0.05), "it is not closed")
         return ended.value.reply_code, ended.value.reply_text

@@ -50,7 +50,7 @@ class Member:
 
 
 def even(members: list[Member]) -> bool:
-    """Whether each partition has one owner, and no member has two more than another."""
+    """Return True if each partition has one owner, and no member has two partitions more than another."""
     owners = {number: member.name for member in members for number in member.owned}
     counts = Counter({member.name: len(member.owned) for member in members})
     spread = max(counts.values()) - min(counts.values())

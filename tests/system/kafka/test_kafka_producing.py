@@ -122,7 +122,7 @@ def test_the_examples_of_the_documentation_publish(kafka: KafkaCluster, tmp_path
 
 
 def deliveries(records: list[Message], partition: str) -> list[Published]:
-    """What the consumer is given when the records are folded, with and without bodies alike."""
+    """Fold the records, with and without bodies alike, and return the messages that the consumer gets."""
     machine, without_bodies = Machine(partition), Machine(partition)
     decoder = FramedDecoder()
     messages: dict[int, Published] = {}
@@ -186,7 +186,7 @@ def test_librdkafkas_murmur2_is_the_brokers(kafka: KafkaCluster, partitions: int
 def test_nodes_deliver_what_services_produced_and_quarantine_alike(
     kafka: KafkaCluster, tmp_path: Path, start_broker: Callable[..., RunningBroker]
 ) -> None:
-    """What makes no sense has offset and reason, the same on both nodes and on one that begins anew."""
+    """Nonsense is quarantined with offset and reason, the same on both nodes and on a node that starts anew."""
     prefix, topic = "served", "served.queues"
     options = ("--kafka", kafka.bootstrap, "--kafka-prefix", prefix, "--partitions", str(PARTITIONS))
     nodes = [start_broker(tmp_path / name, *options, "--node", f"rewindmq@{name}") for name in ("a", "b")]

@@ -62,7 +62,7 @@ def manifests(objects: Objects) -> dict[str, Manifest]:
 
 
 def said(watch: RetentionWatch, objects: Objects) -> str | None:
-    """What a look says has to be done."""
+    """Look at the manifests, and return the problem that the watch reports; None if there is none."""
     watch.look(manifests(objects))
     return watch.problem
 
@@ -140,7 +140,7 @@ def test_b41_a_retention_of_the_metadata_topic_is_switched_off_at_once(
 
 
 def source(place: InKafka, objects: Objects, tmp_path: Path) -> TopicSource:
-    """What a node's archiver process works with."""
+    """Return the source from which a node's archiver process works, with the two queue partitions owned by the node."""
     (tmp_path / NODE).touch()
     made = TopicSource(TopicsOrder(place.bootstrap, place.prefix, (), 0), tmp_path, objects)
     made.owned(frozenset({"queues-0", "queues-1"}))

@@ -1,4 +1,4 @@
-"""What leaves Kafka, and what is read below its start: record by record against a real Kafka (B-27)."""
+"""Archived records leave a real Kafka, and readers find each of them below its start (B-27)."""
 
 import uuid
 from collections.abc import Callable

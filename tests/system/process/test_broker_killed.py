@@ -1,4 +1,4 @@
-"""What was confirmed survives kill -9, life after life."""
+"""Confirmed messages survive kill -9, life after life."""
 
 import random
 import signal

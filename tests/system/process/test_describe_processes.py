@@ -1,4 +1,4 @@
-"""What describe says does not depend on the process's hash seed."""
+"""Descriptions of events do not depend on the process's hash seed."""
 
 import os
 import subprocess

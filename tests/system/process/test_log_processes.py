@@ -1,4 +1,4 @@
-"""What other processes, a full disk and kill -9 do to a log."""
+"""A log withstands other processes, a full disk and kill -9."""
 
 import json
 import os

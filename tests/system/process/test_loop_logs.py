@@ -1,4 +1,4 @@
-"""What the event loop of a process says of a failed task is one line of its log."""
+"""The event loop's report of a failed task is one line of the process's log."""
 
 import subprocess
 import sys

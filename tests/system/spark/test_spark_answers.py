@@ -46,7 +46,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def found(data: Path, criteria: Criteria, limit: int) -> Found:
-    """What a broker finds, in portions."""
+    """Return the messages that a broker finds, portion by portion."""
     reader = History(data).open()
     ranges = whole(reader, criteria, 0, None, None)
     messages: Found = set()
@@ -265,7 +265,7 @@ def by_outcome(counts: Counter[tuple[str, str]]) -> Counter[str]:
 
 
 def moved(counts: Counter[tuple[str, str]], fates: list[Any]) -> Counter[str]:
-    """How messages ended as recorded, with the differences put in."""
+    """Return the recorded outcomes of messages, with the differences applied."""
     found = by_outcome(counts)
     found.subtract(row.before for row in fates if row.before not in ALIVE)
     found.update(row.after for row in fates if row.after not in ALIVE)

@@ -104,7 +104,7 @@ def test_a_cut_makes_snapshots_at_regular_offsets_that_all_jobs_can_begin_from(
 
 
 def test_a_state_costs_the_events_since_the_snapshot_before(busy: Path, own: Path, tmp_path: Path) -> None:
-    """What lies before the snapshot is not even read: it is no log any more."""
+    """The events before the snapshot are not even read: here their bytes are no longer a log."""
     from rewindmq.spark_replay.fold import log_task
     from rewindmq.spark_replay.location.ranges import OffsetRange
 
@@ -494,7 +494,7 @@ def test_the_fold_of_the_audit_finds_of_snapshots_what_a_fold_from_each_to_the_n
 
 
 def test_a_generated_history_makes_sense_and_is_the_same_each_time(tmp_path: Path) -> None:
-    """What the benchmark of this measures (tests/bench/bench_spark_scale.py)."""
+    """The history that tests/bench/bench_spark_scale.py measures is sound and reproducible."""
     found = []
     for name in ("one", "other"):
         write_history(tmp_path / name, 20_000, seed=7)

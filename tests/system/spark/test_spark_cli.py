@@ -59,7 +59,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def at_a_terminal(*arguments: object) -> str:
-    """What a terminal shows of both streams."""
+    """Return the output of a command on both streams, as a terminal shows it."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "spark_replay", *map(str, arguments)],

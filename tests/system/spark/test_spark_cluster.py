@@ -68,12 +68,12 @@ def events_of(cluster: StandaloneCluster) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def said() -> list[str]:
-    """What the commands have printed."""
+    """Return the list that collects the output of the commands."""
     return []
 
 
 def submitted(cluster: StandaloneCluster, said: list[str], *arguments: str) -> str:
-    """What a command prints on stdout."""
+    """Run a command on the cluster, add its output to `said`, and return its stdout."""
     done = cluster.submit(*arguments)
     said.append(done.stdout + done.stderr)
     assert done.returncode == 0, (arguments, done.stdout, done.stderr[-5_000:])

@@ -1,4 +1,4 @@
-"""What was made of the golden log once is made of it today, row by row, through Spark: history, slo, audit."""
+"""Spark still derives the same rows from the golden log, one by one: history, slo, audit."""
 
 import json
 import shutil

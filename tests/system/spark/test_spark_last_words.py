@@ -1,4 +1,4 @@
-"""What stands behind a clean stop's final checkpoint, and no broker that stops writes, is a finding of the audit."""
+"""The audit reports records behind a clean stop's final checkpoint, unless a broker that stops writes such records."""
 
 import json
 import shutil
@@ -79,7 +79,7 @@ def copy(stopped: Path, tmp_path: Path) -> Path:
 
 
 def claim(data: Path) -> Checkpointed:
-    """What a forger computes who has the software."""
+    """Return the final checkpoint that a forger with the software would compute."""
     log = EmbeddedLogReader(data).queues[0]
     machine = Machine(log.name)
     fold(machine, log)

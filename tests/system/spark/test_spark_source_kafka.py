@@ -68,7 +68,7 @@ def planned(place: InKafka | Path, **options: str) -> list[OffsetRange]:
 
 
 def rows(place: InKafka | Path, **options: str) -> list[dict[str, Any]]:
-    """What the tasks of a query would yield, without Spark."""
+    """Return the rows that the tasks of a query would yield, without Spark."""
     asked = source(place, **options)
     reader = asked.reader(asked.schema())
     found: list[dict[str, Any]] = []

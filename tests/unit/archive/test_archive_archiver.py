@@ -184,7 +184,7 @@ def test_it_stops_when_it_is_asked(data: Path, tmp_path: Path) -> None:
 
 
 def steps(data: Path, tmp_path: Path) -> int:
-    """How often a run asks the store."""
+    """Return the number of requests that a run makes to the store."""
     failing = FailingObjects(open_objects(str(tmp_path / "counted"), make=True), 1 << 60, False, Killed())
     Archiver(failing, data).run()
     return (1 << 60) - failing.left

@@ -60,7 +60,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
 
 
 def errors(objects: Objects) -> list[str]:
-    """What a verification of the whole archive finds."""
+    """Return the errors that a verification of the whole archive finds."""
     try:
         assert read_identity(objects) is not None
     except LogError as error:
@@ -85,7 +85,7 @@ def read_everything(archive: Archive) -> None:
 
 
 def changed(archive: Archive, key: str, data: bytes) -> list[str]:
-    """What a verification finds when the object has these bytes. Reading gives out nothing wrong."""
+    """Return the errors that a verification finds if the object has these bytes. Readers give out nothing wrong."""
     path = archive.directory / key
     whole = path.read_bytes()
     path.write_bytes(data)

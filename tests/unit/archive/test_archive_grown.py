@@ -83,7 +83,7 @@ def require_all(data: Path, partitions: int) -> None:
 
 
 def segments(data: Path) -> dict[str, int]:
-    """How many segments each partition has."""
+    """Return the number of segments of each partition."""
     return {each.name: len(segment_files(each)) for each in (data / "log").glob("*-[0-9]*")}
 
 

@@ -1,4 +1,4 @@
-"""What goes from the local disk: only what the archive has, entry by entry, and never because a clock jumped."""
+"""Only segments that the archive has, entry by entry, leave the local disk, and none leaves because a clock jumped."""
 
 import dataclasses
 import shutil

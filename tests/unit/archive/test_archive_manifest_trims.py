@@ -1,4 +1,4 @@
-"""What the manifest says of a history that was trimmed: where it begins, and which objects count no more."""
+"""The manifest of a trimmed history says where the history begins, and which objects no longer count."""
 
 from dataclasses import replace
 

@@ -64,7 +64,7 @@ def archive(data: Path, tmp_path: Path) -> Objects:
 
 
 def same(data: Path, recovered: Path) -> bool:
-    """Whether all closed segments with their sidecars and all snapshots are equal in every byte."""
+    """Require that all closed segments with their sidecars are equal, and return True if all snapshots are."""
     for directory in ("log/metadata-0", "log/queues-0", "log/queues-1"):
         ours, theirs = segment_files(recovered / directory), segment_files(data / directory)
         assert [path.name for path in ours] == [path.name for path in theirs]

@@ -1,4 +1,4 @@
-"""How the archive of a running broker does: lags, and what is told of them (engine/broker/archive_status.py)."""
+"""The broker reports the size and the lag of its archive (engine/broker/archive_status.py)."""
 
 from dataclasses import dataclass
 

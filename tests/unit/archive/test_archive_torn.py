@@ -82,7 +82,7 @@ class Needs:
         self.came_first, self.came = min(moved.came.values()), max(moved.came.values())
 
     def torn(self, metadata: int, queues: list[int]) -> bool:
-        """Whether history that ends there lacks something that it needs."""
+        """Return True if history that ends at these offsets lacks a record that it needs."""
         source, target = queues[self.moved.source], queues[self.moved.target]
         return (
             (source > self.forwarded and target <= self.came)
@@ -137,7 +137,7 @@ def test_what_is_torn_is_found_and_whole_before(moved: Moved, tmp_path: Path) ->
 
 
 def test_the_clocks_of_kafkas_brokers_differ(moved: Moved, tmp_path: Path) -> None:
-    """What one clock has at a time, another one may not have yet: no message is lost by that."""
+    """A time that one broker's clock has reached may still lie ahead of another's: no message is lost by that."""
     chance, seen = random.Random(5), {False: 0, True: 0}
     for skew in range(6):
         names = ["metadata-0", *(f"queues-{number}" for number in range(4))]

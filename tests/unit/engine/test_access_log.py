@@ -35,7 +35,7 @@ def h(tmp_path: Path) -> Iterator[Harness]:
 
 
 def noted(h: Harness) -> list[tuple[Actor, Any]]:
-    """What the metadata log says of clients, in order."""
+    """Return the metadata log's events about clients, each with its actor, in order."""
     h.settle()
     log = h.broker.keeper.log.metadata
     return [(actor, event) for _, _, actor, event in events_of(log) if isinstance(event, FOLLOWED)]

@@ -62,7 +62,7 @@ START = HANDSHAKE + b"".join(
 
 
 class Outcome:
-    """What a stream came to. The broker's turn ends once, so that only the cutting differs."""
+    """The outcome of a stream of bytes. The broker's turn ends once, so that outcomes differ by the cutting alone."""
 
     def __init__(self, chunks: list[bytes]) -> None:
         self.wire = Wire(DoubleBroker(partitions=2), opened=False)

@@ -71,7 +71,7 @@ def test_amqplain() -> None:
 
 
 def closed(wire: Wire, *frames: bytes, state: State = State.CLOSING) -> tuple[int, str]:
-    """What connection.close said after these frames."""
+    """Send these frames, and return the code and the text of the connection.close that answers them."""
     last = wire.send(*frames)[-1]
     assert last.name == "Connection.Close"
     assert wire.connection.state is state

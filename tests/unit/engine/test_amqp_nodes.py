@@ -77,7 +77,7 @@ class Client:
         self.connection = Connection(broker, "client:1", True, IdleSocket())
 
     async def said(self, frames: bytes) -> list[Said]:
-        """What the broker has to say to these, as long as nothing else comes."""
+        """Send these frames, and return the broker's answers before anything else arrives."""
         self.connection.receive(frames)
         self.broker.turns.end()
         await settled()

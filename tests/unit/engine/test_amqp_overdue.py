@@ -89,7 +89,7 @@ def test_who_gives_way_is_looked_at_when_he_has_his_turn() -> None:
 
 
 def test_who_waits_for_an_answer_is_looked_at_when_it_is_there() -> None:
-    """What is under way on the channel does not meet its end."""
+    """A commit under way on the channel is answered before an overdue delivery closes the channel."""
 
     async def run() -> None:
         loop = asyncio.get_running_loop()

@@ -221,7 +221,7 @@ def test_refused_publishes_are_nacked_s009_s010(slow: Wire) -> None:
 
 
 def test_partitions_land_apart(slow: Wire) -> None:
-    """What is durable is told at once, even while a lower number waits."""
+    """A durable publish is confirmed at once, even while a lower number waits."""
     slow.send(*(publish(1, "", name, b"x", raw=DURABLE) for name in "abab"))
     a, b = (slow.broker.partition_of(name) for name in "ab")
     for tag in (2, 4):

@@ -17,7 +17,7 @@ class FullDisk(Unhindered):
 
 
 def committed(*frames: bytes) -> tuple[list[str], list[int]]:
-    """What is said about these frames of a transaction with queues in three partitions, and the room that they need."""
+    """Commit these frames in a transaction of queues in three partitions. Return the answers and the room requested."""
 
     async def run() -> tuple[list[str], list[int]]:
         broker = DoubleBroker(partitions=3)

@@ -26,7 +26,7 @@ def bad(data: Path) -> list[Finding]:
 
 
 def undo_purge(h: Harness, source: str, target: str) -> int:
-    """How many came back."""
+    """Restore to `target` the messages that a purge removed from `source`, and return their number."""
     h.settle()
     plan = RestoreRequest(History(h.config.data), "/", source, None, "purge", ("purged",), frozenset()).answer()
     assert isinstance(plan, Plan)

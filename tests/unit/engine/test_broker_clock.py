@@ -56,7 +56,7 @@ class SteppingHarness(Harness):
         self.broker = self.open(self.config)
 
     def told(self) -> list[Event]:
-        """What the metadata log says of clocks."""
+        """Return the metadata log's events about clocks."""
         self.settle()
         blocks = self.broker.metadata._log.read()
         events = [Decoder().decode(record)[2] for block in blocks for record in block.records]
@@ -214,7 +214,7 @@ def test_a_repair_forward_expires_nothing(h: SteppingHarness) -> None:
 def test_a_crash_in_the_middle_of_a_repair_expires_nothing(
     tmp_path: Path, wall_step_ms: int, survivors: tuple[str, ...]
 ) -> None:
-    """What the metadata log says decides at the next start; in each partition the queues' clock goes on."""
+    """After the crash, the next start follows the metadata log, and in each partition the queues' clock continues."""
     with SteppingHarness(tmp_path / "a", node="n") as h:
         session = h.session()
         for number in range(8):  # in both partitions

@@ -1,5 +1,5 @@
-"""What the broker copies by itself asks the disk for room, as publishes do: dead letters and delayed messages wait,
-copies for the firehose are dropped, and a restoration ends with an error (engine/runtime/flow_control.py)."""
+"""The broker asks the disk for room for its own copies, as it does for publishes: dead letters and delayed messages
+wait, copies for the firehose are dropped, and a restoration ends with an error (engine/runtime/flow_control.py)."""
 
 import logging
 from collections.abc import Iterator

@@ -39,7 +39,7 @@ class ReadingClient(Client):
 
 
 def turns(h: Harness, count: int, look: Callable[[], int]) -> list[int]:
-    """What a look after each of so many turns of the loop tells."""
+    """Call `look` after each of `count` turns of the loop, and return its results."""
 
     async def turn() -> list[int]:
         seen = []

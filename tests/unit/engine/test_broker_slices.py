@@ -1,4 +1,4 @@
-"""What changes many queues does so in parts: others get turns in between, and no batch for RocksDB has many of them."""
+"""Changes to many queues are made in parts: others get turns in between, and no batch for RocksDB has many queues."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ Change = Callable[[Broker], Coroutine[Any, Any, None]]
 
 @pytest.fixture
 def packed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many queues each batch has."""
+    """Return the list that collects the number of queues in each batch."""
     counts = []
 
     class Counting(Projector):
@@ -148,7 +148,7 @@ def owner(h: Harness) -> Session:
 
 
 def own(broker: Broker) -> int:
-    """How many of these queues are there, seen by clients or not."""
+    """Return the number of the session's queues that still exist, whether or not clients see them."""
     named = [name for partition in broker.partitions for _, name in partition.machine.by_name]
     return sum(name.startswith("own") for name in named)
 

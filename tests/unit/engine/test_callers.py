@@ -92,7 +92,7 @@ def test_b28_a_node_that_joined_again_begins_its_sessions_again() -> None:
 
 
 def test_b28_a_call_leaves_nothing_in_the_session(h: Harness) -> None:
-    """What one request holds is given back at its end, and the session goes on."""
+    """Messages that one request holds are given back when it ends, and the session continues."""
     own = h.session()
     h.declare(own, "q")
     for body in (b"1", b"2"):

@@ -1,4 +1,4 @@
-"""What is counted: sizes in runs, deliveries by queue in runs; and rates between samples."""
+"""Sizes of messages and deliveries by queue are counted in runs, and rates are calculated between samples."""
 
 from hypothesis import given
 from hypothesis import strategies as st

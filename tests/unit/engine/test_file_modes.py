@@ -1,4 +1,4 @@
-"""What RewindMQ writes is read by its own user and its group, and by nobody else."""
+"""Only RewindMQ's own user and its group can read the files that it writes. Other files stay as they are."""
 
 import logging
 import stat

@@ -1,4 +1,4 @@
-"""What a broker knows of its followers: which ones there are, and what waits for them (B-60)."""
+"""A broker keeps account of its followers, and confirms and publishers wait for them (B-60)."""
 
 import asyncio
 import json

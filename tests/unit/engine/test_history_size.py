@@ -1,4 +1,4 @@
-"""What the history takes on the disk, and when the disk is full (engine/broker/history_size.py)."""
+"""The broker measures its history on the disk, and predicts when the disk is full (engine/broker/history_size.py)."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What clients do with a queue while it moves, and after it. On an embedded log, and on a node in memory."""
+"""Clients work with a queue while it moves and afterwards. Tests run on an embedded log, and on a node in memory."""
 
 import asyncio
 from pathlib import Path

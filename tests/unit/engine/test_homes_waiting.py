@@ -1,4 +1,5 @@
-"""What waits for a queue that moves: its memory, and who is woken. On an embedded log, and on a node in memory."""
+"""Requests that wait for a moving queue are in the account of memory, and only those that can continue are woken. Tests
+run on an embedded log, and on a node in memory."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a listing of queues is sorted and filtered by without a whole item is the same as in the item."""
+"""The values by which a listing of queues is sorted and filtered, read without a whole item, are those of the item."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""What the management API reads of many things it reads in slices: others get turns in between."""
+"""The management API reads long collections in slices, and others get turns in between."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -46,7 +46,9 @@ def h(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
 
 
 def turns_beside(h: Harness, read: Reads) -> tuple[int, int]:
-    """What was read; how many turns others had. The clock goes on with each look, so a slice has LOOKS of them."""
+    """Return the result of a read, and the number of turns that others had meanwhile.
+
+    The clock advances with each look at it, so that a slice has LOOKS of them."""
     looks = 0
 
     def clock() -> float:
@@ -111,7 +113,7 @@ def test_the_numbers_of_a_vhost_with_many_queues(h: Harness) -> None:
 
 
 async def detailed_metrics(broker: Broker, family: str) -> int:
-    """How many bytes /metrics/detailed tells of one family."""
+    """Return the number of bytes that /metrics/detailed has for one family."""
     scope = {"type": "http", "query_string": f"family={family}".encode(), "headers": []}
     response = await detailed(broker, Request(scope))
     if isinstance(response, StreamingResponse):

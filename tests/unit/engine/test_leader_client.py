@@ -1,4 +1,4 @@
-"""What a follower makes of the answers of its leader's address: nonsense, too much, and a way without TLS (B-59)."""
+"""A follower copes with the answers of its leader's address: nonsense, too much, and a way without TLS (B-59)."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ LEADER = {
 
 
 def answered(status: str, body: bytes, asking: Asking, scheme: str = "http") -> tuple[object, bytes]:
-    """What the client makes of this answer to its first request, and what it sent."""
+    """Return the client's result for this answer to its first request, and the bytes that it sent."""
     sent = bytearray()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -80,7 +80,7 @@ def play(h: Harness, test: Callable[[Live], Coroutine[Any, Any, None]], monkeypa
 
 
 async def nothing(call: Call) -> None:
-    """What this node folds is enough for each answer."""
+    """Do nothing, because this node folds enough for each answer."""
 
 
 async def until(condition: Callable[[], object]) -> None:

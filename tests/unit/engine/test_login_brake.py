@@ -49,7 +49,7 @@ class Door:
         return await self.brake.verified(host, user, sha256(f"{user} {password}".encode()).digest(), verify)
 
     def tries(self, host: str, user: str, password: str = "") -> str:
-        """What becomes of a login: in, wrong, or braked. Without a password it is another guess each time."""
+        """Try to log in, and return "in", "wrong" or "braked". Without a password, each call makes another guess."""
         self.guesses += 1
         try:
             return "in" if asyncio.run(self.logs_in(host, user, password or f"guess {self.guesses}")) else "wrong"

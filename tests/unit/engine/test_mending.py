@@ -1,4 +1,4 @@
-"""What was left half done, where there is more than one look goes through. In histories: tests/simulation (nodes)."""
+"""A node finishes changes that were left half done, some names in each look. Histories: tests/simulation (nodes)."""
 
 import logging
 from collections.abc import Awaitable, Callable

@@ -315,7 +315,9 @@ def test_b50_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @st.composite
 def told(draw: st.DrawFn) -> tuple[list[list[bytes]], dict[Name, int]]:
-    """What two owners tell of one history, each in its order, and the figures at its end. The second one may die."""
+    """Draw the records of two owners about one history, each in its order, and the final counts of ready messages.
+
+    The second owner may die early."""
     state: dict[Name, tuple[int, int]] = {}  # id and ready
     states = [dict(state)]
     for at in range(1, draw(st.integers(2, 12))):

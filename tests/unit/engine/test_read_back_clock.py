@@ -128,7 +128,9 @@ def test_an_idle_partition_whose_clock_went_back_fires_too(tmp_path: Path, monke
 def test_a_step_forward_is_told_and_back_again_nothing_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What Kafka says first every node folds alike: it cannot be undone. But it ends when the clock is right again."""
+    """All nodes fold the time that Kafka gives to records, so the step forward cannot be undone.
+
+    But once the clock is right again, queues keep time."""
 
     async def test(story: Story) -> None:
         await story.publish(b"one")

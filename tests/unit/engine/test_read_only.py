@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def looked_at(data: Path, look: Callable[[Broker], T]) -> T:
-    """What `look` finds in a read-only broker on this directory, which stays as it is."""
+    """Return the result of `look` in a read-only broker on this directory, which has to stay unchanged."""
 
     async def run() -> T:
         broker = open_read_only(Config(data=data, read_only=True))

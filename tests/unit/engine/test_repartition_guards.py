@@ -1,4 +1,4 @@
-"""What a mover does that stood still, and does not know yet that another one went on, breaks no queue."""
+"""A mover that stood still, and does not know yet that another mover has continued, breaks no queue."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What owners leave undone, or do too late, while queues move. Nodes on a shared log in memory."""
+"""Owners that leave work undone, or do it too late, harm no queue that moves. Nodes run on a shared log in memory."""
 
 from pathlib import Path
 

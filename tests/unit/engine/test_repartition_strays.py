@@ -1,4 +1,4 @@
-"""What is left of a queue in the partition that it left follows it."""
+"""Messages that a queue leaves behind in its old partition follow it."""
 
 import asyncio
 from pathlib import Path

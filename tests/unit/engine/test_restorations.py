@@ -1,4 +1,4 @@
-"""How many restorations may be under way at once: each holds its plan in the broker."""
+"""The number of restorations under way is limited, because each holds its plan in the broker."""
 
 from contextlib import ExitStack
 from typing import cast

@@ -115,7 +115,7 @@ def failing(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[
 
 
 def test_a_node_stops_when_rocksdb_fails_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in memory is older than what is stored of the partition, so it is not written."""
+    """The state in memory is not written, because it is older than the stored state of the partition."""
 
     async def test(nodes: Nodes) -> None:
         _, away = await missed(nodes)

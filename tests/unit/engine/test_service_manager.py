@@ -1,4 +1,4 @@
-"""What a manager of services is told (sd_notify), through a real datagram socket."""
+"""The broker notifies a service manager (sd_notify), here through a real datagram socket."""
 
 import asyncio
 import os

@@ -162,7 +162,7 @@ def test_b66_the_provider_is_asked_for_its_configuration_once(provider: Provider
 
 
 def test_b66_few_codes_are_exchanged_at_a_time(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that the provider refuses keep their places."""
+    """A code that the provider refuses keeps its place, so that no other code takes it at once."""
     monkeypatch.setattr(module, "WAIT_SECONDS", 0.2)
     monkeypatch.setattr(module, "FAILED_SECONDS", 60.0)
 

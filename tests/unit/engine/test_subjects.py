@@ -372,8 +372,9 @@ def test_headers_that_have_a_meaning_are_no_subjects() -> None:
 
 
 def test_a_consumer_gets_each_body_as_it_was_whatever_came_before_it(tmp_path: Path) -> None:
-    """What is kept from one delivery to the next must not let ciphertext through: here it often has the size that the
-    plain body before it had."""
+    """State kept from one delivery to the next must not let ciphertext through.
+
+    Here a ciphertext often has the size of the plain body before it."""
     broker = DoubleBroker()
     broker.subjects = Subjects("who", KeyStore(tmp_path / "keys"), {})
     broker.subjects.keys.current("ada")

@@ -331,7 +331,7 @@ def test_a_trim_behind_an_opened_base_is_overtaken(
 
 
 def test_a_trim_that_overtakes_a_verification_is_no_difference(data: Path, story: Story) -> None:
-    """What was queued at the stored state, and is not in the base that came meanwhile: the question is asked anew."""
+    """Messages of the stored state that a newer base lacks are not differences: the question is asked again."""
     trimmed(data, story, 1, "a test")
     end = trim(data, Wanted(before_ms=story.days[3]), dry_run=True)[0].offset
     machines = [state_at(reader_of(data), None, At(offset=at)) for at in range(starts(data)[0] + 1, end, 7)]

@@ -28,7 +28,7 @@ async def found(api: httpx.AsyncClient, path: str) -> Any:
 
 
 def consumers_known(broker: Broker, name: str) -> int:
-    """How many consumers of a queue a node knows, by the counters that it has of it."""
+    """Return the number of a queue's consumers by the counters that a node has of it; -1 if it has none."""
     table = broker.queues.partition_for("/", name).counted
     known = None if table is None else table.queues.get(("/", name))
     return -1 if known is None else len(known.consumers())

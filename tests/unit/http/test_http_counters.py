@@ -77,7 +77,7 @@ async def story(nodes: Nodes) -> tuple[Broker, Broker]:
 
 
 def counted(broker: Broker, name: str) -> int | None:
-    """How many messages of a queue are ready, by the counters that a node has of it."""
+    """Return the number of a queue's ready messages by the counters that a node has of it; None if it has none."""
     table = broker.queues.partition_for("/", name).counted
     found = None if table is None else table.queues.get(("/", name))
     return None if found is None else found.messages_ready
@@ -337,6 +337,6 @@ def test_b50_rates_are_those_of_the_owners_rounds(tmp_path: Path, monkeypatch: p
 
 
 def _rests(broker: Broker) -> bool:
-    """Whether the first queue has not changed for two rounds."""
+    """Return True if the counters of the first queue have not changed for two rounds."""
     table = broker.partitions[0].counted
     return table is not None and table.queues["/", NAMES[0]].before is None

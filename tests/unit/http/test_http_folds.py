@@ -1,4 +1,5 @@
-"""What each operation of the HTTP API folds on a node with paused partitions: a new one has to choose."""
+"""Each operation of the HTTP API declares the partitions that it folds on a node that pauses some: a new one has to
+choose."""
 
 from collections import defaultdict
 

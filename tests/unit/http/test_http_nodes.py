@@ -115,7 +115,7 @@ def test_http_takes_what_is_left_when_somebody_is_faster(tmp_path: Path, monkeyp
 def test_a_restoration_over_a_node_that_is_lost_does_not_say_that_it_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it appended is ignored by the fold."""
+    """A node that was declared lost cannot confirm the restoration, although its message reached the queue."""
     was = RestoredMessage(7, 1, 0, False, None)
     plan = Plan("/", "q", 1, "queues-0", 8, START_MS, ("classic", True, False, ()), (was,), {})
     bodies = {7: (1_000, Published(Route("/", "", "q", ("q",)), b"\0\0", None, None, True, None, None, b"x", 1))}

@@ -241,7 +241,7 @@ def test_a_connection_above_the_limit_is_told_to_come_again_when_all_have_passwo
 
 @pytest.fixture
 def slices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many events were parsed in each slice."""
+    """Return the list that collects the number of events parsed in each slice."""
     found: list[int] = []
     read, next_event = serving.HttpProtocol._read, h11.Connection.next_event
 

@@ -42,7 +42,7 @@ def empty(data: Path) -> Path:
 
 
 def pieces(source: Path, copy: LogCopy, ends: dict[str, End], most: int) -> list[tuple[str, int, int, bytes]]:
-    """What a leader answers."""
+    """Return a leader's answer: the next piece of each partition, with its segment's base and its position."""
     found = []
     for name, end in copy.ends.items():
         directory = partition_directory(source, name)

@@ -1,4 +1,4 @@
-"""What the world does to a log: a second broker, a full disk, an I/O error, kill -9."""
+"""A log withstands a second broker, a full disk, an I/O error and kill -9."""
 
 import asyncio
 import errno

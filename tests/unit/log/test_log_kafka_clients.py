@@ -1,4 +1,4 @@
-"""How often a node says that it cannot reach Kafka."""
+"""A node that cannot reach Kafka logs it once a minute."""
 
 import logging
 

@@ -28,7 +28,7 @@ def record(event: Event, timestamp_ms: int = START_MS, actor: Actor = ANN) -> by
 
 
 def refused(before: bytes, found: bytes) -> bool:
-    """Whether a record is refused behind a sound one that came twice, so that it is compared with that one."""
+    """Return True if a record is refused behind a sound one that came twice, and is therefore compared with it."""
     fault = SoundRecords().first_unsound((before, before, found))
     assert fault is None or fault[0] == 2
     return fault is not None

@@ -17,7 +17,7 @@ def credit(bench: Bench, consumer: int, credit: int) -> list[tuple[object, ...]]
 
 
 def give_back(bench: Bench, consumer: int, first: int) -> list[tuple[object, ...]]:
-    """What was not sent, from this message on."""
+    """Give the messages back that were not sent, from this one on."""
     return credit(bench, consumer, -1 - first)
 
 

@@ -545,7 +545,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
 
     @rule()
     def project(self) -> None:
-        """What a projector does: keep the pieces that changed."""
+        """Store the pieces that changed, as a projector does, and load the machine from them."""
         dirty = self.machine.take_dirty()
         for queue in dirty.queues:
             chunks = self.stored.get(queue.queue_id, (b"", {}))[1]

@@ -184,7 +184,7 @@ def test_random_histories_have_queues_that_move() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_portions_of_any_size_lose_nothing(seed: int) -> None:
-    """What waits behind a message that never expires may expire in the old partition as soon as that one has left."""
+    """Messages behind one that never expires may expire in the old partition as soon as that one has left."""
     dice = random.Random(seed)
     for history, published, original in random_queues(100 + seed):
         source = copied(history.machine)

@@ -1,4 +1,4 @@
-"""How arguments, policy and operator policy merge (S-003, S-029, S-060, S-160, S-167), as a table."""
+"""Arguments, policy and operator policy merge as these tables say (S-003, S-029, S-060, S-160, S-167)."""
 
 import pytest
 

@@ -156,7 +156,7 @@ def test_pieces_of_different_states_are_refused() -> None:
 
 
 def test_every_change_changes_the_digest() -> None:
-    """What decides about the future is in the digest: the turn in the round robin, a held letter, the lease ..."""
+    """The digest covers all state that decides the future: the turn in the round robin, a held letter, the lease ..."""
     bench = Bench()
     digests = [bench.machine.digest()]
 

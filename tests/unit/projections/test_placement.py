@@ -49,7 +49,7 @@ class Naive:
         return self.moving[name][0] if name in self.moving else self.leads_to(name)
 
     def apply(self, time_ms: int, event: PlacementEvent) -> bool:
-        """Whether the event made sense."""
+        """Apply an event, and return True if it made sense."""
         done = self.change(event)
         if done:
             self.was.append((time_ms, {name: self.holds(name) for name in NAMES}, set(self.moving)))

@@ -59,7 +59,7 @@ def test_the_store_is_as_the_log_says(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def differences(log: ListLog, path: Path) -> list[Difference]:
-    """What the store has otherwise than the log says, after two recoveries."""
+    """Return the differences between the store and the log, after two recoveries."""
     store = StateStore.open(path)
     _, projector = store.open_partition(log.name)
     for end in (len(log.records) // 2, len(log.records)):

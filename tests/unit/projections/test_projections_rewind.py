@@ -59,7 +59,7 @@ def test_the_nearest_snapshot_saves_the_fold_before_it(tmp_path: Path) -> None:
 
 
 def test_the_clock_stands_at_the_moment_asked_for(tmp_path: Path) -> None:
-    """What was due by then has expired, though nothing was logged in between (S-034)."""
+    """A message that was due by that moment has expired, though nothing was logged in between (S-034)."""
     traffic = Traffic(0)
     traffic.append(ANN, queue_declared("brief", (Argument("x-message-ttl", "long", 1_000),)))
     traffic.append(ANN, published(Route("/", "", "brief", ("brief",)), b"x"))

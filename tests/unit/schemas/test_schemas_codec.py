@@ -115,7 +115,7 @@ def test_other_records_are_not_stripped(event: Any) -> None:
 
 
 def outcome(decode: Any, record: bytes, bodies: bool, stripped: bool = False) -> Any:
-    """What was read, or what is wrong with it; without the body."""
+    """Return the time, actor and event of a record, without the body, or the text of its fault."""
     try:
         timestamp_ms, actor, event = decode(record, bodies, stripped)
     except UndecodableRecord as error:
@@ -359,7 +359,7 @@ def test_the_fast_way_and_the_judge_agree_on_thousands_of_damaged_hot_records() 
 
 
 def told(decoder: Decoder, record: bytes, bodies: bool, stripped: bool) -> tuple[Any, ...]:
-    """What a decoder makes of a record: its fields, or its fault."""
+    """Return the fields that a decoder reads from a record, or the record's fault."""
     try:
         return plain(decoder.decode(record, bodies, stripped))
     except UndecodableRecord as error:

@@ -1,4 +1,4 @@
-"""What was ever written stays readable: the golden samples of every released schema, read by today's code."""
+"""Every record ever written stays readable: today's code reads the golden samples of every released schema."""
 
 import json
 from pathlib import Path

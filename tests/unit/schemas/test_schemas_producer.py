@@ -179,7 +179,7 @@ def test_routes_that_are_remembered_are_bounded() -> None:
 
 
 def forged(actor: Actor, origin: Origin | None = None, **properties: bytes) -> Published:
-    """What a reader sees of a record that was appended with these properties."""
+    """Return the event that a reader decodes from a record that was appended with these properties."""
     encoder, raw = FramedEncoder(), join_by_name(properties)
     event = Published(Route("/", "", "q", ("q",)), raw, None, None, True, origin, None, b"", 0)
     _, _, found = FramedDecoder().decode(encoder.encode(encoder.prefix(0, actor), event))

@@ -54,7 +54,7 @@ def test_the_judgement_is_the_doors(raw: bytes) -> None:
 
 
 def attempt(call: Callable[[Any], Any], raw: object) -> Any:
-    """What comes of it, or why not."""
+    """Return the result of the call, or the text of its PropertyError."""
     try:
         return call(raw)
     except PropertyError as error:

@@ -39,7 +39,7 @@ def stored(data: Path, end: int) -> None:
 
 
 def found_beside(data: Path, end: int) -> list[Finding]:
-    """What the audit of the events before `end` finds about RocksDB."""
+    """Return the audit's findings about RocksDB from the events before `end`."""
     log = EmbeddedLogReader(data).queues[0]
     product = AuditProduct(log.name)
     whole = FoldInput(OffsetRange(log.name, 0, end), beginning(log), iter(()), decoder_for(log))
@@ -50,7 +50,7 @@ def found_beside(data: Path, end: int) -> list[Finding]:
 
 
 def found_by_itself(data: Path) -> list[tuple[str | None, int | None, str]]:
-    """What a fold of its own finds: queue, message, words."""
+    """Return the findings of a separate fold: queue, message, words."""
     store = StateStore.open(data / "state", read_only=True)
     report = verify_partition(EmbeddedLogReader(data).queues[0], store, event_by_event=True)
     store.close()

@@ -1,5 +1,4 @@
-"""What an auditor makes of several nodes in one partition: claims that come late, nodes that are lost, brokers that
-crashed."""
+"""An auditor understands several nodes in one partition: claims that come late, lost nodes, brokers that crashed."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the commands print for people: rounded figures, and a word on a queue that nothing is about."""
+"""The commands round figures for people, and name a queue about which they found nothing."""
 
 import io
 
