@@ -33,7 +33,7 @@ class ArchiveConfig:
 
     @property
     def allowed_lag_ms(self) -> int:
-        """How old the oldest record may be that is not archived."""
+        """The greatest age that a record may reach before it is archived."""
         return self.lag_ms + (self.segment_age_ms or 0)
 
 
@@ -190,7 +190,7 @@ class Config:
 
     @property
     def encrypts(self) -> bool:
-        """Whether some bodies are encrypted."""
+        """Return True if some bodies are encrypted."""
         return bool(self.subject_header) or self.keep_bodies_days is not None
 
     @property
@@ -207,13 +207,14 @@ class Config:
 
     @property
     def archives_topics(self) -> bool:
-        """Whether the log is in Kafka and has an archive, from which nodes read what Kafka no longer has."""
+        """Return True if the log is in Kafka and has an archive, from which nodes read what Kafka no longer has."""
         return self.kafka is not None and self.archive.url is not None
 
     @property
     def speaks_for_log(self) -> bool:
-        """Whether metrics of this process tell of the log in the data directory. Of several workers the first one does:
-        a sum over all of them counts the log once."""
+        """Return True if the metrics of this process describe the log in the data directory.
+
+        Of several workers only the first describes it, so that a sum over all of them counts the log once."""
         return self.worker is None or self.worker.number == 1
 
     @property
@@ -233,7 +234,7 @@ def bracketed(address: str) -> str:
 
 @cache
 def has_ipv6() -> bool:
-    """Whether this machine has IPv6 on loopback."""
+    """Return True if this machine has IPv6 on loopback."""
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))

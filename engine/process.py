@@ -227,7 +227,7 @@ def heed_signals(stopping: asyncio.Event, hung_up: asyncio.Event) -> None:
 
 
 def _has_terminal() -> bool:
-    """Whether a terminal controls this process."""
+    """Return True if a terminal controls this process."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:

@@ -56,7 +56,7 @@ class LastWords:
 
     @property
     def waiting(self) -> bool:
-        """Whether the last word of a broker stands there, and no start has followed yet."""
+        """Return True if the last word of a broker has been seen, and no start has followed it yet."""
         return self._final >= 0
 
     def see(self, offset: int, actor: Actor, event: Event) -> None:

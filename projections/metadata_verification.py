@@ -35,7 +35,7 @@ class MetadataVerification:
 
     @property
     def equal(self) -> bool:
-        """Whether no difference was found."""
+        """Return True if no difference was found."""
         return not self.differences
 
     @property

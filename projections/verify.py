@@ -86,7 +86,7 @@ class Verification:
 
     @property
     def equal(self) -> bool:
-        """Whether no difference was found."""
+        """Return True if no difference was found."""
         return self.difference_count == 0
 
     @property

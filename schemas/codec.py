@@ -238,9 +238,9 @@ class _Prefix:
 
 
 class _Head:
-    """What stands before the size of the body in plain messages of one actor and route, behind two bytes of the time.
+    """The bytes from the third byte of the time up to the size of the body, in plain messages of one actor and route.
 
-    `by_length`: the message in a record of this length."""
+    `by_length`: the message in a record of each length."""
 
     def __init__(self, head: bytes, start_ms: int, actor: Actor) -> None:
         self.head = head
@@ -263,7 +263,7 @@ class _Message:
 
 
 class _AckHead:
-    """What stands before the ranges of ids in acks of one actor and consumer, behind two bytes of the time.
+    """The bytes from the third byte of the time up to the ranges of ids, in acks of one actor and consumer.
 
     `consumer`: vhost, queue and consumer."""
 

@@ -1,4 +1,4 @@
-"""What a class tells mypyc of the classes that inherit from it. mypy's own package need not be installed to run it.
+"""The decorator by which a class tells mypyc about its subclasses. It runs without mypy's own package.
 
     @mypyc_attr(allow_interpreted_subclasses=True)     # a class that is not compiled may inherit from this one
     class Projector: ...

@@ -1,7 +1,7 @@
-"""How values are pickled: their class, and what it is made of.
+"""The pickled form of values: their class, and the values of its fields.
 
-Processes beside the broker send events and values by pickle (engine/rewind/worker.py). An object of a compiled class is
-not filled in after it was made, so the class is called with the fields. The pure build reads such a pickle, too.
+Processes beside the broker send events and values by pickle (engine/rewind/worker.py). An object of a compiled class
+cannot be filled in after it was made, so the class is called with the fields. The pure build also reads such a pickle.
 """
 
 import copyreg

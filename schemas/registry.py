@@ -72,7 +72,7 @@ def released_in_order() -> list[str]:
 
 
 def _extent(schema: Schema) -> int:
-    """How many types and fields a schema has. Types and fields are only added, never removed."""
+    """Return the number of types and fields in a schema. Types and fields are only added, never removed."""
     if isinstance(schema, list):
         return sum(map(_extent, schema)) + len(schema)
     if not isinstance(schema, dict):

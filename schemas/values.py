@@ -53,10 +53,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Deduplication:
-    """What an exchange of type x-message-deduplication asks of the queues behind it.
+    """The deduplication that an exchange of type x-message-deduplication asks of the queues behind it.
 
-    A queue drops a message whose header x-deduplication-header is that of one which it took through the same `exchange`
-    before. It remembers the last `size` of them, each for `ttl_ms` (None: for ever)."""
+    A queue drops a message whose header x-deduplication-header equals that of a message which it took through the same
+    `exchange` before. It remembers the last `size` of these headers, each for `ttl_ms` (None: for ever)."""
 
     exchange: str
     size: int
@@ -116,9 +116,9 @@ class Encryption:
 
 @dataclass(frozen=True, slots=True)
 class SeenLetters:
-    """How far a queue has taken in the dead letters of another one, incarnation `queue_id`: up to `sequence`.
+    """The last dead letter, number `sequence`, that a queue has taken in from another one, incarnation `queue_id`.
 
-    `partition`: as in Origin. `relocated`: these are messages that moved with their queue."""
+    `partition`: as in Origin. `relocated`: the letters are messages that moved with their queue."""
 
     vhost: str
     queue: str
@@ -141,10 +141,10 @@ class SeenRestored:
 
 @dataclass(frozen=True, slots=True)
 class MovedFrom:
-    """What a queue brings along from the partition with this number, where it was incarnation `queue_id`.
+    """The state that a queue brings along from the partition with this number, where it was incarnation `queue_id`.
 
-    `version`: the machine version under which it was first declared; the rules of then hold for it. `letters` and
-    `restored`: what it has taken in, so that nothing comes in twice."""
+    `version`: the machine version under which the queue was first declared, whose rules still apply to it. `letters`
+    and `restored`: the messages that it has taken in, so that none comes in twice."""
 
     partition: int
     queue_id: int

@@ -1,7 +1,7 @@
-"""What the columns of the tables mean, for people: docs/spark/columns.md is made of it.
+"""The meanings of the tables' columns, for people: docs/spark/columns.md is generated from them.
 
-`TABLES` has the tables that a person meets. `TEXTS` says what a column means, wherever it is; a table may say more
-about its own ones.
+`TABLES` has the tables that a person meets. `TEXTS` gives the meaning of a column in every table; a table may say more
+about its own columns.
 """
 
 from dataclasses import dataclass, field
@@ -194,5 +194,5 @@ TABLES = {
 
 
 def text_of(table: Table, name: str) -> str:
-    """What a column of a table means. Raises KeyError if nothing says so."""
+    """Return the meaning of a table's column. Raises KeyError if no text gives it."""
     return table.texts[name] if name in table.texts else TEXTS[name]

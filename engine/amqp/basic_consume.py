@@ -76,5 +76,5 @@ class BasicConsume:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the client has neither cancelled the consumer nor closed its channel."""
+        """Return True if the client has neither cancelled the consumer nor closed its channel."""
         return not self.channel.closing and self.channel.consumers.get(self.tag) is self.target

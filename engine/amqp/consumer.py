@@ -182,7 +182,7 @@ class AmqpConsumer(DeliveryHolder):
 
     @property
     def congested(self) -> bool:
-        """Whether the client's socket takes no more for now."""
+        """Return True if the client's socket takes no more for now."""
         return self.output.connection.congested
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
@@ -268,10 +268,10 @@ class Sealed(ABC):
     @property
     @abstractmethod
     def is_wanted(self) -> bool:
-        """Whether the client still waits for it."""
+        """Return True if the client still waits for the message."""
 
     def ready(self) -> bool:
-        """Whether it is decrypted, cannot be, or is not wanted any more."""
+        """Return True if the message is decrypted, cannot be decrypted, or is no longer wanted."""
         if not self.is_wanted:
             return True
         if self.fetching:

@@ -24,7 +24,7 @@ class Later(Protocol):
     """A part that is made into frames when it can be written."""
 
     def ready(self) -> bool:
-        """Whether it can be made. If not, it calls `Output.unblock` when it can."""
+        """Return True if the frames can be made now. Otherwise the part calls `Output.unblock` when they can."""
 
     def frames(self) -> list[Piece]:
         """The frames; none if the part is not to be sent any more."""
@@ -60,7 +60,7 @@ class Output:
 
     @property
     def crowded(self) -> bool:
-        """Whether large bodies are to wait."""
+        """Return True if large bodies have to wait."""
         return (self.congested or self.unsent > CROWDED) and not self.closed
 
     async def room(self) -> None:

@@ -1,4 +1,4 @@
-"""How publishes of a connection are held back: by an alarm, or by a message that the disk has no room for.
+"""Holds back the publishes of a connection: during an alarm, or while the disk has no room for a message.
 
 An alarm (read_gate.py `BLOCKED`)
 
@@ -15,7 +15,7 @@ No room (read_gate.py `METHOD`): a large publish or tx.commit waits until the lo
     the wait begins    the client is told (connection.blocked)
     the wait ends      the client is told (connection.unblocked)
 
-If both hold, the client is told once: with the reason of the first one, and that it is over after the last one.
+If both apply, the client is told once: with the reason of the first one, and that it is over after the last one.
 """
 
 from typing import TYPE_CHECKING

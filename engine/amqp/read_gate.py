@@ -49,7 +49,9 @@ EXCUSES_SILENCE: Final = STOPS_FRAMES | Pause.UNDURABLE
 
 
 class ReadGate:
-    """Whether one connection is read from. `changed`: called after each change, to pause or resume the socket."""
+    """The gate of one connection, open while the server reads from it.
+
+    `changed`: called after each change, to pause or resume the socket."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self.reasons = NOTHING
@@ -79,5 +81,5 @@ class ReadGate:
         return bool(self.reasons & EXCUSES_SILENCE)
 
     def reads_socket(self, unparsed: bool) -> bool:
-        """Whether the socket is read. `unparsed`: bytes that were read wait for the gate already."""
+        """Return True if the socket is read. `unparsed`: bytes that were already read wait for the gate."""
         return not (self.reasons & STOPS_SOCKET or (self.waiting and unparsed))

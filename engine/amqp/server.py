@@ -278,7 +278,7 @@ class AmqpServer:
 
     @property
     def timeout_check_seconds(self) -> float:
-        """How often the ages of deliveries are looked at."""
+        """The seconds between two checks of the ages of deliveries."""
         return min(TIMEOUT_CHECK_SECONDS, self.broker.config.consumer_timeout_ms / 2_000)
 
     def begin(self) -> None:
@@ -308,7 +308,7 @@ class AmqpServer:
 
     @property
     def open(self) -> bool:
-        """Whether new connections are taken."""
+        """Return True if the server takes new connections."""
         return bool(self.servers)
 
     def suspend(self) -> None:
@@ -424,7 +424,7 @@ def listener_of(listening: socket.socket) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address is this machine's own."""
+    """Return True if the address is a loopback address, so that the client is on this machine."""
     try:
         return ipaddress.ip_address(address.split("%")[0]).is_loopback
     except ValueError:

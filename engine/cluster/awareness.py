@@ -1,9 +1,9 @@
-"""What a node tells the others, and knows of them, so that it gives the right answers without a fold.
+"""The facts that nodes tell each other, so that each of them gives the right answers without a fold.
 
-A queue that refuses messages when it is full decides what its publishers are told. So a node folds the partition of
-such a queue before it publishes to it. A node that has paused the partition knows such a queue in these ways:
+A queue that refuses messages when it is full decides the answers to its publishers. So a node folds the partition of
+such a queue before it publishes to it. A node that has paused the partition recognizes such a queue in these ways:
 
-    it refused when the node paused     the node's own state, which stands where it was paused
+    it refused when the node paused     the node's own state, as it was when the node paused
     the node does not know it           the node folds the partition
     it was declared anew, and refuses   the owner of the partition says so (`QueueRefuses`, in the topic of heartbeats)
     a policy makes it refuse            the metadata log says so. The policy is applied to the queue only when each
@@ -12,11 +12,11 @@ such a queue before it publishes to it. A node that has paused the partition kno
                                         that every queue was told (policy_proofs.py)
 
 Rules of this file
-- A heartbeat's `metadata_offset`: the node had folded the metadata log so far, and all that it had appended by then is
-  in the log.
-- One answer is not closed: a queue is deleted, and declared anew as one that refuses. Until the owner of the partition
-  has told it, a node that has paused the partition confirms what the new queue refuses, as it would have confirmed what
-  goes with the deletion.
+- A heartbeat's `metadata_offset`: the node had folded the metadata log up to this offset, and everything that it had
+  appended by then is in the log.
+- One gap remains: a queue is deleted, and declared anew as one that refuses. Until the owner of the partition says so,
+  a node that has paused the partition confirms the messages that the new queue refuses, as it would have confirmed the
+  messages that go with the deletion.
 """
 
 import asyncio
@@ -67,7 +67,9 @@ class Awareness:
         self._known[event.epoch] = event.metadata_offset
 
     def is_known_everywhere(self, offset: int) -> bool:
-        """Whether each living node has folded the metadata log up to this offset, and has nothing older under way."""
+        """Return True if every other living node has folded the metadata log up to this offset.
+
+        Everything that such a node had appended before is then in the log."""
         nodes = self._topology.nodes
         for epoch in [epoch for epoch in self._known if epoch not in nodes]:
             del self._known[epoch]
@@ -102,7 +104,7 @@ class Awareness:
             self._refusing[event.vhost, event.queue] = event
 
     def is_refusing(self, name: Name) -> bool:
-        """Whether the queue was declared, behind the state that this node has, as one that refuses."""
+        """Return True if the queue was declared as one that refuses, at an offset that this node has not folded yet."""
         event = self._refusing.get(name)
         return event is not None and event.offset >= self._partitions[event.partition].next_offset
 

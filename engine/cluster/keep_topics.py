@@ -85,7 +85,7 @@ class KeepTopics(HistoryLooks):
                 self._stays[name] = str(error)
 
     def _opened(self) -> TopicTrimming | None:
-        """What trims; None: this node owns nothing, and no other one has begun the archive.
+        """Return the trimming; None if this node owns nothing and no other node has begun the archive.
 
         Raises LogError, NoAnswer."""
         if self._trimming is None:
@@ -135,6 +135,6 @@ class KeepTopics(HistoryLooks):
 
 
 def _most_bytes(manifest: Manifest) -> int:
-    """How much one trim takes."""
+    """Return the number of bytes that one trim may take."""
     base_bytes = next((each.object.size_bytes for each in manifest.bases if each.offset == manifest.floor), 0)
     return max(STRETCH_BYTES, BASES * base_bytes)

@@ -223,7 +223,7 @@ class Node:
 
     @property
     def _may_be_lost(self) -> bool:
-        """Whether nothing came for so long, or no beat of this node, that others may soon declare it lost."""
+        """Return True if nothing, or no beat of this node, came for so long that others may soon declare it lost."""
         silence = max(self._loop.time() - self._arrived_at, self._beats.waits)
         return self.joined and silence > self._config.node_timeout_ms / 2_000
 
@@ -367,7 +367,7 @@ class Node:
         return max(0, log_ms + int((self._loop.time() - then) * 1_000) - time_ms)
 
     def is_outdated(self, time_ms: int) -> bool:
-        """Whether the log gave this time so long ago that no owner publishes any more, though the log works."""
+        """Return True if the log gave this time so long ago that no owner still publishes, although the log works."""
         return self._log_time is not None and self._log_time[0] - time_ms > OUTDATED_MS
 
     # -- modes --------------------------------------------------------------------------------------------------------

@@ -91,16 +91,16 @@ class NodeListener(Protocol):
         """Fold the partition from now on, and return when this node has caught up with it."""
 
     def decides(self, partition: "ReadBackPartition", route: Route) -> bool:
-        """Whether the fold may refuse a message on this route, as far as this node knows without a fold."""
+        """Return True if the fold may refuse a message on this route, as far as this node knows without a fold."""
 
     def is_declared(self, vhost: str, queue: str) -> bool:
-        """Whether the queue exists, as far as this node knows without a fold."""
+        """Return True if the queue exists, as far as this node knows without a fold."""
 
     def age_ms(self, time_ms: int) -> int:
-        """How long ago the log gave this time, in ms."""
+        """Return the age, in ms, of a time that the log gave."""
 
     def is_outdated(self, time_ms: int) -> bool:
-        """Whether no owner publishes counters any more, if this is the time of the last ones."""
+        """Return True if no owner publishes counters any longer, given the time of the last ones."""
 
 
 class ReadBackPartition(Partition):
@@ -391,7 +391,7 @@ class ReadBackPartition(Partition):
 
     @property
     def in_doubt(self) -> bool:
-        """Whether this partition keeps arrivals, to fold them after an own record (`doubt`)."""
+        """Return True if this partition keeps arrivals back, to fold them after a record of its own (`doubt`)."""
         return bool(self._kept_until)
 
     def await_folded(self, position: int, confirms: Confirms, sequence: int) -> None:
@@ -421,10 +421,10 @@ class ReadBackPartition(Partition):
 
     @property
     def can_pause(self) -> bool:
-        """Whether nothing is under way that has to come back, and the version is the newest.
+        """Return True if nothing is under way that has to come back, and the machine version is the newest.
 
-        An older one may not take late publishes. And a node that does not fold would not see that the partition goes
-        over to a newer version, and to a newer schema."""
+        An older version may not take late publishes. And a node that does not fold would not notice that the partition
+        moves to a newer version, and to a newer schema."""
         under_way = self._sent or self._reported or self._kept_until or self._waiters or self.effects
         newest = self.machine.machine_version >= MACHINE_VERSION
         return self.current and newest and not under_way and self.log.all_reported
@@ -464,8 +464,8 @@ class ReadBackPartition(Partition):
 
     @property
     def awaits_reports(self) -> bool:
-        """Whether own records are on their way that will be reported. Reports of others are of no use, and must not be
-        kept: a later record would be taken for one of them."""
+        """Return True while own records that will be reported are on their way. Reports of other records are of no use
+        and must not be kept: a later record would be taken for one of them."""
         return bool(self._reported)
 
     def delivered(self, offsets: list[int]) -> None:
@@ -581,7 +581,7 @@ def key_of(vhost: str, queue: str) -> bytes:
 
 
 def is_of_service(actor: Actor, event: Event) -> bool:
-    """Whether a service appended the record to the log itself. What no node appended, its owner tells of."""
+    """Return True if a service appended the record to the log itself. Then only the owner reports it to its tap."""
     return (
         type(event) is Published
         and actor.session == 0

@@ -133,7 +133,7 @@ class RetentionWatch:
         self._switched_off[topic] = retention.text
 
     def _lost(self) -> str | None:
-        """What Kafka has removed that is not archived."""
+        """Describe the history that Kafka removed before it was archived; return None if there is none."""
         holes = [
             f"{name}: {each.lost[1] - each.lost[0]} offsets, {each.lost[0]} to {each.lost[1] - 1}"
             for name, each in self.topics.items()

@@ -71,7 +71,7 @@ class TopicSource:
 
     @property
     def retention(self) -> str | None:
-        """What a person has to do about Kafka's own retention."""
+        """The problem with Kafka's own retention, and the remedy for a person to apply; or None."""
         return self._watch.problem
 
     @cached_property
@@ -86,7 +86,7 @@ class TopicSource:
         return self._space.keep(limits, owned) if owned else Report()
 
     def known(self) -> tuple[PartitionProgress, ...]:
-        """How far the partitions are archived that the last pass has read."""
+        """Return the archive's progress in the partitions that the last pass has read."""
         archiver = self._archiver
         return tuple(
             PartitionProgress(

@@ -103,7 +103,7 @@ class TopicSpace:
         return report
 
     def _manifest(self, name: str) -> Manifest:
-        """What is archived of a partition now; a later look reads only the entries that came since."""
+        """Return the manifest of a partition as it is now; later calls read only the entries added since."""
         known = self._manifests.pop(name, None)  # after an error, the next look reads all entries again
         if known is None:
             known = Manifest.load(self._objects, name)

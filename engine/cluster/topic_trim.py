@@ -132,7 +132,7 @@ class TopicTrimming:
             self._refreshed(name)
 
     def manifest(self, name: str) -> Manifest:
-        """What is archived of a partition, as of the last look.
+        """Return the manifest of a partition's archive, as of the last look.
 
         Raises CorruptObject, LogError, NoAnswer."""
         if name not in self._manifests:

@@ -115,11 +115,11 @@ def _read_ends(objects: Objects, data_dir: Path, found: dict[str, int]) -> None:
 
 
 class Source(Protocol):
-    """What is archived."""
+    """The history to archive: a data directory, or topics of a Kafka."""
 
     @property
     def retention(self) -> str | None:
-        """What a person has to do about a retention that is not RewindMQ's; None: nothing."""
+        """The problem with a retention that is not RewindMQ's, and the remedy for a person to apply; or None."""
 
     def owned(self, names: frozenset[str] | None) -> None:
         """Archive these partitions from now on; None: all."""
@@ -128,7 +128,7 @@ class Source(Protocol):
         """Archive what is new. Arguments and errors as `Archiver.run`."""
 
     def known(self) -> tuple[PartitionProgress, ...]:
-        """How far the archive is; empty: not known.
+        """Return the archive's progress in each partition; empty if it is not known.
 
         Raises LogError, OSError."""
 
@@ -139,7 +139,7 @@ class Source(Protocol):
 
 
 def source_of(order: ArchiveOrder, objects: Objects) -> Source:
-    """What the order names."""
+    """Return the source that the order names."""
     if order.topics is None:
         return DirectorySource(order.data_dir, objects)
     from rewindmq.engine.cluster.topic_source import TopicSource
@@ -166,7 +166,7 @@ class DirectorySource:
         note_archive(self._data_dir, self._objects.url)
 
     def known(self) -> tuple[PartitionProgress, ...]:
-        """How far the archive is."""
+        """Return the archive's progress in each partition."""
         return progress_of(self._archiver.manifests, self._data_dir)
 
     def keep_local(self, limits: Limits) -> Report:
@@ -289,7 +289,7 @@ class ArchivePasses:
 
 
 class Duties:
-    """What one process does, in turn: passes of the archiver, looks at --keep-history. One of them at least."""
+    """The duties of one process, in turn: passes of the archiver, looks at --keep-history. It has at least one."""
 
     def __init__(self, connection: Connection, order: ArchiveOrder, objects: Objects | None) -> None:
         """`objects`: the archive; None: there is none."""
@@ -366,7 +366,7 @@ def _keep_topics(order: ArchiveOrder, objects: Objects, keep_ms: int, alive: Cal
 
 
 def progress_of(manifests: Iterable[Manifest], data_dir: Path) -> tuple[PartitionProgress, ...]:
-    """How far each of these partitions is archived: from the manifests, which are loaded, and the local segments.
+    """Return the archive's progress in each partition, from the loaded manifests and the local segments.
 
     Raises LogError, OSError: a partition cannot be read."""
     return tuple(_progress(manifest, partition_directory(data_dir, manifest.partition)) for manifest in manifests)

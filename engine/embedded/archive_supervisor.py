@@ -61,10 +61,10 @@ class ArchiveRefused(Exception):
 
 
 def order_of(config: Config) -> ArchiveOrder:
-    """What the options of a broker ask the process to do.
+    """Return the order that the options of a broker give to the process.
 
-    A stretch of a topic ends when it is half as old as the archive may be behind: the rest of the time is for looking
-    and for archiving."""
+    A stretch of a topic ends when it is half as old as the archive may be behind, which leaves the rest of the time for
+    looking and archiving."""
     archive = config.archive
     if config.kafka is None:
         return ArchiveOrder(

@@ -130,7 +130,7 @@ class KeepHistory(HistoryLooks):
             self._begun.add(name)
 
     def _is_time(self, trimming: Trimming, name: str, before_ms: int) -> bool:
-        """Whether the oldest segment is older than the limit by so much that it is worth a trim."""
+        """Return True if the oldest segment is so much older than the limit that a trim is worth it."""
         early_ms = before_ms - min(SELDOM_MS, self._keep_ms // SELDOM)
         files = segment_files(trimming.readers[name].directory)[:-1]
         return trimming.floor_among(name, files, early_ms) > trimming.log(name).start_offset

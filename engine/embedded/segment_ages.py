@@ -40,7 +40,7 @@ class SegmentAge:
             return
 
     def is_due(self, now_ns: int, age_ns: int) -> bool:
-        """Whether a new segment should begin now."""
+        """Return True if a new segment should begin now."""
         base = self.partition.last_base
         if base != self._base:
             self._base, self._since, self._asked = base, None, None

@@ -189,7 +189,7 @@ class Trimming:
         return self.readers[name] if self._objects is None else self._tiers[name]
 
     def manifest(self, name: str) -> Manifest | None:
-        """What the archive has of a partition now; None if there is no archive.
+        """Return the manifest of a partition as the archive has it now; None if there is no archive.
 
         Raises ArchiveError, NoAnswer."""
         if self._objects is None:

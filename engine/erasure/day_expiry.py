@@ -68,7 +68,7 @@ class HeldBack:
 
     @property
     def holds(self) -> bool:
-        """Whether the message is still in the queue."""
+        """Return True if the message is still in the queue."""
         return self.partition.projector.has(self.queue_id, self.message_id)
 
 
@@ -136,7 +136,7 @@ class Expiry:
 
     @property
     def _acts(self) -> bool:
-        """Whether this is the node that destroys keys."""
+        """Return True if this node is the one that destroys keys."""
         return self._keeper.joined and self._partitions[0].owned
 
     def _begin_to_trust(self) -> None:
@@ -144,7 +144,7 @@ class Expiry:
 
     @property
     def trusts(self) -> bool:
-        """Whether the time in the log has advanced with the monotonic clock for long enough."""
+        """Return True if the time in the log has advanced with the monotonic clock for long enough."""
         elapsed_ms = (self._clock.elapsed_ns() - self._began_ns) // NS
         stepped_ms = abs(self._clock.now_ms() - self._began_ms - elapsed_ms)
         if stepped_ms > STEP_MS + elapsed_ms // 1_000:

@@ -359,7 +359,7 @@ class Subjects:
             self._drop_keys()
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """What `work` returns, which waits for the disk."""
+        """Run `work`, which waits for the disk, in a thread, and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def erase(self, subject: str) -> tuple[str, ...]:

@@ -13,10 +13,10 @@ class NotAtHand(Exception):
 
 
 def is_sealed(content: bytes) -> bool:
-    """Whether a Vault has sealed it."""
+    """Return True if the content is a key that a Vault has sealed."""
     return content.startswith(SEALED) and len(content) != KEY_BYTES
 
 
 def is_key(content: bytes) -> bool:
-    """Whether it is a key, plain or sealed."""
+    """Return True if the content is a key, plain or sealed."""
     return len(content) == KEY_BYTES or is_sealed(content)

@@ -158,7 +158,7 @@ class KeyStore:
         return vault
 
     def is_held(self, key_id: str) -> bool:
-        """Whether a Vault still has what opens the key. OSError: it does not answer."""
+        """Return True if a Vault still has the means to open the key. OSError: the Vault does not answer."""
         vault = self.vault()
         return vault is not None and vault.has(key_id)
 
@@ -258,20 +258,20 @@ class KeyStore:
         return content
 
     def is_destroyed(self, key_id: str) -> bool:
-        """Whether the key was destroyed, according to the history or the directory."""
+        """Return True if the key was destroyed, according to the history or the directory."""
         return self.is_erased(key_id) or self.has_tombstone(key_id)
 
     def is_erased(self, key_id: str) -> bool:
-        """Whether the history says that the key was destroyed."""
+        """Return True if the history says that the key was destroyed."""
         return key_id in self._erased or self._is_ended(key_id)
 
     def _is_ended(self, key_id: str) -> bool:
-        """Whether the generation of the key was ended: its subject was erased."""
+        """Return True if the generation of the key was ended because its subject was erased."""
         match = KEY_ID.fullmatch(key_id)
         return match is not None and int(match[2]) <= self._last_erased(match[1])
 
     def end_of_day(self, key_id: str) -> ExpiredDay | None:
-        """What the history says about the end of the key's day, if the key was destroyed for that reason."""
+        """Return the history's entry for the end of the key's day, if the key was destroyed for that reason."""
         day = day_of(key_id)
         return None if day is None or key_id not in self._erased or self._is_ended(key_id) else self._expired.get(day)
 
@@ -290,11 +290,11 @@ class KeyStore:
         return ended.get(name[:DIGITS], 0)
 
     def has_tombstone(self, key_id: str) -> bool:
-        """Whether the directory has the key's tombstone."""
+        """Return True if the directory has the key's tombstone."""
         return KEY_ID.fullmatch(key_id) is not None and os.path.exists(f"{self.directory}/{key_id}{TOMBSTONE}")
 
     def is_there(self, key_id: str) -> bool:
-        """Whether the directory has the key, even if it was erased."""
+        """Return True if the directory has the key, even if it was erased."""
         match = KEY_ID.fullmatch(key_id)
         path = self.directory / key_id
         return match is not None and path.exists() and (bool(match[3]) or _named(key_id, path.read_bytes()) is None)
@@ -327,7 +327,7 @@ class KeyStore:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the directory has no keys, or is not there."""
+        """Return True if the directory has no keys, or does not exist."""
         return not self._names()
 
     def _names(self) -> list[str]:
@@ -396,7 +396,7 @@ def by_generation(key_id: str) -> tuple[int, str]:
 
 
 def ends(erased: str, key_id: str) -> bool:
-    """Whether the erasure of a subject that names one key ends the other one, too."""
+    """Return True if the erasure of a subject that names the key `erased` also ends the key `key_id`."""
     one, other = KEY_ID.fullmatch(erased), KEY_ID.fullmatch(key_id)
     return erased == key_id or (
         one is not None and other is not None and one[1][:DIGITS] == other[1][:DIGITS] and int(one[2]) >= int(other[2])
@@ -417,7 +417,7 @@ def day_of(key_id: str) -> str | None:
 
 
 def is_of_nobody(key_id: str) -> bool:
-    """Whether this is a day's key, for messages without a subject."""
+    """Return True if this is a day's key for messages without a subject."""
     return day_of(key_id) is not None and key_id.startswith(name_of(NOBODY)[:DIGITS])
 
 

@@ -54,13 +54,13 @@ class Proof:
 
     @property
     def is_erased(self) -> bool:
-        """Whether the subject was erased and nothing of that can be read. The subject may have a new key since."""
+        """Return True if the subject was erased and nothing erased can be read. It may have a new key since."""
         states = {each.state for each in self.keys}
         return DESTROYED in states and not states & {STILL_THERE, UNLOGGED, UNKNOWN}
 
     @property
     def is_expired(self) -> bool:
-        """Whether no body of the day can be read, and its end is a reason for that."""
+        """Return True if no body of the day can be read, and the end of the day is a reason for that."""
         states = {each.state for each in self.keys}
         return EXPIRED in states and states <= {EXPIRED, DESTROYED}
 

@@ -106,7 +106,7 @@ class Vault:
         return None
 
     def has(self, key_id: str) -> bool:
-        """Whether the Vault has what opens the key. VaultAway."""
+        """Return True if the Vault still has the means to open the key. Raises VaultAway."""
         status, errors, _ = self._ask("GET", f"keys/{PREFIX}{key_id}")
         if status == 404 and not errors:  # a Vault without a transit engine gives a reason
             return False

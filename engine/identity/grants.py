@@ -20,7 +20,7 @@ class TokenRefused(AccessRefused):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grant:
-    """What one token grants to its user, until `expires_s` (Unix time in seconds)."""
+    """The rights that one token grants to its user, until `expires_s` (Unix time in seconds)."""
 
     user: str
     scopes: Scopes

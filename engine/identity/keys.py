@@ -138,7 +138,7 @@ class Keys:
         return self.known.get(key_id)
 
     async def _fetched(self) -> bool:
-        """Whether a fetch ended that began for this question, or was under way."""
+        """Wait for the fetch that is under way, or begin one. Return False if none may begin."""
         if self._task is None:
             return False
         if self._round is None:

@@ -49,11 +49,11 @@ class Scopes:
                 self._allowed[permission].append(allowed)
 
     def may_enter(self, vhost: str) -> bool:
-        """Whether a scope is about this vhost."""
+        """Return True if any scope is about this vhost."""
         return any(matches(vhost, each.vhost) for scopes in self._allowed.values() for each in scopes)
 
     def may(self, permission: str, vhost: str, name: str) -> bool:
-        """Whether a scope allows this on a queue or an exchange."""
+        """Return True if a scope grants this permission on a queue or an exchange."""
         key = (permission, vhost, name)
         found = self._decided.get(key)
         if found is None:
@@ -65,7 +65,7 @@ class Scopes:
         return found
 
     def may_use_key(self, permission: str, vhost: str, exchange: str, routing_key: str) -> bool:
-        """Whether a scope allows this routing key of a topic exchange."""
+        """Return True if a scope grants this permission for a routing key of a topic exchange."""
         return any(
             each.key is not None
             and matches(vhost, each.vhost)
@@ -96,7 +96,7 @@ def pattern(text: str) -> Pattern | None:
 
 
 def matches(text: str, pattern: Pattern) -> bool:
-    """Whether the whole text is the pattern's (wildcard.erl `scan/4`)."""
+    """Return True if the whole text matches the pattern (wildcard.erl `scan/4`)."""
     first, *rest = pattern
     if not text.startswith(first):
         return False

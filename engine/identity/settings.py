@@ -79,7 +79,7 @@ def checked_url(text: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this is the machine itself."""
+    """Return True if the host is this machine itself."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

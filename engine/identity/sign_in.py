@@ -161,7 +161,7 @@ class SignIn:
             return self._found
 
     async def _exchanged(self, settings: TokenSettings, form: Mapping[str, str]) -> dict[str, Any]:
-        """What the provider gives for a code. SignInFailed."""
+        """Send a code to the provider, and return its answer. Raises SignInFailed."""
         endpoints = await self._endpoints(settings)
         try:
             async with asyncio.timeout(WAIT_SECONDS):

@@ -22,7 +22,7 @@ FORM: Final = re.compile(r"eyJ[\w-]*\.[\w-]*\.[\w-]*", re.ASCII)
 
 
 def is_token(password: str) -> bool:
-    """Whether a password has the form of a signed JWT."""
+    """Return True if a password has the form of a signed JWT."""
     return FORM.fullmatch(password) is not None
 
 
@@ -67,7 +67,9 @@ class Tokens:
         return put_in_force
 
     async def grant(self, token: str) -> Grant:
-        """What a token grants. TokenRefused. Waits for the provider's keys, if it names one that is not known."""
+        """Verify a token and return its grant.
+
+        Waits for the provider's keys, if the token names an unknown one. Raises TokenRefused."""
         verifier = self._verifier
         if verifier is None:
             raise TokenRefused("tokens are not taken here: --oauth-resource-server-id is not set")
@@ -110,11 +112,11 @@ class Tokens:
             raise TokenRefused(f"the token expired at {written(grant.expires_s)}", grant.user)
 
     def has_expired(self, grant: Grant) -> bool:
-        """Whether the grant's time is over."""
+        """Return True if the grant has expired."""
         return grant.expires_s <= self._now()
 
     def seconds_left(self, grant: Grant) -> float:
-        """How long the grant is valid from now on."""
+        """Return the time, in seconds, until the grant expires."""
         return max(0.0, grant.expires_s - self._now())
 
 

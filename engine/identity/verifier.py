@@ -28,7 +28,7 @@ SKEW_SECONDS: Final = 30
 
 
 class Registry(jws.JWSRegistry):
-    """What the library takes for a signed token: with headers that it does not know, and with keys of 8192 bits."""
+    """The library's rules for a signed token, which here may have unknown headers, and keys of 8192 bits."""
 
     max_header_length = 4_096
     max_signature_length = 2_048
@@ -43,7 +43,7 @@ class Verifier:
         self.keys = Keys(*settings.place)
 
     async def verified(self, token: str, now: Callable[[], float]) -> Grant:
-        """What a token grants. TokenRefused. `now`: Unix time in seconds."""
+        """Verify a token and return its grant. `now`: Unix time in seconds. Raises TokenRefused."""
         settings = self.settings
         claims = await self._signed(token)
         user = _user(claims, settings.username_claims)

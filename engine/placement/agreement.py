@@ -58,7 +58,7 @@ class Agreement:
         await self.read_to_end()
 
     def _are_lost_nodes_over(self) -> bool:
-        """Whether no partition takes anything any more from nodes that were lost lately: nobody waited for them."""
+        """Return True if no partition takes anything more from nodes that were lost lately, for which nobody waited."""
         lately = list(self._topology.ended)[-LOST_LATELY:]
         return all(epoch in each.machine.lost_epochs for each in self._partitions for epoch in lately)
 

@@ -73,7 +73,7 @@ class Moves:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether `begin` has something to do."""
+        """Return True if `begin` has something to do."""
         return bool(self._placement.staying or self._moved)
 
     async def begin(self) -> bool:
@@ -114,7 +114,7 @@ class Moves:
         return bool(began)
 
     def _is_free_here(self, name: Name) -> bool:
-        """Whether the reason is gone why a queue stays, as far as this node knows without folding more for it."""
+        """Return True if a queue that stays may move now, as far as this node knows without folding more for it."""
         source = self._placement.staying.get(name)
         if source is None or name in self._given_up:
             return False
@@ -176,7 +176,7 @@ class Moves:
         self._agreement.end_turn()
 
     def _is_on(self, name: Name, moving: Moving) -> bool:
-        """Whether this move is still under way: another owner may have ended it, or given it up."""
+        """Return True if this move is still under way: another owner may have ended it, or given it up."""
         now = self._placement.moving.get(name)
         return now is not None and (now.began_ms, now.target) == (moving.began_ms, moving.target)
 

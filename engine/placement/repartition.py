@@ -117,7 +117,7 @@ class Repartition:
 
     @property
     def _mine(self) -> bool:
-        """Whether this node has the duty."""
+        """Return True if it is this node's duty to carry out the repartition."""
         return self.keeper.joined and self.partitions[0].owned and not self.partitions[0].read_only
 
     async def _run(self) -> None:

@@ -21,12 +21,13 @@ NEVER, NODES, NAMES, MOVES, DONE = "never asked for", "waits for nodes", "holds 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a repartition is.
+    """The progress of a repartition.
 
-    `partitions`: those that this node works with. `placed_by`: queues are placed by so many. `wanted`: and are to be.
-    `waits_for`: nodes that have to be started again. `moving`: queues on their way. `moved`: so many have moved since
-    the number changed. `staying`: so many are still where they were, and `reasons` says why, with how many each.
-    `left`: so many queues have messages, held by consumers, in the partition that they left."""
+    `partitions`: the number of partitions that this node works with. `placed_by`: the number by which queues are placed
+    now. `wanted`: the number by which they are to be placed. `waits_for`: nodes that have to be started again.
+    `moving`: queues on their way. `moved`: the number of queues that have moved since `placed_by` changed. `staying`:
+    the number of queues that have not moved yet, and `reasons`: how many of them stay for each reason. `left`: the
+    number of queues with messages, held by consumers, in the partition that they left."""
 
     phase: str
     partitions: int
@@ -76,7 +77,7 @@ async def ask_for(to: Repartition, actor: Actor, partitions: int) -> None:
 
 
 async def progress_of(repartition: Repartition, work: Work) -> Progress:
-    """How far the repartition is, as this node knows it. This node folds all partitions."""
+    """Return the progress of the repartition, as this node knows it. This node folds all partitions."""
     placement, partitions = repartition.placement, repartition.partitions
     count = placement.count or len(partitions)
     wanted = placement.wanted or count

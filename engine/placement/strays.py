@@ -65,7 +65,7 @@ class Strays:
         return more
 
     def left(self) -> int:
-        """How many queues have something left in a partition that they have left."""
+        """Return the number of queues with something left in a partition that they have left."""
         return sum(
             1
             for index, _, queue_id in self._placement.strays()
@@ -107,17 +107,18 @@ def _note(left: list[set[int]], moves: Sequence[Move]) -> None:
 
 
 def is_to_follow(queue: Queue) -> bool:
-    """Whether messages of the queue wait to go to its new partition."""
+    """Return True if messages of the queue wait to go to its new partition."""
     return queue.messages_ready + queue.messages_delayed > 0
 
 
 def letters_of(queue: Queue) -> int:
-    """How many messages of a queue are on their way to its new partition. Dead letters do not count: no target may
-    ever take them."""
+    """Return the number of a queue's messages that are on their way to its new partition.
+
+    Dead letters do not count: no target may ever take them."""
     return len(queue.outbox.carried)
 
 
 def is_empty(queue: Queue) -> bool:
-    """Whether nothing of the queue is here any more: no message, no consumer, nothing on its way."""
+    """Return True if nothing of the queue is left here: no message, no consumer, nothing on its way."""
     held = queue.messages_unacked or queue.consumer_count() or queue.outbox
     return not (held or queue.messages_ready or queue.messages_delayed)

@@ -465,14 +465,14 @@ class Forwarder:
         )
 
     def _went_back(self, source: Source, letter: Letter) -> bool:
-        """Whether a message that an operator moved went back to its own queue, which may have moved since."""
+        """Return True if a message that an operator moved went back to its own queue, which may have moved since."""
         queue = source.queue
         partition = self._router.topology.placement.as_origin(queue.vhost, queue.name, source.partition.index)
         own = self._home(queue.vhost, queue.name).machine.queue(queue.vhost, queue.name) or queue
         return own.letters_seen.get((queue.vhost, queue.name, queue.queue_id, partition, False), 0) >= letter.sequence
 
     def _has_room(self, source: Source, letter: Letter, size: int) -> bool:
-        """Whether the disk has room for the letter; say so once if it has not."""
+        """Return True if the disk has room for the letter; otherwise log once that the letter waits."""
         if self._keeper.flow.has_room(size):
             return True
         if not letter.waits_for_room:
@@ -555,6 +555,6 @@ class Forwarder:
 
 
 def _cost(letter: Letter) -> int:
-    """How much of a round a letter takes that was sent, or tried."""
+    """Return the share of a round that a letter takes when it is sent, or tried."""
     size = 0 if letter.message is None else letter.message.body_size
     return (1 if letter.carried is None else ALONG) + size // LETTER_BYTES

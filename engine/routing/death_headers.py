@@ -53,7 +53,7 @@ class Buried:
     deaths: tuple[Death, ...]
 
     def cycles_into(self, queue: str) -> bool:
-        """Whether the letter died in this queue before, and no consumer has rejected it since."""
+        """Return True if the letter died in this queue before, and no consumer has rejected it since."""
         for index, death in enumerate(self.deaths):
             if death.queue == queue:
                 return all(each.reason != REJECTED for each in self.deaths[: index + 1])

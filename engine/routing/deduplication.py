@@ -42,7 +42,7 @@ def check_arguments(exchange: ExchangeDeclared) -> None:
 
 
 def deduplication_of(exchange: ExchangeDeclared, policy: Policy | None) -> Deduplication | None:
-    """What the exchange asks of the queues behind it; None if it is of another type, or has no size."""
+    """Return the deduplication that the exchange asks of its queues; None for another type, or without a size."""
     if exchange.type != DEDUPLICATING_EXCHANGE:
         return None
     ruled = {} if policy is None else json.loads(policy.definition)

@@ -142,9 +142,9 @@ class HiddenQueues:
             await asyncio.sleep(GONE_SECONDS)
 
     def _is_orphan(self, queue: Queue) -> bool:
-        """Whether the queue's exchange is gone.
+        """Return True if the queue's exchange is gone.
 
-        An exchange that this node has not read of yet is not gone."""
+        An exchange that this node has not read about yet is not gone."""
         return (
             queue.type == TYPE
             and not self._delays(queue.vhost, exchange_of(queue.name))

@@ -76,8 +76,9 @@ class Turns(Protocol):
 
 @dataclass(slots=True)
 class Occurrence:
-    """What happened: once or, with `message_ids`, to each of these messages. `log` has the cause at `offset`; None: it
-    is in no log."""
+    """Something that happened, once or, with `message_ids`, to each of these messages.
+
+    `log` has the cause at `offset`; None: no log has it."""
 
     vhost: str
     key: str
@@ -89,12 +90,12 @@ class Occurrence:
 
     @property
     def count(self) -> int:
-        """How many events it is."""
+        """The number of events."""
         return 1 if self.message_ids is None else len(self.message_ids)
 
     @property
     def durable(self) -> bool:
-        """Whether no crash can undo it."""
+        """Return True if no crash can undo the event."""
         return self.log is None or self.log.durable_offset > self.offset
 
 
@@ -182,7 +183,7 @@ class EventExchange:
                 partition.watch(self if wanted else None)
 
     def _is_wanted(self, vhost: str, key: str) -> bool:
-        """Whether an event with this key has a queue to go to."""
+        """Return True if an event with this key has a queue to go to."""
         if vhost not in self._words:
             return False
         if self._version != self._router.version:
@@ -200,7 +201,7 @@ class EventExchange:
     # -- events that queues get themselves ----------------------------------------------------------------------------
 
     def _is_fed(self, queue: Queue) -> bool:
-        """Whether the queue gets events, or gets dead letters of a queue that does."""
+        """Return True if the queue gets events, or dead letters of a queue that gets events."""
         vhost = queue.vhost
         if vhost not in self._fed:
             self._fed[vhost] = self._queues_fed(vhost)
@@ -277,13 +278,13 @@ class EventExchange:
         return not is_hidden(queue.name) and self._is_wanted(queue.vhost, cut_key(news.key)) and not self._is_fed(queue)
 
     def _is_move(self, partition: Partition, event: Event, vhost: str, facts: dict[str, object]) -> bool:
-        """Whether it happened to a queue that comes from another partition, or to what is left of one that has gone."""
+        """Return True if the queue of the event comes from another partition, or is the rest of one that has left."""
         if isinstance(event, QueueDeclared) and event.moved_from is not None:
             return True
         return self._homes.may_be_twice and not self._homes.is_home(partition, vhost, str(facts["name"]))
 
     def describe(self, actor: Actor, event: Event) -> list[tuple[str, str, dict[str, object]]]:
-        """What an event of the metadata log, which is not folded yet, will have changed (`MetadataTap`)."""
+        """Return the changes that an event of the metadata log will have made once it is folded (`MetadataTap`)."""
         if not self._words and not isinstance(event, SessionOpened | SessionClosed):
             return []
         return self._news.of(actor, event)

@@ -165,7 +165,9 @@ def message_news(effect: Effect, actor: Actor) -> QueueNews | None:
 def queue_news(
     machine: Machine, offset: int, actor: Actor, event: Event, effects: Sequence[Effect], before: int
 ) -> Iterator[Described]:
-    """What an event did to queues. `machine` has just applied it, and its effects are those from `before` on."""
+    """Yield the changes that an event made to queues.
+
+    `machine` has just applied the event, whose effects are those from `before` on."""
     for at in range(before, len(effects)):
         effect = effects[at]
         if isinstance(effect, QueueGone) and not is_hidden(effect.queue.name):
@@ -191,7 +193,7 @@ def queue_news(
 
 
 def policy_news(queue: Queue, event: PolicyApplied, actor: Actor) -> Described:
-    """What a policy did to a queue."""
+    """Return the change that a policy made to a queue."""
     facts: Facts = {**named(queue), BY: by(actor)}
     for policy, name in ((event.policy, "policy"), (event.operator_policy, "operator_policy")):
         if policy is not None:
@@ -207,7 +209,7 @@ def named(queue: Queue) -> Facts:
 
 
 def declared(queue: Queue) -> Facts:
-    """What was declared."""
+    """Return the properties with which a queue was declared."""
     return {
         **named(queue),
         "durable": queue.durable,
@@ -229,7 +231,7 @@ class MetadataNews:
         self._connections: dict[int, tuple[str, str]] = {}  # vhost and name, by session id, of one epoch
 
     def of(self, actor: Actor, event: Event) -> list[Described]:
-        """What an event that is not folded yet will change."""
+        """Return the changes that an event will make once it is folded."""
         if isinstance(event, SessionOpened | SessionClosed | LoginRefused | AccessRefused):
             return self._access(actor, event)
         if isinstance(event, UserSet | UserDeleted | UserLimitsSet):

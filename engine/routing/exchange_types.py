@@ -103,7 +103,7 @@ class ExchangeType:
 
     @classmethod
     def needs_content(cls, exchange: ExchangeDeclared) -> bool:
-        """Whether a match depends on more than the routing key, or is random."""
+        """Return True if a match depends on more than the routing key, or is random."""
         return False
 
     @classmethod

@@ -66,16 +66,16 @@ class Homes:
         return None if moving is None else self._partitions[moving.source]
 
     def is_home(self, partition: Partition, vhost: str, name: str) -> bool:
-        """Whether the name leads to this partition. Else a queue of this name here has left, or is not there yet."""
+        """Return True if the name leads to this partition. If not, a queue of this name here has left or will leave."""
         return self.of(vhost, name) is partition
 
     @property
     def may_be_twice(self) -> bool:
-        """Whether queues have moved or do: a name may be in two partitions."""
+        """Return True if queues have moved or are moving, so that a name may be in two partitions."""
         return bool(self.placement.moving or self.placement.moves)
 
     def is_listed(self, partition: Partition, vhost: str, name: str) -> bool:
-        """Whether a listing shows the queue of this name in this partition, and not one in another."""
+        """Return True if a listing shows the queue of this name in this partition, rather than one in another."""
         home = self.of(vhost, name)
         if home is partition:
             return True
@@ -87,7 +87,7 @@ class Homes:
         return (vhost, name) not in counted.queues
 
     def may_be_counted(self, partition: Partition, vhost: str, name: str) -> bool:
-        """Whether the owner of this partition may have published counters of a queue of this name."""
+        """Return True if the owner of this partition may have published counters of a queue of this name."""
         return self.placement.count > 0 or self.of(vhost, name) is partition
 
     def strays(self, vhost: str, name: str) -> Iterator[tuple[Partition, int]]:
@@ -100,11 +100,11 @@ class Homes:
 
     @property
     def some_held(self) -> bool:
-        """Whether a name may be held."""
+        """Return True if any name may be held."""
         return self.placement.held or bool(self.placement.moving)
 
     def is_held(self, vhost: str, name: str) -> bool:
-        """Whether the name waits."""
+        """Return True if the name is held, so that requests which name it wait."""
         placement = self.placement
         if (vhost, name) in placement.moving:
             return True

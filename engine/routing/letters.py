@@ -87,7 +87,7 @@ class Source:
 
     @property
     def may_send(self) -> bool:
-        """Whether there is a letter whose death no crash can undo."""
+        """Return True if there is a letter whose death no crash can undo."""
         return bool(self.letters) and self.letters[0].logged_below <= self.partition.durable_position
 
     def next_letter(self) -> Letter:

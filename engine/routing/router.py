@@ -59,7 +59,7 @@ def cut_key(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a queue is reached. `delay_ms`: as in `Destination`. `deduplication`: as in `Route`."""
+    """The way in which a queue is reached. `delay_ms`: as in `Destination`. `deduplication`: as in `Route`."""
 
     delay_ms: int | None = None
     deduplication: Deduplication | None = None
@@ -167,7 +167,7 @@ class Router:
         return self._intern(key, reached)
 
     def needs_content(self, vhost: str, exchange: str) -> bool:
-        """Whether a message to this exchange can reach an exchange that reads more than routing keys."""
+        """Return True if a message to this exchange can reach an exchange that reads more than routing keys."""
         key = (vhost, exchange)
         needs = self._needs_content.get(key)
         if needs is None:
@@ -229,7 +229,7 @@ class Router:
         return queues
 
     def _deduplication(self, vhost: str, exchange: str) -> Deduplication | None:
-        """What the exchange asks of the queues behind it."""
+        """Return the deduplication that the exchange asks of the queues behind it, if any."""
         key = (vhost, exchange)
         if key in self._deduplications:
             return self._deduplications[key]
@@ -241,7 +241,7 @@ class Router:
         return asked
 
     def is_live(self, bound: Bound) -> bool:
-        """Whether the binding's queue exists and is the incarnation that was bound."""
+        """Return True if the binding's queue exists and is the incarnation that was bound."""
         if bound.destination_type != "queue":
             return True
         moving = self.topology.placement.moving.get((bound.vhost, bound.destination))

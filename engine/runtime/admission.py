@@ -376,7 +376,9 @@ class Listener:
             raise
 
     async def _read_header(self, sock: socket.socket, guest: Guest) -> bool:
-        """Whether the balancer said for whom it speaks, and that client may come in. OSError, TimeoutError."""
+        """Read the balancer's header. Return True if the client for whom it speaks may come in.
+
+        Raises OSError, TimeoutError."""
         try:
             async with asyncio.timeout(self._seconds):
                 return guest.speaks_for(await read_client(self._loop, sock))

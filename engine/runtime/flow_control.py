@@ -40,11 +40,11 @@ class Flow(ABC):
     @property
     @abstractmethod
     def full(self) -> bool:
-        """Whether enough is on its way into the log."""
+        """Return True if enough is on its way into the log."""
 
     @property
     def crowded(self) -> bool:
-        """Whether the log has so little room that the broker's own copies of messages wait, too."""
+        """Return True if the log has so little room that the broker's own copies of messages also have to wait."""
         return False
 
     def wait(self, go_on: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
-"""How a broker keeps its life in the log.
+"""The interface through which a broker keeps its life in the log.
 
-It runs alone on an embedded log (embedded/lifecycle.py), or as one of many nodes (cluster/node.py).
+A broker runs alone on an embedded log (embedded/lifecycle.py), or as one of many nodes (cluster/node.py).
 """
 
 import logging
@@ -59,12 +59,13 @@ class Keeper(Protocol):
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether other nodes wait for what this one appends before a queue moves. They do not wait for a node that
-        they declared lost, or are about to: it may not know where queues are."""
+        """Return True if other nodes, before a queue moves, wait for the events that this one appends.
+
+        They do not wait for a node that they declared lost, or are about to: it may not know where queues are."""
 
     @property
     def read_back_seconds(self) -> float:
-        """How long a record takes into the log and back; 0 if no record must come back."""
+        """The time, in seconds, that a record takes into the log and back; 0 if no record must come back."""
 
     def kick(self) -> None:
         """Begin to make the appended events durable. The broker calls it at the end of a turn."""

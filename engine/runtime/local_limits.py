@@ -1,4 +1,4 @@
-"""How much of the history stays on the local disk, as operators write it: `7d`, `50GB`, `7d,50GB`."""
+"""The limits of the history on the local disk, as operators write them: `7d`, `50GB`, `7d,50GB`."""
 
 from rewindmq.engine.log.archive.local_space import Limits
 from rewindmq.engine.runtime.durations import duration_ms

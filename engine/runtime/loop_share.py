@@ -213,7 +213,7 @@ class Work:
 
     @property
     def due(self) -> bool:
-        """Whether the slice has lasted long enough."""
+        """Return True if the slice has lasted long enough."""
         return self.share.clock() - self._began >= SLICE_SECONDS
 
     async def give_way(self) -> None:

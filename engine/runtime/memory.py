@@ -34,7 +34,7 @@ LEAST_FULL_BYTES = 536_870_912  # a limit below the broker's own needs must not 
 
 
 class Kind(Enum):
-    """What the bytes are held for. The value is the name in listings and metrics."""
+    """The purpose for which bytes are held. The value is its name in listings and metrics."""
 
     BODY = "body"
     TRANSACTION = "transaction"
@@ -105,12 +105,12 @@ class MemoryAccount:
 
     @property
     def high(self) -> bool:
-        """Whether the process uses more than the limit."""
+        """Return True if the process uses more memory than the limit."""
         return self.used_bytes > self.limit_bytes
 
     @property
     def full(self) -> bool:
-        """Whether the broker must also refuse work that makes it larger without a publish."""
+        """Return True if the broker must also refuse work that makes it larger without a publish."""
         return self.used_bytes > self.full_bytes
 
     @property

@@ -231,13 +231,12 @@ class Partition(ABC):
 
     @property
     def must_enter(self) -> bool:
-        """Whether even a listing needs the fold: it is not current, and there are no counters, or nobody publishes
-        them any more."""
+        """Return True if even a listing needs the fold: it is not current, and no owner publishes counters."""
         return False
 
     @property
     def counters_age_ms(self) -> int | None:
-        """How old `counted` is; None where that is None."""
+        """The age of `counted` in ms; None where `counted` is None."""
         return None
 
     def needs_fold(self, route: Route) -> bool:
@@ -577,7 +576,7 @@ class Partition(ABC):
 
     @property
     def at_rest(self) -> bool:
-        """Whether no effect waits, and every event is durable."""
+        """Return True if no effect waits, and every event is durable."""
         return not self.effects and not self.fresh and self.durable_offset >= self.machine.next_offset
 
     def write_all(self) -> None:

@@ -1,4 +1,4 @@
-"""What a live partition calls: the parts of the broker that listen to it."""
+"""The listeners of a live partition: the parts of the broker that it calls."""
 
 import asyncio
 from collections.abc import Sequence

@@ -58,7 +58,7 @@ async def read_client(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> C
 
 
 def missing(header: bytes) -> int:
-    """How many bytes may be read now without reading over the header's end; 0: it is whole. BadHeader."""
+    """Return the number of bytes to read next without passing the header's end; 0 if it is whole. Raises BadHeader."""
     if SIGNATURE.startswith(header[:12]):
         if len(header) < 16:
             return (16 if len(header) >= 12 else 12) - len(header)  # a whole header of version 1 may have 15

@@ -58,10 +58,10 @@ class NoCounters(ValueError):
 
 @dataclass(slots=True)
 class QueueCounters:
-    """What a listing shows of a queue. Names are those of `Queue`, so that listings use both alike.
+    """The facts that a listing shows of a queue, under the names that `Queue` has, so that listings use both alike.
 
-    `at`: the offset up to which the owner had folded. `covers_ms`: the time between this record and the figures of
-    before, where these are the last ones that the owner published; 0: it is not known."""
+    `at`: the offset up to which the owner had folded. `covers_ms`: the time between this record and the previous
+    figures, if these are the last ones that the owner published; 0: it is not known."""
 
     vhost: str
     name: str
@@ -320,7 +320,7 @@ class CounterTable:
 
     @property
     def ready(self) -> bool:
-        """Whether it has the counters of all queues, as far as an owner has published them."""
+        """Return True if the table has the counters of all queues, as far as an owner has published them."""
         return self.round_ms is not None and self._read_to >= self._ends_at
 
     def take(self, offsets: Sequence[int], times_ms: Sequence[int], values: Sequence[bytes]) -> None:

@@ -38,7 +38,7 @@ class Return:
 
 
 def way_back(data_dir: Path, leader: Leader) -> Return | None:
-    """How the directory goes back to where the leader's history branched; None: it need not.
+    """Return the way back to the place where the leader's history branched; None if the directory need not go back.
 
     Raises LogError, CorruptLog."""
     ours = [fork.event.identity for fork in forks_of(data_dir)]

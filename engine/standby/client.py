@@ -213,7 +213,7 @@ class LeaderClient:
         return Away(f"the leader at {self.url} does not answer: {str(error) or type(error).__name__}")
 
     def _refusal(self, status: int, data: bytes) -> Exception:
-        """What an answer that is no success means."""
+        """Return the exception for an unsuccessful answer."""
         try:
             word, reason = str(json.loads(data)["error"]), str(json.loads(data)["reason"])
         except (ValueError, KeyError, TypeError):
@@ -240,7 +240,7 @@ async def beginning(response: httpx.Response) -> bytes:
 
 
 def secure(url: str) -> bool:
-    """Whether the address of a management API is over TLS. Raises LogError: it is no such address."""
+    """Return True if the address of a management API is over TLS. Raises LogError if it is not such an address."""
     try:
         parts = urlsplit(url)
         fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

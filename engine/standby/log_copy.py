@@ -141,7 +141,7 @@ class LogCopy:
         return needed
 
     def has(self, target: Mapping[str, int]) -> bool:
-        """Whether the copy is at this moment."""
+        """Return True if the copy ends at the moment `target`."""
         return all(self.partitions[name].end.offset == offset for name, offset in target.items())
 
     def close(self) -> None:

@@ -463,7 +463,7 @@ def deciding_policy(queue: Queue, rule: str) -> Policy | None:
 
 
 def is_queue(wanted: str, vhost: str | None, name: str | None) -> bool:
-    """Whether vhost and name are the queue that a person calls `vhost/name`, or `name` alone in the vhost `/`."""
+    """Return True if vhost and name are those of the queue that a person calls `vhost/name`, or `name` in vhost `/`."""
     return (vhost, name) in called(wanted)
 
 

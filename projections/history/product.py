@@ -26,7 +26,7 @@ class Product(Protocol[T_co]):
 
     @property
     def repeated(self) -> RepeatedOutcomes | None:
-        """What is told of repeats; None: the product has to see every event."""
+        """The receiver of the outcomes of repeats; None if the product has to see every event."""
 
     def begin(self, machine: Machine) -> None:
         """Called before the first event that the product sees; the machine already stands there."""

@@ -57,7 +57,7 @@ class Criteria:
         return tuple(sorted(found, key=len, reverse=True))  # a long one is in few records
 
     def match(self, published: Published) -> bool:
-        """Whether the message is wanted. Its body has to be the plain one."""
+        """Return True if the message matches all criteria. Its body must not be encrypted."""
         route = published.route
         if route.vhost != self.vhost or (self.queue is not None and self.queue not in route.queues):
             return False
@@ -94,7 +94,7 @@ def ids_in(raw: bytes) -> tuple[bytes | None, bytes | None]:
 
 
 def is_json(text: str) -> bool:
-    """Whether the text is JSON, as the values of headers that are no text are compared."""
+    """Return True if the text is JSON, the form in which header values that are not text are compared."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):

@@ -403,7 +403,7 @@ class Repeats:
         return ack
 
     def _begins_so(self, record: bytes, head: bytes) -> bool:
-        """Whether the record has the head behind two bytes of a timestamp that goes on there."""
+        """Return True if the record has the head after two bytes of a timestamp that continues in the head."""
         low, high = record[self._start : self._head]
         return low & 0x81 == 0x80 and high > 0x7F and record.startswith(head, self._head)
 

@@ -200,10 +200,10 @@ def epoch_of(actor: Actor) -> int:
 
 
 def is_locked(state: State, queue: Queue, actor: Actor, event: Event, effects: list[Effect]) -> bool:
-    """Whether the queue is another session's exclusive queue; the event is then quarantined.
+    """Quarantine the event and return True if the queue is another session's exclusive queue.
 
-    The broker itself may use every queue. A broker asks beforehand; but where other nodes write the same log, the queue
-    may become another session's in the meantime."""
+    The broker itself may use every queue. A broker checks this beforehand; but where other nodes write the same log,
+    the queue may become another session's in the meantime."""
     if not queue.exclusive or actor.session in (queue.owner, 0):
         return False
     quarantine(state, event, f"{LOCKED} queue {queue.name!r} in vhost {queue.vhost!r}", effects)

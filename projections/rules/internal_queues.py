@@ -10,15 +10,15 @@ REPLY_TO = "amq.rabbitmq.reply-to"  # the pseudo queue; a requester's queue is n
 
 
 def is_delay_queue(queue: str) -> bool:
-    """Whether the queue is that of a delayed exchange."""
+    """Return True if the queue is that of a delayed exchange."""
     return queue.startswith(DELAYED)
 
 
 def is_reply_queue(queue: str) -> bool:
-    """Whether the queue is the pseudo queue, or a requester's."""
+    """Return True if the queue is the pseudo queue for direct replies, or a requester's queue."""
     return queue.startswith(REPLY_TO + ".") or queue == REPLY_TO
 
 
 def is_hidden(queue: str) -> bool:
-    """Whether the broker keeps the queue for itself."""
+    """Return True if the broker keeps the queue for itself."""
     return is_delay_queue(queue) or is_reply_queue(queue)

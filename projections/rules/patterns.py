@@ -98,7 +98,7 @@ class Pattern:
             raise BadPattern(f"it has {self._code.groups} groups that capture, more than {GROUPS_MOST}")
 
     def search(self, name: str) -> bool:
-        """Whether the pattern is found in the name.
+        """Return True if the pattern is found in the name.
 
         Raises TooManySteps."""
         try:
@@ -109,9 +109,9 @@ class Pattern:
             return False
 
     def found_in(self, name: str) -> bool:
-        """Whether the pattern is found in the name.
+        """Return True if the pattern is found in the name.
 
-        It is not found if that takes too many steps; a warning says so once."""
+        A pattern that takes too many steps is not found, and the first time a warning says so."""
         try:
             return self.search(name)
         except TooManySteps as error:

@@ -60,7 +60,7 @@ class BodyCache:
         self.used_bytes += size - size_of(before)
 
     def has_room_for(self, size: int) -> bool:
-        """Whether so many bytes more fit into the cache."""
+        """Return True if `size` more bytes fit into the cache."""
         return self.used_bytes + size <= self.limit_bytes
 
     def drop(self, queue_id: int, message_ids: Iterable[int]) -> None:

@@ -463,7 +463,7 @@ class Projector:
             yield keys.message_id_of(key), value
 
     def has(self, queue_id: int, message_id: int) -> bool:
-        """Whether the message's body is kept. Raises a plain Exception of RocksDB."""
+        """Return True if the message's body is kept, in memory or in RocksDB. Raises a plain Exception of RocksDB."""
         queue_id = self._home(queue_id, message_id)
         for held in (self._fresh, *(batch.bodies for batch in self._in_flight)):
             if message_id in held.get(queue_id, _NOTHING):
@@ -476,7 +476,7 @@ class Projector:
 
     @property
     def wants_write(self) -> bool:
-        """Whether so much is held in memory that the next batch should be prepared soon."""
+        """Return True if memory holds enough bytes that the next batch should be prepared soon."""
         return self.pending_bytes >= FRESH_BYTES
 
     def prepare(self) -> Batch:

@@ -108,7 +108,7 @@ class Database:
 
     @property
     def damaged(self) -> bool:
-        """Whether RocksDB writes no more because bytes in its files are not those that it wrote."""
+        """Return True if RocksDB has stopped writing because bytes in its files are not those that it wrote."""
         return "Corruption" in str(self.failed)
 
     @contextlib.contextmanager
@@ -198,7 +198,7 @@ def _close(rocks: Rdict | None) -> None:
 
 
 def has_room(path: Path) -> bool:
-    """Whether a file of `ROOM_BYTES` can be made in this directory: there is space, and a file descriptor."""
+    """Return True if a file of `ROOM_BYTES` can be made in this directory: there is space, and a file descriptor."""
     probe = path / "room"
     try:
         descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -153,7 +153,7 @@ class StateStore:
         return self._db.failed
 
     def has_room(self) -> bool:
-        """Whether the disk takes the bytes that a store writes after it is opened again."""
+        """Return True if the disk has room for the bytes that a store writes after it is opened again."""
         return rocks.has_room(self.path)
 
     def reopen(self) -> None:
@@ -168,7 +168,7 @@ class StateStore:
 
     @property
     def damaged(self) -> bool:
-        """Whether the store failed because RocksDB found damage in its files."""
+        """Return True if the store failed because RocksDB found damage in its files."""
         return self._db.damaged
 
     def make_anew(self, projectors: Sequence[Projector]) -> tuple[int, int]:
@@ -234,14 +234,14 @@ class StateStore:
             raise StoreError(_why(self.path, error)) from error
 
     def knows_quarantined(self, partition: str) -> bool:
-        """Whether the stored state lists quarantined records; False for states of older versions, which did not."""
+        """Return True if the stored state lists quarantined records, which states of older versions do not."""
         prefix = keys.partition_prefix(partition)
         return self.get(keys.quarantine_count(prefix)) is not None or self.get(keys.head(prefix)) is None
 
     def holds(self, partition: str) -> bool:
-        """Whether anything is stored of a partition.
+        """Return True if anything is stored for a partition.
 
-        Raises StoreError as `get`."""
+        Raises StoreError, as `get` does."""
         try:
             return any(True for _ in self.scan(keys.partition_prefix(partition)))
         except Exception as error:  # rocksdict knows no narrower class

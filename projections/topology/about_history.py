@@ -1,4 +1,4 @@
-"""What was done to the history itself: its beginning trimmed, a branch made of it, bodies made unreadable."""
+"""The changes to the history itself: its beginning trimmed, a branch made of it, bodies made unreadable."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any

@@ -1,6 +1,6 @@
-"""What the topology's digest has of some of its items: a field that came later counts only where it is set.
+"""The fields of some items in the topology's digest: a field that was added later counts only where it is set.
 
-So digests of older logs stay as they were.
+So the digests of older logs stay as they were.
 """
 
 from collections.abc import Mapping

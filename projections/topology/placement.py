@@ -70,7 +70,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """How queues were placed until `until_ms`: by `count`, but for those that were `staying` then."""
+    """The placement of queues until `until_ms`: by `count`, except for the queues that were `staying` at that time."""
 
     until_ms: int
     count: int
@@ -128,7 +128,7 @@ class Placement:
         return next((each for each in self.moves.get(name, ()) if each.began_ms <= time_ms < each.ended_ms), None)
 
     def goes_elsewhere(self, vhost: str, queue: str) -> bool:
-        """Whether the number of partitions that the log is to be placed by would put this name elsewhere."""
+        """Return True if the wanted number of partitions would place this name in another partition."""
         return self.wanted != self.count and self.home(vhost, queue, 0) != partition_of(vhost, queue, self.wanted)
 
     def followed(self, vhost: str, queue: str, partition: int, queue_id: int) -> int:
@@ -141,7 +141,7 @@ class Placement:
         return queue_id
 
     def has_left(self, vhost: str, queue: str, partition: int, queue_id: int) -> bool:
-        """Whether the queue was this incarnation in this partition, and has moved from there."""
+        """Return True if the queue was this incarnation in this partition, and has moved away from there."""
         return any((each.source, each.from_id) == (partition, queue_id) for each in self.moves.get((vhost, queue), ()))
 
     def as_origin(self, vhost: str, queue: str, partition: int) -> int:

@@ -80,7 +80,7 @@ class PolicyRule:
         self.keys = frozenset(definition(self.policy))
 
     def fits_queue(self, queue: str, queue_type: str) -> bool:
-        """Whether the policy may apply to a queue of this name and type."""
+        """Return True if the policy may apply to a queue of this name and type."""
         apply_to = self.event.apply_to
         return (
             (apply_to in ("all", "queues") or apply_to == APPLIES_TO_QUEUES[queue_type])
@@ -89,7 +89,7 @@ class PolicyRule:
         )
 
     def fits_exchange(self, exchange: str) -> bool:
-        """Whether the policy may apply to an exchange of this name."""
+        """Return True if the policy may apply to an exchange of this name."""
         return self.event.apply_to in ("all", "exchanges") and self.pattern.found_in(exchange)
 
 

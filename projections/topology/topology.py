@@ -167,7 +167,7 @@ class Topology:
 
     @property
     def size(self) -> int:
-        """How many items of the frequent kinds there are."""
+        """The number of items of the frequent kinds."""
         few = len(self.users) + len(self.permissions) + len(self.parameters)
         return len(self._bindings.all) + len(self.exchanges) + few
 
@@ -208,7 +208,7 @@ class Topology:
                 yield vhost, name
 
     def is_bound(self, binding: Bound) -> bool:
-        """Whether exactly this binding exists."""
+        """Return True if exactly this binding exists."""
         return binding in self._bindings.all
 
     def effective_policy(self, vhost: str, queue: str, queue_type: str) -> Policy | None:

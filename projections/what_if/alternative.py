@@ -68,7 +68,7 @@ class Candidate:
     operator_definition: dict[str, object] | None = None
 
     def concerns(self, queue: str) -> bool:
-        """Whether the candidate changes this queue."""
+        """Return True if the candidate changes this queue."""
         return in_history(self.pattern).found_in(queue)
 
     def policy(self, definition: dict[str, object]) -> Policy:

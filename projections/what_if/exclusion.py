@@ -25,7 +25,7 @@ class Rule:
     end: Bound | None = None
 
     def fits(self, partition: str, offset: int, timestamp_ms: int, actor: Actor) -> bool:
-        """Whether everything that the rule gives applies to this event."""
+        """Return True if every condition of the rule holds for this event."""
         if self.message is not None:
             return self.message == (partition, offset)
         return (
@@ -52,7 +52,7 @@ class Exclusion:
     also: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def leaves_out(self, partition: str, offset: int, timestamp_ms: int, actor: Actor) -> bool:
-        """Whether this event is left out."""
+        """Return True if this event is left out."""
         if offset in self.also.get(partition, ()):
             return True
         return any(rule.fits(partition, offset, timestamp_ms, actor) for rule in self.rules)

@@ -81,5 +81,5 @@ def severity_of(check: str, offset: int | None) -> str:
 
 
 def hint_of(check: str) -> str:
-    """What the reader of a finding of this check should do first."""
+    """Return the first step that the reader of a finding of this check should take."""
     return ADVICE.get(check, (HIGH, _RULE))[1]

@@ -179,7 +179,7 @@ def convicted(rows: Sequence[Any]) -> dict[str, int]:
 
 
 def is_first(row: Any, doubtful: Mapping[str, int]) -> bool:
-    """Whether the row names the first ledger or snapshot of its partition that does not hold."""
+    """Return True if the row names the first ledger or snapshot of its partition that does not hold."""
     return row.check in (LEDGERS, SNAPSHOTS) and not row.ok and row.offset == doubtful[row.partition]
 
 

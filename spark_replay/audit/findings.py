@@ -31,12 +31,12 @@ class Finding:
 
     @property
     def hint(self) -> str:
-        """What to do first; empty for a check that holds."""
+        """The first step to take; empty for a check that holds."""
         return "" if self.ok else hint_of(self.check)
 
     @property
     def checked(self) -> bool:
-        """Whether anything was compared."""
+        """Return True if anything was compared."""
         return not self.detail.startswith(NOT_CHECKED)
 
     def as_json(self) -> dict[str, Any]:
@@ -54,5 +54,5 @@ def of_row(row: Any, corrupt: bool = False) -> Finding:
 
 
 def not_all_ok(findings: Sequence[Finding]) -> bool:
-    """Whether something is wrong."""
+    """Return True if any finding is not ok."""
     return not all(finding.ok for finding in findings)

@@ -21,7 +21,7 @@ _MOST = 1_000_000
 
 
 def drops_duplicates(kind: str, arguments: tuple[Argument, ...], policy: Policy | None, machine_version: int) -> bool:
-    """Whether a queue drops messages with the id of one that is in it. Its policy goes before its argument."""
+    """Return True if a queue drops messages with the id of one that is in it. Its policy overrides its argument."""
     if kind not in ("classic", "quorum"):
         return False
     ruled = json.loads(policy.definition).get("x-message-deduplication") if policy else None
@@ -44,7 +44,7 @@ class Identities:
         self.sure_from: dict[str, int] = {}  # by exchange: how many had come when its size changed
 
     def dropped(self, event: Published, original: int, once: bool, now_ms: int, there: Container[int]) -> str:
-        """What is wrong with a message that was dropped as a duplicate of `original`; "" if nothing is."""
+        """Return the fault in dropping a message as a duplicate of `original`; "" if there is none."""
         identity, _ = _identity(event)
         asked = event.route.deduplication
         if identity is None:

@@ -34,7 +34,7 @@ def retention_findings(topics: InKafka, partitions: Sequence[PartitionLog]) -> l
 
 
 def _archived(partition: TieredTopic) -> Finding:
-    """Whether the archive has what Kafka lacks of a partition.
+    """Check that the archive has the records that Kafka lacks in a partition, and return the finding.
 
     Raises NoAnswer."""
     start, end = partition.topic.start_offset, partition.next_offset

@@ -48,7 +48,7 @@ class Line:
         self.mourned = limits.dead_letter_exchange is not None
 
     def goes_on(self, effect: Effect) -> bool:
-        """Whether a plain message may have this effect behind the one that keeps it: its delivery, or a drop."""
+        """Return True if a plain message may have this effect after the one that keeps it: its delivery, or a drop."""
         drops = type(effect) is Forget and effect.reason == MAXLEN and not self.mourned
         return (drops or type(effect) is Deliver) and effect.queue is self.queue  # type: ignore[union-attr]
 
@@ -67,7 +67,7 @@ class Room:
 
 
 class PlainTraffic:
-    """What stays as it is while messages come and go: the queues of routes, and the room of consumers."""
+    """The facts that stay the same while messages come and go: the queues of routes, and the room of consumers."""
 
     line: Line  # of `event`
 

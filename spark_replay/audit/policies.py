@@ -118,7 +118,7 @@ class PolicyBook:
         return findings
 
     def _is_beyond(self, row: Any, use: dict[str, Any]) -> bool:
-        """Whether the use belongs to a part of the metadata log that is not archived yet.
+        """Return True if the use belongs to a part of the metadata log that is not archived yet.
 
         Partitions are not archived up to the same moment."""
         if not isinstance(self.location, InArchive):

@@ -266,7 +266,9 @@ def _not(column: Any) -> Any:
 
 
 def _lag(partition: PartitionLog, offset: int) -> dict[str, int]:
-    """How much is behind `offset`. At the end there may be offsets without records (ends of transactions)."""
+    """Return the lag of an audit at `offset`: the events from there on, and the age of the first one in ms.
+
+    At the end there may be offsets without records (ends of transactions)."""
     for block in partition.read(offset):
         assert block.timestamps_ms is not None, "Kafka says times"
         waiting = int(time.time() * 1000) - block.timestamps_ms[0]

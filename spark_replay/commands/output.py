@@ -56,7 +56,7 @@ class Printed:
 
 
 def nothing_at(out: "Out") -> bool:
-    """Whether nothing is at a place for results."""
+    """Return True if there is nothing at a place for results."""
     return not out.exists() if isinstance(out, Path) else next(out.list(""), None) is None
 
 

@@ -161,7 +161,7 @@ def require_message(location: Location, message: str) -> None:
 
 
 def _has(log: HistoryPartition, message_id: int) -> bool:
-    """Whether a record with this offset is there, or was when an older part was trimmed and a message was queued."""
+    """Return True if the log has a record at this offset, or if its message was queued when a trim removed it."""
     if message_id < log.start_offset:
         base = log.base()
         return base is not None and base.record(message_id) is not None

@@ -86,7 +86,7 @@ def save_run(frame: "DataFrame", out: Path, form: str, run: int) -> int:
 
 
 def read_progress(out: Path, queue: str | None, form: str = "parquet") -> tuple[int, dict[str, int], dict[str, str]]:
-    """How many runs there were, up to which offsets, and how the history begins.
+    """Return the number of runs, the offset up to which each partition was read, and the beginnings of the history.
 
     Raises BadRequest."""
     try:

@@ -85,10 +85,10 @@ def state_at(
 
 @dataclass(frozen=True, slots=True)
 class StatePlan:
-    """How a state is folded: partitions with the offsets (exclusive) up to which to fold.
+    """A plan for the fold of a state: partitions with the offsets (exclusive) up to which to fold.
 
-    `clock_ms`: let time pass up to here afterwards, or None. `snapshots`: others than those beside the log.
-    `checkpoints`: the offsets at which the folds of some partitions have to begin."""
+    `clock_ms`: the time up to which the clock then advances, or None. `snapshots`: other snapshots than those beside
+    the log. `checkpoints`: the offsets at which the folds of some partitions have to begin."""
 
     location: Location
     ends: tuple[OffsetRange, ...]
@@ -112,7 +112,7 @@ def plan_state(
     snapshots: Path | None = None,
     checkpoint: str | None = None,
 ) -> StatePlan:
-    """How far to fold each partition, and from where (`checkpoint`: snapshots/checkpoints.py). Needs no Spark.
+    """Plan how far to fold each partition, and from where (`checkpoint`: snapshots/checkpoints.py). Needs no Spark.
 
     Raises BadRequest."""
     external = external_snapshots(location, snapshots)

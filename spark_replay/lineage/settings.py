@@ -104,7 +104,7 @@ def _disabled(ours: Mapping[str, str]) -> bool:
 
 
 def _in_environment() -> bool:
-    """Whether the environment or a file configures the client."""
+    """Return True if the environment or a file configures the client."""
     files = (Path("openlineage.yml"), Path("~/.openlineage/openlineage.yml").expanduser())
     return any(name.startswith("OPENLINEAGE_") for name in os.environ) or any(path.is_file() for path in files)
 

@@ -94,7 +94,7 @@ def in_archive(url: str) -> InArchive:
 
 @lru_cache(maxsize=16)
 def is_of_kafka(location: Location) -> bool:
-    """Whether Kafka gave the log its times: topics, and an archive of topics.
+    """Return True if Kafka gave the log its times: the history is in topics, or in an archive of topics.
 
     Raises ArchiveError, NoAnswer."""
     if isinstance(location, InArchive):

@@ -219,7 +219,7 @@ def _joined(run: Sequence[Chunk]) -> list[Chunk]:
 
 
 def _is_of(row: Any, chunk: Chunk) -> bool:
-    """Whether this chunk made the row.
+    """Return True if this chunk made the row.
 
     A snapshot belongs to the chunk that ends at it, a claim to the chunk of its event."""
     if row.partition != chunk.partition or (row.check == STATE) != chunk.store:
@@ -249,7 +249,7 @@ def _sums(chunks: Sequence[Chunk], rows: Sequence[Any], found: Sequence[Finding]
 
 
 def _repeats_in_words(chunk_counts: Sequence[dict[str, Any]]) -> str:
-    """How many events the fast path applied; nothing where the fold was event by event."""
+    """Return the number of events that the fast path applied, in words; empty where the fold was event by event."""
     repeats = [each["repeats"] for each in chunk_counts if each["repeats"] is not None]
     return f", {sum(repeats)} of them repeats" if repeats else ""
 

@@ -55,7 +55,7 @@ class DurablePartition:
 
 
 def came_later(log: "HistoryLog", names: Iterable[str]) -> set[str]:
-    """Those among these partitions that were added to the log since it was made.
+    """Return the given partitions that were added to the log after it was made.
 
     An archive may have a partition before it has the event that added it. Raises CorruptLog, LogError."""
     from rewindmq.engine.log.archive.reader import ArchivedLog

@@ -88,7 +88,7 @@ def _semantics_problem(candidate: Candidate) -> str | None:
 
 
 def _definition_problem(candidate: Candidate) -> str | None:
-    """What is wrong with the definitions. An empty one means no policy at all, which a candidate may set."""
+    """Return the problem with the definitions, if any. An empty one means no policy, which a candidate may set."""
     for definition, operator in ((candidate.definition, False), (candidate.operator_definition, True)):
         if definition:
             found = [definition_problem(candidate.name, definition, operator, each) for each in _profiles(candidate)]
@@ -107,7 +107,7 @@ def _arguments_problem(candidate: Candidate) -> str | None:
 
 
 def _value_problem(name: str, value: object, profiles: Sequence[str]) -> str | None:
-    """What is wrong with an argument's value; None removes the argument."""
+    """Return the problem with an argument's value, if any. The value None removes the argument."""
     if value is None:
         return None
     if not isinstance(value, str | int | float):

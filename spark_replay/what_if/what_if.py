@@ -48,7 +48,7 @@ class WhatIf:
 
     @property
     def summary(self) -> "DataFrame":
-        """How many of each queue's messages would have ended differently, and how."""
+        """The number of messages of each queue that would have ended differently, by their ends before and after."""
         keys = ("candidate", "vhost", "queue", "before", "after")
         return self.fates.groupBy(*keys).count().withColumnRenamed("count", "messages").orderBy(*keys)
 

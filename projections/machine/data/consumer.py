@@ -76,7 +76,7 @@ class Consumer:
         return self.queue.queue_id, self.consumer
 
     def has_room(self) -> bool:
-        """Whether its own limits let the consumer take one more delivery."""
+        """Return True if the consumer's own limits let it take one more delivery."""
         if self.windowed:
             return self.credit > 0
         return len(self.held) < self.limit

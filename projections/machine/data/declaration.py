@@ -11,11 +11,12 @@ NO_EPOCH: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What stays as it is while the queue lives. Policies may change, and are not part of it.
+    """The properties of a queue that stay the same while it lives. Policies may change, so they are not among them.
 
-    `queue_id`: the offset of the event. `owner`: the session of an exclusive queue, else 0. `epoch`: of a transient
-    queue that is not exclusive: the node whose loss deletes it. `version`: the machine version at the declaration, as
-    later rules do not hold for the queue. `created_ms`: of a stream: the times of its messages count from here."""
+    `queue_id`: the offset of the event. `owner`: the session of an exclusive queue, otherwise 0. `epoch`: for a
+    transient queue that is not exclusive, the node whose loss deletes it. `version`: the machine version at the
+    declaration, because later rules do not apply to the queue. `created_ms`: for a stream, the time from which the
+    times of its messages count."""
 
     vhost: str
     name: str

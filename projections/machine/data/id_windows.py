@@ -89,5 +89,5 @@ class IdWindow:
 
 
 def is_chunk_of_ids(number: int) -> bool:
-    """Whether a piece of a queue is a chunk of remembered ids, and none of messages."""
+    """Return True if a piece of a queue is a chunk of remembered ids, not one of messages."""
     return number >= 0 and space_of(number) >= SPACE

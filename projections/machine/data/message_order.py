@@ -442,7 +442,7 @@ class Order:
         return removed
 
     def among(self, ids: list[int], scan: bool) -> list[int]:
-        """Those of these messages that are here. `scan`: as of `remove`."""
+        """Return the ids of the given messages that are in this order. `scan`: as for `remove`."""
         return [self.chunks[at].ids[index] for at, index in self._places(ids, scan)]
 
     def _places(self, ids: list[int], scan: bool) -> list[tuple[int, int]]:
@@ -537,7 +537,7 @@ class Order:
         return total
 
     def has_transient(self) -> bool:
-        """Whether any message is not PERSISTENT (bit 32: the lowest of the word's fifth byte)."""
+        """Return True if any message is not PERSISTENT (bit 32: the lowest of the word's fifth byte)."""
         start = self.start
         for chunk in self.chunks:
             flags = chunk.words[start:].tobytes()[(3 if BIG_ENDIAN else 4) :: 8]
@@ -562,7 +562,7 @@ class Order:
 
 
 def _has_some(ids: "array[int]", wanted: set[int]) -> bool:
-    """Whether some of the wanted ids may be among these; False: none is."""
+    """Return True if some of the wanted ids may be among `ids`, and False if none of them is."""
     if len(wanted) > _FEW:
         return not wanted.isdisjoint(ids)
     data = ids.tobytes()  # a search for bytes makes no number of each id

@@ -53,7 +53,7 @@ def size_of(word: int) -> int:
 
 
 def is_redelivered(word: int) -> bool:
-    """Whether the message was delivered before. Not for streams."""
+    """Return True if the message was delivered before. Not for messages of streams."""
     return word & REDELIVERED != 0
 
 

@@ -25,9 +25,9 @@ _SWEPT: Final = 1024  # letters that left stay in the arrays until there are so 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a message keeps when it moves with its queue to another partition.
+    """The state that a message keeps when it moves with its queue to another partition.
 
-    The counts are those of `Queue.counts`. `expiry`: absolute, NONE for never."""
+    The counts are those of `Queue.counts`. `expiry`: absolute; NONE for never."""
 
     delivery_count: int
     acquired_count: int

@@ -145,7 +145,7 @@ class Prioritized(Order):
         return removed
 
     def among(self, ids: list[int], scan: bool) -> list[int]:
-        """Those of these messages that are here."""
+        """Return the ids of the given messages that are in this order. `scan`: as for `Order.remove`."""
         return [message_id for order in self.orders() for message_id in order.among(ids, scan)]
 
     def counts(self) -> dict[int, int]:
@@ -173,7 +173,7 @@ class Prioritized(Order):
         return total
 
     def has_transient(self) -> bool:
-        """Whether any message is not PERSISTENT."""
+        """Return True if any message is not PERSISTENT."""
         return any(order.has_transient() for order in self.orders())
 
     def orders(self) -> Iterator[Order]:

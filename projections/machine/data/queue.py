@@ -264,7 +264,7 @@ class Queue(Outcomes):
 
     @property
     def may_nack(self) -> bool:
-        """Whether the fold decides what a publisher is told: the queue refuses when it is full, or drops duplicates."""
+        """Return True if the fold decides a publisher's answer: the queue refuses when full, or drops duplicates."""
         return self.settings.overflow != DROP_HEAD or self.deduplicates
 
     def effective_definition(self) -> dict[str, object]:
@@ -447,7 +447,7 @@ class Queue(Outcomes):
         return "single_active" if consumer is self.active else "waiting"
 
     def in_lookahead(self) -> tuple[int, int]:
-        """How many of the unacked messages are in a lookahead, and their bytes: no client has seen them."""
+        """Return the number and the bytes of the unacked messages in a lookahead, which no client has seen."""
         holder = self.ahead
         if holder is None or not holder.attached:
             return 0, 0

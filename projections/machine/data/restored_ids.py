@@ -18,7 +18,7 @@ from rewindmq.schemas.values import Origin
 
 
 def is_restored(queue: Queue, origin: Origin) -> bool:
-    """Whether the message has already come in under this name."""
+    """Return True if the queue has already taken in the restored message that `origin` names."""
     ranges = queue.restored.get(_source(origin), [])
     at = bisect_right(ranges, origin.message_id, key=_first)
     return at > 0 and ranges[at - 1][1] >= origin.message_id

@@ -53,7 +53,7 @@ def on_credited(state: State, offset: int, actor: Actor, event: Credited, effect
 
 
 def may_have_lookahead(queue: Queue, consumer: Consumer) -> bool:
-    """Whether no other consumer, and no later message, has to wait for what is in the consumer's lookahead."""
+    """Return True if no other consumer and no later message has to wait for messages in the consumer's lookahead."""
     return (
         len(queue.consuming) == 1
         and consumer.attached

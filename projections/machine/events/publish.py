@@ -176,7 +176,7 @@ def _kept_expiry(state: State, event: Published) -> int:
 
 
 def _decided_by_own(queue: Queue, properties: bytes) -> bool:
-    """Whether the message's own expiration, which is among its properties, decided when it dies."""
+    """Return True if the message's own expiration, one of its properties, decided when it expires."""
     for bit, start, end in walk(properties)[0]:
         if bit == EXPIRATION:
             try:

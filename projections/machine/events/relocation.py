@@ -82,7 +82,7 @@ def _take_out(queue: Queue, count: int) -> Stretch:
 
 
 def problem_of(moved: MovedFrom, machine_version: int) -> str:
-    """What a queue of this machine version cannot bring along, in words for people; "" if all can be."""
+    """Return the first fault of `moved` for a queue of this machine version, in words for people; "" if it has none."""
     if machine_version < RELOCATION:
         return f"queues move from machine version {RELOCATION} on"
     if not 1 <= moved.version <= machine_version:
@@ -109,7 +109,7 @@ def bring_along(queue: Queue, moved: MovedFrom) -> None:
 
 
 def moved_from(partition: int, queue: Queue) -> MovedFrom:
-    """What a queue of the partition with this number brings along when it moves."""
+    """Return the state that a queue takes along when it moves out of the partition with this number."""
     return MovedFrom(
         partition,
         queue.queue_id,

@@ -66,7 +66,7 @@ def on_removed(state: State, offset: int, actor: Actor, event: MessageRemoved, e
 
 
 def removable(queue: Queue, ids: list[int]) -> list[int]:
-    """Those of these messages that a removal would take out now, ascending."""
+    """Return the ids of the given messages that a removal would take out now, ascending."""
     found = [message_id for order in (queue.returned, queue.arrived) for message_id in order.among(ids, queue.quorum)]
     if queue.delayed is not None:
         found += queue.delayed.among(ids, True)

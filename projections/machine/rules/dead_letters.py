@@ -116,9 +116,9 @@ def _release(state: State, queue: Queue, places: "array[int]", effects: list[Eff
 
 
 def is_repeated(queue: Queue, origin: Origin, relocated: bool) -> bool:
-    """Whether the target has already taken this dead letter in.
+    """Return True if the target has already taken in this dead letter.
 
-    Forwards of one source come in the order of their sequence. `relocated`: the message moved with its queue."""
+    The forwards of one source arrive in the order of their sequence. `relocated`: the message moved with its queue."""
     if origin.restore:
         return is_restored(queue, origin)
     return queue.letters_seen.get(_source(origin, relocated), 0) >= origin.sequence

@@ -46,7 +46,9 @@ _OTHERS: Final = b"tfdV"
 
 
 class MessageIdentity:
-    """What the headers of a message say about duplicates. `ttl_ms`: for how long to remember it; None: not said."""
+    """The identity of a message for deduplication, from its headers.
+
+    `ttl_ms`: how long to remember it; None: the headers do not say."""
 
     def __init__(self, key: bytes, ttl_ms: int | None) -> None:
         self.key = key
@@ -89,9 +91,9 @@ def _milliseconds(field: bytes | None) -> int | None:
 
 
 def is_nacked(effect: Duplicate) -> bool:
-    """Whether the publisher of a duplicate gets basic.nack, as of RabbitMQ's plugin: the queue itself dropped it.
+    """Return True if the publisher of a duplicate gets basic.nack, because the queue itself dropped it.
 
-    A duplicate that an exchange's rule drops is confirmed, as there."""
+    A duplicate that an exchange's rule drops is confirmed. Both are as in RabbitMQ's plugin."""
     return effect.rule == QUEUE_RULE
 
 

@@ -38,7 +38,7 @@ def expiry_of(queue: Queue, now_ms: int, expiration_ms: int | None) -> int:
 
 
 def decided_by_property(queue: Queue, expiration_ms: int | None) -> bool:
-    """Whether the message's own expiration, and not the queue's TTL, decides when it dies."""
+    """Return True if the message's own expiration, rather than the queue's TTL, decides when it expires."""
     ttl = queue.settings.message_ttl_ms
     return expiration_ms is not None and (ttl is None or expiration_ms < ttl)
 
@@ -120,7 +120,7 @@ def _rule(queue: Queue, by_property: bool) -> str:
 
 
 def is_unused(queue: Queue) -> bool:
-    """Whether the queue's lease runs: it has no consumer; a quorum queue, besides, no holder of a message."""
+    """Return True if the queue's lease runs: it has no consumer and, as a quorum queue, no holder of a message."""
     return not queue.holders if queue.quorum else not queue.consuming
 
 

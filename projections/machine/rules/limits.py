@@ -24,7 +24,7 @@ from rewindmq.projections.machine.state import State
 
 
 def is_over(queue: Queue) -> bool:
-    """Whether the queue breaks one of its limits."""
+    """Return True if the queue exceeds one of its limits."""
     return (
         queue.messages_ready + queue.messages_dlx + queue.messages_delayed > queue.max_length_or_never
         or queue.message_bytes_ready + queue.message_bytes_dlx + queue.message_bytes_delayed > queue.max_bytes_or_never
@@ -42,7 +42,9 @@ def counted(queue: Queue) -> tuple[int, int]:
 
 
 def would_go_over(queue: Queue, size: int) -> bool:
-    """Whether one more message of `size` bytes would break a limit (for classic queues: they hold no dead letters)."""
+    """Return True if one more message of `size` bytes would exceed a limit.
+
+    Only for classic queues: they hold no dead letters."""
     return (
         queue.messages_ready + 1 > queue.max_length_or_never
         or queue.message_bytes_ready + size > queue.max_bytes_or_never
@@ -97,6 +99,6 @@ def _drop(queue: Queue, count: int, rule: str, effects: list[Effect]) -> None:
 
 
 def _is_relieved(queue: Queue) -> bool:
-    """Whether the queue is at 80 % or below of each limit (LOW_LIMIT in rabbit_fifo.hrl), rounded down."""
+    """Return True if the queue is at or below 80 % of each limit, rounded down (LOW_LIMIT in rabbit_fifo.hrl)."""
     messages, message_bytes = counted(queue)
     return messages <= queue.max_length_or_never * 4 // 5 and message_bytes <= queue.max_bytes_or_never * 4 // 5

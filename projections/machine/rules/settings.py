@@ -129,12 +129,12 @@ class Settings:
         self.retry_max_ms = 0
 
     def retries_later(self, failed: bool) -> bool:
-        """Whether a message that comes back waits before it is ready again."""
+        """Return True if a message that comes back to the queue waits before it is ready again."""
         return self.retry == "all" or self.retry == ("failed" if failed else "returned")
 
 
 def is_queue_type(text: str) -> TypeGuard[QueueType]:
-    """Whether the text names a type of queue."""
+    """Return True if the text names a type of queue."""
     return text in QUEUE_TYPES
 
 
