@@ -1,4 +1,4 @@
-"""Build a wheel with the compiled build if REWINDMQ_COMPILE=1 (docs/development/builds.md). pyproject.toml cannot say so.
+"""Build a wheel, with the compiled build where REWINDMQ_COMPILE=1 (docs/development/builds.md).
 
 REWINDMQ_COMPILE=1 pip install .        without it the wheel is pure, and runs on every Python and platform
 """
