@@ -81,7 +81,7 @@ class Access:
         return () if known is None else known.tags
 
     async def has_password(self, user: str, password: str) -> bool:
-        """Whether the user has this password. Waits as `authenticate` does."""
+        """Return True if the user has this password. Waits as `authenticate` does."""
         password_hash = self._hash_of(user)
         return password_hash != "" and await self._passwords.verify(password_hash, password)
 
@@ -90,7 +90,7 @@ class Access:
         return "" if known is None else known.password_hash
 
     def may_enter(self, who: Requester, vhost: str) -> bool:
-        """Whether the user has any permissions in the vhost, even empty ones, or a token has a scope there."""
+        """Return True if the user has permissions in the vhost, even empty ones, or if a token has a scope there."""
         if who.grant is not None:
             return not self._tokens.has_expired(who.grant) and who.grant.scopes.may_enter(vhost)
         return (vhost, who.user) in self._topology.permissions

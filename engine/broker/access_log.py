@@ -42,8 +42,9 @@ Refusal = LoginRefused | AccessRefused
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """How a client came in: by which protocol (amqp or http), from which "host:port", at which listener. `proxy`: the
-    balancer's address, if one spoke for the client."""
+    """A client's arrival: the protocol (amqp or http), the client's "host:port", and the listener.
+
+    `proxy`: the address of the balancer, if one spoke for the client."""
 
     protocol: str
     address: str
@@ -259,7 +260,7 @@ class AccessLog:
                 group.count = 0
 
     def _append(self, actor: Actor, event: MetadataEvent, log: Metadata | Partition | None = None) -> bool:
-        """Whether the event is in the log, or on its way."""
+        """Append an event, and return True if it is in the log or on its way there."""
         if self._read_only or not self._keeper.joined:
             return False
         try:

@@ -1,9 +1,9 @@
-"""How the archive of a running broker does, for `status`, the overview and metrics.
+"""The state of a running broker's archive, for `status`, the overview and metrics.
 
     archiver process -> archive_supervisor.py -> ArchiveStatus -> engine/http
 
-Lag is what would be lost with the disk: all records that are not in the archive, those of the open segments too. So it
-is up to --segment-age and --archive-lag where all is well.
+Lag is the history that would be lost with the disk: all records that are not in the archive, including those of the
+open segments. So it is up to --segment-age and --archive-lag while all is well.
 """
 
 import time
@@ -107,12 +107,12 @@ class ArchiveStatus:
         return min(waiting, default=None)
 
     def lag_records(self, partition: LogEnd) -> int:
-        """How many durable records of the partition are not archived."""
+        """Return the number of the partition's durable records that are not archived."""
         known = self.archived.get(partition.name)
         return partition.durable_offset - (known.archived_end if known is not None else 0)
 
     def lag_seconds(self, partition: LogEnd) -> float:
-        """How old the oldest record of the partition is that is not archived; 0: all are archived."""
+        """Return the age of the partition's oldest record that is not archived; 0 if all records are archived."""
         known = self.archived.get(partition.name)
         if known is None or not self.lag_records(partition):
             return 0.0

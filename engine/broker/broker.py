@@ -278,7 +278,7 @@ class Broker:
         self.keeper.queue_gone(partition, queue)
 
     def _was_the_queue(self, partition: Partition, queue: Queue) -> bool:
-        """Whether a queue that is gone was the one that clients see, and not what another partition has of it."""
+        """Return True if a deleted queue was the one that clients see, not its remainder in another partition."""
         home = self.homes.of(queue.vhost, queue.name)
         moving = self.topology.placement.moving.get((queue.vhost, queue.name))
         if home is partition or moving is None:

@@ -143,7 +143,7 @@ class Consumers:
         self._readings.landed()
 
     def is_next_large(self, session: Session, queue: str) -> bool:
-        """Whether a basic.get of this queue would read a large body. False if there is no such queue."""
+        """Return True if a basic.get of this queue would read a large body. False if there is no such queue."""
         found = self._queues.get(session.vhost, queue)
         return found is not None and is_next_large(found)
 

@@ -139,17 +139,17 @@ class Following:
 
     @property
     def lag_records(self) -> int:
-        """How many records of the leader are not here, as far as is known."""
+        """The number of the leader's records that are not here, as far as is known."""
         return sum(max(0, end - self.copied.get(name, 0)) for name, end in self.ends.items())
 
     @property
     def unfolded_records(self) -> int:
-        """How many records that are here do not show in listings yet."""
+        """The number of copied records that listings do not show yet."""
         return sum(max(0, end - self.folded.get(name, 0)) for name, end in self.copied.items())
 
     @property
     def lag_seconds(self) -> float:
-        """How long ago the copy was level with the leader: 0 while it is and the leader answers."""
+        """The time since the copy was level with the leader: 0 while it is level and the leader answers."""
         if self.connected and not self.lag_records:
             return 0.0
         return asyncio.get_running_loop().time() - self.caught_up_at
@@ -337,7 +337,7 @@ class Followers:
         raise Refused("fenced", "the copy was promoted after this broker led: this broker stops now")
 
     def _has(self, branched: Branching) -> bool:
-        """Whether a history branched from this log."""
+        """Return True if a history branched from this log."""
         ends = self.ends
         if METADATA not in branched.positions:
             return False
@@ -465,7 +465,7 @@ class Followers:
         return ", ".join(behind) or "none has joined yet"
 
     def unacknowledged(self) -> int:
-        """How many durable records confirms wait for; 0 if they do not."""
+        """Return the number of durable records whose confirms wait for followers; 0 if confirms do not wait."""
         if not self.confirms:
             return 0
         return sum(end.offset - min(end.offset, self._passed.get(name, 0)) for name, end in self.ends.items())
@@ -477,11 +477,11 @@ class Followers:
     # -- for listings -------------------------------------------------------------------------------------------------
 
     def is_connected(self, follower: Follower) -> bool:
-        """Whether a follower asked a short time ago."""
+        """Return True if the follower has asked within the last AWAY_SECONDS."""
         return follower.seen is not None and asyncio.get_running_loop().time() - follower.seen < AWAY_SECONDS
 
     def lag_of(self, follower: Follower) -> tuple[int, float] | None:
-        """How far a follower is behind: records, and seconds. None: it has acknowledged nothing since the start."""
+        """Return a follower's lag in records and in seconds; None if it has acknowledged nothing since the start."""
         if not follower.acknowledged:
             return None
         records = sum(max(0, end.offset - follower.acknowledged.get(name, 0)) for name, end in self.ends.items())

@@ -1,15 +1,15 @@
-"""How much disk the history takes, how fast it grows, and when the disk is full at this pace.
+"""The size of the history on the disk, its growth, and the time when the disk is full at this pace.
 
     once a minute, in a thread     names and sizes of the files in DIR/log, DIR/snapshots, DIR/bases; when seals were
                                    written there
     every five minutes             a sample is kept, for six hours
 
-- A measurement takes at most a hundredth of the time: after one that took long the next one waits longer.
-- The pace is the growth between the oldest sample and now. Less than ten minutes say nothing. A history that does not
-  grow fills no disk, and one from which old segments are cut counts by what remains.
+- Measurements take at most 1 % of the time: after a slow one the next one waits longer.
+- The pace is the growth between the oldest sample and now, which must be ten minutes apart. A history that does not
+  grow fills no disk. If old segments are cut from a history, its pace is that of the remainder.
 - The disk is full where --disk-free-limit holds publishers back.
-- On Kafka the archiver tells the sizes of the partitions that the node owns (archive_status.py). No node knows how much
-  room Kafka's disks have.
+- On Kafka the archiver reports the sizes of the partitions that the node owns (archive_status.py). No node knows how
+  much room Kafka's disks have.
 """
 
 import asyncio

@@ -77,7 +77,7 @@ def check_channel(topology: Topology, sessions: Iterable[Session], user: str) ->
 
 
 def has_queue_limit(topology: Topology, vhost: str) -> bool:
-    """Whether the vhost has a limit of its queues."""
+    """Return True if the vhost has a limit on its number of queues."""
     return _limit(topology.vhost_limits(vhost), "max-queues") is not None
 
 

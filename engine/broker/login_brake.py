@@ -71,7 +71,7 @@ class Failures:
         self.count, self.at = self.now(now) + 1, now
 
     def wait_seconds(self, most: int, now: float) -> int:
-        """How long no login is tried; 0: one may be."""
+        """Return the seconds until the next login may be tried; 0 if one may be tried now."""
         over = self.now(now) - (most - 1)
         return 0 if over < 1e-9 else math.ceil(over * self.seconds)
 
@@ -140,7 +140,7 @@ class LoginBrake:
         self._lines: dict[str, Line] = {}  # only of addresses that have logins under way
 
     async def verified(self, host: str, user: str, proof: bytes, verify: Callable[[], Awaitable[bool]]) -> bool:
-        """Whether `verify` finds the password right. `proof` stands for the password. LoginsBraked."""
+        """Return True if `verify` finds the password right. `proof` stands for the password. Raises LoginsBraked."""
         pair, proof = (host_of(host), user[:MOST_NAME]), proof[:PROOF_BYTES]
         try:
             return await self._in_line(pair, proof, verify, False)

@@ -158,7 +158,7 @@ class OpenSessions:
                 session.close(reason)
 
     def is_open(self, session: Session) -> bool:
-        """Whether the session has not ended."""
+        """Return True if the session has not ended."""
         return session.session_id in self.by_id
 
     def check_open(self, session: Session) -> None:

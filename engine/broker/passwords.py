@@ -53,7 +53,7 @@ class Passwords:
         return hashlib.blake2b(f"{password_hash}\0{password}".encode(), key=self._key).digest()
 
     async def verify(self, password_hash: str, password: str) -> bool:
-        """Whether the password is right. Waits for a thread, unless the password is remembered."""
+        """Return True if the password is right. Waits for a thread, unless the password is remembered."""
         proof = self.proof(password_hash, password)
         if proof in self._right:
             return True
@@ -84,7 +84,7 @@ class Passwords:
 
 
 def matches(password_hash: str, password: str) -> bool:
-    """Whether a hash from RabbitMQ, as it is stored, is the password's. A damaged hash matches no password."""
+    """Return True if a hash from RabbitMQ, as it is stored, is the password's. A damaged hash matches no password."""
     algorithm, _, encoded = password_hash.removeprefix(FROM_RABBITMQ).partition("$")
     try:
         known = base64.b64decode(encoded)

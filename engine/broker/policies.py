@@ -144,7 +144,7 @@ class EffectivePolicies:
 
 
 def may_refuse(queue: Queue, applied: PolicyApplied) -> bool:
-    """Whether a queue may refuse messages with these policies: they or an argument ask for it."""
+    """Return True if the queue may refuse messages, because an argument or one of these policies asks for it."""
     asked = argument_of(queue.arguments, "x-overflow")
     if queue.deduplicates or (asked is not None and asked.value in REFUSALS):
         return True
@@ -153,7 +153,7 @@ def may_refuse(queue: Queue, applied: PolicyApplied) -> bool:
 
 
 def refuses(definition: dict[str, object]) -> bool:
-    """Whether a policy of this definition makes a queue refuse messages when it is full, or duplicates."""
+    """Return True if a policy with this definition makes a queue refuse duplicates, or any message while it is full."""
     return definition.get("overflow") in REFUSALS or definition.get(DEDUPLICATES) is True
 
 

@@ -36,7 +36,7 @@ from rewindmq.schemas.values import BROKER, Argument
 
 
 def is_next_large(queue: Queue) -> bool:
-    """Whether the body of the next ready message is large: to read it takes milliseconds in the loop."""
+    """Return True if the next ready message has a large body: reading it takes milliseconds in the loop."""
     return queue.message_bytes_ready >= LARGE_BYTES and next(queue.messages()).size >= LARGE_BYTES
 
 
@@ -328,7 +328,7 @@ class Queues:
                 yield partition, stray
 
     async def _has_left_messages(self, session: Session, name: str) -> bool:
-        """Whether messages of a queue came back to a partition that it has left, and have not followed it yet."""
+        """Return True if messages of a queue came back to a partition that it has left, and have yet to follow it."""
         left = [is_to_follow(stray) or letters_of(stray) > 0 async for _, stray in self._strays(session.vhost, name)]
         self._sessions.check_open(session)
         return any(left)

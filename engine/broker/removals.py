@@ -194,7 +194,7 @@ def _spans(queue: Queue, ids: Collection[int]) -> tuple[tuple[int, int], ...]:
 
 
 def _refuses(queue: Queue) -> bool:
-    """Whether the queue refuses a publish now, however small it is."""
+    """Return True if the queue now refuses every publish, even the smallest."""
     if queue.quorum:
         return queue.blocked
     return queue.limited and queue.settings.overflow != DROP_HEAD and would_go_over(queue, 0)

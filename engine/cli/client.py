@@ -89,7 +89,7 @@ class Client:
         return answer
 
     def exists(self, *segments: str) -> bool:
-        """Whether the API has an object. Refused, CliError."""
+        """Return True if the API has an object. Raises Refused, CliError."""
         try:
             self.request("GET", path(*segments))
         except Refused as refused:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def wants_kafka(data: Path | None, kafka: Kafka) -> bool:
-    """Whether the command is about topics: an option names them, or no directory is named.
+    """Return True if the command is about topics, because an option names them or no directory is named.
 
     Raises CliError."""
     if data is None and kafka.servers is None:
@@ -75,7 +75,7 @@ def topics_by_name(objects: "Objects", kafka: Kafka) -> "dict[str, KafkaPartitio
 
 
 def topic_lag(partition: "KafkaPartition", archived_end: int) -> tuple[int, int | None]:
-    """How many records in Kafka are not archived, and the time of the first of them.
+    """Return the number of records in Kafka that are not archived, and the time of the first of them.
 
     Raises LogError, NoAnswer."""
     from rewindmq.engine.log.archive.topic_archiver import first_waiting_ms
@@ -107,7 +107,7 @@ def recover_to_kafka(settings: Settings, url: str, kafka: Kafka, replication: in
 
 
 def is_quiet(settings: Settings) -> bool:
-    """Whether only the result is wanted."""
+    """Return True if only the result is to be printed."""
     return bool(settings.quiet or settings.silent or settings.formatter in MACHINE_READABLE)
 
 

@@ -16,7 +16,7 @@ Setting = TypedDict(
 
 
 class ArchivedPartition(TypedDict):
-    """How far a partition is archived. A field is empty where it is not known, or was not asked for."""
+    """The progress of a partition's archive. A field is empty if it is unknown or was not requested."""
 
     partition: str
     floor: Annotated[int | Nothing, "The oldest offset; what was below it was trimmed"]

@@ -483,7 +483,7 @@ class Undecoded:
 
 
 def at_port_of_metrics(scope: Scope, metrics_port: int | None) -> bool:
-    """Whether a request came to the port that has metrics only."""
+    """Return True if a request came to the port that serves only metrics."""
     return metrics_port is not None and scope["server"][1] == metrics_port
 
 

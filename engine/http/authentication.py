@@ -73,7 +73,7 @@ async def authenticate(broker: "Broker", request: Request, logins: Logins) -> Id
 
 
 def still_valid(broker: "Broker", login: Login) -> bool:
-    """Whether the user still has the password of the login, or its token has not expired."""
+    """Return True if the user still has the password of the login, or if its token has not expired."""
     if login.grant is not None:
         return not broker.tokens.has_expired(login.grant)
     account = broker.topology.users.get(login.user)
@@ -156,12 +156,14 @@ def credentials(request: Request) -> tuple[str, str]:
 
 
 def from_page(request: Request) -> bool:
-    """Whether the desk's own script asks. A page of another site cannot set this header (it has to ask before)."""
+    """Return True if the desk's own script asks. A page of another site cannot set this header without a preflight."""
     return request.headers.get("x-requested-with") == "page"
 
 
 def from_loopback(request: Request) -> bool:
-    """Whether a request came from this machine, and not through a balancer: its loopback is its own machine's."""
+    """Return True if a request came from this machine.
+
+    A request through a balancer did not: a loopback address that the balancer reports is on the balancer's machine."""
     if request.scope.get("state", {}).get("balancer") is not None:
         return False
     try:

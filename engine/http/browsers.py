@@ -89,7 +89,7 @@ def require_own_site(scope: Scope) -> None:
 
 
 def is_same(origin: str, host: str) -> bool:
-    """Whether the origin is the host of the request. Its scheme is not compared: TLS may end at a proxy."""
+    """Return True if the origin is the host of the request. Schemes may differ, because TLS may end at a proxy."""
     try:
         from_there, here = urlsplit(origin), urlsplit(f"{urlsplit(origin).scheme}://{host}")
         default = DEFAULT_PORTS.get(from_there.scheme)
@@ -102,7 +102,7 @@ def is_same(origin: str, host: str) -> bool:
 
 
 def stays_here(redirect: str) -> bool:
-    """Whether the address is relative, and so leads to no other site. (Browsers take a backslash for a slash.)"""
+    """Return True if the address is relative, and so leads to no other site. (Browsers read a backslash as a slash.)"""
     try:
         parts = urlsplit(redirect.strip())
     except ValueError:
@@ -119,7 +119,7 @@ def hostname(host: str) -> str | None:
 
 
 def is_address(name: str) -> bool:
-    """Whether a host is an IP address."""
+    """Return True if a host is an IP address."""
     try:
         ip_address(name)
     except ValueError:
@@ -128,7 +128,7 @@ def is_address(name: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address is of this machine."""
+    """Return True if an address belongs to this machine."""
     try:
         return ip_address(address).is_loopback
     except ValueError:

@@ -155,7 +155,7 @@ class Call:
 
     @property
     def grant(self) -> Grant | None:
-        """What the user's token grants; None: the user has no token."""
+        """The grant of the user's token; None if the user has no token."""
         return self.who.grant
 
     def logged_in(self, who: Identity, account: UserSet | None) -> None:
@@ -236,7 +236,7 @@ class Call:
 
     @property
     def monitors(self) -> bool:
-        """Whether the user may see all vhosts."""
+        """Return True if the user may see all vhosts."""
         return "administrator" in self.tags or "monitoring" in self.tags
 
     def monitored_vhosts(self) -> list[str]:
@@ -396,7 +396,7 @@ class Call:
 
 
 def arrival_of(request: Request) -> Arrival:
-    """How a request came in."""
+    """Return the arrival of a request: its client's address, the listener and the balancer."""
     client, server = request.client, request.scope.get("server")
     address = f"{bracketed(client.host)}:{client.port}" if client else ""
     balancer = request.scope.get("state", {}).get("balancer")
@@ -405,14 +405,14 @@ def arrival_of(request: Request) -> Arrival:
 
 
 def tls_of(request: Request) -> TlsPeer | None:
-    """What is known of a client over TLS."""
+    """Return the TLS client of a request; None if it came without TLS."""
     state = request.scope.get("state", {})
     found: TlsPeer | None = state.get("tls")
     return found
 
 
 def mechanism_of(request: Request) -> str:
-    """How a client proves who it is: HTTP Basic, a bearer token, or the login of a browser."""
+    """Return the mechanism by which a client proves its identity: basic, bearer (a token) or login (of a browser)."""
     scheme = request.headers.get("authorization", "login").partition(" ")[0].lower()
     return scheme if scheme in ("bearer", "login") else "basic"
 

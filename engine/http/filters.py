@@ -24,7 +24,7 @@ class NameFilter:
             raise bad_request(f"not a {self.shown}: {error}") from None
 
     def fits(self, name: str) -> bool:
-        """Whether the expression is found in the name."""
+        """Return True if the expression is found in the name. Raises ApiError (400) if the search takes too long."""
         began = time.perf_counter()
         try:
             found = self.pattern.search(name)

@@ -1,7 +1,7 @@
-"""What a follower asks its leader, and the list of followers (engine/broker/followers.py).
+"""A leader's answers to its followers, and the list of followers (engine/broker/followers.py).
 
     GET  /api/leader                           where the log begins, where the history branched, which seals there are
-    GET  /api/leader/files/{partition}/{file}  a base, or a seal and its prints: they lie beside the log
+    GET  /api/leader/files/{partition}/{file}  a base, or a seal and its prints: files beside the log
     POST /api/leader/keys                      keys of bodies, by their ids
     PUT  /api/followers/{name}                 join; 409 with a word in `error`: the follower is refused
     POST /api/followers/{name}/fetch           acknowledge, and get the next bytes; waits some seconds for new ones

@@ -201,7 +201,7 @@ class Live:
             return problem(ApiError(500, "internal_error", "see the broker's log"))
 
     def _may_listen(self, listener: Listener) -> bool:
-        """Whether the client is still logged in, as a user that was not changed."""
+        """Return True if the client is still logged in, and its user has not changed."""
         try:
             listener.call.require_account()
         except ApiError:
@@ -257,7 +257,7 @@ def problem(error: ApiError) -> bytes:
 
 
 def asks_for_stream(request: Request) -> bool:
-    """Whether a browser's EventSource asks, which a script cannot give a header."""
+    """Return True if a browser's EventSource asks, to which a script cannot add a header."""
     return request.headers.get("accept") == "text/event-stream"
 
 

@@ -26,7 +26,7 @@ async def read_to_end_in_time(broker: "Broker") -> None:
 
 
 def is_negative(error: Exception) -> bool:
-    """Whether a request was refused for the lack of a thing that another node may have made."""
+    """Return True if a request was refused because something is missing that another node may have made."""
     return isinstance(error, (REFUSALS, Missing)) or (isinstance(error, ApiError) and error.status == 401)
 
 

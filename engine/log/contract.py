@@ -33,7 +33,7 @@ class LogError(Exception):
 
 
 class BelowStart(LogError):
-    """What is asked for lies before the beginning of a log whose older segments were removed on purpose."""
+    """A read before the beginning of a log whose older segments were removed on purpose."""
 
 
 class NoAnswer(LogError):
@@ -152,14 +152,15 @@ class Log(Protocol):
         """Write and fsync everything appended, in this thread. For start, stop, tools and tests."""
 
     def full(self) -> bool:
-        """Whether the disk is full and the log uses up its reserve: then publishers should wait."""
+        """Return True if the disk is full and the log uses up its reserve. Publishers should wait then."""
 
     @property
     def crowded(self) -> bool:
-        """Whether as many bytes wait for the disk as may: publishing connections wait until some are written."""
+        """Return True if so many bytes wait for the disk that publishing connections must wait until some are
+        written."""
 
     def has_room(self, size: int) -> bool:
-        """Whether the log can take this many bytes at once, without a wait for records behind them."""
+        """Return True if the log can take this many bytes at once, so that the records behind them need not wait."""
 
     @property
     def waiting_large_bytes(self) -> int:

@@ -99,7 +99,7 @@ class HistoryLooks(ABC):
         self._refused[name] = *stretch, why
 
     def _was_refused(self, name: str, stretch: tuple[int, int]) -> bool:
-        """Whether this stretch was refused before: then that is told again."""
+        """Return True if this stretch was refused before, and note the same reason again."""
         start, floor, why = self._refused.get(name, (0, 0, ""))
         if (start, floor) != stretch:
             return False

@@ -131,7 +131,7 @@ class HistoryReader:
 
     @cached_property
     def placement(self) -> Placement:
-        """How queues are placed, now and before. Raises CorruptLog, LogError."""
+        """The placement of queues, now and before. Raises CorruptLog, LogError."""
         if self.known_placement is not None:
             return self.known_placement
         return topology_of(self.metadata, self.snapshots).placement

@@ -19,7 +19,7 @@ class BadSettings(ValueError):
 
 
 def is_secret(key: str) -> bool:
-    """Whether the value of a setting of this name is a secret."""
+    """Return True if the value of a setting with this name is a secret."""
     return key.endswith(SECRETS) and key not in PUBLIC
 
 

@@ -80,7 +80,7 @@ class SharedPartition(Protocol):
 
     @property
     def all_reported(self) -> bool:
-        """Whether the log has reported every append so far to this program. It does so late for some of them."""
+        """Return True once the delivery of every append has been reported to this program. Some reports arrive late."""
 
     def report(self, on: bool) -> None:
         """Tell the listener of each append from now on when it is in the log (`Listener.delivered`), or no longer."""
@@ -111,7 +111,7 @@ class CounterTopic(Protocol):
 
     @property
     def all_reported(self) -> bool:
-        """Whether every append so far is in the log, or was refused."""
+        """Return True if every append so far is in the log or was refused."""
 
     def append(self, key: bytes, value: bytes | None) -> None:
         """Send a record to the log; None: the key has no value any more.

@@ -130,7 +130,7 @@ class Held:
                 self._queues.pop(effect.queue.queue_id, None)
 
     def differences(self, machine: Machine) -> list[str]:
-        """How the machine's queues differ from what was counted."""
+        """Return the differences between the machine's queues and the counted messages, one text per queue."""
         found = []
         for queue_id in sorted(self._queues.keys() | machine.by_id.keys()):
             counted = self._queues.get(queue_id, set())

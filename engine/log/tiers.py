@@ -139,7 +139,7 @@ class TieredPartition:
         return max(self.start_offset, self._archive(None, start).offset_at(timestamp_ms))
 
     def _ended_by(self, timestamp_ms: int) -> bool:
-        """Whether the records below the local start are known to end at this time or before it.
+        """Return True if the records below the local start are known to end at or before this time.
 
         If the clock was set there, nothing is known."""
         try:

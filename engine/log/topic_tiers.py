@@ -71,9 +71,9 @@ class TopicArchive:
             return self._log
 
     def partition(self, topic: "KafkaPartition", start: int) -> "ArchivedPartition":
-        """What is archived of a partition that begins at offset `start` in Kafka: all that is below.
+        """Return the archive of a partition that begins at offset `start` in Kafka: it has everything below.
 
-        Raises LogError where it lacks some of it, or has other records; NoAnswer."""
+        Raises LogError if the archive lacks some of it or has other records; NoAnswer."""
         from rewindmq.engine.log.archive.reader import ArchivedPartition
 
         archived = ArchivedPartition(self.open().objects, topic.name, framed=True)

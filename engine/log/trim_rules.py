@@ -22,9 +22,9 @@ class TrimRefused(LogError):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be trimmed: what is older than the time `before_ms`, or than the last `keep_ms` milliseconds.
+    """A wish to trim history that is older than the time `before_ms`, or than the last `keep_ms` milliseconds.
 
-    `partition`: only this one. `accept_findings`: go on although the audit found something."""
+    `partition`: only this one. `accept_findings`: trim although the audit found something."""
 
     before_ms: int | None = None
     keep_ms: int | None = None
@@ -33,7 +33,7 @@ class Wanted:
     accept_findings: bool = False
 
     def partitions(self, place: object, names: Sequence[str]) -> Sequence[str]:
-        """Those of these partitions that are to be trimmed. `place`: of the history, for people.
+        """Return the partitions to trim, out of `names`. `place`: of the history, for people.
 
         Raises TrimRefused."""
         if self.partition is None:
@@ -45,11 +45,11 @@ class Wanted:
 
 @dataclass(slots=True)
 class TrimReport:
-    """What was trimmed of a partition, or would be.
+    """The result of trimming a partition, or of a dry run.
 
     `start`: the offset where it began. `offset`: the floor; it is `start` if nothing goes. `until_ms`: the largest time
-    of what goes. `queued`: how many records of queued messages are in the base. `freed_bytes`: of the local segments,
-    or of the stretches that Kafka had; `archived_bytes`: of the objects that went, or would go."""
+    of the records that go. `queued`: the number of records of queued messages in the base. `freed_bytes`: of the local
+    segments, or of the stretches that Kafka had; `archived_bytes`: of the objects that went, or would go."""
 
     partition: str
     start: int

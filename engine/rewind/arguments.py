@@ -47,7 +47,7 @@ class Filter:
         self.unfiltered = unfiltered
 
     def passes(self, message: Published) -> bool:
-        """Whether the consumer wants this message."""
+        """Return True if the consumer wants this message."""
         for name, kind, value in headers_of(message.properties):
             if name == FILTER_VALUE and kind == "longstr":
                 return value in self.values
@@ -55,7 +55,7 @@ class Filter:
 
 
 def is_past_asked(arguments: tuple[Argument, ...]) -> bool:
-    """Whether a consumer with these arguments reads, and takes nothing."""
+    """Return True if a consumer with these arguments only reads, and takes nothing."""
     return any(argument.name in ("x-stream-offset", "x-rewind-to") for argument in arguments)
 
 

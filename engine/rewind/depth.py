@@ -1,13 +1,13 @@
-"""How deep a queue was, over a range of time: its length and its outcomes at evenly spaced moments.
+"""The depth of a queue over a range of time: its length and its outcomes at evenly spaced moments.
 
     found = depth(history, "/", "orders", None, At(time_ms=...), At(time_ms=...), 200, marks, deadline)
 
     state --fold--> point 0 --fold--> point 1 --fold--> ... point n
                             ticks: what people did meanwhile (a purge, a policy, a restart, a restoration)
 
-One fold, from the nearest snapshot before the range. A point is the state at its time (projections/rewind.py), and what
-happened since the point before is the difference of the machine's own counters. So the fold takes its fast path for
-repeats, and sees all other events: no tick comes of a repeat. A fast path ends at each point, since time passes there.
+One fold runs from the nearest snapshot before the range. A point is the state at its time (projections/rewind.py), and
+the outcomes since the previous point are the difference of the machine's own counters. So the fold takes its fast path
+for repeats, which make no ticks, and sees all other events. A fast path ends at each point, because time passes there.
 The fold leaves waypoints behind, for the moments that the reader of the chart asks for next.
 
 Points and ticks are bounded in number, and time by a deadline: an answer that is not `complete` has the points up to
@@ -193,7 +193,7 @@ class _Fold:
             self.found.complete = False
 
     def never_there(self) -> bool:
-        """Whether no point and no tick tells of the queue."""
+        """Return True if no point and no tick shows the queue."""
         return all(point.ready is None and not point.outcomes for point in self.found.points) and not any(
             tick.kind in ("declared", "deleted") for tick in self.found.ticks
         )

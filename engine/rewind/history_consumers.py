@@ -70,7 +70,7 @@ class PastReader(Reader):
         self.turns.ready(self)
 
     def has_news(self) -> bool:
-        """Whether a step would do something."""
+        """Return True if a step would do something."""
         return not self._fetching and (bool(self._fetched) or self.source.has_more() or self.source.is_through())
 
     def step(self) -> bool:

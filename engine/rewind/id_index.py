@@ -76,7 +76,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """What the index knows of an id in a partition: in `stretches` (first, end) only records at `offsets` can have it.
+    """The index's entry for an id in a partition: in `stretches` (first, end) only records at `offsets` can have it.
 
     Both ascend."""
 
@@ -151,9 +151,9 @@ class IdIndex:
         return sorted({name for stretches in self._stretches.values() for name in stretches})
 
     def lookup(self, key: bytes, ends: Mapping[str, int | None]) -> dict[str, Indexed]:
-        """What is known of an id in these partitions, below these offsets (None: no bound).
+        """Return the entry for an id in each of these partitions, below these offsets (None: no bound).
 
-        An id of very many messages: only their newest ones, and stretches from the oldest of these on."""
+        If very many messages have the id, it has only the newest ones, and stretches from the oldest of these on."""
         most = max(FEWEST_OFFSETS, MOST_OFFSETS // max(1, len(ends)))
         return {partition: self._indexed(key, partition, end, most) for partition, end in ends.items()}
 

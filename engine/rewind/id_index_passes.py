@@ -49,8 +49,10 @@ class Indexing:
             self.index = IdIndex.open(directory)
 
     def _is_of(self, reader: HistoryReader) -> bool:
-        """Whether the index can go on: it is of this history, and of buckets of this length (`--find-index` may have
-        been longer or shorter). Else their numbers may lie far in the future, and they would never be old."""
+        """Return True if the index can be continued: it is of this history, and its buckets have this length.
+
+        `--find-index` may have been longer or shorter. Numbers of such buckets may be far in the future, so that the
+        buckets would never become old."""
         newest = int(time.time() * 1_000) // self._bucket_ms + BUCKETS
         if any(number > newest for number in self.index.buckets):
             return False
@@ -58,7 +60,7 @@ class Indexing:
         return names.issuperset(self.index.partitions()) and all(map(self._is_proven, reader.queues))
 
     def _is_proven(self, log: HistoryPartition) -> bool:
-        """Whether the log has the record with which the newest stretch ends."""
+        """Return True if the log has the record with which the newest stretch ends."""
         last = self.index.last(log.name)
         if last is None:
             return True
@@ -72,7 +74,7 @@ class Indexing:
         return False
 
     def lookup(self, kind: str, value: bytes, ends: Mapping[str, int | None] | None) -> dict[str, Indexed]:
-        """What the index knows of an id, as `IdIndex.lookup`. `ends`: None: in all partitions."""
+        """Return the entries for an id as `IdIndex.lookup` does. `ends` None: in all partitions."""
         known = self.index.partitions()
         if ends is None:
             ends = dict.fromkeys(known)

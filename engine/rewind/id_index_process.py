@@ -125,7 +125,7 @@ class IdIndexProcess:
             self._thread.join()
 
     async def lookup(self, kind: str, value: bytes, ends: Mapping[str, int | None] | None) -> Mapping[str, Indexed]:
-        """What the index knows of an id, as `Indexing.lookup`; nothing if there is no answer in time."""
+        """Return the entries for an id as `Indexing.lookup` does; empty if no answer comes in time."""
         connection = self._connection
         if connection is None or len(self._unanswered) >= MOST_WAITING:
             return {}

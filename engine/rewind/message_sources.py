@@ -59,11 +59,11 @@ class MessageSource(ABC):
 
     @abstractmethod
     def has_more(self) -> bool:
-        """Whether there may be something to fetch."""
+        """Return True if there may be something to fetch."""
 
     @abstractmethod
     def is_through(self) -> bool:
-        """Whether there will never be anything more."""
+        """Return True if there will never be anything more to fetch."""
 
     def follow(self, history: History, partition: Partition, queue: Queue) -> bool:
         """The queue is in this partition now; `history` knows it. False: not yet, ask again at the next step."""
@@ -104,7 +104,7 @@ class LogSource(MessageSource):
         return self.queue.published + self.queue.refused + self.queue.duplicates
 
     def has_more(self) -> bool:
-        """Whether messages may have been published since the last read."""
+        """Return True if messages may have been published since the last read."""
         if self.position is None or self._scan is not None or self._earlier:
             return True
         news = self._behind or self._seen != self._published()
@@ -187,7 +187,9 @@ class LogSource(MessageSource):
         return max(found, self._beginning)
 
     def _before(self) -> list[tuple[HistoryPartition, int, int]]:
-        """What is to be read of the partitions in which the queue was before. An offset is one of the present one."""
+        """Return the ranges to read in the partitions that the queue was in before.
+
+        There are none if the start is an offset, which always refers to the present partition."""
         if self.start.kind not in (FIRST, TIME):
             return []
         found = []
@@ -199,7 +201,7 @@ class LogSource(MessageSource):
         return [each for each in found if each[1] < each[2]]
 
     def _since(self, partition: str, queue_id: int, position: int) -> list[tuple[HistoryPartition, int, int]]:
-        """What is to be read of the partitions that the queue has left, from this position of one of them on."""
+        """Return the ranges to read in the partitions that the queue has left, from this position in one of them on."""
         found, begun = [], False
         for log, declared, end in self._left():
             first = max(declared, log.start_offset)
@@ -269,9 +271,9 @@ class LogSource(MessageSource):
                 yield block.first_offset, None
 
     def _is_told(self, published: Published) -> bool:
-        """Whether the message moved along with the queue, and was published where it is told before.
+        """Return True if the message moved along with the queue, and an earlier partition's range covers its publish.
 
-        What a lost node published behind that end is told where it came to."""
+        A message that a lost node published after the end of that range is read where it arrived."""
         origin = published.origin
         if origin is None or not self._told:
             return False
@@ -289,11 +291,11 @@ class MomentSource(MessageSource):
         self.at = 0
 
     def has_more(self) -> bool:
-        """Whether messages are left."""
+        """Return True if messages are left."""
         return self.at < len(self.ids)
 
     def is_through(self) -> bool:
-        """Whether all are fetched."""
+        """Return True if all messages are fetched."""
         return self.at >= len(self.ids)
 
     def shut(self) -> None:

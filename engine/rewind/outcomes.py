@@ -260,7 +260,7 @@ class _Life:
 
 
 def is_message_of(log: HistoryPartition, message_id: int, queue: str) -> bool:
-    """Whether the record is a publish to this queue. Raises LogError."""
+    """Return True if the record is a publish to this queue. Raises LogError."""
     found = publish_of(log, message_id)
     return found is not None and queue in found.published.route.queues
 
@@ -287,7 +287,7 @@ def publish_of(log: HistoryPartition, message_id: int) -> FoundMessage | None:
 
 
 def has_ended(rows: Iterable[OutcomeRow]) -> bool:
-    """Whether the message has left each queue that took it."""
+    """Return True if the message has left each queue that took it."""
     came: set[Key] = set()
     left: set[Key] = set()
     for row in rows:
@@ -353,7 +353,7 @@ def last_outcomes(
 
 
 def _is_left(stay: Stay, snapshots: Snapshots | None, vhost: str, queue: str, offset: int, time_ms: int) -> bool:
-    """Whether a partition had the queue at a moment or later: what consumers held stays there when it has moved."""
+    """Return True if a partition had the queue at a moment or later: consumers' messages stay there after a move."""
     if stay.until_ms is None or time_ms < stay.until_ms:
         return True
     return state_at(stay.log, snapshots, At(offset=offset)).queue(vhost, queue) is not None

@@ -1,4 +1,4 @@
-"""What a change of a policy would do at once to what is queued now, in all queues of its virtual host.
+"""The immediate effects of a change of a policy on the messages that are queued now in its virtual host.
 
     change = PolicySet("/", "short", "^orders", '{"max-length":10}', 0, "all")
     found = policy_effects(history, change, now_ms, 20, deadline)
@@ -6,8 +6,8 @@
 The change is applied to a topology and to machines that are folded here for this question, by the rules that the broker
 has (projections/topology, projections/machine). So no rule is stated twice, and nothing is changed.
 
-Partitions are folded one after the other, up to now. Memory is the state of the largest partition, and what leaves its
-longest queue. An answer whose time is over names the partitions that it has not seen.
+Partitions are folded one after the other, up to now. Memory is the state of the largest partition, and the messages
+that leave its longest queue. If time runs out, the answer names the partitions that it has not seen.
 """
 
 import heapq
@@ -53,16 +53,16 @@ class QueueEffect:
 
     @property
     def weight(self) -> tuple[int, bool, int]:
-        """What makes it worse than others."""
+        """The harm to the queue, for comparison: a greater weight is worse."""
         return self.removed.total(), self.refuses, self.messages
 
 
 @dataclass(slots=True)
 class PolicyEffects:
-    """What the change would do. `matched`, `matched_now`: queues that have this policy then and now.
+    """The effects of the change. `matched`, `matched_now`: queues with this policy after the change, and now.
 
-    `changed`: queues whose policy is another one then, in name or definition. `refusing`: those that would refuse the
-    next message. `worst`: those that lose most, the worst first. `not_seen`: partitions for which there was no time."""
+    `changed`: queues whose policy would have another name or definition. `refusing`: queues that would refuse the next
+    message. `worst`: queues that would lose most, the worst first. `not_seen`: partitions that time did not allow."""
 
     matched: int = 0
     matched_now: int = 0
@@ -161,10 +161,10 @@ class _Trial:
 
 
 def said(policy: Policy | None) -> tuple[str, str] | None:
-    """What a policy says. Its version does not count: to set it again changes nothing."""
+    """Return a policy's name and definition. The version is left out: setting the same policy again changes nothing."""
     return None if policy is None else (policy.name, policy.definition)
 
 
 def _of(effects: list[Effect], queue: Queue) -> Iterator[Forget | DeadLetter]:
-    """What left a queue. Of a message that leaves by deadlines of other queues nothing is told."""
+    """Return the effects by which messages left a queue. Effects of other queues' deadlines are left out."""
     return (each for each in effects if isinstance(each, Forget | DeadLetter) and each.queue is queue)

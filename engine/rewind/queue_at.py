@@ -212,7 +212,7 @@ def folded_queue(
 
 
 def is_of(reader: HistoryReader, log: HistoryPartition, queue: Queue, incarnation: int | None) -> bool:
-    """Whether the queue is this incarnation, or was it or became it by a move (None: any will do)."""
+    """Return True if the queue is this incarnation, or became it or came from it by a move (None: any will do)."""
     if incarnation is None:
         return True
     return queue.queue_id in same_queue(reader.placement, queue.vhost, queue.name, incarnation).ids_in(log.name)

@@ -33,7 +33,7 @@ class ReadingConsumer(DeliveryTarget, Protocol):
 
     @property
     def congested(self) -> bool:
-        """Whether the client's socket takes no more for now."""
+        """Return True if the client's socket takes no more for now."""
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
         """Call back once the socket takes more."""
@@ -84,7 +84,7 @@ class Reader(ABC):
 
     @property
     def over(self) -> bool:
-        """Whether its consumer is gone: cancelled, or with its channel."""
+        """Return True if the reader's consumer is gone: cancelled, or closed with its channel."""
         return self.consumer_id not in self.partition.consumers  # where it may be wrapped: firehose.py
 
     def credited(self, count: int) -> None:
@@ -99,10 +99,10 @@ class Reader(ABC):
 
     @abstractmethod
     def has_news(self) -> bool:
-        """Whether something came that it may read. Asked while it waits."""
+        """Return True if something arrived that the reader may read. Called while it waits."""
 
     def has_something(self) -> bool:
-        """Whether it has to read or to end. Asked while it waits."""
+        """Return True if the reader has to read or to end. Called while it waits."""
         return self.over or self.queue.gone or (self.credit > 0 and not self.resting and self.has_news())
 
     def rest(self) -> None:

@@ -159,7 +159,7 @@ class Restoration:
         self._cancelled = asyncio.Event()
 
     def is_cancelled(self) -> bool:
-        """Whether `cancel` was called."""
+        """Return True if `cancel` was called."""
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
@@ -196,7 +196,7 @@ class Restorations:
             restoration.ended.set()
 
     def of(self, vhost: str, queue: str) -> list[Restoration]:
-        """Those of messages of a queue."""
+        """Return the restorations of a queue's messages."""
         return [each for each in self._all if (each.plan.vhost, each.plan.queue) == (vhost, queue)]
 
 
@@ -387,7 +387,7 @@ class _Portion:
     event: MessageRemoved
 
     def follows(self, before: "_Portion | None") -> bool:
-        """Whether both are portions of one removal: a client asks for one after the other, and ids ascend."""
+        """Return True if both are portions of one removal: a client asks for one after the other, and ids ascend."""
         return (
             before is not None
             and (before.actor, before.event.reason) == (self.actor, self.event.reason)

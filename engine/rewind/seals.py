@@ -24,9 +24,9 @@ class NoSuchPartition(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """How far a partition is sealed. `sealed_to` and `end`: exclusive. `key`, `time_ms`: of the newest seal.
+    """The sealed part of a partition. `sealed_to` and `end` are exclusive. `key`, `time_ms`: of the newest seal.
 
-    `harms`: files or records that are no seals. `keys`: all keys that signed, as fingerprints."""
+    `harms`: files or records that are not seals. `keys`: all keys that signed, as fingerprints."""
 
     partition: str
     seals: int
@@ -65,7 +65,7 @@ def partitions_of(history: History) -> Sequence[Sealable]:
 
 
 def sealed(history: History) -> list[Sealed]:
-    """How far each partition is sealed, as its seals say: they are not checked. Raises LogError."""
+    """Return the sealed part of each partition as its seals state it, without a check of them. Raises LogError."""
     return [_sealed(each) for each in partitions_of(history)]
 
 

@@ -197,12 +197,12 @@ class Scan:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more message may be found."""
+        """Return True if one more message may be found."""
         return self.messages > 0 and self.bytes > 0
 
     @property
     def was_quick(self) -> bool:
-        """Whether a window that has just been looked through took little time."""
+        """Return True if the window that was just searched took less than QUICK_SECONDS."""
         return time.monotonic() - self._read_from < QUICK_SECONDS
 
     def window(

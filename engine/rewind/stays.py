@@ -44,7 +44,7 @@ class Stay:
     until_ms: int | None
 
     def has(self, first_ms: int, last_ms: int) -> bool:
-        """Whether the queue was here all the time from `first_ms` to `last_ms`."""
+        """Return True if the queue was here all the time from `first_ms` to `last_ms`."""
         return (self.since_ms is None or self.since_ms <= first_ms) and (
             self.until_ms is None or last_ms < self.until_ms
         )
@@ -193,9 +193,9 @@ def same_queue(placement: Placement, vhost: str, queue: str, queue_id: int) -> S
 
 
 def is_unclear(placement: Placement, vhost: str, queue: str, queue_id: int) -> bool:
-    """Whether the queue that is there now has, by chance, the number that an earlier queue of its name had elsewhere.
+    """Return True if the present queue has, by chance, the number that an earlier queue of its name had elsewhere.
 
-    By its number alone its past could not be told from that of the other one."""
+    The number alone could not tell the past of the one from that of the other."""
     moving = placement.moving.get((vhost, queue))
     left = moving is not None and moving.from_id == queue_id
     number = moving.source if moving is not None and left else placement.home(vhost, queue, 1)
@@ -253,5 +253,5 @@ def came_from(reader: HistoryReader, origin: Origin | None) -> HistoryPartition 
 
 
 def is_told_before(reader: HistoryReader, published: Published) -> bool:
-    """Whether the publish is of a message that moved along with its queue, and the history has its first publish."""
+    """Return True if the message moved along with its queue, and the history has its first publish."""
     return came_from(reader, published.origin) is not None

@@ -77,7 +77,7 @@ class StreamReader(Reader):
             self.number = number_from(queue, start.value)
 
     def has_news(self) -> bool:
-        """Whether the next message is there, and durable."""
+        """Return True if the next message is there and durable, and the queue is not paused."""
         return not self.queue.paused and self._next_id() < self.partition.durable_offset
 
     def _next_id(self) -> int:

@@ -1,10 +1,10 @@
-"""What a policy would have done to one queue: its recorded events, folded a second time under the policy.
+"""A policy's hypothetical effects on one queue: its recorded events, folded a second time under the policy.
 
     what_if(reader, snapshots, "/", "orders", None, candidate_for("orders", {"max-length": 1000}, None),
             start, end, 100, deadline)
 
-The rules are Spark's (projections/what_if). The policy is in force from `start` on. Both folds stand at the same offset
-all the time, so an answer whose time is over is the whole answer up to that offset.
+The rules are Spark's (projections/what_if). The policy is active from `start` on. Both folds are at the same offset all
+the time, so if time runs out, the answer is complete up to that offset.
 
 Memory is twice the state of the queue's partition, and MOST_APART messages that ended in one of the two folds only.
 """

@@ -307,12 +307,12 @@ def worlds_compared(answer: Json) -> list[dict[str, Value]]:
 
 
 def assumptions_text(answer: Json) -> str:
-    """How often the acts of consumers could not stay as recorded."""
+    """Return a text with the number of consumers' acts that could not stay as recorded, by assumption."""
     return ", ".join(f"{name} {count}" for name, count in cast(Json, answer["assumptions"]).items())
 
 
 def is_json(settings: Settings, form: str | None) -> bool:
-    """Whether the answer is wanted as JSON."""
+    """Return True if the answer is to be printed as JSON."""
     return form == "json" or (form is None and settings.formatter in ("json", "json_stream"))
 
 

@@ -314,7 +314,7 @@ def _status_row(manifest: "Manifest", data: Path | None, topic: "KafkaPartition 
 
 
 def _is_behind(data: Path, rows: list[dict[str, Value]]) -> bool:
-    """Whether any partition has records that are not archived. LogError."""
+    """Return True if any partition has records that are not archived. Raises LogError."""
     from rewindmq.engine.log.archive.archiver import first_waiting_ms
     from rewindmq.engine.log.embedded.directory import partition_directory
 

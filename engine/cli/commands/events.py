@@ -277,12 +277,12 @@ def machine_before(history: "History", log: "PartitionLog", first: int) -> "Mach
 
 
 def names_queue(line: Line, wanted: QueueName) -> bool:
-    """Whether the event names the queue."""
+    """Return True if the event names the queue."""
     return line.event is not None and wanted in describe.queues_of(line.event)
 
 
 def concerns(effect: Effect, wanted: QueueName, named: bool) -> bool:
-    """Whether an effect belongs to a queue. `named`: the event names the queue, which decides for a quarantine."""
+    """Return True if an effect belongs to a queue. `named`: the event names the queue; decides for a quarantine."""
     return named if isinstance(effect, Quarantine) else (effect.queue.vhost, effect.queue.name) == wanted
 
 

@@ -98,7 +98,9 @@ def fork_lines(fork: Json | None) -> list[str]:
 
 
 def bodies_lines(bodies: Json) -> list[str]:
-    """How long bodies are kept, and what is held back; nothing without --keep-bodies and expired days."""
+    """Return lines about the time for which bodies are kept, and about the days held back.
+
+    Empty if --keep-bodies is not set and no day has expired."""
     keep_days, expired = bodies["keep_days"], cast(int, bodies["expired_days"])
     if keep_days is None and not expired:
         return []

@@ -46,7 +46,7 @@ class Given:
         return self._values[name].value
 
     def given(self, *names: str) -> list[str]:
-        """Those of these settings that somebody gave."""
+        """Return the names of those settings that somebody gave a value."""
         return [name for name in names if self._values[name].origin != DEFAULT and self._values[name].value]
 
     def require(self, fine: object, text: str, *names: str) -> None:

@@ -76,7 +76,7 @@ class Sources:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is such a file. One that this user may not see is there: reading it says why it cannot be read."""
+    """Return True if the file exists, or if this user may not see it: reading it then says why it cannot be read."""
     try:
         return path.exists()
     except OSError:

@@ -71,7 +71,9 @@ def history_metrics(broker: "Broker") -> Iterator[Metric]:
 
 
 def _retention(archive: "ArchiveStatus") -> Iterator[Metric]:
-    """What Kafka's own retention leaves of the partitions that this node owns, and what it has taken."""
+    """Yield the metrics of Kafka's own retention: the part of it that is used, and the history that it has removed.
+
+    They cover the partitions that this node owns."""
     used = Metric("rewindmq_archive_retention_used", "gauge", "Part of Kafka's retention that is used; 1: history goes")
     lost = Metric("rewindmq_history_lost_offsets", "gauge", "Offsets that Kafka removed and that are not archived")
     for name, each in archive.archived.items():

@@ -70,7 +70,7 @@ def log_gauges(broker: "Broker") -> Iterator[Metric]:
 
 
 def follower_metrics(broker: "Broker") -> Iterator[Metric]:
-    """How far followers are behind, as the leader knows it; how far this follower is behind."""
+    """Yield the lag of the followers, as their leader knows it, and the lag of this follower."""
     followers, following = broker.followers, broker.following
     if followers is not None and followers.known:
         connected = Metric("rewindmq_follower_connected", "gauge", "1 if the follower asked a short time ago")

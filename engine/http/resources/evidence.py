@@ -1,4 +1,4 @@
-"""What an auditor asks a broker: records that make no sense, seals of the history, and the audits that are in it.
+"""Evidence for auditors: quarantined records, the seals of the history, and the audits recorded in it.
 
     GET /api/quarantine[?partition=][&count=100]                       records that the fold skips
     GET /api/seals                                                     how far each partition is sealed, by which key
@@ -6,9 +6,9 @@
     GET /api/audits                                                    what the audits before trims found
 
 A check is that of `rewindmq verify_seals`, without copies. It takes about PORTION_SECONDS of the process that reads the
-past; the same request with `next` goes on, until `next` is null. `public_key` may be given several times; without it
+past; repeat the request with `next` until `next` is null. `public_key` may be given several times; without it
 signatures are not checked, and `signatures` is false. The node keeps no result: a person who can change the log could
-change a result that is kept beside it.
+also change a result that is stored beside it.
 """
 
 from collections.abc import Sequence

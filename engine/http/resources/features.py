@@ -92,7 +92,7 @@ def deprecated(name: str) -> Item:
 
 
 async def is_used(call: Call, name: str) -> bool:
-    """Whether a deprecated feature is in use."""
+    """Return True if a deprecated feature is in use."""
     if name == "global_qos":
         sessions = call.broker.sessions.by_id.values()
         return any(channel.global_prefetch for session in sessions for channel in session.channels.values())

@@ -237,7 +237,7 @@ async def payload(work: Work, body: bytes, encoding: str) -> AsyncIterator[str]:
 
 
 async def is_utf8(work: Work, body: bytes) -> bool:
-    """Whether a body is UTF-8. A long body is checked in slices."""
+    """Return True if a body is UTF-8. A long body is checked in slices."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         for first in range(0, len(body), BODY_PIECE):

@@ -140,7 +140,7 @@ def overview_stats(broker: "Broker", now: dict[str, int], user: str | None, sess
 
 
 def history_item(broker: "Broker") -> Item:
-    """What the history costs, as JSON. null: not known yet, or (`archive`) there is none."""
+    """Return the costs of the history as JSON. A value is null while it is unknown, `archive` also if there is none."""
     size = broker.history_size
     full_in_days = size.full_in_days
     growth = size.growth_per_day

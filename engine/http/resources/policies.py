@@ -247,7 +247,7 @@ def found_effects(change: Change, now_ms: int, most: int, history: History) -> I
 
 
 def removed_items(found: PolicyEffects | QueueEffect) -> list[Item]:
-    """What would leave, by outcome and rule, as JSON."""
+    """Return the numbers of messages that would leave, by outcome and rule, as JSON."""
     return [
         {"outcome": outcome, "rule": rule or None, "messages": messages}
         for (outcome, rule), messages in sorted(found.removed.items())

@@ -198,7 +198,9 @@ async def find(call: Call) -> Response:
 
 
 async def indexed_in(call: Call, criteria: Criteria, ranges: Ranges | None) -> Mapping[str, Indexed]:
-    """What the index of ids knows of the id that is wanted; nothing where there is no index, or no id is wanted."""
+    """Return the entries that the index of ids has for the wanted id, by partition.
+
+    Empty if there is no index, or if the search has no id."""
     wanted = criteria.id()
     if wanted is None:
         return {}
@@ -207,7 +209,7 @@ async def indexed_in(call: Call, criteria: Criteria, ranges: Ranges | None) -> M
 
 
 def words_of(query: Mapping[str, str]) -> str:
-    """What a search asked, for the history. Texts that may be personal data are left out: history can't erase them."""
+    """Return the text of a search for the history, which nobody can erase: possible personal data is left out."""
     told = {name: value for name, value in query.items() if name not in ("next", "limit", "truncate")}
     return "&".join(name if name in ("header", "body", "correlation_id") else f"{name}={told[name]}" for name in told)
 
@@ -218,7 +220,7 @@ async def answer_to(call: Call, question: SearchQuestion) -> Response:
 
 
 def criteria_of(call: Call, vhost: str, queue: str | None) -> Criteria:
-    """What the query wants. Raises ApiError (400)."""
+    """Return the criteria that a query states. Raises ApiError (400)."""
     query = call.request.query_params
     given = {name: query[name] for name in ("message_id", "correlation_id", "header", "body") if name in query}
     for name, value in given.items():
@@ -237,7 +239,7 @@ def criteria_of(call: Call, vhost: str, queue: str | None) -> Criteria:
 
 
 def truncate_of(call: Call) -> int:
-    """How many bytes of a body are shown. Raises ApiError (400)."""
+    """Return the number of bytes that are shown of a body. Raises ApiError (400)."""
     truncate = number_of(call, "truncate", BODY_SHOWN)
     if truncate > MAX_BODY_SHOWN:
         raise bad_request(f"truncate is at most {MAX_BODY_SHOWN}")

@@ -16,7 +16,7 @@ class Error(TypedDict):
 
 
 class Rate(TypedDict):
-    """How fast a count grows, a second."""
+    """The growth of a count per second."""
 
     rate: float
 
@@ -72,7 +72,7 @@ class MessageStats(QueueStats):
 
 
 class Churn(TypedDict):
-    """How many things came and went since the node's start, each with its rate."""
+    """The numbers of things that came and went since the node's start, each with its rate."""
 
     connection_created: int
     connection_created_details: Rate

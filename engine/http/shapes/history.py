@@ -116,7 +116,7 @@ class LastOutcomes(TypedDict):
 
 
 class ChangeSum(TypedDict):
-    """How many messages came or left, by outcome, rule and user."""
+    """The number of messages that came or left, by outcome, rule and user."""
 
     outcome: str
     rule: str | None
@@ -156,7 +156,7 @@ class Point(TypedDict):
 
 
 class Tick(TypedDict):
-    """What a person did: a purge, a policy, a mark ..."""
+    """A person's act: a purge, a policy, a mark ..."""
 
     time: Time
     offset: int
@@ -190,7 +190,7 @@ class World(TypedDict):
 
 
 class Exchanged(TypedDict):
-    """How many messages end by `after` and not by `before`."""
+    """The number of messages that end by `after` instead of `before`."""
 
     before: str
     before_rule: str | None
@@ -240,7 +240,7 @@ class TracedOutcomes(TypedDict):
 
 
 class RestoreWish(TypedDict, total=False):
-    """What is to come back: one of `time`, `offset` and `undo`, or `messages`."""
+    """The messages to restore: chosen by one of `time`, `offset` and `undo`, or by `messages`."""
 
     time: Annotated[str, "A time, or mark:NAME"]
     offset: int
@@ -265,7 +265,7 @@ class RestoreMoment(TypedDict):
 
 
 class Restored(TypedDict):
-    """What came back, or would come back."""
+    """The messages that came back, or would come back."""
 
     name: str
     vhost: str
@@ -327,7 +327,7 @@ class QuarantinedRecord(TypedDict):
 
 
 class Sealed(TypedDict):
-    """How far a partition is sealed."""
+    """The sealed part of a partition."""
 
     partition: str
     seals: int
@@ -353,7 +353,7 @@ class SealedPartitions(TypedDict):
 
 
 class Harm(TypedDict):
-    """What a check of the seals found."""
+    """A problem that a check of the seals found."""
 
     offset: int | None
     what: str

@@ -85,7 +85,7 @@ class LogPartition(TypedDict):
 
 
 class Archive(TypedDict):
-    """How far the history is archived. null: not known yet."""
+    """The progress of the archive. A field is null while it is unknown."""
 
     url: str
     archived_until: Time | None
@@ -126,7 +126,7 @@ class Trims(TypedDict):
 
 
 class HistoryCosts(TypedDict):
-    """What the history costs. null: not known yet, or (`archive`) there is none."""
+    """The costs of the history. A field is null while it is unknown, `archive` also if there is none."""
 
     local_bytes: int | None
     kafka_bytes: int | None
@@ -148,7 +148,7 @@ class Fork(TypedDict):
 
 
 class ObjectTotals(TypedDict):
-    """How many things there are."""
+    """The number of objects of each kind."""
 
     channels: int
     connections: int
@@ -227,7 +227,7 @@ class HeldDay(TypedDict):
 
 
 class Expiry(TypedDict):
-    """How bodies expire by --keep-bodies."""
+    """The expiry of bodies by --keep-bodies."""
 
     keep_days: int | None
     expired_days: int
@@ -276,7 +276,7 @@ class PlacedPartition(TypedDict):
 
 
 class NodeBasics(TypedDict):
-    """What any node knows of another."""
+    """The facts that any node knows about another."""
 
     name: str
     type: str
@@ -368,7 +368,7 @@ class DeprecatedFeature(TypedDict):
 
 
 class Authentication(TypedDict):
-    """How a browser may log in."""
+    """The ways for a browser to log in."""
 
     oauth_enabled: bool
 
@@ -406,7 +406,7 @@ class Failed(TypedDict):
 
 
 class WaysToLogIn(TypedDict):
-    """How a browser may log in, besides a password or a token."""
+    """The ways for a browser to log in, besides a password or a token."""
 
     provider: Annotated[str | None, "The host of the identity provider; null: there is none"]
     refused: Annotated[str, "Why the last sign-in of this browser failed, said once; or empty"]

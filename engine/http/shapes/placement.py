@@ -20,7 +20,7 @@ class QueueOnItsWay(TypedDict):
 
 
 class Repartition(TypedDict):
-    """How far a repartition is."""
+    """The progress of a repartition."""
 
     phase: Annotated[str, "`never asked for`, `waits for nodes`, `holds names`, `moves queues` or `done`"]
     partitions: Annotated[int, "Partitions that this node works with"]

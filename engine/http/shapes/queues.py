@@ -189,7 +189,7 @@ class PublishWish(TypedDict):
 
 
 class Routed(TypedDict):
-    """Whether a queue took the message."""
+    """The answer to a publish: `routed` is true if a queue took the message."""
 
     routed: bool
 
@@ -242,7 +242,7 @@ class WantedMembers(TypedDict):
 
 
 class ByKafka(TypedDict):
-    """What is left to do with Kafka's own tool."""
+    """The work that is left for Kafka's own tool."""
 
     error: str
     reason: str

@@ -29,7 +29,7 @@ class Leader(TypedDict):
 
 
 class FollowerWish(TypedDict):
-    """What a follower says of its copy."""
+    """A follower's account of its copy."""
 
     instance: Annotated[str, "Which copy this is"]
     root: str | None
@@ -45,7 +45,7 @@ class FollowerToken(TypedDict):
 
 
 class FetchWish(TypedDict):
-    """What a follower has, and how much it takes at once."""
+    """The end of a follower's copy, and the most bytes that it takes at once."""
 
     token: str
     at: Annotated[dict[str, list[object]], "By partition: the segment, the byte, the offset, the hash chain"]

@@ -118,7 +118,7 @@ class Leaving(TypedDict):
 
 
 class QueueEffect(TypedDict):
-    """What a change of a policy would do to a queue."""
+    """The effect that a change of a policy would have on a queue."""
 
     vhost: str
     name: str
@@ -131,7 +131,7 @@ class QueueEffect(TypedDict):
 
 
 class PolicyEffects(TypedDict):
-    """What a change of a policy would do at once."""
+    """The immediate effects of a change of a policy."""
 
     matched: int
     matched_now: int

@@ -64,7 +64,7 @@ from rewindmq.projections.store.snapshots import Snapshots
 
 @dataclass(slots=True)
 class PartitionReport:
-    """What a run did for one partition. Sizes in bytes: of segments, and of the objects that hold them."""
+    """The result of a run for one partition. Sizes are in bytes: of segments, and of the objects that hold them."""
 
     partition: str
     archived_end: int = 0
@@ -77,7 +77,7 @@ class PartitionReport:
 
 @dataclass(slots=True)
 class Report:
-    """What a run did. `stopped`: it was asked to end before all was archived."""
+    """The result of a run. `stopped`: it was asked to end before everything was archived."""
 
     partitions: list[PartitionReport] = field(default_factory=list)
     stopped: bool = False
@@ -161,7 +161,7 @@ class Archiver:
         return self.manifests
 
     def _begins_behind(self, manifest: Manifest) -> bool:
-        """Whether the local log begins behind the archived end."""
+        """Return True if the local log begins after the archived end."""
         files = segment_files(partition_directory(self._data_dir, manifest.partition))
         return bool(files) and base_offset_of(files[0]) > manifest.end
 
@@ -306,7 +306,7 @@ def verify(objects: Objects, partition: str) -> Iterator[tuple[Entry | None, Log
 
 
 def _wrong_floor(manifest: Manifest) -> LogError | None:
-    """What is wrong with the base at the floor, if anything.
+    """Return the error in the base at the floor; None if the base is sound.
 
     Raises NoAnswer."""
     try:

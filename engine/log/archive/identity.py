@@ -37,7 +37,7 @@ class Identity:
     begun_with: int = field(default=0, compare=False)
 
     def is_of(self, history: "Identity") -> bool:
-        """Whether an archive with this identity is that of the history, which may have more partitions by now."""
+        """Return True if an archive with this identity is the history's, which may have more partitions by now."""
         same = (self.history, self.log) == (history.history, history.log)
         return same and self.queue_partitions <= history.queue_partitions
 

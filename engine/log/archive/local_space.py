@@ -61,7 +61,7 @@ _too_large: dict[Path, tuple[int, int, str]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What may stay here: records of `age_ms` in log time, and `size_bytes` of segments with their sidecars."""
+    """The limits of the local log: records of `age_ms` in log time, `size_bytes` of segments with their sidecars."""
 
     age_ms: int | None = None
     size_bytes: int | None = None
@@ -93,7 +93,7 @@ class LocalPartition:
 
 @dataclass(slots=True)
 class CutPartition:
-    """What a run did to one partition. `start_offset`: where it begins now. `why`: what kept segments that were due."""
+    """The result of a run for one partition. `start_offset`: its new beginning. `why`: why due segments stayed."""
 
     partition: str
     start_offset: int
@@ -105,9 +105,9 @@ class CutPartition:
 
 @dataclass(slots=True)
 class Report:
-    """What a run did. `local_bytes`: of all segments that are here now, with their sidecars.
+    """The result of a run. `local_bytes`: of all segments that are here now, with their sidecars.
 
-    `age_counts`: False in the first run, and in one too soon after the last: nothing went for its age."""
+    `age_counts`: False in the first run, and in one too soon after the previous run: nothing leaves for its age."""
 
     partitions: list[CutPartition] = field(default_factory=list)
     local_bytes: int = 0
@@ -115,7 +115,7 @@ class Report:
 
     @property
     def freed_bytes(self) -> int:
-        """How much was removed."""
+        """The number of bytes that were removed."""
         return sum(each.freed_bytes for each in self.partitions)
 
 
@@ -156,7 +156,7 @@ def keep_local(
 def removable(
     partitions: Sequence[LocalPartition], limits: Limits, now_ms: int, other_bytes: int = 0
 ) -> dict[str, int]:
-    """How many segments of each partition may go, from the oldest on.
+    """Return the number of segments of each partition that may go, counted from the oldest.
 
     `now_ms`: the log time from which age is counted. `other_bytes`: what the log takes beside these segments."""
     most = {each.name: _covered(each) for each in partitions}
@@ -180,7 +180,7 @@ def removable(
 
 
 def _covered(partition: LocalPartition) -> int:
-    """How many segments, from the oldest on, the manifest has, each with an entry of its own; the last ones stay."""
+    """Return the number of segments, from the oldest on, that match entries of the manifest. The last ones stay."""
     entries = {entry.base_offset: entry for entry in partition.archived}
     count = 0
     for segment in partition.segments[: max(0, len(partition.segments) + 1 - STAY)]:

@@ -197,7 +197,9 @@ class Manifest:
             raise ArchiveError(f"{self.objects.place(self._key(end))}: this entry is gone, and {behind} is there")
 
     def _listed(self, count: int) -> tuple[int, str]:
-        """How many entries are listed without a gap, and the first behind one. The first `count` are known."""
+        """Return the number of entries that are listed without a gap, and the key of the first one after the gap.
+
+        The first `count` entries are known. The key is empty if there is no such entry."""
         end = count
         for key in self.objects.list(f"{self.partition}/manifest", self._key(count - 1) if count else ""):
             if key != self._key(end):
@@ -245,12 +247,12 @@ class Manifest:
 
     @property
     def whole_pages(self) -> int:
-        """How many pages the archive can have."""
+        """The number of pages that the archive can have."""
         return self._count // ENTRIES
 
     @property
     def queue_partitions(self) -> int:
-        """How many queue partitions the archive got later, as the manifest of the metadata log says; 0: none."""
+        """The number of queue partitions to which the archive grew, as the metadata manifest says; 0: it did not."""
         return 0 if self.grown is None else self.grown.queue_partitions
 
     @property

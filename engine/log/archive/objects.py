@@ -290,9 +290,9 @@ def _mapped(file: BinaryIO) -> mmap.mmap | bytes:
 
 
 def _reason(error: Exception) -> str:
-    """What a store says, as a few words.
+    """Return a store's error in a few words.
 
-    Its own texts have many lines, and some name what the login was signed with."""
+    The store's own texts have many lines, and some name the values with which the login was signed."""
     text = str(error)
     if status := _STATUS.search(text):
         code = _ERROR_CODE.search(text)

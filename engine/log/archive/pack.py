@@ -344,7 +344,7 @@ class ObjectPair(ABC, Generic[R]):
 
     @abstractmethod
     def _proven(self, number: int, raw: bytes) -> object:
-        """What is in the bytes of an archived block, after the hash chain behind it was compared.
+        """Return the content of an archived block from its bytes, after checking the hash chain behind it.
 
         Raises CorruptObject."""
 

@@ -1,10 +1,10 @@
-"""What a broker and the process beside it tell each other through a pipe. Nothing heavy is imported here.
+"""The messages between a broker and the process beside it, through a pipe. Nothing heavy is imported here.
 
 ArchiveOrder ->     <- Opened or Refused     None ->     <- Progress, again and again: of the archive
                                                          <- Kept: of a look at --keep-history
                                                          <- TrimAsked     TrimAnswer ->
 
-On Kafka the broker sends names in place of None, and again when they change: those of the partitions that it owns.
+On Kafka the broker sends the names of the partitions that it owns in place of None, and again when they change.
 """
 
 from collections.abc import Mapping
@@ -32,11 +32,11 @@ class TopicsOrder:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOrder:
-    """What to archive: a data directory, to a URL, with a pause of so many milliseconds between two passes.
+    """An order to archive a data directory to a URL, with a pause of `pause_ms` between two passes.
 
-    `url`: None: nothing is archived. `topics`: the log is there, and the directory, a node's, has the snapshots.
-    `keep_local`: how much of the log stays in the directory, or in Kafka, as operators write it; empty: all.
-    `keep_history_ms`: the history that is older is trimmed; None: all stays."""
+    `url`: None: nothing is archived. `topics`: the log is in these topics, and the directory, a node's, has the
+    snapshots. `keep_local`: the limits of the log in the directory, or in Kafka, as operators write them; empty: all of
+    it stays. `keep_history_ms`: older history is trimmed; None: all of it stays."""
 
     data_dir: Path
     url: str | None
@@ -66,11 +66,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class InTopic:
-    """What Kafka has of a partition.
+    """The part of a partition that is in Kafka.
 
-    `size_bytes`: of keys and values, without replicas; what is not archived is estimated. `retention_used`: the part
-    that what is not archived uses of Kafka's own retention; None: the topic has none. `lost`: the first offset that
-    Kafka removed and that is not archived, and the one behind the last."""
+    `size_bytes`: of keys and values, without replicas; the size of records that are not archived is an estimate.
+    `retention_used`: the part of Kafka's own retention that these records use; None: the topic has none. `lost`: the
+    first offset that Kafka removed before it was archived, and the one behind the last."""
 
     start_offset: int
     size_bytes: int
@@ -80,11 +80,11 @@ class InTopic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """How far a partition is archived.
+    """The progress of a partition's archive.
 
-    `archived_bytes`: size of its objects, snapshots too. `oldest_waiting_ms`: time of the first record that is not
-    archived; None: there was none. `waiting_bytes`: of the local segments that are not archived, the last one too.
-    `in_topic`: of a log in Kafka, once it is known."""
+    `archived_bytes`: size of its objects, including snapshots. `oldest_waiting_ms`: time of the first record that is
+    not archived; None: there was none. `waiting_bytes`: of the local segments that are not archived, including the last
+    one. `in_topic`: of a log in Kafka, once it is known."""
 
     partition: str
     archived_end: int
@@ -96,10 +96,10 @@ class PartitionProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the archive is. Empty `partitions`: not known yet. `ended`: the pass is over. `error`: why it failed.
+    """The progress of the archive. Empty `partitions`: not known yet. `ended`: the pass is over.
 
-    `freed_bytes`: of archived segments that were removed here since the last report. `stays`: why others, which were
-    due, were not. `retention`: what a person has to do about Kafka's own retention."""
+    `error`: why it failed. `freed_bytes`: of archived segments that were removed here since the last report. `stays`:
+    why other segments that were due were not. `retention`: what a person has to do about Kafka's own retention."""
 
     partitions: tuple[PartitionProgress, ...]
     ended: bool

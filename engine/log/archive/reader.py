@@ -42,7 +42,7 @@ _RECORD_BYTES: Final = 4  # of a record in an unpacked .blocks
 
 
 class _Cache:
-    """What was fetched last, up to a size in bytes; the last one is kept whatever its size."""
+    """A cache of the latest fetches, up to a size in bytes; it keeps the last one whatever its size."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
@@ -51,7 +51,7 @@ class _Cache:
         self._lock = Lock()
 
     def get(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int]) -> T:
-        """What is kept under this key, or else what `make` returns."""
+        """Return the cached value of this key; otherwise cache and return the result of `make`."""
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -289,7 +289,7 @@ def _partition(url: str, name: str, framed: bool) -> ArchivedPartition:
 
 
 def _key(entry: SegmentEntry) -> tuple[str, ...]:
-    """What names the content of a segment."""
+    """Return the hashes that identify the content of a segment."""
     return entry.avro.sha256, entry.blocks.sha256
 
 

@@ -90,10 +90,10 @@ class NotYetArchived(LogError):
 
 @dataclass(frozen=True, slots=True)
 class RecoveredPartition:
-    """What was recovered of a partition. `until_ms`: the time of its last record; None if it has none.
+    """The result of recovering a partition. `until_ms`: the time of its last record; None if it has none.
 
-    `start_offset`: the floor. `ends_early`: no later record is archived, so a fork may lack what came between it and
-    the moment."""
+    `start_offset`: the floor. `ends_early`: no later record is archived, so a fork may lack records between the last
+    one and the moment."""
 
     partition: str
     start_offset: int

@@ -140,7 +140,7 @@ class TopicArchiver:
                 self._ended[each.name] = floor.event.offset, len(manifest.trimmed_keys)
 
     def _refreshed(self, name: str) -> Manifest:
-        """What is archived of a partition; a later run reads only the entries that came since.
+        """Return the manifest of a partition, as the archive has it now. Later runs read only the new entries.
 
         Raises ArchiveError, NoAnswer."""
         known = self.manifests.pop(name, None)  # after an error, the next run reads all entries again
@@ -213,7 +213,7 @@ class TopicArchiver:
         return (None, 0) if packer is None else (packer.first_ms, packer.size_bytes)
 
     def is_due(self, packer: TopicPacker) -> bool:
-        """Whether a stretch is old enough."""
+        """Return True if a stretch is old enough to be archived."""
         return packer.first_ms is not None and now_ms() - packer.first_ms >= self._age_ms
 
     def archive_snapshots(self, manifest: Manifest, report: PartitionReport) -> None:
@@ -342,9 +342,9 @@ def topic_identity(log: KafkaLogReader) -> Identity:
 
 
 def archived_topics(objects: Objects, log: KafkaLogReader, metadata: Manifest | None = None) -> Identity:
-    """What the archive of the history in these topics is now. `metadata`: as `read_identity`.
+    """Return the present identity of the archive of the history in these topics. `metadata`: as for `read_identity`.
 
-    Raises OtherHistory, LogError where there is none, NoAnswer."""
+    Raises OtherHistory, LogError if there is no archive, NoAnswer."""
     found, here = read_identity(objects, metadata), topic_identity(log)
     if found is None:
         raise ArchiveError(f"{objects.place(IDENTITY)}: no archive is here (`rewindmq archive` makes one)")
@@ -363,8 +363,10 @@ class AddedPartitions:
         self._count = 0
 
     def now(self, archived: int) -> int:
-        """How many queue partitions the history has, if the archive has so many. Those without any record do not count:
-        no node works with them yet. Neither do those that somebody else added to the topic.
+        """Return the number of queue partitions of the history, if the archive has `archived` of them.
+
+        Added partitions count once one of them has a record: until then no node works with them. Partitions that
+        somebody else added to the topic do not count.
 
         Raises LogError, NoAnswer."""
         if not any(each.next_offset for each in self._log.queues[archived:]):

@@ -163,7 +163,7 @@ class TopicPacker:
         self._file.close()
 
     def ends_before(self, record: TopicRecord) -> bool:
-        """Whether the stretch is large enough, so that this record begins the next one."""
+        """Return True if the stretch is large enough, so that this record begins the next one."""
         if self.size_bytes >= SEGMENT_BYTES or len(self._lengths) >= SEGMENT_RECORDS:
             return True
         return self._aside_bytes > ASIDE_BYTES and _known_schema(_fingerprint_of(record.value)) is not None
@@ -240,7 +240,7 @@ class TopicPacker:
         self._write(_avro_header(self.partition, self.base_offset, schema, self._sync))
 
     def _is_ours(self, value: bytes, size: int) -> bool:
-        """Whether the value, of so many bytes, is a single object of this stretch's schema."""
+        """Return True if the value, which has `size` bytes, is a single object of this stretch's schema."""
         if not value.startswith(self._framing):
             return False
         try:

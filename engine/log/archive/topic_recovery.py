@@ -66,9 +66,9 @@ _FILLER_PRODUCER: Final = {
 
 @dataclass(slots=True)
 class RecoveredTopic:
-    """What was recovered of a partition. `until_ms`: the largest time of its records; None if it has none.
+    """The result of recovering a partition. `until_ms`: the largest time of its records; None if it has none.
 
-    `segments`: the archived stretches that have records in it."""
+    `segments`: the number of archived stretches that have records in it."""
 
     partition: str
     next_offset: int

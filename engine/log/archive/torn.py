@@ -328,7 +328,7 @@ class _Search:
         return self._folded[index]
 
     def _is_placed(self, event: QueueDeclared, index: int, time_ms: int) -> bool:
-        """Whether the metadata log, as it is archived, had the queue in this partition at this time or later."""
+        """Return True if the archived metadata log has the queue in this partition at this time or later."""
         came = event.moved_from
         if came is not None:
             return (event.vhost, event.queue, came.queue_id) in self._moves.begun

@@ -242,7 +242,7 @@ class Index:
         return self._bisect(lambda entry: entry.max_timestamp_ms > timestamp_ms)
 
     def has_lengths(self, next_offset: int) -> bool:
-        """Whether the file of lengths is long enough for all records before `next_offset`."""
+        """Return True if the file of lengths is long enough for all records before `next_offset`."""
         return self._lengths >= 0 and os.fstat(self._lengths).st_size >= 4 * (next_offset - self._base_offset)
 
     def lengths(self, entries: Sequence[Entry]) -> list[bytes | None]:

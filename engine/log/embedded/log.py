@@ -299,7 +299,7 @@ class EmbeddedLog:
             self._reserve.keep_bytes = START_BYTES
 
     def full(self) -> bool:
-        """Whether the disk is so full that the log has taken from its reserve, or could not make one."""
+        """Return True if the disk is so full that the log has taken from its reserve, or could not make one."""
         return not self._reserve.refill()
 
     @property
@@ -309,13 +309,13 @@ class EmbeddedLog:
 
     @property
     def crowded(self) -> bool:
-        """Whether the waiting records take half of the reserve, or the log has begun to use it up.
+        """Return True if the waiting records take half of the reserve, or if the log has begun to use it up.
 
         Large records do not count: the disk had room for them when they were appended (`has_room`)."""
         return self._waiting_bytes - self.waiting_large_bytes >= WAITING_BYTES or not self._reserve.whole
 
     def has_room(self, size: int) -> bool:
-        """Whether this many bytes and the waiting records fit onto the disk, beside the reserve."""
+        """Return True if this many bytes and the waiting records fit on the disk, beside the reserve."""
         return self._reserve.has_room_beside(self._waiting_bytes + size)
 
     @property
@@ -328,7 +328,7 @@ class EmbeddedLog:
 
     @property
     def whole(self) -> bool:
-        """Whether the durable ends of all partitions are of one moment: no partition was left behind by an error."""
+        """Return True if the durable ends of all partitions are of one moment: no error left a partition behind."""
         return self._committer.whole
 
     def close(self) -> None:

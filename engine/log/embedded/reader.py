@@ -208,9 +208,9 @@ class SegmentReader:
                 yield found
 
     def _holds(self, number: int) -> bool:
-        """Whether the block of this entry is as the entry says, behind the block of the entry before (format 2).
+        """Return True if the block of this entry is as the entry says, and follows the previous block (format 2).
 
-        If so, the next block begins where it ends. Always true in format 1."""
+        If so, the next block begins where it ends. Always True in format 1."""
         if number < 0 or not self.header.checked:
             return True
         try:
@@ -224,7 +224,7 @@ class SegmentReader:
         return next_chain(before, raw) == entry.chain
 
     def begins_by(self, timestamp_ms: int, beginning: Place) -> bool:
-        """Whether the first record has this time or an earlier one; False if there is no record.
+        """Return True if the first record has this time or an earlier one; False if there is no record.
 
         Raises CorruptLog."""
         try:

@@ -65,7 +65,7 @@ class Reserve:
             return self.whole
 
     def has_room_beside(self, needed_bytes: int) -> bool:
-        """Whether the disk has room for this many bytes and a margin, beside the reserve."""
+        """Return True if the disk has room for this many bytes and a margin, beside the reserve."""
         space = os.fstatvfs(self._descriptor)
         return space.f_bavail * space.f_frsize >= needed_bytes + MARGIN_BYTES
 

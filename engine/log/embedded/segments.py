@@ -64,7 +64,7 @@ class Header:
 
     @property
     def checked(self) -> bool:
-        """Whether the blocks carry a check."""
+        """Return True if the blocks carry a check."""
         return self.chain_before is not None
 
     @property

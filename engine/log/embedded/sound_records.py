@@ -38,7 +38,7 @@ _EMPTY_HOLDER = 4  # bytes of an ack before its ranges: index, no vhost, no queu
 
 
 class SoundRecords:
-    """What is known of the records so far: the last publish and the last ack that were decoded."""
+    """The last publish and the last ack that were decoded, for comparison with the next records."""
 
     def __init__(self) -> None:
         self._decode = Decoder().decode
@@ -96,5 +96,5 @@ class SoundRecords:
 
 
 def _goes_on(record: bytes) -> bool:
-    """Whether the timestamp is a positive number that goes on behind its first two bytes."""
+    """Return True if the timestamp is a positive number of more than two bytes."""
     return record[0] & 0x81 == 0x80 and record[1] > 0x7F

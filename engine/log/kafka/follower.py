@@ -142,7 +142,7 @@ class KafkaFollowing:
 
     @property
     def waiting(self) -> bool:
-        """Whether records wait because the loop has enough to do."""
+        """Return True if records wait because the loop is busy."""
         busy = not self._idle.is_set()
         return busy and (self._behind or time.monotonic() - self._looked > _BEHIND_SECONDS)
 

@@ -331,7 +331,7 @@ class KafkaLog:
             self._call(lambda: self._listener.fail(error))
 
     def _count_unsent(self) -> int:
-        """How many events are still not in the log, after a short wait."""
+        """Wait a short time, and return the number of events that are still not in the log."""
         try:
             return self.producer.flush(0.05) + len(self.backlog)
         except KafkaException as error:

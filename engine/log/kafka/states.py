@@ -164,7 +164,7 @@ class _Part:
         self.bytes += len(piece)
 
     def is_whole(self, said: dict[str, int | str]) -> bool:
-        """Whether these are all pieces, and unchanged. The file is on the disk then."""
+        """Return True if all pieces are here, and unchanged. The file is on the disk then."""
         found = {"pieces": self.pieces, "bytes": self.bytes, "sha256": self._sha.hexdigest()}
         if any(said.get(name) != value for name, value in found.items()):
             return False

@@ -74,14 +74,14 @@ class NoSuchTopic(LogError):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What Kafka itself removes from a topic: records that are older, and what a partition has beyond a size."""
+    """Kafka's own retention of a topic: the age, and the size of a partition, beyond which it removes records."""
 
     ms: int | None = None
     size_bytes: int | None = None
 
     @property
     def limits(self) -> bool:
-        """Whether it removes anything."""
+        """Return True if the retention removes anything."""
         return self != Retention()
 
     @property
@@ -165,7 +165,7 @@ class KafkaTopics:
         return settings[key].value
 
     def has_chain(self) -> bool:
-        """Whether the topic of the seals exists."""
+        """Return True if the topic of the seals exists."""
         return self._describe(self._clients.admin(), self.chain) is not None
 
     def create_chain(self) -> None:
@@ -198,7 +198,7 @@ class KafkaTopics:
         self._check_settings(self.counters, {"cleanup.policy": ("compact", why), _TIME_TYPE: _ALWAYS[_TIME_TYPE]})
 
     def has_states(self, number: int) -> bool:
-        """Whether the topic of copies of snapshots exists, and has this partition."""
+        """Return True if the topic with the copies of snapshots exists and has this partition."""
         description = self._describe(self._clients.admin(), self.states)
         return description is not None and number < len(description.partitions)
 
@@ -237,7 +237,9 @@ class KafkaTopics:
                 raise
 
     def _come_to_have(self, admin: AdminClient, name: str, partitions: int) -> bool:
-        """Whether the topic has so many partitions, because another node was faster. Brokers learn of them late."""
+        """Return True if the topic has `partitions` partitions because another node was faster.
+
+        Waits up to UNKNOWN_SECONDS, because brokers learn of new partitions late."""
         until = time.monotonic() + UNKNOWN_SECONDS
         while True:
             found = self._describe(admin, name)
@@ -310,10 +312,10 @@ class KafkaTopics:
             asked(f"the settings of {name}", partial(self._set, name, key, "-1"))
 
     def check(self, partitions: int | None, expiry_ms: int | None = None) -> tuple[int, int]:
-        """How many bytes a record may have, and how many queue partitions exist.
+        """Check the topics, and return the most bytes that a record may have and the number of queue partitions.
 
-        `expiry_ms`: the queues' topic may have a retention, which keeps records at least so long; None: it may not.
-        Raises LogError when the topics are not fit for a history."""
+        `expiry_ms`: the queues' topic may have a retention that keeps records for at least this time; None: it may have
+        none. Raises LogError if the topics are not fit for a history."""
         admin = self._clients.admin()
         descriptions = self._described(admin)
         found = len(descriptions[self.queues].partitions)
@@ -355,7 +357,7 @@ class KafkaTopics:
         return config
 
     def partitions(self) -> int:
-        """How many queue partitions there are."""
+        """Return the number of queue partitions."""
         return len(self._described(self._clients.admin())[self.queues].partitions)
 
     def identity(self) -> str:

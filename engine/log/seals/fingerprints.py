@@ -63,7 +63,7 @@ def _changed(sealed: bytes, found: bytes, others: list[int], base: int) -> str:
 
 
 def _aligned(prints: bytes, wanted: bytes, behind: int) -> int:
-    """How many records behind `behind` the prints `wanted` stand; 0: nowhere."""
+    """Return the number of records from `behind` to the next match of the prints `wanted`; 0 if there is none."""
     at = prints.find(wanted, behind + 1)
     while at >= 0 and at % WIDTH:
         at = prints.find(wanted, at + 1)

@@ -49,7 +49,7 @@ class ChainTopic:
 
     @property
     def exists(self) -> bool:
-        """Whether the topic was made."""
+        """Return True if the topic was made."""
         return self._log.topics.has_chain()
 
     def seals_from(self, start: int) -> tuple[list[Stored], list[Harm], int]:

@@ -18,7 +18,7 @@ class NotGiven(Exception):
 
 
 def is_address(url: str) -> bool:
-    """Whether a URL can be asked."""
+    """Return True if an HTTP request can be sent to the URL."""
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0

@@ -95,7 +95,7 @@ def _times(count: int, point: Point) -> Point:
 
 
 def is_signed(public: bytes, signature: bytes, message: bytes) -> bool:
-    """Whether this is the Ed25519 signature of the message by this key, which has 32 bytes."""
+    """Return True if this is the Ed25519 signature of the message by this key, which has 32 bytes."""
     if len(signature) != 64 or len(public) != 32:
         return False
     key, commitment, base = _point(public), _point(signature[:32]), _point(_BASE)
@@ -175,7 +175,7 @@ def witness_key(text: str) -> VerifierKey:
 
 
 def is_name(name: str) -> bool:
-    """Whether a register or a witness can have this name: it must stand in one line of a note, and in a key."""
+    """Return True if a register or a witness can have this name: it must fit in one line of a note, and in a key."""
     return 0 < len(name) <= 200 and "+" not in name and name.isprintable() and not any(map(str.isspace, name))
 
 
@@ -238,7 +238,7 @@ def signed_by(note: Note, keys: Iterable[VerifierKey]) -> dict[VerifierKey, int 
 
 
 def stamped_bytes(note: Note, key: VerifierKey) -> bytes:
-    """What a time stamp is over: the note without witnesses, so that they may come later."""
+    """Return the bytes that a time stamp covers: the note without witnesses, which may sign later."""
     own = [(name, signature) for name, signature in note.signatures if (name, signature[:4]) == (key.name, key.id)]
     return note.with_signatures(own[:1]).encode()
 
@@ -252,7 +252,7 @@ _SHA256 = bytes.fromhex("608648016503040201")
 
 @dataclass(frozen=True)
 class Stamp:
-    """What an answer of a time-stamp authority says. `time`: ISO 8601, UTC. `nonce`: None if it has none."""
+    """The content of a time-stamp authority's answer. `time`: ISO 8601, UTC. `nonce`: None if it has none."""
 
     imprint: bytes
     time: str
@@ -354,7 +354,7 @@ _REGISTER = {"entry": int, "path": list, "note": str}
 
 @dataclass(frozen=True)
 class Trust:
-    """What the reader of a proof trusts. `keys`: public keys of the sealer, 32 bytes each. `roots`: a file in PEM.
+    """The things that a proof's reader trusts. `keys`: public keys of the sealer, 32 bytes each. `roots`: a PEM file.
 
     If `origin`, `witnesses` or `roots` are given, the proof must have what they ask for."""
 
@@ -366,9 +366,9 @@ class Trust:
 
 @dataclass
 class Proven:
-    """What a proof shows. `record`: bytes as they are sealed. `key`: SHA-256 of the public key, as hexadecimal digits.
+    """A checked proof. `record`: bytes as they are sealed. `key`: SHA-256 of the public key, as hexadecimal digits.
 
-    `origin`, `entry`, `size`: of the register, if the proof has one. `witnesses`: names of those that are trusted, and
+    `origin`, `entry`, `size`: of the register, if the proof has one. `witnesses`: names of the trusted witnesses, and
     the seconds at which each saw the register. `stamp`: its time, which counts if `stamp_is_checked`."""
 
     partition: str
@@ -522,7 +522,7 @@ def utc(seconds: float) -> str:
 
 
 def sentences(proven: Proven) -> list[str]:
-    """What a proof shows, and what it does not show, a fact a line."""
+    """Return the facts that a proof shows, and those that it does not show, one per line."""
     sealed_at, of_key = utc(proven.seal["time_ms"] // 1000), f"with the key {proven.key[:16]}..."
     lines = [f"record: at offset {proven.offset} of {proven.partition}, {len(proven.record)} bytes"]
     lines.append(f"sealed: at {sealed_at} by the sealer's own clock, {of_key}")

@@ -68,7 +68,7 @@ class Register:
 
     @property
     def sizes(self) -> list[int]:
-        """How many seals each note is over, ascending."""
+        """The number of seals that each note covers, ascending."""
         return sorted(int(path.stem) for path in self._notes.glob("*.note") if path.stem.isdecimal())
 
     def note(self, size: int) -> Note:

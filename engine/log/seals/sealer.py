@@ -368,7 +368,9 @@ def _examine_rest(partition: Sealable, seal: Seal, start: int, chain: bytes) -> 
 
 
 def unchecked(start: int, seal: Seal) -> str:
-    """What of a seal cannot be checked any more, because the history begins at offset `start`; else empty."""
+    """Return the part of a seal that can no longer be checked, because the history begins at offset `start`.
+
+    Empty if there is no such part."""
     if start <= seal.base_offset:
         return ""
     if seal.next_offset <= start:

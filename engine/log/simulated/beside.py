@@ -1,4 +1,4 @@
-"""What is beside the history of the simulated log (shared.py): counters of queues, copies of states, the archive."""
+"""The companions of the simulated log's history (shared.py): counters of queues, copies of states, the archive."""
 
 from collections import deque
 from collections.abc import Callable

@@ -275,7 +275,7 @@ class MemorySharedPartition:
         self.reporting = on
 
     def waiting(self) -> int:
-        """How many records are in the log and have not arrived."""
+        """Return the number of records in the log that have not arrived."""
         assert self.position is not None
         return len(self.history.offsets) - bisect_left(self.history.offsets, self.position)
 
@@ -326,7 +326,7 @@ class MemorySharedLog:
 
     @property
     def is_member(self) -> bool:
-        """Whether it may have duties."""
+        """Return True if the node may have duties."""
         return self._following and not self.closed and not self._out_of_group
 
     async def add_partitions(self, partitions: int, only_ask: bool) -> None:
