@@ -86,7 +86,6 @@ class ArchiveSupervisor:
         self._config = config
         self._order = order
         self._owned: Callable[[], frozenset[str] | None] = lambda: None
-        self._changed: Callable[[], None] = lambda: None
         self._url = order.url or ""
         self._stopping = threading.Event()
         self._name = "trimming" if order.url is None else "archiver"
@@ -110,12 +109,10 @@ class ArchiveSupervisor:
         status: ArchiveStatus | None,
         trims: HistoryTrims,
         owned: Callable[[], frozenset[str] | None] = lambda: None,
-        changed: Callable[[], None] = lambda: None,
     ) -> None:
         """Archive and trim from now on, and tell `status` and `trims`. `status`: None: there is no archive. `owned`:
-        the names of the partitions to archive; None: all. `changed` is called when one of both was told something."""
+        the names of the partitions to archive; None: all."""
         self._owned = owned
-        self._changed = changed
         if status is not None:
             status.url = self._url
         self._status = status
@@ -219,7 +216,6 @@ class ArchiveSupervisor:
             self._trims.log(news.event, partial(_answer, connection))
         else:
             self._archived(news)
-        self._changed()
 
     def _ended(self, why: str) -> None:
         """Take note that the process ended."""
@@ -227,7 +223,6 @@ class ArchiveSupervisor:
             self._failed(why)
         elif self._trims is not None:
             self._trims.failed(why)
-        self._changed()
 
     def _archived(self, progress: Progress) -> None:
         assert self._status is not None
