@@ -434,10 +434,10 @@ async def open_node(
     wall_ms: WallClock | None = None,
     elapsed_ns: ElapsedClock | None = None,
 ) -> Broker:
-    """Open a node on a shared log, and join the others. `failed` is called when the node cannot go on and has to be
-    stopped. Clocks as `LogClock.made_of`.
+    """Open a node on Kafka, and join the others. `failed` is called when the node cannot go on and has to be stopped.
+    Clocks as `LogClock.made_of`.
 
-    LogError: the log or the data directory can't be used. StoreError as `open_broker`."""
+    LogError: Kafka or the data directory can't be used. StoreError as `open_broker`."""
     clock = LogClock.made_of(wall_ms, elapsed_ns)
     with ExitStack() as opened:
         log = await cluster.open_log(config)

@@ -118,7 +118,7 @@ class ClockWatch:
     def _tell_of_kafka(self, partition: Partition, difference_ms: int) -> None:
         wall_ms = self.clock.wall_ms()
         if abs(difference_ms) < STEP_MS:
-            logger.info("%s: the time of Kafka and the wall clock agree again", partition.name)
+            logger.info("%s: Kafka's time and this machine's wall clock agree again", partition.name)
         else:
             logger.warning(
                 "%s: the time that Kafka gives to records is %s %s this machine's wall clock (%s): one of the two is"

@@ -46,8 +46,8 @@ class History:
 
     `kafka`: bootstrap servers; None for the embedded log. With Kafka `data` may be None: no node's directory is at
     hand. `partitions`: how many partitions of the queues' topic count, the first ones; None: all. `archive`: the URL of
-    the archive that has what Kafka no longer has; None: the one that is noted in `data`, if any. `placement`:
-    how queues are placed, from a broker that knows it; None: the metadata log is folded for it."""
+    the archive that has what Kafka no longer has; None: the one that is noted in `data`, if any. `placement`: how
+    queues are placed, from a broker that knows it; None: the metadata log is folded for it."""
 
     data: Path | None
     kafka: str | None = None

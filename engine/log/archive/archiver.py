@@ -12,8 +12,8 @@ For each partition, the metadata log first, and for each closed segment behind t
 A partition whose local log was trimmed to an offset behind the archived end begins there, with its base (trims.py).
 At the end of a run, trims that were cut short are ended, and what lies below a floor is deleted.
 
-Then the same for each snapshot below the archived end, and for seals (seals.py). The
-last segment of a partition is still being written, and is left out.
+Then the same for each snapshot below the archived end, and for seals (seals.py). The last segment of a partition is
+still being written, and is left out.
 
 - A crash before step 4 leaves objects that no entry names. The next run packs the same bytes and finds them.
 - Partitions that a repartition adds have manifests from the next run on, before the metadata log says that queues are
