@@ -20,7 +20,7 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -140,7 +140,8 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
         stopping.set()
 
     descriptors = take_descriptors()
-    opening = asyncio.ensure_future(_open(config, failed))
+    archived = None if archiver is None else archiver.ends
+    opening = asyncio.ensure_future(_open(config, failed, archived))
     if await _stopped_before(opening, stopping):  # a follower's first copy may take hours, and Kafka may be away
         return
     broker = await opening
@@ -290,8 +291,8 @@ def _owned(broker: Broker) -> frozenset[str]:
     return frozenset(partition.name for partition in broker.partitions if partition.owned)
 
 
-async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
-    """Open the broker that the configuration describes. Failure."""
+async def _open(config: Config, failed: Callable[[Exception], None], archived: Mapping[str, int] | None) -> Broker:
+    """Open the broker that the configuration describes. `archived`: as `open_broker`. Failure."""
     try:
         if config.read_only and config.follow is None:
             return open_read_only(config)
@@ -302,7 +303,7 @@ async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
             return await open_node(config, failed)
         if config.follow is not None:
             return await open_follower(config, failed)
-        return open_broker(config, failed=failed)
+        return open_broker(config, failed=failed, archived=archived)
     except (CorruptLog, UndecodableRecord, StoreError) as error:
         raise Failure(DATA_ERROR, str(error)) from error
     except (LogError, NewerHistory) as error:
@@ -323,9 +324,11 @@ def open_broker(
     wall_ms: WallClock | None = None,
     elapsed_ns: ElapsedClock | None = None,
     failed: Callable[[Exception], None] = lambda error: None,
+    archived: Mapping[str, int] | None = None,
 ) -> Broker:
     """Open a broker on an embedded log: recover what the data directory holds, or begin a history. Call it in the loop
     that will run the broker. Clocks as `LogClock.made_of`. `failed` is called when one of its followers was promoted.
+    `archived`: where the archive of this history ends, by partition.
 
     LogError, CorruptLog, StoreError, UndecodableRecord: the text says what is wrong, and where."""
     clock = LogClock.made_of(wall_ms, elapsed_ns)
@@ -338,7 +341,7 @@ def open_broker(
         history = metadata.topology.history
         store = open_store(config.data, [each.name for each in log.partitions], history.forks)
         opened.callback(store.close)
-        require_end(config, log, store, snapshots, history)
+        require_end(config, log, store, snapshots, history, archived or {})
         embedded.grow(config, log, metadata.topology)
         embedded.end_trims(config.data, log, metadata.topology)
         embedded.tell_fork(history)

@@ -30,11 +30,13 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rewindmq.engine.embedded.keep_history import KeepHistory
 from rewindmq.engine.log.archive.archiver import Archiver, first_waiting_ms
 from rewindmq.engine.log.archive.directory_note import note_archive
+from rewindmq.engine.log.archive.identity import read_identity
 from rewindmq.engine.log.archive.local_space import Limits, Report, keep_local
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import BadUrl, Objects, ObstoreNotInstalled, open_objects
@@ -50,7 +52,8 @@ from rewindmq.engine.log.archive.progress import (
     TrimAsked,
 )
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.directory import partition_directory
+from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition
+from rewindmq.engine.log.embedded.root import root_of
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
 from rewindmq.engine.log.history_looks import HistoryLooks
 from rewindmq.engine.log.trim_rules import TrimRefused
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
 NICENESS: Final = 10
 TOLD_SECONDS: Final = 5.0  # between two reports of one pass
 ALIVE_SECONDS: Final = 1.0  # between two looks during an audit whether the broker lives
+ENDS_SECONDS: Final = 5.0  # a start waits so long for the archive to say where it ends
 CUT_SECONDS: Final = 600.0  # between two looks at what may be removed, where nothing more was archived
 
 logger = logging.getLogger(__name__)
@@ -85,10 +89,29 @@ def archive_history(connection: Connection) -> None:
         except (BadUrl, ObstoreNotInstalled) as error:
             connection.send(Refused(str(error), isinstance(error, BadUrl)))
             return
-        connection.send(Opened("" if objects is None else objects.url))
+        connection.send(Opened("", {}) if objects is None else Opened(objects.url, _ends_soon(objects, order)))
         Duties(connection, order, objects).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):  # the broker ended
         return
+
+
+def _ends_soon(objects: Objects, order: ArchiveOrder) -> dict[str, int]:
+    """Return the ends in the archive; empty if it does not answer soon: the broker starts without it."""
+    found: dict[str, int] = {}
+    if order.topics is None:
+        reading = Thread(target=_read_ends, args=(objects, order.data_dir, found), daemon=True)
+        reading.start()
+        reading.join(ENDS_SECONDS)
+    return dict(found)
+
+
+def _read_ends(objects: Objects, data_dir: Path, found: dict[str, int]) -> None:
+    """Note where each partition of the directory's history ends in the archive, as far as that can be read."""
+    with suppress(LogError, OSError):  # the first pass will say so
+        identity = read_identity(objects)
+        if identity is not None and identity.history == root_of(data_dir):
+            for name in (METADATA, *map(queue_partition, range(identity.queue_partitions))):
+                found[name] = Manifest.load(objects, name).end
 
 
 class Source(Protocol):

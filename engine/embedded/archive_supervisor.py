@@ -18,7 +18,7 @@ import logging
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
@@ -87,6 +87,7 @@ class ArchiveSupervisor:
         self._order = order
         self._owned: Callable[[], frozenset[str] | None] = lambda: None
         self._url = order.url or ""
+        self.ends: Mapping[str, int] = {}  # of the archive, when the first process opened it
         self._stopping = threading.Event()
         self._name = "trimming" if order.url is None else "archiver"
         self._process: SpawnProcess | None = None
@@ -150,7 +151,7 @@ class ArchiveSupervisor:
         answer: Opened | Refused = ours.recv()
         if isinstance(answer, Refused):
             raise ArchiveRefused(answer)
-        self._url = answer.url
+        self._url, self.ends = answer.url, answer.ends
 
     def _supervise(self) -> None:
         pause = FIRST_PAUSE_SECONDS

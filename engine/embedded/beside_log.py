@@ -1,7 +1,7 @@
 """Checks at a start what lies beside the log: that it is of this history, and that the log has not lost its end.
 
     DIR/state, DIR/snapshots of another history      moved aside; the broker makes them anew from the log
-    state, a snapshot, a seal, a trim, a fork, or an index entry beyond the end of the log
+    state, a snapshot, a seal, a trim, a fork, an index entry or the archive beyond the end of the log
                                                      LostEnd: each is written only when the log is durable up to it
 
 State (a key of RocksDB) and snapshots (the file `history`) note the identities of their history: the one with which it
@@ -121,9 +121,17 @@ def note_history(data_dir: Path, store: StateStore, forks: Sequence[Fork]) -> No
             write_whole(snapshots / NOTE, json.dumps(ours, allow_nan=False).encode() + b"\n", os.replace)
 
 
-def require_end(config: Config, log: EmbeddedLog, store: StateStore, snapshots: Snapshots, about: AboutHistory) -> None:
+def require_end(
+    config: Config,
+    log: EmbeddedLog,
+    store: StateStore,
+    snapshots: Snapshots,
+    about: AboutHistory,
+    archived: Mapping[str, int],
+) -> None:
     """Check that nothing beside the log tells of records beyond its end, or keep that aside (`--accept-lost-end`).
 
+    `archived`: where the archive ends, by partition. (That of a fork's parent may have more.)
     Raises LostEnd, StoreError, OSError."""
     branch = dict(about.forks[-1].event.positions) if about.forks else {}
     lost = {}
@@ -136,6 +144,7 @@ def require_end(config: Config, log: EmbeddedLog, store: StateStore, snapshots: 
             str(snapshots.directory / name): _newest(snapshots, name),
             "a trim in the metadata log": 0 if floor is None else floor.event.offset,
             "the fork in the metadata log": branch.get(name, 0),
+            "the archive": 0 if about.forks else archived.get(name, 0),
         }
         seals = _seals_behind(partition_directory(config.data, name), end)
         told |= {str(path): offset for path, offset in seals.items() if path.suffix == ".seal"}

@@ -7,6 +7,7 @@ ArchiveOrder ->     <- Opened or Refused     None ->     <- Progress, again and 
 On Kafka the broker sends names in place of None, and again when they change: those of the partitions that it owns.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -47,9 +48,12 @@ class ArchiveOrder:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The process can begin. `url`: of the archive, as it is shown; empty: there is none."""
+    """The process can begin. `url`: of the archive, as it is shown; empty: there is none.
+
+    `ends`: where the archive of the directory's own history ends, by partition; empty where that is not known yet."""
 
     url: str
+    ends: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

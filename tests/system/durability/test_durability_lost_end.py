@@ -1,6 +1,8 @@
 """A log that lost its end, or lies beside the state of another history: nothing is passed off as whole.
 
 the last segments gone, the state ahead        exit code 65, one line, all files as they were
+the whole directory of an earlier time,
+the archive ahead                              the same
 the same with --accept-lost-end                starts; the state and the snapshots that know more are kept aside
 the state or the snapshots of another broker   made anew from the log, the others kept aside
 a tail that was never synced                   no matter (test_durability_kills.py, test_durability_damage.py)
@@ -13,8 +15,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pika
 
+from tests.support.deadlines import until
 from tests.support.ports import free_port
 from tests.support.running import ROOT, RunningBroker
 from tests.system.durability.test_durability_damage import consume, publish, verify
@@ -78,6 +82,37 @@ def test_a_log_that_lost_its_end_does_not_start_unless_that_is_accepted(
     assert again.stop() == 0
     assert verify(data).returncode == 0
     assert consume(start_broker(data, *ONE)) == list(range(110)), "the next start accepts nothing, and needs nothing"
+
+
+def test_a_directory_of_an_earlier_time_does_not_start_beside_an_archive_that_has_more(
+    tmp_path: Path, start_broker: Callable[..., RunningBroker]
+) -> None:
+    data, older, url = tmp_path / "data", tmp_path / "older", f"file://{tmp_path}/archive"
+    options = (*ONE, "--archive", url, "--segment-age", "1s", "--archive-lag", "1s")
+    broker = start_broker(data, *options)
+    publish(broker, 0, 100)
+    broker.stop()
+    shutil.copytree(data, older)
+    broker = start_broker(data, *options)
+    publish(broker, 100, 200)
+    until(lambda: all_archived(broker), "the archive stays behind")
+    broker.stop()
+    before = files(older)
+    ended = start(older, *options)
+    assert ended.returncode == 65, ended.stderr
+    line = ended.stderr.splitlines()[-1]
+    assert f"queues-0 ends at offset {ended_at(line)}, and the archive has it up to offset" in line
+    assert "--accept-lost-end" in line
+    assert files(older) == before
+    broker = start_broker(older, *options, "--accept-lost-end")
+    assert consume(broker) == list(range(100))
+    broker.stop()
+    assert consume(start_broker(data, *options)) == list(range(300)), "the archive is as it was"
+
+
+def all_archived(broker: RunningBroker) -> bool:
+    answer = httpx.get(f"{broker.http_url}/api/overview", auth=("guest", "guest"), trust_env=False).json()
+    return bool(answer["history"]["archive"]["lag_records"] == 0)
 
 
 def ended_at(line: str) -> str:
