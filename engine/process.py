@@ -14,7 +14,6 @@ Rules of this file
 """
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -59,7 +58,7 @@ from rewindmq.engine.logging_setup import escaped, log_to_stderr
 from rewindmq.engine.reload import Reread, take_over
 from rewindmq.engine.rewind.worker import NICENESS, WorkerPool
 from rewindmq.engine.runtime.admission import bound, shares, take_descriptors
-from rewindmq.engine.runtime.heap import keep_freed_memory, share_one_heap
+from rewindmq.engine.runtime.heap import collect_seldom, keep_freed_memory, share_one_heap
 from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
 from rewindmq.engine.runtime.metadata import ReadBackMetadata, SoleWriterMetadata
 from rewindmq.engine.service_manager import ServiceManager
@@ -72,10 +71,6 @@ from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import UndecodableRecord
 
 USAGE, DATA_ERROR, UNAVAILABLE, SOFTWARE, CONFIG_ERROR = 64, 65, 69, 70, 78
-
-# A full collection looks at every queue (20,000: 0.3 s, in which nothing else happens), and a long listing made enough
-# objects for one. So it takes 2,000,000 new objects, and not 7,000 with a quarter of those that are there.
-GC_THRESHOLDS = (1_000, 10, 200)
 
 # A busy loop gives another thread the interpreter after this time. A confirm waits for the log's thread about six
 # times, so that the time is short while the loop is shared (loop_share.py). The long one costs less: Python's default.
@@ -102,17 +97,12 @@ def run(config: Config, reread: Callable[[], Reread] | None = None) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_main(config, reread))
     except Failure as error:
-        _say_failure(config, error)
+        if config.log_format == "json":
+            logger.error("%s", error)
+        else:
+            print(f"rewindmq: {escaped(str(error))}", file=sys.stderr)
         return error.code
     return 0
-
-
-def _say_failure(config: Config, error: Failure) -> None:
-    """Say in one line what prevents a start, or a clean stop."""
-    if config.log_format == "json":
-        logger.error("%s", error)
-    else:
-        print(f"rewindmq: {escaped(str(error))}", file=sys.stderr)
 
 
 def _set_switch_interval(shared: bool) -> None:
@@ -146,11 +136,8 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
         return
     broker = await opening
     keep_freed_memory(broker.memory.limit_bytes)
-    gc.collect()
-    gc.freeze()  # what recovery made stays: the collector need not look at it again and again
-    gc.set_threshold(*GC_THRESHOLDS)
-    _set_switch_interval(broker.loop_share.shared)
-    broker.loop_share.on_shared = _set_switch_interval
+    collect_seldom()
+    broker.loop_share.start(_set_switch_interval)
     try:
         if not config.read_only:
             _look_after_keys(broker)

@@ -50,11 +50,16 @@ class LoopShare:
         self.who: object = None  # whose work runs; an object whose text is made only if somebody asks
         self.since = 0.0  # since when
         self.shared = True
-        self.on_shared: Callable[[bool], None] = lambda shared: None  # called when `shared` has changed
+        self._on_shared: Callable[[bool], None] = lambda shared: None
         self._at_once = clock()  # when a client was served at once last
         self._line: deque[tuple[Callable[[], object], bool]] = deque()
         self._called = False  # this turn or the next has a slice
         self._next: asyncio.Handle | None = None  # of that slice
+
+    def start(self, on_shared: Callable[[bool], None]) -> None:
+        """Call `on_shared` with `shared`, now and after each change."""
+        self._on_shared = on_shared
+        on_shared(self.shared)
 
     @property
     def busy(self) -> bool:
@@ -84,7 +89,7 @@ class LoopShare:
 
     def _share(self, shared: bool) -> None:
         self.shared = shared
-        self.on_shared(shared)
+        self._on_shared(shared)
 
     def _begin_slice(self) -> None:
         now = self.clock()

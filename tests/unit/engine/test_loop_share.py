@@ -114,7 +114,7 @@ def test_slices_are_long_where_all_stand_in_the_line() -> None:
     said: list[tuple[bool, bool]] = []
 
     async def scenario(clock: Clock, share: LoopShare, turns: list[float]) -> None:
-        share.on_shared = lambda shared: said.append((shared, clock.now >= SHARED_SECONDS))
+        share.start(lambda shared: said.append((shared, clock.now >= SHARED_SECONDS)))
         for _ in range(100):
             share.call(partial(stand_in_line, clock, share, 100))
         while share.busy:
@@ -122,14 +122,14 @@ def test_slices_are_long_where_all_stand_in_the_line() -> None:
 
     turns = run(scenario, shared=False)
     assert LONG_SLICE_SECONDS <= max(turns) < LONG_SLICE_SECONDS + SLICE_SECONDS
-    assert said == [(False, True)], "a client was there at first"
+    assert said == [(True, False), (False, True)], "a client was there at first"
 
 
 def test_one_client_that_does_little_makes_slices_short_again() -> None:
     said: list[bool] = []
 
     async def scenario(clock: Clock, share: LoopShare, turns: list[float]) -> None:
-        share.on_shared = said.append
+        share.start(said.append)
         for _ in range(100):
             share.call(partial(stand_in_line, clock, share, 200))
         while share.shared:
@@ -143,7 +143,7 @@ def test_one_client_that_does_little_makes_slices_short_again() -> None:
         assert share.busy
 
     run(scenario, shared=False)
-    assert said == [False, True]
+    assert said == [True, False, True]
 
 
 def test_work_that_is_given_up_holds_up_nobody() -> None:
