@@ -55,17 +55,6 @@ class VaultPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
-    """A worker's place in its broker. `number`: from 1 on. `data` and `node`: the whole broker's. `descriptor`: of the
-    socket to the process that writes the log."""
-
-    number: int
-    data: Path
-    node: str
-    descriptor: int
-
-
-@dataclass(frozen=True, slots=True)
 class Config:
     """The settings of one broker.
 
@@ -120,10 +109,6 @@ class Config:
     kafka_settings: tuple[tuple[str, str], ...] = ()  # further settings of librdkafka: ("sasl.username", "x") ...
     node_timeout_ms: int = 6_000  # a node that is silent for this long is lost
     standbys: int | None = None  # nodes that fold a partition beside its owner (cluster/modes.py); None: all nodes
-
-    # With `processes` above 1 workers fold the partitions, and one more process writes the log (engine/processes).
-    processes: int = 1
-    worker: Worker | None = None  # what this process is a worker of; None: it is none
 
     proxy_protocol: bool = False  # AMQP connections begin with a header of a balancer (runtime/proxy_protocol.py)
     proxy_protocol_from: tuple[str, ...] = ()  # ... and HTTP connections, too, but only from these networks
@@ -201,26 +186,12 @@ class Config:
     @property
     def cluster_name(self) -> str:
         """The name of the cluster, the same for all nodes on one log."""
-        if self.worker is not None:
-            return self.worker.node
         return self.node if self.kafka is None else self.kafka_prefix
 
     @property
     def archives_topics(self) -> bool:
         """Return True if the log is in Kafka and has an archive, from which nodes read what Kafka no longer has."""
         return self.kafka is not None and self.archive.url is not None
-
-    @property
-    def speaks_for_log(self) -> bool:
-        """Return True if the metrics of this process describe the log in the data directory.
-
-        Of several workers only the first describes it, so that a sum over all of them counts the log once."""
-        return self.worker is None or self.worker.number == 1
-
-    @property
-    def log_directory(self) -> Path:
-        """The data directory that has the log, if it is not in Kafka."""
-        return self.data if self.worker is None else self.worker.data
 
     def topic_of(self, partition: str) -> str | None:
         """Return the name of the Kafka topic that has this partition; None for the embedded log."""

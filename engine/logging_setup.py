@@ -12,9 +12,6 @@ With --log-format json each message is one JSON object a line, with the same lim
     {"time": "2026-11-22T07:05:09.123Z", "level": "info", "logger": "rewindmq.engine.amqp.connection", "message": "..."}
 
 A traceback is in the field `error`, an array of lines. What a message was logged with (`extra=`) are further fields.
-
-Where a broker has several processes, a worker's lines say which one logs: `[info] worker 2: ...`, or the field
-`process`.
 """
 
 import logging
@@ -33,7 +30,6 @@ ERRORS_SHOWN = 5  # errors of one chain, each the cause of the next
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 FORMAT_VARIABLE = "REWINDMQ_LOG_FORMAT"
-PROCESS_VARIABLE = "REWINDMQ_LOG_PROCESS"
 # What each record has; all else came with `extra`.
 OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 OURS = ("rewindmq",)
@@ -75,11 +71,7 @@ class Line(logging.Formatter):
 
 
 class JsonLine(Line):
-    """Formats a record as one JSON object on one line. `process`: which process of a broker logs; "": it has one."""
-
-    def __init__(self, process: str = "") -> None:
-        super().__init__()
-        self.process = process
+    """Formats a record as one JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         found: dict[str, object] = {
@@ -88,8 +80,6 @@ class JsonLine(Line):
             "logger": record.name,
             "message": escaped(record.getMessage()),
         }
-        if self.process:
-            found["process"] = self.process
         found |= {key: value for key, value in vars(record).items() if key not in OF_EVERY_RECORD and key not in found}
         if record.exc_info and record.exc_info[1] is not None:
             lines = "".join(error_lines(record.exc_info[1])).splitlines()
@@ -117,21 +107,16 @@ def error_lines(error: BaseException) -> list[str]:
     return lines
 
 
-def log_to_stderr(level: str, form: str | None = None, process: str = "") -> None:
+def log_to_stderr(level: str, form: str | None = None) -> None:
     """Log to stderr: RewindMQ's messages from `level` on, and the warnings and errors of libraries.
 
-    `form`: one of FORMATS. `process`: the name that stands in each line; "": none. Processes that this one starts have
-    the same two; there they are not given."""
+    `form`: one of FORMATS. Processes that this one starts have the same; there it is not given."""
     if form is not None:
         os.environ[FORMAT_VARIABLE] = form
-    if process:
-        os.environ[PROCESS_VARIABLE] = process
-    process = os.environ.get(PROCESS_VARIABLE, "")
     if os.environ.get(FORMAT_VARIABLE) == "json":
-        formatter: Line = JsonLine(process)
+        formatter: Line = JsonLine()
     else:
-        before = f"{process}: " if process else ""
-        formatter = Line(f"%(asctime)s [%(levelname)s] {before}%(message)s")
+        formatter = Line("%(asctime)s [%(levelname)s] %(message)s")
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
     logging.basicConfig(handlers=[handler], level=logging.WARNING)

@@ -19,7 +19,7 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -54,7 +54,6 @@ from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.lock import lock
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.location import History
-from rewindmq.engine.log.shared_contract import SharedPartition
 from rewindmq.engine.logging_setup import escaped, log_to_stderr
 from rewindmq.engine.reload import Reread, take_over
 from rewindmq.engine.rewind.worker import NICENESS, WorkerPool
@@ -87,29 +86,23 @@ class Failure(Exception):
 
 def run(config: Config, reread: Callable[[], Reread] | None = None) -> int:
     """Run a broker in the foreground until SIGTERM or SIGINT; the exit code. `reread` reads the configuration again."""
-    worker = "" if config.worker is None else f"worker {config.worker.number}"
-    log_to_stderr(config.log_level, config.log_format, worker)
+    log_to_stderr(config.log_level, config.log_format)
     if config.kafka is None:  # librdkafka has many threads, which allocate with each message
         share_one_heap()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_main(config, reread))
     except Failure as error:
-        say_failure(config, error)
+        if config.log_format == "json":
+            logger.error("%s", error)
+        else:
+            print(f"rewindmq: {escaped(str(error))}", file=sys.stderr)
         return error.code
     return 0
 
 
-def say_failure(config: Config, error: Failure) -> None:
-    """Say in one line what prevents a start, or a clean stop."""
-    if config.log_format == "json":
-        logger.error("%s", error)
-    else:
-        print(f"rewindmq: {escaped(str(error))}", file=sys.stderr)
-
-
 async def _main(config: Config, reread: Callable[[], Reread] | None) -> None:
-    archiver = await open_archive(config)
+    archiver = await _open_archive(config)
     try:
         await _run_broker(config, archiver, reread)
     finally:
@@ -119,7 +112,7 @@ async def _main(config: Config, reread: Callable[[], Reread] | None) -> None:
 
 async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread: Callable[[], Reread] | None) -> None:
     stopping, hung_up = asyncio.Event(), asyncio.Event()
-    heed_signals(stopping, hung_up)
+    _heed_signals(stopping, hung_up)
     manager = ServiceManager(os.environ)
     manager.status(f"opening {config.data}")
     failures: list[Exception] = []
@@ -129,7 +122,7 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
         stopping.set()
 
     descriptors = take_descriptors()
-    opening = asyncio.ensure_future(open_any(config, failed, archiver.ends if archiver else {}))
+    opening = asyncio.ensure_future(_open(config, failed, archiver.ends if archiver else {}))
     if await _stopped_before(opening, stopping):  # a follower's first copy may take hours, and Kafka may be away
         return
     broker = await opening
@@ -213,7 +206,7 @@ def _start_tokens(broker: Broker) -> None:
         raise Failure(CONFIG_ERROR, f"oauth_keys: {error}") from error
 
 
-def heed_signals(stopping: asyncio.Event, hung_up: asyncio.Event) -> None:
+def _heed_signals(stopping: asyncio.Event, hung_up: asyncio.Event) -> None:
     """SIGTERM and SIGINT stop. SIGHUP asks for a reload, or stops where a terminal was closed."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -256,10 +249,10 @@ async def _reload(
         manager.ready(outcome)
 
 
-async def open_archive(config: Config) -> ArchiveSupervisor | None:
+async def _open_archive(config: Config) -> ArchiveSupervisor | None:
     """Start the process that archives and trims, before anything is written: a URL that names no archive prevents the
-    start. A worker has none: it is beside the process that writes the log. Failure."""
-    if config.worker is not None or (config.archive.url is None and config.keep_history_ms is None):
+    start. Failure."""
+    if config.archive.url is None and config.keep_history_ms is None:
         return None
     archiver = ArchiveSupervisor(config.archive, order_of(config))
     try:
@@ -276,9 +269,7 @@ def _owned(broker: Broker) -> frozenset[str]:
     return frozenset(partition.name for partition in broker.partitions if partition.owned)
 
 
-async def open_any(
-    config: Config, failed: Callable[[Exception], None], archived: Mapping[str, int] | None = None
-) -> Broker:
+async def _open(config: Config, failed: Callable[[Exception], None], archived: Mapping[str, int] | None) -> Broker:
     """Open the broker that the configuration describes. `archived`: as `open_broker`. Failure."""
     try:
         if config.read_only and config.follow is None:
@@ -286,7 +277,7 @@ async def open_any(
         config.data.mkdir(parents=True, exist_ok=True)
         require_directories(config.data)
         close_to_others(config.data)
-        if config.kafka is not None or config.worker is not None:
+        if config.kafka is not None:
             return await open_node(config, failed)
         if config.follow is not None:
             return await open_follower(config, failed)
@@ -333,7 +324,6 @@ def open_broker(
         embedded.end_trims(config.data, log, metadata.topology)
         embedded.tell_fork(history)
         embedded.keep_layout(config, log, history)
-        embedded.begin_with_workers(config, store)
         recoveries = [embedded.recovered(queue_log, store) for queue_log in log.queues]
         gap_ms = embedded.begin_clock(clock, metadata, recoveries)
         partitions = [
@@ -425,10 +415,10 @@ async def open_node(
     wall_ms: WallClock | None = None,
     elapsed_ns: ElapsedClock | None = None,
 ) -> Broker:
-    """Open a node on a shared log, and join the others. `failed` is called when the node cannot go on and has to be
-    stopped. Clocks as `LogClock.made_of`.
+    """Open a node on Kafka, and join the others. `failed` is called when the node cannot go on and has to be stopped.
+    Clocks as `LogClock.made_of`.
 
-    LogError: the log or the data directory can't be used. StoreError as `open_broker`."""
+    LogError: Kafka or the data directory can't be used. StoreError as `open_broker`."""
     clock = LogClock.made_of(wall_ms, elapsed_ns)
     with ExitStack() as opened:
         log = await cluster.open_log(config)
@@ -444,16 +434,14 @@ async def open_node(
         cluster.use_all_of(log, config, placement)
         histories = cluster.histories(log, config)
         recoveries = cluster.recovered(log, histories, store, config, placement)
-        queues: Sequence[SharedPartition] = log.queues
         config = replace(config, partitions=len(recoveries))  # should Kafka be given more while this node runs
         partitions = [
             ReadBackPartition(index, queue_log, each.machine, each.projector, clock.now_ms, config.node, node, history)
-            for index, (queue_log, each, history) in enumerate(zip(queues, recoveries, histories, strict=True))
+            for index, (queue_log, each, history) in enumerate(zip(log.queues, recoveries, histories, strict=True))
         ]
         broker = Broker(config, clock, metadata, partitions, node, WorkerPool(NICENESS))
         node.start(broker, metadata, partitions)
         _start(broker)
-        cluster.hear_of_history(broker, log)
         log.follow(offsets | {partition.name: partition.next_offset for partition in partitions}, node)
         await cluster.join(broker, node)
         broker.clock_watch.start()

@@ -105,12 +105,6 @@ class FramedDecoder(Decoder):
         return super().timestamp_ms(unwrap(record))
 
 
-def encoder_of(framed: bool, schema_fingerprint: str) -> Encoder:
-    """An encoder of single objects under a released schema, or of bare records. These are under today's: the processes
-    that write them are of one build."""
-    return encoder_under(schema_fingerprint) if framed else Encoder()
-
-
 def decoder_of(framed: bool) -> Decoder:
     """A decoder of single objects, or of bare records."""
     return FramedDecoder() if framed else Decoder()

@@ -298,7 +298,7 @@ class AmqpServer:
                 HANDSHAKE_SECONDS,
                 balancers=self.broker.config.amqp_balancers,
             )
-            for sock in bound(host, port, self.broker.config.worker is not None)
+            for sock in bound(host, port)
         ]
         self.servers += made
         self.listeners.append((host, made[0].port, context))

@@ -8,8 +8,7 @@ open segments. So it is up to --segment-age and --archive-lag while all is well.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Any, Protocol, Self
+from typing import Protocol
 
 from rewindmq.engine.log.archive.progress import PartitionProgress
 from rewindmq.projections.rewind import format_time
@@ -61,29 +60,6 @@ class ArchiveStatus:
             sizes = {each.partition: each.in_topic.size_bytes for each in archived if each.in_topic is not None}
             if sizes:
                 self._in_kafka(sizes)
-
-    def state(self) -> dict[str, Any]:
-        """All that was told, as JSON, for another process that shows it (engine/processes/log_care.py)."""
-        return {
-            "url": self.url,
-            "failures": self.failures,
-            "error": self.error,
-            "freed_bytes": self.freed_bytes,
-            "stays": self.stays,
-            "archived": [asdict(each) for each in self.archived.values()],
-            "age_seconds": self._monotonic() - self._looked,
-        }
-
-    @classmethod
-    def of(cls, state: dict[str, Any], partitions: Sequence[LogEnd], clock: Callable[[], int]) -> Self:
-        """The status that another process has: its `state`, and what has come to the partitions since."""
-        made = cls(state["url"], partitions, clock)
-        made.failures, made.error = state["failures"], state["error"]
-        made.freed_bytes, made.stays = state["freed_bytes"], state["stays"]
-        made.archived = {each["partition"]: PartitionProgress(**each) for each in state["archived"]}
-        made._looked -= state["age_seconds"]
-        made._looked_ms -= int(state["age_seconds"] * 1_000)
-        return made
 
     def cut(self, freed_bytes: int, stays: str | None) -> None:
         """Take what was removed here since the last report, and why other segments that were due stay."""

@@ -38,7 +38,7 @@ from rewindmq.engine.broker.consumers import Consumers
 from rewindmq.engine.broker.exchanges import Exchanges
 from rewindmq.engine.broker.followers import Followers, Following
 from rewindmq.engine.broker.history_size import HistorySize
-from rewindmq.engine.broker.history_trims import HistoryTrims, MetadataTrims
+from rewindmq.engine.broker.history_trims import HistoryTrims
 from rewindmq.engine.broker.login_brake import LoginBrake
 from rewindmq.engine.broker.marks import Marks
 from rewindmq.engine.broker.open_sessions import OpenSessions
@@ -183,11 +183,11 @@ class Broker:
         end_turn = self.turns.end
         self.expiry = Expiry(config, log_clock, metadata, partitions, keeper, self.subjects, end_turn, self.loop_share)
         in_kafka = config.kafka is not None
-        self.history_size = HistorySize(config.log_directory, lambda: self.alarms.disk_limit_bytes, in_kafka=in_kafka)
+        self.history_size = HistorySize(config.data, lambda: self.alarms.disk_limit_bytes, in_kafka=in_kafka)
         ends: list[LogEnd] = [metadata, *partitions]
         url, measured = config.archive.url, self.history_size.take
         self.archive = ArchiveStatus(url, ends, self.clock, in_kafka=measured) if url else None
-        self.trims = HistoryTrims(config.keep_history_ms, MetadataTrims(metadata, self.turns), partitions)
+        self.trims = HistoryTrims(config.keep_history_ms, metadata, partitions, self.turns)
         self.events = EventExchange(
             config, self.router, metadata, partitions, self.homes, keeper, self.counters, self.turns, self.loop_share
         )
@@ -202,9 +202,7 @@ class Broker:
             end_turn,
         )
         self.alarms.on_alarm.append(self.events.alarm)
-        self.clock_watch = ClockWatch(
-            config.node, log_clock, metadata, partitions, keeper, self.turns, config.worker is not None
-        )
+        self.clock_watch = ClockWatch(config.node, log_clock, metadata, partitions, keeper, self.turns)
 
     def _session_ended(self, session: Session) -> None:
         self.access_log.ended(session)

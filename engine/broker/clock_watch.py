@@ -26,21 +26,11 @@ LOOK_SECONDS = 1.0
 # How far the wall clock may be ahead of the log at a start before it is told: the least by which time zones differ, so
 # that a hardware clock in local time shows.
 DOWNTIME_TOLD_MS = 1_800_000
-# Who gives the time to records that nodes read back, and the advice to a person who wants to set it.
-OF_KAFKA = (
-    "Kafka",
-    "the time in the log is Kafka's: set the clocks of the Kafka brokers right, the nodes go on from there",
-)
-OF_WORKERS = (
-    "the process of the log",
-    "several processes share the log: start the broker with --processes 1, and repair its time then",
-)
-
 logger = logging.getLogger(__name__)
 
 
 class ClockWatch:
-    """`node`: this node's name. `worker`: another process of this machine gives the time, and not Kafka."""
+    """`node`: this node's name."""
 
     def __init__(
         self,
@@ -50,9 +40,7 @@ class ClockWatch:
         partitions: Sequence[Partition],
         keeper: Keeper,
         turns: Turns,
-        worker: bool = False,
     ) -> None:
-        self._giver, self._advice = OF_WORKERS if worker else OF_KAFKA
         self.clock = clock
         self._node = node
         self._metadata = metadata
@@ -130,13 +118,12 @@ class ClockWatch:
     def _tell_of_kafka(self, partition: Partition, difference_ms: int) -> None:
         wall_ms = self.clock.wall_ms()
         if abs(difference_ms) < STEP_MS:
-            logger.info("%s: the time of %s and the wall clock agree again", partition.name, self._giver)
+            logger.info("%s: Kafka's time and this machine's wall clock agree again", partition.name)
         else:
             logger.warning(
-                "%s: the time that %s gives to records is %s %s this machine's wall clock (%s): one of the two is"
+                "%s: the time that Kafka gives to records is %s %s this machine's wall clock (%s): one of the two is"
                 " wrong",
                 partition.name,
-                self._giver,
                 length(difference_ms),
                 "ahead of" if difference_ms > 0 else "behind",
                 format_time(wall_ms),
@@ -150,7 +137,9 @@ class ClockWatch:
         NotImplementedByBroker on Kafka. LogError: the disk does not take it, and nothing is changed."""
         clock = self.clock
         if self._keeper.reads_back:
-            raise NotImplementedByBroker(self._advice)
+            raise NotImplementedByBroker(
+                "the time in the log is Kafka's: set the clocks of the Kafka brokers right, the nodes go on from there"
+            )
         before_ms, wall_ms = clock.now_ms(), clock.wall_ms()
         event = ClockSet(self._metadata.topology.ahead_ms + before_ms - wall_ms, before_ms)
         self._keeper.set_clock(min(before_ms, wall_ms), actor, event)

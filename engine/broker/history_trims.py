@@ -5,14 +5,12 @@ process beside the broker (engine/embedded/keep_history.py)      this broker, in
                                 <-     answered when it is durable
     segments removed
 
-With several processes the one that writes the log does this (engine/processes/log_care.py), and workers show it.
-
 On Kafka the process appends the event itself (engine/cluster/keep_topics.py), and the node reads it as all nodes do.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.log.archive.progress import Kept
@@ -36,52 +34,25 @@ class TrimmedLog(Protocol):
     def durable_offset(self) -> int: ...
 
 
-class TrimEvents(Protocol):
-    """The metadata log, as far as trims are concerned."""
-
-    @property
-    def floors(self) -> Mapping[str, Floor]:
-        """The last trim of each partition, by name."""
-
-    def append(self, event: HistoryTrimmed, durable: Callable[[], None]) -> None:
-        """Log the event. `durable` is called when no crash takes it back."""
-
-
-class MetadataTrims:
-    """The metadata log of a broker. Implements `TrimEvents`."""
-
-    def __init__(self, metadata: Metadata, turns: Turns) -> None:
-        self._metadata = metadata
-        self._turns = turns
-
-    @property
-    def floors(self) -> Mapping[str, Floor]:
-        return self._metadata.topology.history.floors
-
-    def append(self, event: HistoryTrimmed, durable: Callable[[], None]) -> None:
-        self._metadata.append(BROKER, event)
-        self._turns.when_durable(durable)
-        self._turns.end()
-
-
 class HistoryTrims:
     """The last look at --keep-history. `keep_ms`: how much of the history stays; None: there is no limit."""
 
-    def __init__(self, keep_ms: int | None, events: TrimEvents, partitions: Sequence[TrimmedLog]) -> None:
+    def __init__(self, keep_ms: int | None, metadata: Metadata, partitions: Sequence[TrimmedLog], turns: Turns) -> None:
         self.keep_ms = keep_ms
         self.before_ms: int | None = None  # what is older goes; None: not known yet
         self.stays: dict[str, str] = {}  # why older segments of partitions are not trimmed
         self.freed_bytes = 0  # of segments that were removed
         self.failures = 0  # looks that failed, and processes that ended
         self.error: str | None = None  # why the last look failed
-        self._events = events
+        self._metadata = metadata
         self._partitions = {each.name: each for each in partitions}
+        self._turns = turns
         self._stopped = False
 
     @property
-    def floors(self) -> Mapping[str, Floor]:
+    def floors(self) -> dict[str, Floor]:
         """The last trim of each partition that was trimmed, by an operator too."""
-        return self._events.floors
+        return self._metadata.topology.history.floors
 
     @property
     def names(self) -> Sequence[str]:
@@ -100,7 +71,9 @@ class HistoryTrims:
         if refused is not None:
             answer(refused)
             return
-        self._events.append(event, lambda: answer(None))
+        self._metadata.append(BROKER, event)
+        self._turns.when_durable(lambda: answer(None))
+        self._turns.end()
         _tell(event)
 
     def _refused(self, event: HistoryTrimmed) -> str | None:
@@ -135,22 +108,6 @@ class HistoryTrims:
         if self.error is None:
             logger.warning("the history is not trimmed, and is looked at again: %s", why)
         self.error = why
-
-    def state(self) -> dict[str, Any]:
-        """The findings of the looks, as JSON. Another process shows them."""
-        return {
-            "keep_ms": self.keep_ms,
-            "before_ms": self.before_ms,
-            "stays": self.stays,
-            "freed_bytes": self.freed_bytes,
-            "failures": self.failures,
-            "error": self.error,
-        }
-
-    def take(self, state: dict[str, Any]) -> None:
-        """Take what the `HistoryTrims` of another process has found."""
-        self.keep_ms, self.before_ms, self.stays = state["keep_ms"], state["before_ms"], state["stays"]
-        self.freed_bytes, self.failures, self.error = state["freed_bytes"], state["failures"], state["error"]
 
     def item(self) -> Item:
         """The limit and the floors as JSON."""

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from rewindmq.engine.cluster.awareness import Awareness
 from rewindmq.engine.cluster.beats import Beats
 from rewindmq.engine.cluster.counter_rounds import CounterRounds
-from rewindmq.engine.cluster.flow_control import RoundTripFlow, flow_for
+from rewindmq.engine.cluster.flow_control import RoundTripFlow
 from rewindmq.engine.cluster.modes import Modes
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.cluster.policy_proofs import PolicyProofs
@@ -62,7 +62,7 @@ from rewindmq.schemas.events import (
     Tick,
 )
 from rewindmq.schemas.metadata_events import NodeJoined
-from rewindmq.schemas.single_object import decoder_of
+from rewindmq.schemas.single_object import FramedDecoder
 from rewindmq.schemas.values import BROKER, Actor, Route
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Node:
         self.snapshots.remove_leftovers(log.metadata.name)
         self._offers = StateOffers(log.states, self.snapshots)
         self._failed = failed
-        self._decoder = decoder_of(log.nodes.framed)
+        self._decoder = FramedDecoder()
         self._loop = asyncio.get_running_loop()
         self._arrived_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -128,7 +128,7 @@ class Node:
             self.snapshots.remove_leftovers(partition.name)
         self._waypoints = WaypointWriter(self.snapshots, partitions, self._config.waypoint_events)
         self._asked = {partition.name: partition.machine.next_offset for partition in partitions}  # checkpoints
-        self.flow = flow_for(list(partitions), self.log)
+        self.flow = RoundTripFlow(list(partitions))
         self._awareness = Awareness(metadata.topology, partitions, lambda: self.epoch)
         self._beats = Beats(self._config.node, self.log, metadata, self._awareness, lambda: self.joined)
         self._returns = Returns(self.log, self._store, self._config.data, self._config.archives_topics)

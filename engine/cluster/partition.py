@@ -49,7 +49,7 @@ from rewindmq.schemas.events import (
     QueueDeclared,
     Tick,
 )
-from rewindmq.schemas.single_object import decoder_of, encoder_of
+from rewindmq.schemas.single_object import FramedDecoder, encoder_under
 from rewindmq.schemas.values import BROKER, Actor, Route
 
 logger = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class ReadBackPartition(Partition):
         history: SharedHistory | None = None,
     ) -> None:
         self._schema = schema_of(machine.machine_version)
-        super().__init__(index, history or log, machine, projector, encoder_of(log.framed, self._schema), clock)
+        super().__init__(index, history or log, machine, projector, encoder_under(self._schema), clock)
         self.log = log
         self._past = history or log
         self.node = node
@@ -136,7 +136,7 @@ class ReadBackPartition(Partition):
         self.counter_table: CounterTable | None = None  # None: no partition is ever paused
         self._node = listener
         self.lost_appended: dict[int, None] = {}  # epochs whose end this node has appended here
-        self._decode = decoder_of(log.framed).decode
+        self._decode = FramedDecoder().decode
         self._sent: deque[Sent] = deque()  # own records that have to come back
         self._by_report = False  # own records are reported and need not come back
         self._reported: deque[int] = deque()  # append positions that will be reported; all are below those of `_sent`
@@ -186,7 +186,7 @@ class ReadBackPartition(Partition):
     def _renew_prefix(self, now: int, actor: Actor) -> None:
         if self._schema != (schema := schema_of(self.machine.machine_version)):  # the partition was upgraded
             self._schema = schema
-            self.encoder = encoder_of(self.log.framed, schema)
+            self.encoder = encoder_under(schema)
         super()._renew_prefix(now, actor)
 
     def append(self, actor: Actor, event: Event) -> int:

@@ -8,21 +8,17 @@ archive (archive_states.py). The node joins, and clients may come, only when it 
 
 import asyncio
 import logging
-import shutil
-import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rewindmq.engine.broker.archive_status import ArchiveStatus
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.cluster.entry import begin_with_copy
 from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import LogError, NoAnswer, NobodyAnswers
-from rewindmq.engine.log.embedded.directory import PROCESSES, STATES, WORKER_HISTORY
 from rewindmq.engine.log.location import begun_anew
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import Recovery, fold, recover
@@ -33,7 +29,6 @@ from rewindmq.projections.topology.placement import Placement
 if TYPE_CHECKING:
     from rewindmq.engine.cluster.entry import EnteredHistory
     from rewindmq.engine.log.kafka.log import KafkaLog
-    from rewindmq.engine.log.served.client import ServedLog
 
 START_SECONDS = 300.0
 AGAIN_SECONDS = 1.0
@@ -43,12 +38,12 @@ AROUND_A_BODY = 1_048_576  # a record's bytes beside the message's body: propert
 logger = logging.getLogger(__name__)
 
 
-async def open_log(config: Config) -> "KafkaLog | ServedLog":
-    """Open the log in Kafka, or the one that another process of this machine serves.
+async def open_log(config: Config) -> "KafkaLog":
+    """Open the log in Kafka.
 
     A Kafka that answers and is not settled (it elects a controller, or a leader) is asked again for `START_SECONDS`, as
-    a RabbitMQ node waits for its peers. LogError: Kafka refuses, nobody answers there, its topics do not fit, or that
-    process does not answer. KafkaNotInstalled."""
+    a RabbitMQ node waits for its peers. LogError: Kafka refuses, nobody answers there, or its topics do not fit.
+    KafkaNotInstalled."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + START_SECONDS
     while True:
@@ -63,14 +58,7 @@ async def open_log(config: Config) -> "KafkaLog | ServedLog":
         await asyncio.sleep(AGAIN_SECONDS)
 
 
-def _opened(config: Config) -> "KafkaLog | ServedLog":
-    if config.worker is not None:
-        from rewindmq.engine.log.served.client import ServedLog
-
-        worker = config.worker
-        connected = socket.socket(fileno=worker.descriptor)
-        connected.set_inheritable(False)  # else a process of this worker's would keep it open behind its end
-        return ServedLog.open(connected, config.node, worker.node, worker.data / PROCESSES / STATES)
+def _opened(config: Config) -> "KafkaLog":
     from rewindmq.engine.log.kafka.log import KafkaLog
 
     assert config.kafka is not None
@@ -85,42 +73,27 @@ def _opened(config: Config) -> "KafkaLog | ServedLog":
     )
 
 
-def fitted(config: Config, log: "KafkaLog | ServedLog") -> Config:
+def fitted(config: Config, log: "KafkaLog") -> Config:
     """Return the configuration with messages no larger than the log's records.
 
     LogError: the directory belongs to another log."""
-    if config.worker is not None:
-        _begin_anew_if_other(config, log.identity)
-        return config
     state_belongs_to(config, log.identity)
     around = min(AROUND_A_BODY, log.max_record_bytes // 2)  # Kafka's own default is one mebibyte for all
     return replace(config, max_message_size=min(config.max_message_size, log.max_record_bytes - around))
 
 
-def _begin_anew_if_other(config: Config, identity: str) -> None:
-    """Remove what a worker has of another history. All of it is made from the log. OSError."""
-    note = config.data / WORKER_HISTORY
-    if note.exists() and note.read_text().strip() == identity:
-        return
-    for name in ("state", "snapshots"):
-        shutil.rmtree(config.data / name, ignore_errors=True)
-    note.write_text(identity + "\n")
-
-
-def histories(log: "KafkaLog | ServedLog", config: Config) -> "Sequence[EnteredHistory]":
+def histories(log: "KafkaLog", config: Config) -> "Sequence[EnteredHistory]":
     """The queue partitions, each with what the archive has of it, if there is one."""
     if not config.archives_topics:
         return log.queues
-    from rewindmq.engine.log.kafka.log import KafkaLog
     from rewindmq.engine.log.topic_tiers import TopicArchive
 
-    assert isinstance(log, KafkaLog)
     assert config.archive.url is not None
     archive = TopicArchive(config.archive.url, log.metadata)
     return [archive.tiered(each) for each in log.queues]
 
 
-def use_all_of(log: "KafkaLog | ServedLog", config: Config, placement: Placement) -> None:
+def use_all_of(log: "KafkaLog", config: Config, placement: Placement) -> None:
     """Work with all partitions of a log that was repartitioned, whatever number the configuration says."""
     if placement.count and log.left_out:
         logger.info(
@@ -133,7 +106,7 @@ def use_all_of(log: "KafkaLog | ServedLog", config: Config, placement: Placement
 
 
 def recovered(
-    log: "KafkaLog | ServedLog",
+    log: "KafkaLog",
     histories: "Sequence[EnteredHistory]",
     store: StateStore,
     config: Config,
@@ -170,28 +143,8 @@ def recovered(
     for left_out in log.left_out:
         machines.append(Machine(left_out.name))
         fold(machines[-1], left_out)
-    if config.worker is None:  # else the layout of the directory says how many there are
-        require_homes(f"{config.kafka_prefix}.queues", config.partitions, machines)
+    require_homes(f"{config.kafka_prefix}.queues", config.partitions, machines)
     return recoveries
-
-
-def hear_of_history(broker: Broker, log: "KafkaLog | ServedLog") -> None:
-    """Let a worker show what the process of the log says of the archive and of trims: that one looks after both.
-
-    It has the settings with which the broker began. Those of a worker that was started again may be newer."""
-    if broker.config.worker is None:
-        return
-    from rewindmq.engine.log.served.client import ServedLog
-
-    assert isinstance(log, ServedLog)
-    ends = [log.metadata, *log.queues]  # of a paused one, too, the log knows the end
-
-    def hear(told: dict[str, Any]) -> None:
-        state = told["archive"]
-        broker.archive = None if state is None else ArchiveStatus.of(state, ends, broker.clock)
-        broker.trims.take(told["trims"])
-
-    log.history_told = hear
 
 
 async def join(broker: Broker, node: Node) -> None:

@@ -86,7 +86,6 @@ class ArchiveSupervisor:
         self._config = config
         self._order = order
         self._owned: Callable[[], frozenset[str] | None] = lambda: None
-        self._changed: Callable[[], None] = lambda: None
         self._url = order.url or ""
         self.ends: Mapping[str, int] = {}  # of the archive, when the first process opened it
         self._stopping = threading.Event()
@@ -111,12 +110,10 @@ class ArchiveSupervisor:
         status: ArchiveStatus | None,
         trims: HistoryTrims,
         owned: Callable[[], frozenset[str] | None] = lambda: None,
-        changed: Callable[[], None] = lambda: None,
     ) -> None:
         """Archive and trim from now on, and tell `status` and `trims`. `status`: None: there is no archive. `owned`:
-        the names of the partitions to archive; None: all. `changed` is called when one of both was told something."""
+        the names of the partitions to archive; None: all."""
         self._owned = owned
-        self._changed = changed
         if status is not None:
             status.url = self._url
         self._status = status
@@ -220,7 +217,6 @@ class ArchiveSupervisor:
             self._trims.log(news.event, partial(_answer, connection))
         else:
             self._archived(news)
-        self._changed()
 
     def _ended(self, why: str) -> None:
         """Take note that the process ended."""
@@ -228,7 +224,6 @@ class ArchiveSupervisor:
             self._failed(why)
         elif self._trims is not None:
             self._trims.failed(why)
-        self._changed()
 
     def _archived(self, progress: Progress) -> None:
         assert self._status is not None

@@ -17,7 +17,6 @@ from rewindmq.engine.embedded.flow_control import DiskFlow
 from rewindmq.engine.embedded.partition import SoleWriterPartition
 from rewindmq.engine.embedded.segment_ages import SegmentAges
 from rewindmq.engine.log.contract import Log
-from rewindmq.engine.log.served.states import FileStates
 from rewindmq.engine.runtime.eager import begin
 from rewindmq.engine.runtime.lifecycle import Members, Place, mend_store, persist
 from rewindmq.engine.runtime.metadata import SoleWriterMetadata
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from rewindmq.engine.broker.followers import Followers
 
 REST_ROUNDS = 100
-STATE_EVENTS = 200_000  # a state that saves the fold of so many is left to workers (cluster/entry.py)
 DISK_SECONDS = 1.0  # between two checks of a full disk
 FULL = "the disk of {} is full: the log still takes acks, and publishing waits for room"
 
@@ -239,35 +237,6 @@ class Alone:
             self._broker.turns.stop()
             self._store.close()
             self.log.close()
-
-    def hand_over(self, states: FileStates) -> None:
-        """Make all events durable, write the state, and free the log for the workers that go on.
-
-        A state that saves a worker much is left in `states`. LogError: the disk refuses."""
-        self._stopped = True
-        self._waypoints.stop()
-        try:
-            self._come_to_rest()
-            for partition in self.partitions:
-                persist(self._store, partition)
-                if partition.machine.next_offset - states.newest_offset(partition.index) >= STATE_EVENTS:
-                    self._leave_state(partition, states)
-        finally:
-            self._broker.turns.stop()
-            self._store.close()
-            self.log.close()
-
-    def _leave_state(self, partition: SoleWriterPartition, states: FileStates) -> None:
-        """Take a snapshot, claim its digest behind it, and leave a copy."""
-        claim = partition.machine.next_offset
-        try:
-            path = self._snapshots.take(partition.machine)
-            partition.checkpoint()
-            self._come_to_rest()
-            with path.open("rb") as file:
-                states.write(partition.index, claim, claim, file, lambda: False)
-        except OSError as error:
-            logger.error("%s: no state could be left to workers, which fold it: %s", partition.name, error)
 
     def _say_last_words(self) -> None:
         """Append a final Checkpointed to every partition.

@@ -7,7 +7,6 @@ deleted queues, policies, dead letters that still wait
 """
 
 import logging
-import shutil
 from pathlib import Path
 
 from rewindmq.engine.broker.broker import Broker
@@ -18,8 +17,6 @@ from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.log.contract import LogError, LogPartition
 from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.directory import (
-    PROCESSES,
-    STATES,
     layout_file,
     other_number,
     read_fork,
@@ -27,11 +24,7 @@ from rewindmq.engine.log.embedded.directory import (
 )
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.log_start import chain_of
-from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.roles import require_broker
-from rewindmq.engine.log.embedded.root import snapshots_in
-from rewindmq.engine.log.served.reader import FileHistory
-from rewindmq.engine.log.served.states import FileStates
 from rewindmq.engine.runtime.eager import at_once
 from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.metadata import SoleWriterMetadata, unbound
@@ -44,7 +37,7 @@ from rewindmq.projections.topology.about_history import AboutHistory
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
-from rewindmq.schemas.events import Checkpointed, MachineUpgraded, NodeLost
+from rewindmq.schemas.events import Checkpointed, MachineUpgraded
 from rewindmq.schemas.values import BROKER
 
 logger = logging.getLogger(__name__)
@@ -90,8 +83,7 @@ def end_trims(data_dir: Path, log: EmbeddedLog, topology: Topology) -> None:
         if floor is not None and partition.start_offset < floor.event.offset:
             try:
                 cut(data_dir, partition.name, floor.event.offset)
-                for snapshots in snapshots_in(data_dir):
-                    snapshots.discard_below(partition.name, floor.event.offset)
+                Snapshots(data_dir / "snapshots").discard_below(partition.name, floor.event.offset)
             except (LogError, OSError) as error:  # the log has everything still, so nothing is lost
                 logger.error("%s: a trim of it could not be ended: %s", partition.name, error)
         start = partition.start_offset
@@ -136,25 +128,6 @@ def recovered(log: PartitionLog, store: StateStore) -> Recovery:
     return recovery
 
 
-def begin_with_workers(config: Config, store: StateStore) -> None:
-    """Begin with the newest states that worker processes have left, where they save much of the fold. Claims in the log
-    confirm them.
-
-    What workers have that do not run now goes: nothing would notice if the log were exchanged meanwhile. LogError."""
-    directory = config.data / PROCESSES
-    if not directory.is_dir():
-        return
-    for each in directory.iterdir():
-        if each.name.isdecimal() and (config.processes == 1 or int(each.name) > config.processes):
-            shutil.rmtree(each, ignore_errors=True)
-    # Loaded only where workers ran: it is of the cluster's code.
-    from rewindmq.engine.cluster.entry import begin_with_copy
-
-    states = FileStates(directory / STATES)
-    for number, reader in enumerate(EmbeddedLogReader(config.data).queues):
-        begin_with_copy(FileHistory(reader, reader.durable_offset), number, states, store, config.data)
-
-
 def begin_clock(clock: LogClock, metadata: SoleWriterMetadata, recoveries: list[Recovery]) -> int:
     """Continue log time from the end of the log.
 
@@ -175,8 +148,7 @@ def _ended_cleanly(log: LogPartition) -> bool:
             last = Decoder().decode(block.records[end - 1 - block.first_offset], bodies=False)[2]
         except UndecodableRecord:
             return False
-        # Workers (log/served) act on durable events only, so a crash takes back nothing that a client has seen.
-        return (isinstance(last, Checkpointed) and last.final) or isinstance(last, NodeLost)
+        return isinstance(last, Checkpointed) and last.final
     return False
 
 
@@ -190,8 +162,6 @@ def take_over(broker: Broker, alone: Alone) -> None:
             before_ms = partition.machine.log_ms
             partition.set_clock(min(before_ms, broker.clock()), BROKER, ClockSet(ahead_ms, before_ms))
     alone.begin_epoch()
-    for epoch, joined in list(broker.topology.nodes.items()):  # workers of an earlier run (log/served)
-        broker.metadata.append(BROKER, NodeLost(joined.node, epoch, "lapsed"))
     if first and broker.config.load_definitions is None:
         at_once(first_user(broker.metadata, broker.access, broker.config))
     for partition in partitions:

@@ -44,7 +44,6 @@ from rewindmq.engine.log.embedded.directory import (
 )
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader
-from rewindmq.engine.log.embedded.root import snapshots_in
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, segment_path, stated_chain
 from rewindmq.engine.log.single_records import queued_records
 from rewindmq.engine.log.stretch import audit
@@ -260,8 +259,7 @@ class Trimming:
         Raises LogError; NoAnswer where the archive does not answer: then it is trimmed later."""
         name, offset = report.partition, report.offset
         report.freed_bytes = cut(self._data_dir, name, offset) if offset > self.readers[name].start_offset else 0
-        for snapshots in snapshots_in(self._data_dir):
-            snapshots.discard_below(name, offset)
+        self.snapshots.discard_below(name, offset)
         self._bases.discard_below(name, offset)
         if self._objects is not None:
             report.archived_bytes = self._trim_archive(self._objects, name)

@@ -46,9 +46,8 @@ class History:
 
     `kafka`: bootstrap servers; None for the embedded log. With Kafka `data` may be None: no node's directory is at
     hand. `partitions`: how many partitions of the queues' topic count, the first ones; None: all. `archive`: the URL of
-    the archive that has what Kafka no longer has; None: the one that is noted in `data`, if any. `log`: the data
-    directory with the log, where it is not `data` (a worker process has snapshots of its own). `placement`: how queues
-    are placed, from a broker that knows it; None: the metadata log is folded for it."""
+    the archive that has what Kafka no longer has; None: the one that is noted in `data`, if any. `placement`: how
+    queues are placed, from a broker that knows it; None: the metadata log is folded for it."""
 
     data: Path | None
     kafka: str | None = None
@@ -56,7 +55,6 @@ class History:
     settings: tuple[tuple[str, str], ...] = ()
     partitions: int | None = None
     archive: str | None = None
-    log: Path | None = None
     placement: Placement | None = field(default=None, compare=False)
 
     def open(self) -> "HistoryReader":
@@ -65,9 +63,8 @@ class History:
         Raises LogError when there is no log or Kafka does not answer, KafkaNotInstalled when no Kafka client is
         installed, OtherHistory when `data` belongs to another history."""
         if self.kafka is None:
-            directory = self.log or self.data
-            assert directory is not None, "a history is in a data directory or in Kafka"
-            embedded = TieredLogReader(directory)
+            assert self.data is not None, "a history is in a data directory or in Kafka"
+            embedded = TieredLogReader(self.data)
             return HistoryReader(embedded.metadata, embedded.queues, self.placement, self.snapshots)
         log = _kafka(replace(self, partitions=None))
         log.clients.require_answer(FIRST_ANSWER_SECONDS)
@@ -87,7 +84,7 @@ class History:
 
         Raises LogError for those of another history than the log beside them."""
         if self.data is not None and self.kafka is None:
-            require_own(self.data / "snapshots", self.log or self.data)
+            require_own(self.data / "snapshots", self.data)
         return None if self.data is None else Snapshots(self.data / "snapshots")
 
     def _require_same(self, data: Path, identity: str) -> None:

@@ -59,11 +59,6 @@ async def ask_for(to: Repartition, actor: Actor, partitions: int) -> None:
     if older or to.topology.machine_version < RELOCATION:
         which = f"node {', '.join(older)} is" if older else "the log is"
         raise PreconditionFailed(f"{which} of an older version, which cannot move queues: upgrade all nodes first")
-    if to.config.worker is not None:
-        raise PreconditionFailed(
-            "this broker has several processes: stop it, start it with one process, and ask again. When it was started"
-            " once more, it may have several processes again"
-        )
     try:
         obstacle = why_not_repartition(to.config)
         if obstacle:

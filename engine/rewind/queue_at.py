@@ -77,7 +77,6 @@ def history_of(config: Config, placement: Placement | None = None) -> History:
         config.kafka_settings,
         config.partitions,
         None if config.kafka is None else config.archive.url,
-        None if config.worker is None else config.worker.data,
         placement,
     )
 

@@ -54,9 +54,8 @@ class Portion:
 def partitions_of(history: History) -> Sequence[Sealable]:
     """The partitions of a history, with their seals. Raises LogError."""
     if history.kafka is None:
-        directory = history.log or history.data
-        assert directory is not None
-        return segmented(directory)
+        assert history.data is not None
+        return segmented(history.data)
     from rewindmq.engine.log.kafka.reader import KafkaLogReader
     from rewindmq.engine.log.seals.in_topic import in_topics
 

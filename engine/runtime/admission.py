@@ -247,9 +247,8 @@ def shares(descriptors: int, partitions: int) -> tuple[Door, Door]:
     return Door("amqp", rest - http), Door("http", http)
 
 
-def bound(host: str, port: int, shared: bool = False) -> list[socket.socket]:
-    """Open listening sockets, one for each address of the host name. `shared`: other processes listen there, too, and
-    the system gives each connection to one of them.
+def bound(host: str, port: int) -> list[socket.socket]:
+    """Open listening sockets, one for each address of the host name.
 
     OSError: an address cannot be bound."""
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -259,8 +258,6 @@ def bound(host: str, port: int, shared: bool = False) -> list[socket.socket]:
             sock = socket.socket(family, kind, protocol)
             made.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if shared:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind(address)

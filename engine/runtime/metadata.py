@@ -27,7 +27,7 @@ from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Encoder, UndecodableRecord
 from rewindmq.schemas.events import Event, MetadataEvent, NodeLost
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeleted, NodeJoined, Unbound
-from rewindmq.schemas.single_object import decoder_of, encoder_of
+from rewindmq.schemas.single_object import FramedDecoder, encoder_under
 from rewindmq.schemas.values import Actor
 
 NOT_RECORDED = -1  # the queue id in an old binding: older versions did not record it
@@ -251,16 +251,14 @@ class ReadBackMetadata(Metadata):
         self._nodes_changed = nodes_changed
         self._log = log
         self._encoders: dict[str, Encoder] = {}  # by schema
-        self._decoder = decoder_of(log.framed)
+        self._decoder = FramedDecoder()
         self._sent: deque[tuple[bytes, asyncio.Future[int] | None]] = deque()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # callers of `_folded`
         self._append_position = 0
         self._durable_position = 0
 
     def history_mark(self) -> Callable[[], str]:
-        if self._log.framed:
-            return partial(mark_by, self.state.last_record)
-        return partial(history_mark, self._log, self.state.next_offset)
+        return partial(mark_by, self.state.last_record)
 
     @property
     def append_position(self) -> int:
@@ -309,7 +307,7 @@ class ReadBackMetadata(Metadata):
         schema = schema_of(min(versions, default=MACHINE_VERSION))
         encoder = self._encoders.get(schema)
         if encoder is None:
-            encoder = self._encoders[schema] = encoder_of(self._log.framed, schema)
+            encoder = self._encoders[schema] = encoder_under(schema)
         return encoder.encode(encoder.prefix(self._clock(), actor), event)
 
     def read_back(self, arrived: Arrived) -> None:

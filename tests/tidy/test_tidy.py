@@ -47,7 +47,6 @@ LAYERS = (
     ("http",),
     ("reload",),
     ("process",),
-    ("processes",),
     ("cli",),
     ("__main__",),
 )
@@ -55,7 +54,7 @@ MOST_FILES = 26  # of a room
 # A module is named by a noun. These nouns end as participles do, or are the names of the kinds of log.
 PARTICIPLES = re.compile(r"(?:^|_)\w*(?:ing|ed|told|kept|gone|held|known|given|hidden)(?:_|$)")
 NOUNS = {"routing", "listing", "logging_setup", "delayed_order", "delayed_exchanges", "restored_ids"}
-KINDS_OF_LOG = {"embedded", "served", "shared", "shared_contract", "simulated"}
+KINDS_OF_LOG = {"embedded", "shared", "shared_contract", "simulated"}
 NO_FORMAT = re.compile(r"#\s*fmt:\s*(skip|off)")
 # The machine is a function: nothing of the world (docs/design.md#one-idea).
 PURE = {"bisect", "array", "collections", "dataclasses", "hashlib", "heapq", "json", "math", "struct", "typing", "enum"}

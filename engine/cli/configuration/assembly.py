@@ -23,8 +23,6 @@ LAG_MS = UNIT_MS["m"]
 # Of the programs of the stores. No other variable of this process is set from a file.
 CREDENTIALS = ("AWS_", "GOOGLE_", "AZURE_")
 ELSEWHERE, CHANGES = ("kafka", "load_definitions"), ("archive", "keep_history", "keep_bodies")  # not with --read-only
-# Not with --processes: one process has to know all queues, or all of the log.
-ONE_PROCESS = ("read_only", "keep_bodies", "find_index")
 FIELDS = {field.name for field in fields(Config)}
 
 
@@ -114,11 +112,7 @@ def require_possible(given: Given) -> None:
     for name in ("kafka_prefix", "kafka_config"):
         text = f"{SETTINGS[name].option} needs --kafka"
         require(given.kafka or not given.given(name), text, name)
-    many = given.processes > 1
-    text = "--standbys needs --kafka or --processes"
-    require(given.kafka or many or given.standbys is None, text, "standbys")
-    if many:
-        _require_processes(given)
+    require(given.kafka or given.standbys is None, "--standbys needs --kafka", "standbys")
     _require_tls(given)
     _require_tokens(given)
     _require_vault(given)
@@ -138,17 +132,6 @@ def require_possible(given: Given) -> None:
         " begins then is kept there"
     )
     require(given.keep_history is None or given.archive, text, "keep_history")
-
-
-def _require_processes(given: Given) -> None:
-    """Refuse what a broker in one process only can do. Impossible."""
-    text = "--processes is for the log of one machine: with --kafka start more nodes"
-    given.require(not given.kafka, text, "processes", "kafka")
-    for name in ONE_PROCESS:
-        text = f"{SETTINGS[name].option} needs a broker in one process: leave out --processes"
-        given.require(not given.given(name), text, "processes", name)
-    text = "--confirm-after follower needs a broker in one process: leave out --processes"
-    given.require(given.confirm_after != "follower", text, "processes", "confirm_after")
 
 
 def _require_tls(given: Given) -> None:

@@ -1,7 +1,6 @@
 """The commands about the configuration of a broker: start, config."""
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from rewindmq.engine.cli.formatters import FORMATTERS
 from rewindmq.engine.cli.shapes import Setting
 from rewindmq.engine.cli.values import Value as Cell
 from rewindmq.engine.config import Config
-from rewindmq.engine.reload import Reread
 
 COLUMNS = tuple(Setting.__annotations__)
 
@@ -40,30 +38,16 @@ def start(sources: Sources, accept_lost_end: bool) -> None:
       rewindmq start --config /etc/rewindmq/rewindmq.toml
       rewindmq start --data ./data-1 --node rewindmq-1 --kafka kafka-1:9092,kafka-2:9092
     """
+    from rewindmq.engine.process import run
+
     values, config = read_sources(sources)
     config = replace(config, accept_lost_end=accept_lost_end)
     os.environ.update(
         credentials_of(values["archive_credentials"].value)
     )  # the store's client takes them from there, here and in the archiver
-    code = _run(config, rereader(sources, values))  # says by itself, in one line, what prevents a start
+    code = run(config, rereader(sources, values))  # says by itself, in one line, what prevents a start
     if code:
         raise click.exceptions.Exit(code)
-
-
-def _run(config: Config, reread: Callable[[], Reread]) -> int:
-    """Run the broker, or this process of it. The exit code."""
-    from rewindmq.engine.processes.worker import taken_from_environment, worker_config, worker_rereader
-
-    order = taken_from_environment()
-    if order is None and config.processes > 1:
-        from rewindmq.engine.processes.supervisor import run_processes
-
-        return run_processes(config)
-    from rewindmq.engine.process import run
-
-    if order is None:
-        return run(config, reread)
-    return run(worker_config(config, order), worker_rereader(reread, order))
 
 
 @click.command("config")

@@ -102,13 +102,6 @@ NODE = (
         " On Kafka: the number at the beginning, if partitions were added by Kafka's own tools.",
     ),
     Setting(
-        "processes",
-        whole(1, 64),
-        "Worker processes of this broker. With more than one, one more process writes the log"
-        " (docs/operators/processes.md).",
-        "1",
-    ),
-    Setting(
         "read_only", FLAG, "Serve the history and refuse each change. Nothing is written, and nothing expires.", "false"
     ),
     Setting(
@@ -390,8 +383,7 @@ KAFKA = (
     Setting(
         "standbys",
         whole(0, 1_000),
-        "Nodes that fold a partition beside its owner (default: all; with --processes 0). Others fold it only while a"
-        " client needs it.",
+        "Nodes that fold a partition beside its owner (default: all). Others fold it only while a client needs it.",
         unit="nodes",
     ),
 )

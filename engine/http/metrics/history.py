@@ -31,8 +31,6 @@ QUEUE_HELP = (
 
 def history_metrics(broker: "Broker") -> Iterator[Metric]:
     """The size of the history, and the archive. A figure that is not known yet is left out."""
-    if not broker.config.speaks_for_log:
-        return
     size, archive = broker.history_size, broker.archive
     help = "Size of the history: on this machine's disk, or in Kafka of this node's partitions; in the archive"
     metric = Metric("rewindmq_history_bytes", "gauge", help)
@@ -110,10 +108,8 @@ async def queue_history(broker: "Broker", work: Work, pairs: "Pairs", shown: "Pa
     weights: dict[str, float] = {}
     async for partition, queue in work.over(pairs):
         weights[partition.name] = weights.get(partition.name, 0.0) + weight(queue)
-    sizes: dict[str, dict[str, int]] = {}
-    if broker.config.speaks_for_log:
-        sizes[broker.history_size.tier] = broker.history_size.by_partition
-    if broker.archive is not None and broker.config.speaks_for_log:
+    sizes: dict[str, dict[str, int]] = {broker.history_size.tier: broker.history_size.by_partition}
+    if broker.archive is not None:
         sizes[ARCHIVE] = {name: each.archived_bytes for name, each in broker.archive.archived.items()}
     return Metric("rewindmq_queue_history_bytes", "gauge", QUEUE_HELP, more=_shares(sizes, weights, shown))
 

@@ -12,8 +12,8 @@ For each partition, the metadata log first, and for each closed segment behind t
 A partition whose local log was trimmed to an offset behind the archived end begins there, with its base (trims.py).
 At the end of a run, trims that were cut short are ended, and what lies below a floor is deleted.
 
-Then the same for each snapshot below the archived end, those of worker processes too, and for seals (seals.py). The
-last segment of a partition is still being written, and is left out.
+Then the same for each snapshot below the archived end, and for seals (seals.py). The last segment of a partition is
+still being written, and is left out.
 
 - A crash before step 4 leaves objects that no entry names. The next run packs the same bytes and finds them.
 - Partitions that a repartition adds have manifests from the next run on, before the metadata log says that queues are
@@ -56,7 +56,7 @@ from rewindmq.engine.log.embedded.directory import (
 )
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader, Place, SegmentReader
-from rewindmq.engine.log.embedded.root import root_of, snapshots_in
+from rewindmq.engine.log.embedded.root import root_of
 from rewindmq.engine.log.embedded.segments import base_offset_of, record_timestamp, segment_files
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
@@ -89,6 +89,7 @@ class Archiver:
     def __init__(self, objects: Objects, data_dir: Path) -> None:
         self._objects = objects
         self._data_dir = data_dir
+        self._snapshots = Snapshots(data_dir / "snapshots")
         self._bases = Bases(data_dir / "bases")
         self.manifests: list[Manifest] = []  # of the metadata log and each queue partition, once a run has read them
         self._deleted: dict[str, int] = {}  # how many objects lay below the floor when they were deleted
@@ -130,9 +131,8 @@ class Archiver:
                 done += path.stat().st_size
                 progress(done, total)
             if not report.stopped:
-                for snapshots in snapshots_in(self._data_dir):
-                    for offset in snapshots.offsets(manifest.partition):
-                        archive_snapshot(manifest, snapshots, offset, of_partition)
+                for offset in self._snapshots.offsets(manifest.partition):
+                    archive_snapshot(manifest, self._snapshots, offset, of_partition)
                 self._archive_seals(manifest)
             of_partition.archived_end = manifest.end
         for manifest, of_partition in zip(manifests[1:], report.partitions[1:], strict=True):

@@ -32,7 +32,7 @@ class BaseRecords:
         Raises LogError; NoAnswer while the base is being read: ask again."""
         if self._base is None or self._start != start:
             thread = ThreadPoolExecutor(1, thread_name_prefix="base")
-            self._start, self._base = start, thread.submit(base_beside_cuts, self._directory)
+            self._start, self._base = start, thread.submit(_base, self._directory)
             thread.shutdown(wait=False)
         try:
             base = self._base.result(WAIT_SECONDS)
@@ -50,7 +50,7 @@ class BaseRecords:
             raise LogError(str(error)) from None
 
 
-def base_beside_cuts(directory: Path) -> Base | None:
+def _base(directory: Path) -> Base | None:
     """The base with which a partition begins; while another process cuts the log, the one at the end of that cut.
 
     None if it begins at offset 0. Raises LogError, BaseError."""

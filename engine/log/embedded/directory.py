@@ -7,7 +7,7 @@
     DIR/log/growing.json         {"queue_partitions": N}, while partitions are added (`begin_growing`)
     DIR/log/metadata-0/          segments and their sidecars
     DIR/log/queues-0/ .. queues-N-1/
-    DIR/snapshots/               states; with several processes DIR/processes/1/snapshots/ and so on, too
+    DIR/snapshots/               states
 
 N grows by a repartition (engine/placement/repartition.py), and by nothing else: a queue's partition follows from N.
 """
@@ -23,8 +23,6 @@ METADATA = "metadata-0"
 GROWING = "growing.json"  # beside the layout, until the added partitions are made
 RECOVERY = "recovery.json"  # beside the layout, until a recovery from an archive is done (archive/recovery.py)
 MAX_PARTITIONS = 1_024
-PROCESSES, STATES = "processes", "states"  # directories in the data directory: those of workers, and their states
-WORKER_HISTORY = "history"  # a file in a worker's directory: the identity of the history that it has states of
 NEW_PARTITIONS = 2  # one for each core of a small machine when Spark folds (ARCHITECTURE.md)
 _FORMAT = 1
 

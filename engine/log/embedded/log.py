@@ -105,27 +105,6 @@ class EmbeddedPartition:
         self.next_offset = offset + 1
         return offset
 
-    def append_all(self, timestamp_ms: int, records: list[bytes]) -> int:
-        """Add records of one time to the group that is gathering. Returns the offset of the first."""
-        group = self._group
-        size = sum(map(len, records))
-        group.records.extend(records)
-        group.size += size
-        if timestamp_ms > group.max_timestamp_ms:
-            group.max_timestamp_ms = timestamp_ms
-        if size >= LARGE_RECORD_BYTES:
-            group.large_bytes += sum([len(record) for record in records if len(record) >= LARGE_RECORD_BYTES])
-        if group.size >= BLOCK_BYTES:
-            self._end_group()
-        offset = self.next_offset
-        self.next_offset = offset + len(records)
-        return offset
-
-    @property
-    def newest_ms(self) -> int:
-        """The largest timestamp that is written, since time began anew."""
-        return self._writer.place.max_timestamp_ms
-
     def begin_time_anew(self) -> None:
         self._end_group()
         self._group.begins_anew = True

@@ -1,15 +1,13 @@
-"""The identity with which the history of a data directory begins, and where it has snapshots."""
+"""The identity with which the history of a data directory begins."""
 
 import json
-from contextlib import suppress
 from pathlib import Path
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.directory import METADATA, PROCESSES, WORKER_HISTORY, partition_directory
+from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.index import first_chain, next_chain
-from rewindmq.engine.log.embedded.reader import PartitionReader, SegmentReader
+from rewindmq.engine.log.embedded.reader import SegmentReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
-from rewindmq.projections.store.snapshots import Snapshots
 
 NOTE = "history"  # a file beside snapshots
 
@@ -32,16 +30,6 @@ def root_of(data_dir: Path) -> str:
     return next_chain(first_chain(METADATA), header.raw).hex()
 
 
-def first_chain_in(data_dir: Path) -> str:
-    """The hash chain at the first block of a history: no other one has it, a fork neither.
-
-    Workers note it beside their states. Raises LogError where there is no block yet."""
-    metadata = PartitionReader(partition_directory(data_dir, METADATA))
-    for block in metadata.read(metadata.start_offset):
-        return block.chain.hex()
-    raise LogError(f"{data_dir}: the metadata log is empty")
-
-
 def noted_history(snapshots: Path) -> list[str]:
     """The identities of the history that snapshots note (engine/embedded/beside_log.py); empty: they note none."""
     try:
@@ -58,15 +46,3 @@ def require_own(snapshots: Path, data_dir: Path) -> None:
             f"{snapshots} belongs to another history than {data_dir / 'log'}: move it away, or start the broker, which"
             " makes its own"
         )
-
-
-def snapshots_in(data_dir: Path) -> list[Snapshots]:
-    """The snapshots of the history in a data directory: the broker's own, and those of its workers, if it has any.
-
-    Raises LogError."""
-    found = [Snapshots(data_dir / "snapshots")]
-    for note in sorted((data_dir / PROCESSES).glob(f"*/{WORKER_HISTORY}")):
-        with suppress(OSError):  # the worker has gone, or begins anew
-            if note.read_text().strip() == first_chain_in(data_dir):
-                found.append(Snapshots(note.parent / "snapshots"))
-    return found

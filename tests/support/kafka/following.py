@@ -1,21 +1,21 @@
-"""Keeps the events that a shared log hands over, for tests."""
+"""Keeps the events that a log in Kafka hands over, for tests."""
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar, TypeVarTuple
+from typing import TypeVarTuple
 
-from rewindmq.engine.log.shared_contract import Arrived, SharedLog
+from rewindmq.engine.log.kafka.log import KafkaLog
+from rewindmq.engine.log.shared_contract import Arrived
 
 SECONDS = 90
 Given = TypeVarTuple("Given")
-Log = TypeVar("Log", bound=SharedLog)
 
 
-class Following(Generic[Log]):
+class Following:
     """Follows a log from the beginning (or from `offsets`) in the running loop."""
 
-    def __init__(self, log: Log, offsets: Mapping[str, int] | None = None) -> None:
+    def __init__(self, log: KafkaLog, offsets: Mapping[str, int] | None = None) -> None:
         self.log = log
         self.values: dict[str, list[bytes]] = defaultdict(list)
         self.offsets: dict[str, list[int]] = defaultdict(list)

@@ -25,12 +25,12 @@ class PausingNode(RunningBroker):
         return sum("not needed here, paused" in line for line in self.errors)
 
 
-def begin(arguments: list[str], snapshot_events: int) -> None:
+def begin(arguments: list[str]) -> None:
     """Run a node that pauses and returns early."""
     open_node = process.open_node
 
     async def open_with_snapshots(config: Config, failed: Callable[[Exception], None]) -> Broker:
-        return await open_node(replace(config, snapshot_events=snapshot_events), failed)
+        return await open_node(replace(config, snapshot_events=SNAPSHOT_EVENTS), failed)
 
     process.open_node = open_with_snapshots  # type: ignore[assignment]
     modes.UNUSED_SECONDS = UNUSED_SECONDS
@@ -42,4 +42,4 @@ def begin(arguments: list[str], snapshot_events: int) -> None:
 if __name__ == "__main__":
     import sys
 
-    begin(sys.argv[1:], SNAPSHOT_EVENTS)
+    begin(sys.argv[1:])

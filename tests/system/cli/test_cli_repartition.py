@@ -80,9 +80,3 @@ def test_b76_b77_the_course_of_a_repartition(tmp_path: Path) -> None:
     assert "Traceback" not in "".join(broker.errors)
     verified = run("verify", "--data", str(tmp_path / "data"))
     assert (verified.returncode, verified.stderr) == (0, ""), verified.stdout
-
-
-def test_a_broker_of_several_processes_says_what_to_do(tmp_path: Path) -> None:
-    broker = RunningBroker(tmp_path / "data", "--processes", "2")
-    failed(cli(broker, "repartition", "5"), 65, "Error: this broker has several processes: stop it")
-    assert broker.stop() == 0

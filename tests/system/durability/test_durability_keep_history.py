@@ -32,7 +32,6 @@ from tests.support.forked import run
 from tests.support.hasty_trims import DIE, HastyBroker
 from tests.support.moments import now
 from tests.support.pika_clients import pump
-from tests.support.running import RunningBroker
 from tests.system.archive.test_archive_beside import archiver_of, metrics
 
 KEEP = "4s"
@@ -54,9 +53,9 @@ class Life:
         self.die = data.parent / "die"
         self.traffic: threading.Thread | None = None
         self.ended = threading.Event()
-        self.broker: RunningBroker = self.started()
+        self.broker = self.started()
 
-    def started(self) -> RunningBroker:
+    def started(self) -> HastyBroker:
         return HastyBroker(self.data, "--keep-history", KEEP, "--partitions", "1", *self.options)
 
     def connect(self) -> pika.BlockingConnection:

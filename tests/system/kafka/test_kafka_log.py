@@ -49,7 +49,7 @@ def test_what_is_appended_comes_back_in_order_and_is_read_alike(log: KafkaLog) -
     sizes = (0, 1, 10, 100, 1_000)
     values = [str(number).encode().ljust(sizes[number % 5], b".") for number in range(count)]
 
-    async def run() -> Following[KafkaLog]:
+    async def run() -> Following:
         following = Following(log)
         for number, value in enumerate(values):
             log.queues[number % 2].append(b"/vhost/queue", value)
@@ -73,7 +73,7 @@ def test_what_is_appended_comes_back_in_order_and_is_read_alike(log: KafkaLog) -
 def test_a_client_that_reads_a_part_again_does_not_show_it(log: KafkaLog) -> None:
     """librdkafka has done so after a leader's election; a fold must have each record once."""
 
-    async def run() -> Following[KafkaLog]:
+    async def run() -> Following:
         following = Following(log)
         for number in range(100):
             log.queues[0].append(b"", b"%d" % number)
@@ -109,7 +109,7 @@ def test_two_nodes_see_the_same_order(kafka: KafkaCluster, log: KafkaLog, prefix
     count = 3_000
     other = KafkaLog.open(kafka.bootstrap, prefix)
 
-    async def run() -> list[Following[KafkaLog]]:
+    async def run() -> list[Following]:
         nodes = [Following(log), Following(other)]
         for number in range(count):
             for at, node in enumerate(nodes):
@@ -133,7 +133,7 @@ def test_two_nodes_see_the_same_order(kafka: KafkaCluster, log: KafkaLog, prefix
 def test_what_the_producer_has_no_room_for_waits_in_order(kafka: KafkaCluster, prefix: str) -> None:
     log = KafkaLog.open(kafka.bootstrap, prefix, settings={"queue.buffering.max.messages": "10"})
 
-    async def run() -> Following[KafkaLog]:
+    async def run() -> Following:
         following = Following(log)
         for number in range(2_000):
             log.queues[number % 2].append(b"", b"%d" % number)
@@ -153,7 +153,7 @@ def test_what_the_producer_has_no_room_for_waits_in_order(kafka: KafkaCluster, p
 def test_a_loop_that_is_busy_gets_everything_later(log: KafkaLog) -> None:
     """While nobody takes what was read back, little more is read."""
 
-    async def run() -> Following[KafkaLog]:
+    async def run() -> Following:
         following = Following(log)
         await following.until(lambda: bool(following.owned))
         for number in range(30_000):
@@ -180,7 +180,7 @@ def test_a_node_follows_from_where_it_is_told_and_heartbeats_from_now(
     asyncio.run(first())
     later = KafkaLog.open(kafka.bootstrap, prefix)
 
-    async def second() -> Following[KafkaLog]:
+    async def second() -> Following:
         following = Following(later, {"queues-0": 7})
         later.nodes.append(b"", b"new")
         await following.until_read({"queues-0": 3, "nodes-0": 1})
@@ -229,7 +229,7 @@ def test_transactions_of_services_leave_gaps(kafka: KafkaCluster, log: KafkaLog)
     assert [list(queue.read(start, end)) for start, end in ((3, 4), (11, 12), (11, None), (12, None))] == [[]] * 4
     assert [block.first_offset for block in queue.read(6, 9)] == [6, 8]
 
-    async def run() -> Following[KafkaLog]:
+    async def run() -> Following:
         following = Following(log)
         service.begin_transaction()
         service.produce(queue.topic, b"open", partition=0)
@@ -248,7 +248,7 @@ def test_a_record_without_a_value_is_empty(kafka: KafkaCluster, log: KafkaLog) -
     service.produce(log.queues[0].topic, None, b"key", partition=0)
     assert service.flush(SECONDS) == 0
 
-    async def run() -> Following[KafkaLog]:
+    async def run() -> Following:
         following = Following(log)
         await following.until_read({"queues-0": 1})
         return following
@@ -320,7 +320,7 @@ def test_a_record_that_kafka_would_refuse_is_refused_at_once(log: KafkaLog) -> N
     with pytest.raises(RecordTooLarge, match=r"larger than the \d+ that the topic .*max\.message\.bytes"):
         log.queues[0].append(b"key", bytes(log.max_record_bytes))
 
-    async def run() -> Following[KafkaLog]:
+    async def run() -> Following:
         following = Following(log)
         log.queues[0].append(b"key", bytes(log.max_record_bytes - 3))
         await following.until_read({"queues-0": 1})
@@ -332,7 +332,7 @@ def test_a_record_that_kafka_would_refuse_is_refused_at_once(log: KafkaLog) -> N
 
 
 def test_a_node_whose_topics_were_deleted_fails(kafka: KafkaCluster, log: KafkaLog) -> None:
-    async def run() -> Following[KafkaLog]:
+    async def run() -> Following:
         following = Following(log)
         log.queues[0].append(b"", b"before")
         await following.until_read({"queues-0": 1})
@@ -348,7 +348,7 @@ def test_a_node_whose_topics_were_deleted_fails(kafka: KafkaCluster, log: KafkaL
 
 
 def test_a_node_whose_topics_were_made_anew_fails(kafka: KafkaCluster, log: KafkaLog, prefix: str) -> None:
-    async def run() -> Following[KafkaLog]:
+    async def run() -> Following:
         following = Following(log)
         for number in range(10):
             log.queues[0].append(b"", b"%d" % number)
@@ -367,7 +367,7 @@ def test_when_an_event_is_refused_none_follows_it(kafka: KafkaCluster, log: Kafk
     """The order would have a hole: the node fails, and has to begin again from what is in the log."""
     change(kafka, log.queues[0].topic, "max.message.bytes", "100000")
 
-    async def run() -> Following[KafkaLog]:
+    async def run() -> Following:
         following = Following(log)
         for number in range(1_000):
             log.queues[0].append(b"", b"%d" % number + bytes(200_000 if number == 500 else 0))
@@ -386,7 +386,7 @@ def test_when_an_event_is_refused_none_follows_it(kafka: KafkaCluster, log: Kafk
 def test_a_node_that_is_ahead_of_the_log_fails(log: KafkaLog) -> None:
     """Its state is of another history, or the log lost its end."""
 
-    async def run() -> Following[KafkaLog]:
+    async def run() -> Following:
         following = Following(log, {"queues-1": 5})
         await following.until(lambda: bool(following.failures))
         return following

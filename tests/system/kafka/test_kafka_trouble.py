@@ -55,20 +55,20 @@ class Appending:
             await asyncio.sleep(0.001)
 
 
-async def new_events_came_back(following: Following[KafkaLog], appending: Appending) -> None:
+async def new_events_came_back(following: Following, appending: Appending) -> None:
     """On every partition something that was appended from now on."""
     now = appending.count
     await following.until_read(dict.fromkeys(PARTITIONS, now + 1))
 
 
-def all_are_there_in_order(following: Following[KafkaLog], count: int) -> None:
+def all_are_there_in_order(following: Following, count: int) -> None:
     for name in PARTITIONS:
         assert following.values[name] == [b"%d" % number for number in range(count)], name
         assert following.offsets[name] == sorted(set(following.offsets[name]))
     assert following.failures == []
 
 
-def troubles_were_told_and_taken_back(following: Following[KafkaLog]) -> None:
+def troubles_were_told_and_taken_back(following: Following) -> None:
     assert len(following.troubles) % 2 == 0
     assert following.troubles, "no trouble was told"
     assert all(why is not None and why.startswith("Kafka does not take events") for why in following.troubles[::2])
@@ -78,7 +78,7 @@ def troubles_were_told_and_taken_back(following: Following[KafkaLog]) -> None:
 def test_each_of_three_nodes_dies_in_turn(kafka3: KafkaCluster, prefix: str) -> None:
     """S-115, S-123."""
 
-    async def run() -> tuple[Following[KafkaLog], int]:
+    async def run() -> tuple[Following, int]:
         log = KafkaLog.open(kafka3.bootstrap, prefix)
         assert all(len(replicas.replicas) == 3 for replicas in log.placement())
         following = Following(log)
@@ -190,7 +190,7 @@ def test_a_node_that_starts_during_an_election_joins(kafka3: KafkaCluster, prefi
 def test_a_leader_stands_still_until_another_leads(kafka3: KafkaCluster, prefix: str) -> None:
     """Its connections stay open, and what it had taken and not answered is in doubt."""
 
-    async def run() -> tuple[Following[KafkaLog], int]:
+    async def run() -> tuple[Following, int]:
         log = KafkaLog.open(kafka3.bootstrap, prefix)
         following = Following(log)
         appending = Appending(log)
@@ -214,7 +214,7 @@ def test_a_leader_stands_still_until_another_leads(kafka3: KafkaCluster, prefix:
 
 
 def test_the_only_node_dies_and_comes_back(kafka_alone: KafkaCluster, prefix: str) -> None:
-    async def run() -> tuple[Following[KafkaLog], int]:
+    async def run() -> tuple[Following, int]:
         log = KafkaLog.open(kafka_alone.bootstrap, prefix)
         following = Following(log)
         appending = Appending(log)
@@ -241,9 +241,7 @@ def test_the_only_node_dies_and_comes_back(kafka_alone: KafkaCluster, prefix: st
 def test_the_line_to_kafka_is_cut_and_mended(kafka: KafkaCluster, prefix: str, how: str) -> None:
     """Another node, whose line is not cut, sees the same order."""
 
-    async def run(
-        bootstrap: str, cut: Callable[[], None], resume: Callable[[], None]
-    ) -> tuple[list[Following[KafkaLog]], int]:
+    async def run(bootstrap: str, cut: Callable[[], None], resume: Callable[[], None]) -> tuple[list[Following], int]:
         log, other = KafkaLog.open(bootstrap, prefix), KafkaLog.open(kafka.bootstrap, prefix)
         following, watching = Following(log), Following(other)
         appending = Appending(log)
@@ -272,7 +270,7 @@ def test_the_line_to_kafka_is_cut_and_mended(kafka: KafkaCluster, prefix: str, h
 
 
 def test_an_idle_node_hears_that_kafka_is_away(kafka: KafkaCluster, prefix: str) -> None:
-    async def run(cut: Callable[[], None], resume: Callable[[], None], bootstrap: str) -> Following[KafkaLog]:
+    async def run(cut: Callable[[], None], resume: Callable[[], None], bootstrap: str) -> Following:
         log = KafkaLog.open(bootstrap, prefix)
         following = Following(log)
         log.metadata.append(b"", b"one")
@@ -304,7 +302,7 @@ def test_a_process_that_does_not_get_to_run_is_no_trouble_of_kafkas(
             time.sleep(2 * PATIENCE_SECONDS)
         judge(log)
 
-    async def run() -> Following[KafkaLog]:
+    async def run() -> Following:
         log = KafkaLog.open(kafka.bootstrap, prefix)
         following = Following(log)
         log.metadata.append(b"", b"one")
@@ -361,7 +359,7 @@ def test_a_kafka_that_asks_for_a_password(
     }
     settings = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "node"}
 
-    async def run(bootstrap: str) -> Following[KafkaLog]:
+    async def run(bootstrap: str) -> Following:
         log = KafkaLog.open(bootstrap, prefix, settings={**settings, "sasl.password": "secret"})
         following = Following(log)
         log.queues[0].append(b"", b"one")

@@ -14,9 +14,7 @@ from rewindmq.engine.log.embedded import base_records
 from rewindmq.engine.log.embedded import cut as cutting
 from rewindmq.engine.log.embedded.log import EmbeddedLog, EmbeddedPartition
 from rewindmq.engine.log.embedded.log_start import base_at_start
-from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
-from rewindmq.engine.log.served.reader import FileHistory
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.bases import Base
 from rewindmq.projections.store.repair import mend
@@ -34,15 +32,14 @@ def h(tmp_path: Path) -> Iterator[Harness]:
         yield harness
 
 
-def cut(h: Harness, away: bool = True) -> int:
+def cut(h: Harness) -> int:
     """Cut the log of the broker; then the archive is away. Returns the new start."""
     archive = h.config.data.with_name("archive")
     objects: Objects = open_objects(str(archive), make=True)
     Archiver(objects, h.config.data).run()
     [done] = keep_local(h.config.data, objects, Limits(size_bytes=1)).partitions
     assert done.freed_bytes > 0
-    if away:
-        archive.rename(archive.with_name("elsewhere"))
+    archive.rename(archive.with_name("elsewhere"))
     return done.start_offset
 
 
@@ -71,32 +68,6 @@ def test_a_lost_body_below_the_start_comes_from_the_base(h: Harness, caplog: pyt
     h.settle()
     assert client.bodies == [b"old 0", b"old 1", b"old 2"]
     assert "missing in the state store" in caplog.text
-
-
-def test_a_worker_reads_on_where_segments_went(h: Harness) -> None:
-    """A worker process reads the files that another process writes (engine/log/served)."""
-    live(h)
-    partition = h.broker.queues.partition_for("/", "old")
-    queue = partition.machine.queue("/", "old")
-    old = next(queue.ready_ids())
-    published = h.broker.partitions[0].log.read(old, old + 1)
-    record = next(block.records[old - block.first_offset] for block in published)
-    reader = PartitionReader(h.config.data / "log" / partition.name)
-    history = FileHistory(reader, partition.log.durable_offset)
-    blocks = history.read(0)
-    at = len(next(blocks).records)
-    start = cut(h, away=False)
-    assert start > at
-    for block in blocks:
-        assert block.first_offset == at
-        at += len(block.records)
-    assert at == history.durable_end
-    assert history.start_offset == start > old
-    base = history.base()
-    assert base is not None
-    assert base.offset == start
-    assert history.record(old, 1.0) == record
-    assert history.record(old + 5, 1.0) is None, "nobody waits for it any more"
 
 
 def test_the_loop_does_not_wait_for_a_large_base(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,11 +94,6 @@ def test_b48_json_is_one_object_a_line_with_the_fields_of_the_message() -> None:
     }
 
 
-def test_json_names_the_process_where_there_are_several() -> None:
-    record = logging.LogRecord("rewindmq.x", logging.INFO, "file.py", 1, "ready", (), None)
-    assert json.loads(JsonLine("worker 2").format(record))["process"] == "worker 2"
-
-
 def test_b48_json_has_a_traceback_as_lines() -> None:
     try:
         raise ValueError("no\n{")

@@ -9,8 +9,9 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.projections.machine.data.effects import Effect, Forget, endings
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Event, Tick
-from tests.support.served_log import record
+from rewindmq.schemas.values import BROKER
 from tests.support.trimming import reader_of, starts, write_traffic
 
 
@@ -29,12 +30,15 @@ def test_sound_traffic_has_no_findings(tmp_path: Path, seed: int) -> None:
 
 
 def test_claims_of_nodes_stand_behind_what_they_are_about(tmp_path: Path) -> None:
-    """Among nodes, and workers of one machine, events of others come between the question and a claim."""
+    """Among nodes, events of others come between the question and a claim."""
     write_traffic(tmp_path, turns=10)
     log = EmbeddedLog.open(tmp_path, 1)
+    encoder = Encoder()
 
     def append(event: Event) -> int:
-        offset = log.queues[0].append(1_900_000_000_000, record(event, time_ms=1_900_000_000_000))
+        offset = log.queues[0].append(
+            1_900_000_000_000, encoder.encode(encoder.prefix(1_900_000_000_000, BROKER), event)
+        )
         log.commit_and_wait()
         return offset
 
