@@ -8,11 +8,10 @@ vanishes, is counted twice, leaves for a reason that does not hold, or comes bac
 where it happens. An account costs about 150 bytes for each message in the queue.
 
 `report(check, queue, message_id, detail)` takes a finding; the account then goes on as the outcome says, so that one
-defect is one finding. `beliefs` are an account's fields, so that an audit can be stored and resumed.
+defect is one finding. An account can be stored and resumed (stored.py).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.outbox import Carried
@@ -89,18 +88,13 @@ Report = Callable[[str, str, int | None, str], None]
 class Account:
     """One incarnation of a queue. `now_ms` arguments: the largest timestamp of the partition so far."""
 
-    paused = False  # also in an account that was stored before there were pauses
-    once = False  # whether it drops messages with the id of one that is in it
-    since = -1  # messages before it are known from a base alone
-    identities: Identities | None = None
-    moves = False  # whether queues move to other partitions: since machine version 7
-    relocated_at = -1  # the last message that came from another partition, where it was in this queue
-
     def __init__(self, queue: Queue, declared: QueueDeclared, report: Report, now_ms: int = 0) -> None:
         self.queue = queue
         self.report = report
         self.key = (declared.vhost, declared.queue)
         self.declared_ms = now_ms
+        self.since = -1  # messages before it are known from a base alone
+        self.paused = False
         self.sizes: dict[int, int] = {}  # every message that is in the queue
         self.out: dict[int, int] = {}  # of these, the consumer that holds it
         self.expires: dict[int, int] = {}  # of these, the time at which it expires
@@ -128,7 +122,11 @@ class Account:
         asked = next((each.value for each in declared.arguments if each.name == "x-single-active-consumer"), None)
         self.single_active = asked is True and not self.stream and queue.version >= SINGLE_ACTIVE
         self.limits = self._limits(declared)
+        # Whether it drops messages with the id of one that is in it
         self.once = drops_duplicates(queue.type, self.arguments, declared.policy, queue.version)
+        self.identities: Identities | None = None
+        self.moves = False  # whether queues move to other partitions: since machine version 7
+        self.relocated_at = -1  # the last message that came from another partition, where it was in this queue
         self.levels = Levels.of(declared, queue.version, self.later)
         if declared.moved_from is not None:
             self._brings_along(declared.moved_from)
@@ -144,18 +142,6 @@ class Account:
 
     def _limits(self, event: QueueDeclared | PolicyApplied) -> Limits:
         return read_limits(self.queue.type, self.arguments, event.policy, event.operator_policy, self.later)
-
-    @classmethod
-    def believing(cls, beliefs: dict[str, Any], queue: Queue, report: Report) -> "Account":
-        """The account with these stored beliefs. The inverse of `beliefs`."""
-        account = cls.__new__(cls)
-        account.__dict__.update(beliefs, queue=queue, report=report)
-        return account
-
-    @property
-    def beliefs(self) -> dict[str, Any]:
-        """All fields but the machine's queue, as values that can be stored."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("queue", "report")}
 
     def fail(self, check: str, message_id: int | None, detail: str) -> None:
         """Report a finding about this queue."""
