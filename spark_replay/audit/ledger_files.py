@@ -1,7 +1,7 @@
 """Keeps an audit's ledgers: its beliefs at the snapshots of an auditor's own directory (snapshots/external.py).
 
     OWN/queues-0/00000000000001000000.snapshot    the machine there (`cut`)
-    OWN/queues-0/00000000000001000000.ledger      the audit's beliefs there: a StoredLedger (stored.py)
+    OWN/queues-0/00000000000001000000.ledger      the audit's beliefs there: a StoredLedger (stored_form.py)
     OWN/queues-0/00000000000001000000.letters     rows of LETTERS since the ledger before, an Arrow stream
 
 Rules
@@ -22,7 +22,7 @@ from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
 from rewindmq.spark_replay.audit.fold import AuditProduct
-from rewindmq.spark_replay.audit.stored import StoredLedger, differences, packed, resumed, unpacked
+from rewindmq.spark_replay.audit.stored_form import StoredLedger, differences, packed, resumed, unpacked
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -104,7 +104,7 @@ def _retry(given: Values, below: Values, above: Values) -> tuple[str, int, int] 
 
 
 def _is_number(value: object) -> TypeGuard[int]:
-    """Whether it is an integer. One of more than 62 bits is no limit at all."""
+    """Return True for an integer of at most 62 bits. A larger one is no limit at all."""
     return type(value) is int and value < 1 << 62
 
 

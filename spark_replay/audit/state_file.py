@@ -2,7 +2,7 @@
 
 There is one file for each batch.
 
-    DIR/queues-0/00000000000000000007.audit      after batch 7: a StoredState (stored.py)
+    DIR/queues-0/00000000000000000007.audit      after batch 7: a StoredState (stored_form.py)
 
 Rules
 - A batch is folded on top of the newest state of an earlier batch, even if it has a state of its own already. So a
@@ -16,7 +16,7 @@ from pathlib import Path
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.spark_replay.audit.fold import AuditProduct
-from rewindmq.spark_replay.audit.stored import StoredState, packed, resumed, unpacked
+from rewindmq.spark_replay.audit.stored_form import StoredState, packed, resumed, unpacked
 
 SUFFIX = ".audit"
 

@@ -19,7 +19,7 @@ from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.ledger_files import Ledgers
-from rewindmq.spark_replay.audit.stored import StoredLedger, packed, unpacked
+from rewindmq.spark_replay.audit.stored_form import StoredLedger, packed, unpacked
 from rewindmq.spark_replay.snapshots.build import cut
 from tests.support.spark.forging import write_sound
 from tests.support.spark.histories import Recorder, random_history

@@ -19,7 +19,7 @@ from rewindmq.schemas.values import BROKER, Actor, Argument, Route
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.ledger import Account
 from rewindmq.spark_replay.audit.plain_traffic import PlainTraffic
-from rewindmq.spark_replay.audit.stored import PRODUCT
+from rewindmq.spark_replay.audit.stored_form import PRODUCT
 from tests.support.random_history import History
 from tests.support.repetition import Repetition
 from tests.support.traffic import ANN, START_MS, published, queue_declared

@@ -72,7 +72,7 @@ class Plain:
 
 
 class Record:
-    """Values with fields, each of which is a column."""
+    """Values with fields. Each field is a column."""
 
     def __init__(self, **fields: Column) -> None:
         self.fields = fields

@@ -1,11 +1,11 @@
-"""Samples of what the files of an audit hold (spark_replay/audit/stored.py), and the golden files made of them.
+"""Samples of what the files of an audit hold (spark_replay/audit/stored_form.py), and the golden files made of them.
 
     tests/golden_audit/StoredLedger.txt     a line for each column: its path, the type of its values, two values
                                             or more; then the bytes of the file
 
 A sample is made from the tables, so that it has every field. Golden files change only with FORMAT:
 
-    python -m tests.support.spark.stored_audits
+    python -m tests.support.spark.audit_samples
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rewindmq.spark_replay.audit.stored import FILES, Column, Many, Map, Plain, Record, packed
+from rewindmq.spark_replay.audit.stored_form import FILES, Column, Many, Map, Plain, Record, packed
 
 GOLDEN = Path(__file__).parents[2] / "golden_audit"
 _WIDTH = 60  # bytes in a line

@@ -32,7 +32,7 @@ from rewindmq.spark_replay.audit.limits import read_limits
 from rewindmq.spark_replay.audit.prefetch import Prefetches
 from rewindmq.spark_replay.audit.priority_levels import Levels
 from rewindmq.spark_replay.audit.state_file import AuditStates
-from rewindmq.spark_replay.audit.stored import (
+from rewindmq.spark_replay.audit.stored_form import (
     FILES,
     FORMAT,
     Column,
@@ -50,7 +50,7 @@ from rewindmq.spark_replay.audit.stored import (
 from tests.support.events_for_tests import START_MS, VHOST, route_once, text_id
 from tests.support.random_history import History, Step
 from tests.support.repetition import Repetition
-from tests.support.spark.stored_audits import GOLDEN, bytes_in, golden, sample
+from tests.support.spark.audit_samples import GOLDEN, bytes_in, golden, sample
 from tests.support.traffic import ANN, queue_declared
 
 NAME = "queues-0"
