@@ -1,7 +1,7 @@
 """Keeps an audit's ledgers: its beliefs at the snapshots of an auditor's own directory (snapshots/external.py).
 
     OWN/queues-0/00000000000001000000.snapshot    the machine there (`cut`)
-    OWN/queues-0/00000000000001000000.ledger      the audit's beliefs there: a StoredLedger (stored_form.py)
+    OWN/queues-0/00000000000001000000.ledger      the audit's beliefs there: a Stored (stored_form.py)
     OWN/queues-0/00000000000001000000.letters     rows of LETTERS since the ledger before, an Arrow stream
 
 Rules
@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.whole_file import write_whole
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
 from rewindmq.spark_replay.audit.fold import AuditProduct
-from rewindmq.spark_replay.audit.stored_form import StoredLedger, differences, packed, resumed, unpacked
+from rewindmq.spark_replay.audit.stored_form import Stored, differences, packed, resumed, unpacked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,8 +55,8 @@ class Ledgers:
 
         Raises OSError."""
         offset = product.machine.next_offset
-        self._write(self._path(offset, LETTERS), _arrow(letters))
-        self._write(self._path(offset, LEDGER), packed(_claimed(product)))
+        write_whole(self._path(offset, LETTERS), _arrow(letters), os.replace)
+        write_whole(self._path(offset, LEDGER), packed(_claimed(product)), os.replace)
 
     def begin(self, machine: Machine, letter_rows: LetterRows) -> AuditProduct:
         """The audit as it was at this machine's offset.
@@ -96,23 +97,15 @@ class Ledgers:
                 raise BadLedger(f"{path}: {error}") from None
         return found
 
-    def _load(self, offset: int) -> StoredLedger:
+    def _load(self, offset: int) -> Stored:
         path = self._path(offset, LEDGER)
         try:
-            return unpacked(StoredLedger, path)
+            return unpacked(path)
         except (LogError, OSError) as error:
             raise BadLedger(f"{path}: cannot be used: {error}") from None
 
     def _path(self, offset: int, suffix: str) -> Path:
         return self.folder / f"{offset:020d}{suffix}"
-
-    def _write(self, path: Path, content: bytes) -> None:
-        part_file = path.with_suffix(f"{path.suffix}.{os.getpid()}.part")
-        with part_file.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part_file.replace(path)
 
 
 def count_ledgers(external: Snapshots) -> int:
@@ -120,10 +113,10 @@ def count_ledgers(external: Snapshots) -> int:
     return sum(1 for _ in external.directory.glob(f"queues-*/*{LEDGER}"))
 
 
-def _claimed(product: AuditProduct) -> StoredLedger:
+def _claimed(product: AuditProduct) -> Stored:
     assert product.letter_rows is not None, "an audit that keeps ledgers notes dead letters"
     machine = product.machine
-    return StoredLedger(machine.digest(), machine.head(), product, product.letter_rows.under_way)
+    return Stored(machine.digest(), machine.head(), product, product.letter_rows.under_way, [])
 
 
 def _arrow(batches: "Sequence[pa.RecordBatch]") -> bytes:

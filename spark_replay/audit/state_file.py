@@ -2,7 +2,7 @@
 
 There is one file for each batch.
 
-    DIR/queues-0/00000000000000000007.audit      after batch 7: a StoredState (stored_form.py)
+    DIR/queues-0/00000000000000000007.audit      after batch 7: a Stored (stored_form.py)
 
 Rules
 - A batch is folded on top of the newest state of an earlier batch, even if it has a state of its own already. So a
@@ -14,9 +14,10 @@ import os
 from pathlib import Path
 
 from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.whole_file import write_whole
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.spark_replay.audit.fold import AuditProduct
-from rewindmq.spark_replay.audit.stored_form import StoredState, packed, resumed, unpacked
+from rewindmq.spark_replay.audit.stored_form import Stored, packed, resumed, unpacked
 
 SUFFIX = ".audit"
 
@@ -38,7 +39,7 @@ class AuditStates:
             product.begin(Machine(self.partition))
             return product
         path = self._path(earlier[-1])
-        found = unpacked(StoredState, path)
+        found = unpacked(path)
         machine = Machine.load(self.partition, found.head, found.pieces)
         if machine.digest() != found.digest:
             raise LogError(f"{path}: its state has the digest {machine.digest()}, but the file says {found.digest}")
@@ -48,15 +49,9 @@ class AuditStates:
         """Write the audit after a batch, and remove the files that are no longer needed."""
         machine = product.machine
         pieces = [(meta, chunks) for _, meta, chunks in machine.pieces()]
-        content = packed(StoredState(machine.digest(), machine.head(), pieces, product))
+        content = packed(Stored(machine.digest(), machine.head(), product, {}, pieces))
         self.directory.mkdir(parents=True, exist_ok=True)
-        path = self._path(batch)
-        part_file = path.with_suffix(f".{os.getpid()}.part")
-        with part_file.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part_file.replace(path)
+        write_whole(self._path(batch), content, os.replace)
         for number in [number for number in self._batches() if number < batch][:-1]:
             self._path(number).unlink(missing_ok=True)
 

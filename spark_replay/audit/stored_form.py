@@ -1,9 +1,9 @@
 """The stored form of an audit, which the files of a watch (state_file.py) and ledgers (ledger_files.py) have in common.
 
-    RewindMQ audit, format 1\\n | SHA-256 of the rest (32 bytes) | Avro of a StoredState or a StoredLedger
+    RewindMQ audit, format 1\n | SHA-256 of the rest (32 bytes) | a Stored: its columns, an Avro array each
 
-Each class below that is stored has one table of its fields. Avro has the values in columns: of many objects one array
-for each field, and of a dictionary its keys and its values. A message in a queue takes about 6 bytes.
+Each class that is stored has one table of its fields. The values are in columns: of many objects an array for each
+field, of dictionaries their keys and their values. A message in a queue takes 6 to 16 bytes.
 
 Rules
 - A change of any table is another FORMAT. A file of another format is not read.
@@ -12,14 +12,16 @@ Rules
 """
 
 import hashlib
-import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, is_dataclass
-from functools import cache, partial
+from functools import partial
+from io import BytesIO
 from itertools import chain, islice
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Union
+
+import fastavro
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.claims import Claims
@@ -36,312 +38,202 @@ from rewindmq.spark_replay.audit.priority_levels import Levels
 
 FORMAT = 1
 _HEADER = b"RewindMQ audit, format %d\n" % FORMAT
+_DIGEST_BYTES = 32  # of SHA-256
 
+# -- columns: each writes values as Avro, and reads them ---------------------------------------------------------------
 
-# -- columns ----------------------------------------------------------------------------------------------------------
-
-
-class Column(Protocol):
-    """A column of values of one kind, as Avro has it."""
-
-    def schema(self, name: str) -> dict[str, Any]:
-        """Return the column's Avro schema. `name`: a prefix for the names of its records."""
-
-    def write(self, values: list[Any]) -> Any:
-        """Return the column of these values."""
-
-    def read(self, column: Any) -> list[Any]:
-        """Return the values of a column."""
+Column = Union["Plain", "Record", "Many"]
 
 
 class Plain:
-    """Values of an Avro type."""
+    """Values of an Avro type, or of several."""
 
     def __init__(self, *types: str) -> None:
         self.items = types[0] if len(types) == 1 else list(types)
+        self.schema = fastavro.parse_schema({"type": "array", "items": self.items})
 
-    def schema(self, name: str) -> dict[str, Any]:
-        return {"type": "array", "items": self.items}
+    def write(self, file: BytesIO, values: Iterable[Any]) -> None:
+        fastavro.schemaless_writer(file, self.schema, list(values))
 
-    def write(self, values: list[Any]) -> Any:
-        return values
-
-    def read(self, column: Any) -> list[Any]:
-        values: list[Any] = column
-        return values
+    def read(self, file: BytesIO) -> Any:
+        return fastavro.schemaless_reader(file, self.schema, None)
 
 
 class Record:
-    """Values with fields. Each field is a column."""
+    """Tuples. Each of their fields is a column."""
 
     def __init__(self, **fields: Column) -> None:
         self.fields = fields
 
-    def schema(self, name: str) -> dict[str, Any]:
-        fields = [{"name": each, "type": column.schema(f"{name}_{each}")} for each, column in self.fields.items()]
-        return {"type": "record", "name": name, "fields": fields}
+    def write(self, file: BytesIO, values: Iterable[Any]) -> None:
+        rows = list(values)
+        for at, column in enumerate(self.fields.values()):
+            column.write(file, map(itemgetter(at), rows))
 
-    def write(self, values: list[Any]) -> Any:
-        gets = self.getters()
-        columns = zip(self.fields.items(), gets, strict=True)
-        return {name: column.write(list(map(get, values))) for (name, column), get in columns}
-
-    def read(self, column: Any) -> list[Any]:
-        rows = zip(*(each.read(column[name]) for name, each in self.fields.items()), strict=True)
-        return list(map(self.made, rows))
-
-    def getters(self) -> Iterable[Callable[[Any], Any]]:
-        """Yields the function that takes each field from a value: here, an item of a tuple."""
-        return map(itemgetter, range(len(self.fields)))
-
-    def made(self, row: tuple[Any, ...]) -> Any:
-        """Return the value with these fields."""
-        return row
+    def read(self, file: BytesIO) -> Any:
+        return zip(*[column.read(file) for column in self.fields.values()], strict=True)
 
 
 class Fields(Record):
-    """Objects of a class. Attributes that are not fields are missing from an object that was read."""
+    """Objects of a class. An object that was read has no other attributes than these."""
 
     def __init__(self, cls: type, **fields: Column) -> None:
         super().__init__(**fields)
         self.cls = cls
 
-    def getters(self) -> Iterable[Callable[[Any], Any]]:
-        return map(attrgetter, self.fields)
+    def write(self, file: BytesIO, values: Iterable[Any]) -> None:
+        super().write(file, ([getattr(each, name) for name in self.fields] for each in values))
 
-    def made(self, row: tuple[Any, ...]) -> Any:
-        values = dict(zip(self.fields, row, strict=True))
+    def read(self, file: BytesIO) -> Any:
+        return [self._made(dict(zip(self.fields, row, strict=True))) for row in super().read(file)]
+
+    def _made(self, values: dict[str, Any]) -> Any:
         if is_dataclass(self.cls):
             return self.cls(**values)
         made: Any = object.__new__(self.cls)
-        for name, value in values.items():
-            setattr(made, name, value)
+        vars(made).update(values)
         return made
 
 
 class Many:
     """Collections: how many values each has, and all these values behind each other."""
 
-    def __init__(self, items: Column, listed: Callable[[Any], list[Any]], made: Callable[[list[Any]], Any]) -> None:
-        self.items = items
-        self.listed = listed
-        self.made = made
+    def __init__(self, items: Column, listed: Callable[[Any], Any], made: Callable[[Any], Any]) -> None:
+        self.items, self.listed, self.made = items, listed, made
 
-    def schema(self, name: str) -> dict[str, Any]:
-        return Record(counts=LONG, items=self.items).schema(name)
+    def write(self, file: BytesIO, values: Iterable[Any]) -> None:
+        found = list(map(self.listed, values))
+        LONG.write(file, map(len, found))
+        self.items.write(file, chain.from_iterable(found))
 
-    def write(self, values: list[Any]) -> Any:
-        lists = [self.listed(each) for each in values]
-        return {"counts": list(map(len, lists)), "items": self.items.write(list(chain.from_iterable(lists)))}
-
-    def read(self, column: Any) -> list[Any]:
-        items = iter(self.items.read(column["items"]))
-        return [self.made(list(islice(items, count))) for count in column["counts"]]
+    def read(self, file: BytesIO) -> Any:
+        counts, items = LONG.read(file), iter(self.items.read(file))
+        return [self.made(islice(items, count)) for count in counts]
 
 
-class Map:
-    """Dictionaries, each in its order: how many keys it has; all keys, and all values, behind each other."""
-
-    def __init__(self, keys: Column, values: Column) -> None:
-        self.keys = keys
-        self.values = values
-
-    def schema(self, name: str) -> dict[str, Any]:
-        return Record(counts=LONG, keys=self.keys, values=self.values).schema(name)
-
-    def write(self, values: list[Any]) -> Any:
-        return {
-            "counts": list(map(len, values)),
-            "keys": self.keys.write(list(chain.from_iterable(values))),
-            "values": self.values.write(list(chain.from_iterable(each.values() for each in values))),
-        }
-
-    def read(self, column: Any) -> list[Any]:
-        items = zip(self.keys.read(column["keys"]), self.values.read(column["values"]), strict=True)
-        return [dict(islice(items, count)) for count in column["counts"]]
+def _map(keys: Column, values: Column) -> Many:
+    return Many(Record(keys=keys, values=values), dict.items, dict)
 
 
 def _keys(keys: Column) -> Many:
-    """Dictionaries that are sets in an order."""
+    """Dictionaries whose values are None: sets in an order."""
     return Many(keys, list, dict.fromkeys)
 
 
 def _optional(value: Column) -> Many:
-    return Many(value, lambda each: [] if each is None else [each], lambda values: values[0] if values else None)
+    return Many(value, lambda each: () if each is None else (each,), lambda found: next(found, None))
 
+
+def _each(column: Column, names: str) -> dict[str, Column]:
+    """Several fields of one kind."""
+    return dict.fromkeys(names.split(), column)
+
+
+# -- what is stored ----------------------------------------------------------------------------------------------------
 
 LONG, TEXT, BOOL, BYTES = Plain("long"), Plain("string"), Plain("boolean"), Plain("bytes")
-LONG_OR_NONE, TEXT_OR_NONE = Plain("null", "long"), Plain("null", "string")
-
-
-# -- what is stored ---------------------------------------------------------------------------------------------------
-
-_NUMBERS = Map(LONG, LONG)
-_QUEUE = Record(vhost=TEXT, name=TEXT)
-_CHANNEL = Record(session=LONG, number=LONG)
-_ARGUMENT = Fields(Argument, name=TEXT, type=TEXT, value=Plain("null", "boolean", "long", "double", "string", "bytes"))
-_POLICY = Fields(Policy, name=TEXT, definition=TEXT, version=LONG)
+MAYBE_LONG, MAYBE_TEXT = Plain("null", "long"), Plain("null", "string")
+_VALUE = Plain("null", "boolean", "long", "double", "string", "bytes")  # of an argument
+_NUMBERS, _COUNTS, _IDS = _map(LONG, LONG), _map(TEXT, LONG), _keys(LONG)
+_QUEUE, _CHANNEL = Record(vhost=TEXT, name=TEXT), Record(session=LONG, number=LONG)
 _IDENTITY = Record(kind=TEXT, value=BYTES)
+_ARGUMENT = Fields(Argument, name=TEXT, type=TEXT, value=_VALUE)
+_POLICY = Fields(Policy, name=TEXT, definition=TEXT, version=LONG)
+_BEHIND = Fields(Behind, **_each(LONG, "final first end odd"))
 
-LIMITS = Fields(
+_LIMITS = Fields(
     Limits,
-    max_length=LONG_OR_NONE,
-    max_length_bytes=LONG_OR_NONE,
-    message_ttl_ms=LONG_OR_NONE,
-    delivery_limit=LONG_OR_NONE,
+    **_each(MAYBE_LONG, "max_length max_length_bytes message_ttl_ms delivery_limit"),
     drops_head=BOOL,
-    dead_letter_exchange=TEXT_OR_NONE,
-    max_age_ms=Many(TEXT, lambda ms: [] if ms is None else [str(ms)], lambda found: int(found[0]) if found else None),
+    dead_letter_exchange=MAYBE_TEXT,
+    max_age_ms=Many(TEXT, lambda ms: () if ms is None else (str(ms),), lambda found: next(map(int, found), None)),
     retry=_optional(Record(kind=TEXT, least_ms=LONG, most_ms=LONG)),
 )
-LEVELS = Fields(
+_LEVELS = Fields(
     Levels,
-    highest=LONG_OR_NONE,
+    highest=MAYBE_LONG,
     default=LONG,
     returned_first=BOOL,
-    level_of=_NUMBERS,
-    ready=_keys(LONG),
-    back=_keys(LONG),
-    counts=_NUMBERS,
+    **_each(_NUMBERS, "level_of counts"),
+    ready=_IDS,
+    back=_IDS,
 )
-IDENTITIES = Fields(
+_IDENTITIES = Fields(
     Identities,
     since=LONG,
-    inside=Map(_IDENTITY, Record(message=LONG, until_ms=LONG)),
-    through=Map(TEXT, Map(_IDENTITY, Record(message=LONG, until_ms=LONG, number=LONG))),
-    counts=Map(TEXT, LONG),
-    sizes=Map(TEXT, LONG),
-    sure_from=Map(TEXT, LONG),
+    inside=_map(_IDENTITY, Record(message=LONG, until_ms=LONG)),
+    through=_map(TEXT, _map(_IDENTITY, Record(message=LONG, until_ms=LONG, number=LONG))),
+    **_each(_COUNTS, "counts sizes sure_from"),
 )
-ACCOUNT = Fields(
+_ACCOUNT = Fields(
     Account,
     key=_QUEUE,
-    declared_ms=LONG,
-    sizes=_NUMBERS,
-    out=_NUMBERS,
-    expires=_NUMBERS,
-    returned=_NUMBERS,
-    counted=_NUMBERS,
-    flagged=_keys(LONG),
-    acquired=_NUMBERS,
-    waiting=_NUMBERS,
-    published=_NUMBERS,
-    bytes_ready=LONG,
-    bytes_out=LONG,
-    bytes_waiting=LONG,
-    last_first=_NUMBERS,
-    last_cut=LONG,
-    crashed=LONG,
-    counters=Map(TEXT, LONG),
-    letters=Map(Record(vhost=TEXT, queue=TEXT, queue_id=LONG, partition=LONG, relocated=BOOL), LONG),
-    restored=Map(Record(restore=TEXT, vhost=TEXT, queue=TEXT, queue_id=LONG), Many(LONG, sorted, set)),
-    quorum=BOOL,
-    stream=BOOL,
-    later=BOOL,
-    delays=BOOL,
+    **_each(_NUMBERS, "sizes out expires returned counted acquired waiting published last_first"),
+    **_each(LONG, "declared_ms bytes_ready bytes_out bytes_waiting last_cut crashed since relocated_at"),
+    **_each(BOOL, "quorum stream later delays single_active once paused moves"),
+    flagged=_IDS,
+    counters=_COUNTS,
+    letters=_map(Record(vhost=TEXT, queue=TEXT, queue_id=LONG, partition=LONG, relocated=BOOL), LONG),
+    restored=_map(Record(restore=TEXT, vhost=TEXT, queue=TEXT, queue_id=LONG), Many(LONG, sorted, set)),
     arguments=Many(_ARGUMENT, list, tuple),
-    single_active=BOOL,
-    limits=LIMITS,
-    once=BOOL,
-    levels=LEVELS,
-    paused=BOOL,
-    since=LONG,
-    identities=_optional(IDENTITIES),
-    moves=BOOL,
-    relocated_at=LONG,
+    limits=_LIMITS,
+    levels=_LEVELS,
+    identities=_optional(_IDENTITIES),
 )
-PREFETCHES = Fields(
+_PREFETCHES = Fields(
     Prefetches,
-    own=_NUMBERS,
-    queues=Map(LONG, _QUEUE),
-    lookaheads=_NUMBERS,
-    holding=_NUMBERS,
-    channels=Map(_CHANNEL, Map(LONG, BOOL)),
-    limits=Map(_CHANNEL, LONG),
-    limited=Map(LONG, _CHANNEL),
+    **_each(_NUMBERS, "own lookaheads holding"),
+    queues=_map(LONG, _QUEUE),
+    channels=_map(_CHANNEL, _map(LONG, BOOL)),
+    limits=_map(_CHANNEL, LONG),
+    limited=_map(LONG, _CHANNEL),
 )
-ATTACHED = Fields(
+_CONSUMER = Record(queue=_QUEUE, session=LONG, channel=LONG, no_ack=BOOL, priority=LONG)
+_ATTACHED = Fields(
     Attached,
-    consumers=Map(LONG, Record(queue=_QUEUE, session=LONG, channel=LONG, no_ack=BOOL, priority=LONG)),
-    active=Map(_QUEUE, LONG),
+    consumers=_map(LONG, _CONSUMER),
+    active=_map(_QUEUE, LONG),
     challenged=_keys(_QUEUE),
-    used=Map(LONG, _keys(_QUEUE)),
+    used=_map(LONG, _keys(_QUEUE)),
 )
-CLAIMS = Fields(
-    Claims,
-    count=LONG,
-    held_at=LONG,
-    claimants=_keys(TEXT),
-    asked=Map(LONG, TEXT),
-    passed_by=LONG,
-)
-LAST_WORDS = Fields(
-    LastWords,
-    found=Many(Fields(Behind, final=LONG, first=LONG, end=LONG, odd=LONG), list, list),
-    count=LONG,
-    final=LONG,
-    odd=LONG,
-)
+_FINDING = Record(check=TEXT, queue=MAYBE_TEXT, message_id=MAYBE_LONG)
 PRODUCT = Fields(
     AuditProduct,
-    failures=Map(TEXT, LONG),
-    accounts=Many(ACCOUNT, lambda accounts: list(accounts.values()), lambda found: {each.key: each for each in found}),
-    prefetches=PREFETCHES,
-    attached=ATTACHED,
+    **_each(LONG, "offset now_ms ahead_ms least_ms events quarantined first_quarantined"),
+    **_each(_COUNTS, "failures unlisted"),
+    accounts=Many(_ACCOUNT, dict.values, lambda accounts: {each.key: each for each in accounts}),
+    prefetches=_PREFETCHES,
+    attached=_ATTACHED,
     letters=_NUMBERS,
-    offset=LONG,
-    now_ms=LONG,
-    ahead_ms=LONG,
-    least_ms=LONG,
-    events=LONG,
-    claims=CLAIMS,
-    words=LAST_WORDS,
-    lost=_keys(LONG),
-    policies=Map(Record(vhost=TEXT, policy=_POLICY), LONG),
-    quarantined=LONG,
-    first_quarantined=LONG,
-    told=Many(Record(check=TEXT, queue=TEXT_OR_NONE, message_id=LONG_OR_NONE), partial(sorted, key=repr), set),
-    unlisted=Map(TEXT, LONG),
+    claims=Fields(Claims, **_each(LONG, "count held_at passed_by"), claimants=_keys(TEXT), asked=_map(LONG, TEXT)),
+    words=Fields(LastWords, **_each(LONG, "count final odd"), found=Many(_BEHIND, list, list)),
+    lost=_IDS,
+    policies=_map(Record(vhost=TEXT, policy=_POLICY), LONG),
+    told=Many(_FINDING, partial(sorted, key=repr), set),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class StoredState:
-    """An audit that goes on, and its machine: `digest`, `head` and `pieces` (meta and chunks of each queue)."""
+class Stored:
+    """An audit at an offset, with the digest and the head of the machine there.
 
-    digest: str
-    head: bytes
-    pieces: list[tuple[bytes, dict[int, bytes]]]
-    beliefs: AuditProduct
-
-
-@dataclass(frozen=True, slots=True)
-class StoredLedger:
-    """An audit beside a snapshot, which has the machine's `digest` and `head`. `under_way`: of its LetterRows."""
+    `under_way`: of the LetterRows, in a ledger. `pieces`: meta and chunks of each queue, in the file of a watch."""
 
     digest: str
     head: bytes
     beliefs: AuditProduct
     under_way: dict[tuple[int, int], int]
+    pieces: list[tuple[bytes, dict[int, bytes]]]
 
 
-Stored = TypeVar("Stored", StoredState, StoredLedger)
-FILES: dict[type, Fields] = {
-    StoredState: Fields(
-        StoredState,
-        digest=TEXT,
-        head=BYTES,
-        pieces=Many(Record(meta=BYTES, chunks=Map(LONG, BYTES)), list, list),
-        beliefs=PRODUCT,
-    ),
-    StoredLedger: Fields(
-        StoredLedger,
-        digest=TEXT,
-        head=BYTES,
-        beliefs=PRODUCT,
-        under_way=Map(Record(queue_id=LONG, message_id=LONG), LONG),
-    ),
-}
+STORED = Fields(
+    Stored,
+    digest=TEXT,
+    head=BYTES,
+    beliefs=PRODUCT,
+    under_way=_map(Record(queue_id=LONG, message_id=LONG), LONG),
+    pieces=Many(Record(meta=BYTES, chunks=_map(LONG, BYTES)), list, list),
+)
 
 
 def resumed(machine: Machine, beliefs: AuditProduct) -> AuditProduct:
@@ -362,50 +254,43 @@ def resumed(machine: Machine, beliefs: AuditProduct) -> AuditProduct:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def packed(value: Stored) -> bytes:
+def packed(stored: Stored) -> bytes:
     """Return the content of a file.
 
     Raises LogError for a number of more than 64 bits."""
-    import fastavro
-
-    file = io.BytesIO()
     try:
-        fastavro.schemaless_writer(file, _schema(FILES[type(value)]), FILES[type(value)].write([value]))
+        avro = _avro(STORED, stored)
     except OverflowError as error:
         raise LogError(f"the history has times or sizes that no broker writes: {error}") from None
-    avro = file.getvalue()
     return _HEADER + hashlib.sha256(avro).digest() + avro
 
 
-def unpacked(kind: type[Stored], path: Path) -> Stored:
-    """Return the value in a file.
+def unpacked(path: Path) -> Stored:
+    """Return the content of a file.
 
     Raises OSError, and LogError for a file that is damaged or of another format."""
-    import fastavro
-
     content = path.read_bytes()
     if not content.startswith(_HEADER):
         raise LogError(f"{path}: of another version of the audit; begin again with another directory")
-    at = len(_HEADER) + hashlib.sha256().digest_size
-    digest, avro = content[len(_HEADER) : at], content[at:]
-    if hashlib.sha256(avro).digest() != digest:
+    file = BytesIO(content)
+    file.seek(len(_HEADER))
+    if file.read(_DIGEST_BYTES) != hashlib.sha256(file.read()).digest():
         raise LogError(f"{path}: damaged; begin again with another directory")
+    file.seek(len(_HEADER) + _DIGEST_BYTES)
     try:
-        [value] = FILES[kind].read(fastavro.schemaless_reader(io.BytesIO(avro), _schema(FILES[kind]), None))
+        [stored] = STORED.read(file)
     except Exception as error:  # it was forged: fastavro and the columns fail in many ways
         raise LogError(f"{path}: damaged: {type(error).__name__}: {error}") from None
-    assert isinstance(value, kind)
-    return value
+    return stored  # type: ignore[no-any-return]
 
 
 def differences(one: Stored, other: Stored) -> list[str]:
     """Return the fields in which they differ."""
-    columns, others = (FILES[type(each)].write([each]) for each in (one, other))
-    return [name for name in columns if columns[name] != others[name]]
+    fields = STORED.fields.items()
+    return [name for name, each in fields if _avro(each, getattr(one, name)) != _avro(each, getattr(other, name))]
 
 
-@cache
-def _schema(table: Fields) -> Any:
-    import fastavro
-
-    return fastavro.parse_schema(table.schema(table.cls.__name__))
+def _avro(column: Column, value: Any) -> bytes:
+    file = BytesIO()
+    column.write(file, [value])
+    return file.getvalue()

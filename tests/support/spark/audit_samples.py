@@ -1,47 +1,72 @@
-"""Samples of what the files of an audit hold (spark_replay/audit/stored_form.py), and the golden files made of them.
+"""A sample of what the files of an audit hold (spark_replay/audit/stored_form.py), and the golden file made of it.
 
-    tests/golden_audit/StoredLedger.txt     a line for each column: its path, the type of its values, two values
-                                            or more; then the bytes of the file
+    tests/golden_audit/stored.txt       a line for each column: its path, its Avro type, the values; then the bytes
 
-A sample is made from the tables, so that it has every field. Golden files change only with FORMAT:
+The sample is made from the tables, so that it has every field. The golden file changes only with FORMAT:
 
     python -m tests.support.spark.audit_samples
 """
 
 from collections.abc import Iterator
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rewindmq.spark_replay.audit.stored_form import FILES, Column, Many, Map, Plain, Record, packed
+import fastavro
 
-GOLDEN = Path(__file__).parents[2] / "golden_audit"
+from rewindmq.spark_replay.audit.stored_form import STORED, Column, Many, Plain, Record, Stored, packed
+
+GOLDEN = Path(__file__).parents[2] / "golden_audit" / "stored.txt"
 _WIDTH = 60  # bytes in a line
 
 
-def sample(kind: type) -> Any:
-    """A value in which every number and every text is another one."""
-    [value] = FILES[kind].read(_column(FILES[kind], 1, count(1)))
-    return value
-
-
-def _column(column: Column, size: int, numbers: Iterator[int]) -> Any:
-    """A column of so many values."""
+def columns(column: Column, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the path and the Avro type of each array, in the order in which they are stored."""
     if isinstance(column, Record):
-        return {name: _column(each, size, numbers) for name, each in column.fields.items()}
-    if isinstance(column, Many):
-        counts = [1] * size
-        return {"counts": counts, "items": _column(column.items, size, numbers)}
-    if isinstance(column, Map):
-        counts = [2] * size
-        return {
-            "counts": counts,
-            "keys": _column(column.keys, 2 * size, numbers),
-            "values": _column(column.values, 2 * size, numbers),
-        }
-    assert isinstance(column, Plain)
-    last = column.items if isinstance(column.items, str) else column.items[-1]
-    return [_plain(last, next(numbers)) for _ in range(size)]
+        for name, each in column.fields.items():
+            yield from columns(each, f"{path}.{name}" if path else name)
+    elif isinstance(column, Many):
+        yield f"{path}#", "long"
+        yield from columns(column.items, f"{path}[]")
+    else:
+        assert isinstance(column, Plain)
+        yield path, column.items
+
+
+def arrays(column: Column, value: Any) -> dict[str, list[Any]]:
+    """The arrays of one value, by their paths."""
+    file = BytesIO()
+    column.write(file, [value])
+    file.seek(0)
+    return {path: _array(file, type) for path, type in columns(column)}
+
+
+def _array(file: BytesIO, type: Any) -> list[Any]:
+    values: list[Any] = fastavro.schemaless_reader(file, {"type": "array", "items": type}, None)  # type: ignore[assignment]
+    return values
+
+
+def sample() -> Stored:
+    """A value in which every collection has two values, and every number and every text is another one."""
+    file, numbers = BytesIO(), count(1)
+    _write(STORED, file, 1, numbers)
+    file.seek(0)
+    [stored] = STORED.read(file)
+    assert isinstance(stored, Stored)
+    return stored
+
+
+def _write(column: Column, file: BytesIO, size: int, numbers: Iterator[int], most: int = 2) -> None:
+    if isinstance(column, Record):
+        for name, each in column.fields.items():
+            _write(each, file, size, numbers, 1 if name in ("identities", "retry", "max_age_ms") else 2)
+    elif isinstance(column, Many):
+        Plain("long").write(file, [most] * size)
+        _write(column.items, file, most * size, numbers)
+    else:
+        types = column.items
+        column.write(file, [_plain(types if isinstance(types, str) else types[-1], next(numbers)) for _ in range(size)])
 
 
 def _plain(type: str, number: int) -> Any:
@@ -52,12 +77,11 @@ def _plain(type: str, number: int) -> Any:
     return str(number) if type == "string" else b"%d" % number
 
 
-def golden(kind: type) -> str:
-    """The content of a golden file."""
-    value = sample(kind)
-    bytes_ = packed(value).hex()
-    lines = [*_lines(FILES[kind], FILES[kind].write([value]), ""), ""]
-    return "\n".join([*lines, *(bytes_[at : at + 2 * _WIDTH] for at in range(0, len(bytes_), 2 * _WIDTH)), ""])
+def golden() -> str:
+    """The content of the golden file."""
+    said, content = arrays(STORED, sample()), packed(sample()).hex()
+    lines = [f"{path}  {type}  {said[path]}" for path, type in columns(STORED)]
+    return "\n".join([*lines, "", *(content[at : at + 2 * _WIDTH] for at in range(0, len(content), 2 * _WIDTH)), ""])
 
 
 def bytes_in(text: str) -> bytes:
@@ -65,22 +89,6 @@ def bytes_in(text: str) -> bytes:
     return bytes.fromhex(text.partition("\n\n")[2])
 
 
-def _lines(column: Column, written: Any, path: str) -> Iterator[str]:
-    if isinstance(column, Plain):
-        yield f"{path.removeprefix('.')}  {column.items}  {written}"
-        return
-    if isinstance(column, Record):
-        parts = column.fields
-    elif isinstance(column, Many):
-        parts = {"items": column.items}
-    else:
-        assert isinstance(column, Map)
-        parts = {"keys": column.keys, "values": column.values}
-    for name, each in parts.items():
-        yield from _lines(each, written[name], f"{path}.{name}")
-
-
 if __name__ == "__main__":
-    GOLDEN.mkdir(exist_ok=True)
-    for kind in FILES:
-        (GOLDEN / f"{kind.__name__}.txt").write_text(golden(kind))
+    GOLDEN.parent.mkdir(exist_ok=True)
+    GOLDEN.write_text(golden())

@@ -19,7 +19,7 @@ from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.ledger_files import Ledgers
-from rewindmq.spark_replay.audit.stored_form import StoredLedger, packed, unpacked
+from rewindmq.spark_replay.audit.stored_form import Stored, packed, unpacked
 from rewindmq.spark_replay.snapshots.build import cut
 from tests.support.spark.forging import write_sound
 from tests.support.spark.histories import Recorder, random_history
@@ -111,23 +111,23 @@ def test_what_is_found_is_found_once_and_not_forgotten(spark: SparkSession, tmp_
     assert cli.run([*arguments, "--since-last"]) == 1
 
 
-def raise_a_count(ledger: StoredLedger) -> StoredLedger:
+def raise_a_count(ledger: Stored) -> Stored:
     ledger.beliefs.events += 1
     return ledger
 
 
-def forget_a_letter(ledger: StoredLedger) -> StoredLedger:
+def forget_a_letter(ledger: Stored) -> Stored:
     ledger.beliefs.letters = {1: 99}
     return ledger
 
 
-def other_machine(ledger: StoredLedger) -> StoredLedger:
+def other_machine(ledger: Stored) -> Stored:
     return replace(ledger, digest="0" * 64)
 
 
 @pytest.mark.parametrize("forge", [raise_a_count, forget_a_letter, other_machine, None])
 def test_a_forged_ledger_is_a_finding_whatever_its_checksum(
-    spark: SparkSession, busy: Path, tmp_path: Path, forge: Callable[[StoredLedger], StoredLedger] | None
+    spark: SparkSession, busy: Path, tmp_path: Path, forge: Callable[[Stored], Stored] | None
 ) -> None:
     own = tmp_path / "own"
     cut(spark, str(busy), EVERY, own)
@@ -135,7 +135,7 @@ def test_a_forged_ledger_is_a_finding_whatever_its_checksum(
     offset = kept(own)["queues-0"][1]
     path = own / "queues-0" / f"{offset:020d}.ledger"
     sound = path.read_bytes()
-    path.write_bytes(sound[:-1] if forge is None else packed(forge(unpacked(StoredLedger, path))))
+    path.write_bytes(sound[:-1] if forge is None else packed(forge(unpacked(path))))
     assert path.read_bytes() != sound
     found = audit(spark, str(busy), own)
     assert set(bad(found)) == {("ledgers", "queues-0", offset)}

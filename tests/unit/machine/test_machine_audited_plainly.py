@@ -22,6 +22,7 @@ from rewindmq.spark_replay.audit.plain_traffic import PlainTraffic
 from rewindmq.spark_replay.audit.stored_form import PRODUCT
 from tests.support.random_history import History
 from tests.support.repetition import Repetition
+from tests.support.spark.audit_samples import arrays
 from tests.support.traffic import ANN, START_MS, published, queue_declared
 
 
@@ -129,7 +130,7 @@ def repetition(seed: int) -> list[Step]:
 
 
 def told(product: AuditProduct) -> tuple[object, ...]:
-    return PRODUCT.write([product]), product.rows
+    return arrays(PRODUCT, product), product.rows
 
 
 @pytest.mark.parametrize("seed", range(40))
