@@ -8,7 +8,7 @@ vanishes, is counted twice, leaves for a reason that does not hold, or comes bac
 where it happens. An account costs about 150 bytes for each message in the queue.
 
 `report(check, queue, message_id, detail)` takes a finding; the account then goes on as the outcome says, so that one
-defect is one finding. An account can be stored and resumed (stored_form.py).
+defect is one finding. An account can be stored and resumed (file_format.py).
 """
 
 from collections.abc import Callable, Sequence

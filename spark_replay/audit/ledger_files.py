@@ -1,7 +1,7 @@
 """Keeps an audit's ledgers: its beliefs at the snapshots of an auditor's own directory (snapshots/external.py).
 
     OWN/queues-0/00000000000001000000.snapshot    the machine there (`cut`)
-    OWN/queues-0/00000000000001000000.ledger      the audit's beliefs there: a Stored (stored_form.py)
+    OWN/queues-0/00000000000001000000.ledger      the audit's beliefs there: a Stored (file_format.py)
     OWN/queues-0/00000000000001000000.letters     rows of LETTERS since the ledger before, an Arrow stream
 
 Rules
@@ -22,8 +22,8 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
+from rewindmq.spark_replay.audit.file_format import Stored, differences, packed, resumed, unpacked
 from rewindmq.spark_replay.audit.fold import AuditProduct
-from rewindmq.spark_replay.audit.stored_form import Stored, differences, packed, resumed, unpacked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,7 @@ class Ledgers:
     def take(self, product: AuditProduct, letters: "Sequence[pa.RecordBatch]") -> None:
         """Write a ledger. `letters`: the letters since the ledger before.
 
-        Raises OSError."""
+        Raises OSError, and LogError for numbers of more than 64 bits."""
         offset = product.machine.next_offset
         write_whole(self._path(offset, LETTERS), _arrow(letters), os.replace)
         write_whole(self._path(offset, LEDGER), packed(_claimed(product)), os.replace)

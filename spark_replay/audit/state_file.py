@@ -2,7 +2,7 @@
 
 There is one file for each batch.
 
-    DIR/queues-0/00000000000000000007.audit      after batch 7: a Stored (stored_form.py)
+    DIR/queues-0/00000000000000000007.audit      after batch 7: a Stored (file_format.py)
 
 Rules
 - A batch is folded on top of the newest state of an earlier batch, even if it has a state of its own already. So a
@@ -16,8 +16,8 @@ from pathlib import Path
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.whole_file import write_whole
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.spark_replay.audit.file_format import Stored, packed, resumed, unpacked
 from rewindmq.spark_replay.audit.fold import AuditProduct
-from rewindmq.spark_replay.audit.stored_form import Stored, packed, resumed, unpacked
 
 SUFFIX = ".audit"
 

@@ -1,4 +1,4 @@
-"""A sample of what the files of an audit hold (spark_replay/audit/stored_form.py), and the golden file made of it.
+"""A sample of what the files of an audit hold (spark_replay/audit/file_format.py), and the golden file made of it.
 
     tests/golden_audit/stored.txt       a line for each column: its path, its Avro type, the values; then the bytes
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import fastavro
 
-from rewindmq.spark_replay.audit.stored_form import STORED, Column, Many, Plain, Record, Stored, packed
+from rewindmq.spark_replay.audit.file_format import STORED, Column, Many, Plain, Record, Stored, packed
 
 GOLDEN = Path(__file__).parents[2] / "golden_audit" / "stored.txt"
 _WIDTH = 60  # bytes in a line

@@ -16,10 +16,10 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.codec import Decoder, Encoder, UndecodableRecord
 from rewindmq.schemas.events import Acked, ConsumerAttached, Event, Published
 from rewindmq.schemas.values import BROKER, Actor, Argument, Route
+from rewindmq.spark_replay.audit.file_format import PRODUCT
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.ledger import Account
 from rewindmq.spark_replay.audit.plain_traffic import PlainTraffic
-from rewindmq.spark_replay.audit.stored_form import PRODUCT
 from tests.support.random_history import History
 from tests.support.repetition import Repetition
 from tests.support.spark.audit_samples import arrays

@@ -24,15 +24,7 @@ from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Credited, Eve
 from rewindmq.schemas.values import Deduplication, Policy
 from rewindmq.spark_replay.audit.consumers import Attached
 from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
-from rewindmq.spark_replay.audit.fold import AuditProduct
-from rewindmq.spark_replay.audit.identities import Identities
-from rewindmq.spark_replay.audit.ledger import Account
-from rewindmq.spark_replay.audit.ledger_files import BadLedger, Ledgers
-from rewindmq.spark_replay.audit.limits import read_limits
-from rewindmq.spark_replay.audit.prefetch import Prefetches
-from rewindmq.spark_replay.audit.priority_levels import Levels
-from rewindmq.spark_replay.audit.state_file import AuditStates
-from rewindmq.spark_replay.audit.stored_form import (
+from rewindmq.spark_replay.audit.file_format import (
     FORMAT,
     STORED,
     Column,
@@ -45,6 +37,14 @@ from rewindmq.spark_replay.audit.stored_form import (
     resumed,
     unpacked,
 )
+from rewindmq.spark_replay.audit.fold import AuditProduct
+from rewindmq.spark_replay.audit.identities import Identities
+from rewindmq.spark_replay.audit.ledger import Account
+from rewindmq.spark_replay.audit.ledger_files import BadLedger, Ledgers
+from rewindmq.spark_replay.audit.limits import read_limits
+from rewindmq.spark_replay.audit.prefetch import Prefetches
+from rewindmq.spark_replay.audit.priority_levels import Levels
+from rewindmq.spark_replay.audit.state_file import AuditStates
 from tests.support.events_for_tests import START_MS, VHOST, route_once, text_id
 from tests.support.random_history import History, Step
 from tests.support.repetition import Repetition
