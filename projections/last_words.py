@@ -51,13 +51,13 @@ class LastWords:
     def __init__(self) -> None:
         self.found: list[Behind] = []
         self.count = 0
-        self._final = -1  # offset of a final checkpoint that no start has followed yet; -1: there is none
-        self._odd = -1  # offset of the first odd event behind it; -1: there is none
+        self.final = -1  # offset of a final checkpoint that no start has followed yet; -1: there is none
+        self.odd = -1  # offset of the first odd event behind it; -1: there is none
 
     @property
     def waiting(self) -> bool:
         """Return True if the last word of a broker has been seen, and no start has followed it yet."""
-        return self._final >= 0
+        return self.final >= 0
 
     def see(self, offset: int, actor: Actor, event: Event) -> None:
         """Take the event at this offset, the next one of the partition."""
@@ -65,24 +65,24 @@ class LastWords:
         if kind is BrokerStarted:
             self.end(offset)
         elif kind is Checkpointed and event.final:  # type: ignore[union-attr]
-            if self._odd >= 0:
+            if self.odd >= 0:
                 self.end(offset)
-            self._final = offset  # the events between two final checkpoints were due at the stop
+            self.final = offset  # the events between two final checkpoints were due at the stop
             self.count += 1
-        elif self._final >= 0 and self._odd < 0 and not _due_at_stop(actor, event):
-            self._odd = offset
+        elif self.final >= 0 and self.odd < 0 and not _due_at_stop(actor, event):
+            self.odd = offset
 
     def end(self, offset: int) -> None:
         """Note that the next start is at this offset, or that the log ends there."""
         behind = self.behind(offset)
         if behind is not None:
             self.found.append(behind)
-        self._final = self._odd = -1
+        self.final = self.odd = -1
 
     def behind(self, end: int) -> Behind | None:
         """The events behind the last final checkpoint, if the log ends at this offset; None if there are none."""
-        if -1 < self._final < end - 1:
-            return Behind(self._final, self._final + 1, end, self._odd)
+        if -1 < self.final < end - 1:
+            return Behind(self.final, self.final + 1, end, self.odd)
         return None
 
 

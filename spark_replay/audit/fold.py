@@ -97,19 +97,6 @@ _DECLARES = (QueueDeclared, PolicyApplied)
 _ABOUT_BROKERS = (SessionClosed, BrokerStarted, NodeLost, CheckpointAsked, ClockSet)
 _KEEPS_OUT = (Refuse, Duplicate)
 _CHANGES_MESSAGES = (Deliver, FetchReply, Forget, Requeue, Delay)
-# Fields of AuditProduct that are not stored with it
-_NO_BELIEFS = (
-    "partition",
-    "machine",
-    "rows",
-    "owed",
-    "leaving",
-    "accounts",
-    "account_of",
-    "plain",
-    "quarantine",
-    "letter_rows",
-)
 _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 
 
@@ -160,28 +147,9 @@ class AuditProduct:
         self.machine = machine
 
     @property
-    def beliefs(self) -> dict[str, Any]:
-        """All fields but the machine, as values that can be stored."""
-        found = {name: value for name, value in self.__dict__.items() if name not in _NO_BELIEFS}
-        return found | {"accounts": [account.beliefs for account in self.accounts.values()]}
-
-    @property
     def log_ms(self) -> int:
         """The time now, as timestamps say it."""
         return self.now_ms - self.ahead_ms
-
-    @classmethod
-    def believing(cls, machine: Machine, beliefs: dict[str, Any]) -> "AuditProduct":
-        """The audit as it was stored beside this machine."""
-        product = cls(machine.partition)
-        accounts = beliefs.pop("accounts")
-        product.__dict__.update(beliefs, machine=machine)
-        for believed in accounts:
-            vhost, name = believed["key"]
-            queue = machine.queue(vhost, name)
-            assert queue is not None, f"there is an account of {vhost}/{name}, but no queue"
-            product.open_account(Account.believing(believed, queue, product.fail))
-        return product
 
     # -- findings ---------------------------------------------------------------------------------------------------
 
@@ -303,7 +271,7 @@ class AuditProduct:
             self.letter_rows.forwarded(self.offset, self.log_ms, event)
 
     def _is_lost(self, actor: Actor) -> bool:
-        """Whether it comes from a node that was lost. The broker itself (session 0) has no epoch."""
+        """Return True if the event comes from a node that was lost. The broker itself (session 0) has no epoch."""
         return bool(self.lost) and actor.session != 0 and actor.session >> EPOCH_SHIFT in self.lost
 
     def _about_brokers(self, actor: Actor, event: Event) -> None:

@@ -14,7 +14,7 @@ from rewindmq.schemas.amqp.properties import headers_of
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Argument, Policy
 
-Identity = tuple[str, object]  # kind, value
+Identity = tuple[str, bytes]  # kind, value: a text, or a number's as Python writes it
 _FOR_EVER = 1 << 62
 _MOST_EXCHANGES = 16
 _MOST = 1_000_000
@@ -117,6 +117,6 @@ def _identity(event: Published) -> tuple[Identity | None, int | None]:
         elif name == "x-deduplication-header":
             identity = None
             if kind not in ("table", "array", "decimal"):
-                text = value.encode() if isinstance(value, str) else value
-                identity = ("number", value) if number else ("text" if kind in ("longstr", "binary") else kind, text)
+                text = value if isinstance(value, bytes) else f"{value}".encode()
+                identity = "number" if number else "text" if kind in ("longstr", "binary") else kind, text
     return identity, ttl_ms

@@ -8,11 +8,10 @@ vanishes, is counted twice, leaves for a reason that does not hold, or comes bac
 where it happens. An account costs about 150 bytes for each message in the queue.
 
 `report(check, queue, message_id, detail)` takes a finding; the account then goes on as the outcome says, so that one
-defect is one finding. `beliefs` are an account's fields, so that an audit can be stored and resumed.
+defect is one finding. An account can be stored and resumed (file_format.py).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.outbox import Carried
@@ -89,18 +88,13 @@ Report = Callable[[str, str, int | None, str], None]
 class Account:
     """One incarnation of a queue. `now_ms` arguments: the largest timestamp of the partition so far."""
 
-    paused = False  # also in an account that was stored before there were pauses
-    once = False  # whether it drops messages with the id of one that is in it
-    since = -1  # messages before it are known from a base alone
-    identities: Identities | None = None
-    moves = False  # whether queues move to other partitions: since machine version 7
-    relocated_at = -1  # the last message that came from another partition, where it was in this queue
-
     def __init__(self, queue: Queue, declared: QueueDeclared, report: Report, now_ms: int = 0) -> None:
         self.queue = queue
         self.report = report
         self.key = (declared.vhost, declared.queue)
         self.declared_ms = now_ms
+        self.since = -1  # messages before it are known from a base alone
+        self.paused = False
         self.sizes: dict[int, int] = {}  # every message that is in the queue
         self.out: dict[int, int] = {}  # of these, the consumer that holds it
         self.expires: dict[int, int] = {}  # of these, the time at which it expires
@@ -128,7 +122,11 @@ class Account:
         asked = next((each.value for each in declared.arguments if each.name == "x-single-active-consumer"), None)
         self.single_active = asked is True and not self.stream and queue.version >= SINGLE_ACTIVE
         self.limits = self._limits(declared)
+        # Whether it drops messages with the id of one that is in it
         self.once = drops_duplicates(queue.type, self.arguments, declared.policy, queue.version)
+        self.identities: Identities | None = None
+        self.moves = False  # whether queues move to other partitions: since machine version 7
+        self.relocated_at = -1  # the last message that came from another partition, where it was in this queue
         self.levels = Levels.of(declared, queue.version, self.later)
         if declared.moved_from is not None:
             self._brings_along(declared.moved_from)
@@ -144,18 +142,6 @@ class Account:
 
     def _limits(self, event: QueueDeclared | PolicyApplied) -> Limits:
         return read_limits(self.queue.type, self.arguments, event.policy, event.operator_policy, self.later)
-
-    @classmethod
-    def believing(cls, beliefs: dict[str, Any], queue: Queue, report: Report) -> "Account":
-        """The account with these stored beliefs. The inverse of `beliefs`."""
-        account = cls.__new__(cls)
-        account.__dict__.update(beliefs, queue=queue, report=report)
-        return account
-
-    @property
-    def beliefs(self) -> dict[str, Any]:
-        """All fields but the machine's queue, as values that can be stored."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("queue", "report")}
 
     def fail(self, check: str, message_id: int | None, detail: str) -> None:
         """Report a finding about this queue."""
@@ -174,7 +160,7 @@ class Account:
 
     @property
     def ready(self) -> int:
-        """How many messages are ready, by plain counting."""
+        """Return the number of ready messages, by plain counting."""
         return len(self.sizes) - len(self.out) - len(self.waiting)
 
     # -- what happens -----------------------------------------------------------------------------------------------
@@ -221,7 +207,7 @@ class Account:
                 self.acquired[message_id] = origin.acquired_count
 
     def _is_relocated(self, origin: Origin | None) -> bool:
-        """Whether a message comes from another partition, where it was in the same queue."""
+        """Return True if a message comes from another partition, where it was in the same queue."""
         return self.moves and origin is not None and origin.reason == RELOCATED
 
     def _source(self, origin: Origin) -> LetterSource:
@@ -267,7 +253,7 @@ class Account:
             self.fail(DEAD_LETTERS, message_id, f"dropped as seen before, but is new: {what}")
 
     def _is_known(self, origin: Origin) -> bool:
-        """Whether the queue has taken in this letter or restored message.
+        """Return True if the queue has taken in this letter or restored message.
 
         Letters of a source come in the order of their numbers; each message comes once under a restoration's name."""
         if origin.restore:
@@ -355,7 +341,7 @@ class Account:
         self.set_aside(message_id, due_ms)
 
     def _retry(self, reason: str) -> tuple[int, int] | None:
-        """How long a message waits that came back for this reason, least and most; None: it does not wait."""
+        """Return the shortest and the longest wait of a message that came back for this reason; None: it does not wait."""
         if self.limits.retry is None:
             return None
         kind, least, most = self.limits.retry
@@ -441,7 +427,7 @@ class Account:
 
     @property
     def knows_more(self) -> bool:
-        """Whether more is known of any message than its size and holder."""
+        """Return True if more is known of any message than its size and holder."""
         return bool(
             self.counted
             or self.flagged
@@ -453,7 +439,7 @@ class Account:
         )
 
     def has_past(self, message_id: int) -> bool:
-        """Whether the message came back, waits, expires, or came here as one that had been delivered."""
+        """Return True if the message came back, waits, expires, or had been delivered before it came here."""
         return (
             message_id in self.returned
             or message_id in self.waiting
@@ -506,7 +492,7 @@ class Account:
                 self.fail(SETTLEMENT, message_id, f"{reason}, which was not asked for")
 
     def carries(self, message_id: int) -> Carried:
-        """What a message has to keep when it leaves for another partition."""
+        """Return the counts and times that a message takes along to another partition."""
         returned = self.returned.get(message_id, 0)
         acquired = min(returned + self.acquired.get(message_id, 0), _ACQUIRED_MAX) if self.later else 0
         again = returned > 0 or message_id in self.flagged or message_id < self.crashed
@@ -562,7 +548,7 @@ class Account:
                     known.pop(message_id, None)
 
     def is_over(self, more: int, more_bytes: int) -> bool:
-        """Whether the counted messages are above a limit.
+        """Return True if the counted messages are above a limit.
 
         Delayed messages count too, and dead letters that a quorum queue still holds (S-150)."""
         limits, queue = self.limits, self.queue

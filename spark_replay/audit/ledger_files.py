@@ -1,7 +1,7 @@
 """Keeps an audit's ledgers: its beliefs at the snapshots of an auditor's own directory (snapshots/external.py).
 
     OWN/queues-0/00000000000001000000.snapshot    the machine there (`cut`)
-    OWN/queues-0/00000000000001000000.ledger      the audit's beliefs there:  SHA-256 of the rest | pickle
+    OWN/queues-0/00000000000001000000.ledger      the audit's beliefs there: a Stored (file_format.py)
     OWN/queues-0/00000000000001000000.letters     rows of LETTERS since the ledger before, an Arrow stream
 
 Rules
@@ -11,20 +11,19 @@ Rules
 - A ledger is a claim like any other: an audit that comes from the one before has to arrive at it (`differs`).
 """
 
-import hashlib
 import os
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.whole_file import write_whole
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
+from rewindmq.spark_replay.audit.file_format import Stored, differences, packed, resumed, unpacked
 from rewindmq.spark_replay.audit.fold import AuditProduct
-from rewindmq.spark_replay.audit.state_file import FORMAT, unpacked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,27 +47,29 @@ class Ledgers:
         return sorted(int(path.stem) for path in self.folder.glob(f"{'[0-9]' * 20}{LEDGER}"))
 
     def has(self, offset: int) -> bool:
-        """Whether there is a ledger at this offset."""
+        """Return True if there is a ledger at this offset."""
         return self._path(offset, LEDGER).exists()
 
     def take(self, product: AuditProduct, letters: "Sequence[pa.RecordBatch]") -> None:
         """Write a ledger. `letters`: the letters since the ledger before.
 
-        Raises OSError."""
+        Raises OSError, and LogError for numbers of more than 64 bits."""
         offset = product.machine.next_offset
-        self._write(self._path(offset, LETTERS), _arrow(letters))
-        packed = pickle.dumps({"format": FORMAT, **_claimed(product)}, protocol=5)
-        self._write(self._path(offset, LEDGER), hashlib.sha256(packed).digest() + packed)
+        write_whole(self._path(offset, LETTERS), _arrow(letters), os.replace)
+        write_whole(self._path(offset, LEDGER), packed(_claimed(product)), os.replace)
 
     def begin(self, machine: Machine, letter_rows: LetterRows) -> AuditProduct:
         """The audit as it was at this machine's offset.
 
         Raises BadLedger."""
         found = self._load(machine.next_offset)
-        if (found["digest"], found["head"]) != (machine.digest(), machine.head()):
+        if (found.digest, found.head) != (machine.digest(), machine.head()):
             raise BadLedger(f"{self._path(machine.next_offset, LEDGER)}: it is not of the snapshot beside it")
-        product = AuditProduct.believing(machine, found["beliefs"])
-        letter_rows.under_way = found["under_way"]
+        try:
+            product = resumed(machine, found.beliefs)
+        except LogError as error:
+            raise BadLedger(f"{self._path(machine.next_offset, LEDGER)}: {error}") from None
+        letter_rows.under_way = found.under_way
         product.letter_rows = letter_rows
         return product
 
@@ -78,9 +79,7 @@ class Ledgers:
             said = self._load(product.machine.next_offset)
         except BadLedger as error:
             return str(error)
-        mine = _claimed(product)
-        other = [name for name in mine if _plain(mine[name]) != _plain(said.get(name))]
-        return ", ".join(other) if other else None
+        return ", ".join(differences(_claimed(product), said)) or None
 
     def letters(self, offset: int) -> "list[pa.RecordBatch]":
         """The rows of LETTERS up to the ledger at `offset`.
@@ -98,52 +97,26 @@ class Ledgers:
                 raise BadLedger(f"{path}: {error}") from None
         return found
 
-    def _load(self, offset: int) -> dict[str, Any]:
+    def _load(self, offset: int) -> Stored:
         path = self._path(offset, LEDGER)
         try:
-            found: dict[str, Any] = unpacked(path)
-        except (LogError, OSError, pickle.UnpicklingError, EOFError) as error:
+            return unpacked(path)
+        except (LogError, OSError) as error:
             raise BadLedger(f"{path}: cannot be used: {error}") from None
-        return found
 
     def _path(self, offset: int, suffix: str) -> Path:
         return self.folder / f"{offset:020d}{suffix}"
 
-    def _write(self, path: Path, content: bytes) -> None:
-        part_file = path.with_suffix(f"{path.suffix}.{os.getpid()}.part")
-        with part_file.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part_file.replace(path)
-
 
 def count_ledgers(external: Snapshots) -> int:
-    """How many ledgers there are, of all partitions."""
+    """Return the number of ledgers of all partitions."""
     return sum(1 for _ in external.directory.glob(f"queues-*/*{LEDGER}"))
 
 
-def _claimed(product: AuditProduct) -> dict[str, Any]:
+def _claimed(product: AuditProduct) -> Stored:
     assert product.letter_rows is not None, "an audit that keeps ledgers notes dead letters"
     machine = product.machine
-    return {
-        "digest": machine.digest(),
-        "head": machine.head(),
-        "beliefs": product.beliefs,
-        "under_way": product.letter_rows.under_way,
-    }
-
-
-def _plain(value: Any) -> Any:
-    """The value with objects of ours replaced by their fields, so that it can be compared."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    ours = type(value).__module__.startswith(("rewindmq.spark_replay.", "rewindmq.projections."))
-    if ours and hasattr(value, "__dict__"):
-        return _plain(value.__dict__)
-    return value
+    return Stored(machine.digest(), machine.head(), product, product.letter_rows.under_way, [])
 
 
 def _arrow(batches: "Sequence[pa.RecordBatch]") -> bytes:

@@ -12,7 +12,7 @@ come before its arguments'.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from rewindmq.schemas.values import Argument, Policy
 
@@ -47,7 +47,7 @@ def read_limits(
 
     def smallest(key: str) -> int | None:
         found = [source.get(name) for source, name in ((given, f"x-{key}"), (below, key), (above, key))]
-        numbers = [value for value in found if type(value) is int and value >= 0]
+        numbers = [value for value in found if _is_number(value) and value >= 0]
         return min(numbers, default=None)
 
     if queue_type == "stream":
@@ -56,7 +56,7 @@ def read_limits(
         smaller = [
             value
             for value in (below.get("max-length-bytes"), above.get("max-length-bytes"))
-            if type(value) is int and value >= 0
+            if _is_number(value) and value >= 0
         ]
         most = min(smaller) if smaller else smallest("max-length-bytes")
         return Limits(None, most, None, None, True, None, None if age is None else _age_ms(age))
@@ -85,7 +85,7 @@ def _later_limit(given: Values, below: Values, above: Values) -> int | None:
     """The delivery limit of profile rabbitmq-4.3: of two the smaller; where one is negative, the larger."""
     limit: int | None = None
     for value in (below.get("delivery-limit"), above.get("delivery-limit"), given.get("x-delivery-limit")):
-        if type(value) is int:
+        if _is_number(value):
             limit = value if limit is None else max(limit, value) if min(limit, value) < 0 else min(limit, value)
     return 20 if limit is None else None if limit < 0 else limit
 
@@ -93,14 +93,19 @@ def _later_limit(given: Values, below: Values, above: Values) -> int | None:
 def _retry(given: Values, below: Values, above: Values) -> tuple[str, int, int] | None:
     """The delayed retry: the operator's type before the policy's; the smaller times, but the larger policy minimum."""
     kind = above.get("delayed-retry-type", below.get("delayed-retry-type", given.get("x-delayed-retry-type")))
-    ruled = [rules[key] for key in ("delayed-retry-min",) for rules in (below, above) if type(rules.get(key)) is int]
+    ruled = [rules[key] for key in ("delayed-retry-min",) for rules in (below, above) if _is_number(rules.get(key))]
     least = [max(ruled)] if ruled else []
-    least += [value for value in (given.get("x-delayed-retry-min"),) if type(value) is int]
+    least += [value for value in (given.get("x-delayed-retry-min"),) if _is_number(value)]
     if kind not in ("all", "failed", "returned") or not least or min(least) <= 0:
         return None
     found = (given.get("x-delayed-retry-max"), below.get("delayed-retry-max"), above.get("delayed-retry-max"))
-    most = min((value for value in found if type(value) is int and value >= 0), default=0)
+    most = min((value for value in found if _is_number(value) and value >= 0), default=0)
     return str(kind), min(least), most or min(least)
+
+
+def _is_number(value: object) -> TypeGuard[int]:
+    """Return True for an integer of at most 62 bits. A larger one is no limit at all."""
+    return type(value) is int and value < 1 << 62
 
 
 def _age_ms(age: str) -> int | None:

@@ -1,12 +1,11 @@
 """An audit from ledger to ledger says what one of the whole says, and trusts no ledger that it does not arrive at."""
 
-import hashlib
 import json
-import pickle
 import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from rewindmq.schemas.events import Checkpointed
 from rewindmq.schemas.values import BROKER
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.audit.file_format import Stored, packed, unpacked
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.ledger_files import Ledgers
 from rewindmq.spark_replay.snapshots.build import cut
@@ -111,34 +111,32 @@ def test_what_is_found_is_found_once_and_not_forgotten(spark: SparkSession, tmp_
     assert cli.run([*arguments, "--since-last"]) == 1
 
 
-def raise_a_count(content: dict[str, Any]) -> None:
-    content["beliefs"]["events"] += 1
+def raise_a_count(ledger: Stored) -> Stored:
+    ledger.beliefs.events += 1
+    return ledger
 
 
-def forget_a_letter(content: dict[str, Any]) -> None:
-    content["beliefs"]["letters"] = {1: 99}
+def forget_a_letter(ledger: Stored) -> Stored:
+    ledger.beliefs.letters = {1: 99}
+    return ledger
 
 
-def other_machine(content: dict[str, Any]) -> None:
-    content["digest"] = "0" * 64
+def other_machine(ledger: Stored) -> Stored:
+    return replace(ledger, digest="0" * 64)
 
 
 @pytest.mark.parametrize("forge", [raise_a_count, forget_a_letter, other_machine, None])
 def test_a_forged_ledger_is_a_finding_whatever_its_checksum(
-    spark: SparkSession, busy: Path, tmp_path: Path, forge: Callable[[dict[str, Any]], None] | None
+    spark: SparkSession, busy: Path, tmp_path: Path, forge: Callable[[Stored], Stored] | None
 ) -> None:
     own = tmp_path / "own"
     cut(spark, str(busy), EVERY, own)
     whole = audit(spark, str(busy), own)
     offset = kept(own)["queues-0"][1]
     path = own / "queues-0" / f"{offset:020d}.ledger"
-    content = pickle.loads(path.read_bytes()[32:])  # our own
-    if forge is None:
-        path.write_bytes(path.read_bytes()[:-1])
-    else:
-        forge(content)
-        packed = pickle.dumps(content, protocol=5)
-        path.write_bytes(hashlib.sha256(packed).digest() + packed)
+    sound = path.read_bytes()
+    path.write_bytes(sound[:-1] if forge is None else packed(forge(unpacked(path))))
+    assert path.read_bytes() != sound
     found = audit(spark, str(busy), own)
     assert set(bad(found)) == {("ledgers", "queues-0", offset)}
     assert said(found) == said(whole)

@@ -16,11 +16,13 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.codec import Decoder, Encoder, UndecodableRecord
 from rewindmq.schemas.events import Acked, ConsumerAttached, Event, Published
 from rewindmq.schemas.values import BROKER, Actor, Argument, Route
+from rewindmq.spark_replay.audit.file_format import PRODUCT
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.ledger import Account
 from rewindmq.spark_replay.audit.plain_traffic import PlainTraffic
 from tests.support.random_history import History
 from tests.support.repetition import Repetition
+from tests.support.spark.audit_samples import arrays
 from tests.support.traffic import ANN, START_MS, published, queue_declared
 
 
@@ -128,12 +130,7 @@ def repetition(seed: int) -> list[Step]:
 
 
 def told(product: AuditProduct) -> tuple[object, ...]:
-    beliefs = {name: vars(value) if hasattr(value, "__dict__") else value for name, value in product.beliefs.items()}
-    accounts = [
-        {name: vars(value) if hasattr(value, "__dict__") else value for name, value in account.items()}
-        for account in beliefs.pop("accounts")
-    ]
-    return beliefs, accounts, product.rows
+    return arrays(PRODUCT, product), product.rows
 
 
 @pytest.mark.parametrize("seed", range(40))
