@@ -341,7 +341,7 @@ class Account:
         self.set_aside(message_id, due_ms)
 
     def _retry(self, reason: str) -> tuple[int, int] | None:
-        """Return the shortest and the longest wait of a message that came back for this reason; None: it does not wait."""
+        """Return the least and the longest wait of a message that came back for this reason; None: it does not wait."""
         if self.limits.retry is None:
             return None
         kind, least, most = self.limits.retry
