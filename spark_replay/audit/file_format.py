@@ -96,7 +96,7 @@ class Fields(Record):
 
 
 class Many:
-    """Collections: how many values each has, and all these values behind each other."""
+    """Collections: the size of each, then the values of all, one after another."""
 
     def __init__(self, items: Column, listed: Callable[[Any], Any], made: Callable[[Any], Any]) -> None:
         self.items, self.listed, self.made = items, listed, made
