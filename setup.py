@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: with REWINDMQ_COMPILE=1 a wheel has the compiled build (docs/development/builds.md).
+"""Build a wheel with the compiled build if REWINDMQ_COMPILE=1 (docs/development/builds.md). pyproject.toml cannot say so.
 
 REWINDMQ_COMPILE=1 pip install .        without it the wheel is pure, and runs on every Python and platform
 """

@@ -60,6 +60,7 @@ from rewindmq.engine.rewind.worker import NICENESS, WorkerPool
 from rewindmq.engine.runtime.admission import bound, shares, take_descriptors
 from rewindmq.engine.runtime.heap import collect_seldom, keep_freed_memory, share_one_heap
 from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
+from rewindmq.engine.runtime.loop_share import switch_threads
 from rewindmq.engine.runtime.metadata import ReadBackMetadata, SoleWriterMetadata
 from rewindmq.engine.service_manager import ServiceManager
 from rewindmq.engine.standby.refusal import Refused as RefusedByLeader
@@ -71,11 +72,6 @@ from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import UndecodableRecord
 
 USAGE, DATA_ERROR, UNAVAILABLE, SOFTWARE, CONFIG_ERROR = 64, 65, 69, 70, 78
-
-# A busy loop gives another thread the interpreter after this time. A confirm waits for the log's thread about six
-# times, so that the time is short while the loop is shared (loop_share.py). The long one costs less: Python's default.
-SHARED_SWITCH_SECONDS = 0.0005
-SWITCH_SECONDS = 0.005
 
 logger = logging.getLogger("rewindmq")
 
@@ -105,10 +101,6 @@ def run(config: Config, reread: Callable[[], Reread] | None = None) -> int:
     return 0
 
 
-def _set_switch_interval(shared: bool) -> None:
-    sys.setswitchinterval(SHARED_SWITCH_SECONDS if shared else SWITCH_SECONDS)
-
-
 async def _main(config: Config, reread: Callable[[], Reread] | None) -> None:
     archiver = await _open_archive(config)
     try:
@@ -130,14 +122,13 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
         stopping.set()
 
     descriptors = take_descriptors()
-    archived = None if archiver is None else archiver.ends
-    opening = asyncio.ensure_future(_open(config, failed, archived))
+    opening = asyncio.ensure_future(_open(config, failed, archiver.ends if archiver else {}))
     if await _stopped_before(opening, stopping):  # a follower's first copy may take hours, and Kafka may be away
         return
     broker = await opening
     keep_freed_memory(broker.memory.limit_bytes)
     collect_seldom()
-    broker.loop_share.start(_set_switch_interval)
+    broker.loop_share.start(switch_threads)
     try:
         if not config.read_only:
             _look_after_keys(broker)
@@ -278,7 +269,7 @@ def _owned(broker: Broker) -> frozenset[str]:
     return frozenset(partition.name for partition in broker.partitions if partition.owned)
 
 
-async def _open(config: Config, failed: Callable[[Exception], None], archived: Mapping[str, int] | None) -> Broker:
+async def _open(config: Config, failed: Callable[[Exception], None], archived: Mapping[str, int]) -> Broker:
     """Open the broker that the configuration describes. `archived`: as `open_broker`. Failure."""
     try:
         if config.read_only and config.follow is None:

@@ -184,7 +184,7 @@ def digest_of(path: str) -> str:
 
 
 def is_library(name: str) -> bool:
-    """Whether a file of the manifest is the library. Modules of ours have a dot in their names."""
+    """Return True if a file of the manifest is the library. Modules of ours have a dot in their names."""
     return "." not in name
 
 

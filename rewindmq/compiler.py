@@ -173,7 +173,7 @@ def provide(root: Path, directory: Path) -> None:
 
 
 def is_fresh(root: Path, directory: Path) -> bool:
-    """Whether `directory` has a compiled build of the sources in `root`, for this Python."""
+    """Return True if `directory` has a compiled build of the sources in `root`, for this Python."""
     return builds.chosen(str(root / "rewindmq"), str(directory)).kind == builds.COMPILED
 
 

@@ -7,8 +7,6 @@ it back when its memory has stood still for a while.
 
 By default glibc also gives each thread a heap of its own, and each of these keeps what is freed in it. A broker on an
 embedded log has one heap for all threads: memory that one of them has freed serves the others.
-
-Python's own collector of garbage rarely looks at all objects.
 """
 
 import ctypes
@@ -24,7 +22,6 @@ LENT_BYTES = 1_048_576  # inside `returned_when_freed`, blocks from this size on
 GROWN_BYTES = 33_554_432  # so much more than after the last time may be worth giving back
 STILL_BYTES = 4_194_304  # a change up to this size counts as none
 STILL_LOOKS = 10
-
 # A full collection looks at every queue (20,000: 0.3 s, in which nothing else happens), and a long listing made enough
 # objects for one. So it takes 2,000,000 new objects, and not 7,000 with a quarter of those that are there.
 GC_THRESHOLDS = (1_000, 10, 200)
@@ -49,7 +46,7 @@ def keep_freed_memory(limit_bytes: int) -> None:
 
 
 def collect_seldom() -> None:
-    """Let the collector leave the objects that are there alone, and rarely look at all others."""
+    """Let Python's collector leave alone what recovery made, which stays, and look at the rest more seldom."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

@@ -23,6 +23,7 @@ too long.
 
 import asyncio
 import heapq
+import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
@@ -31,6 +32,8 @@ from typing import Any, TypeVar
 
 SLICE_SECONDS = 0.002  # while the loop is shared
 LONG_SLICE_SECONDS = 0.006
+SHARED_SWITCH_SECONDS = 0.0005
+SWITCH_SECONDS = 0.005  # Python's own
 SHARED_SECONDS = 1.0  # the loop is shared for so long after a client was served at once
 AT_ONCE_SECONDS = 0.001  # the most that a client's account holds: it has this much before it stands in the line
 EARNED = 0.02  # a client's part of the loop that it may always use without waiting
@@ -39,6 +42,13 @@ MOST_OWED_SECONDS = 0.02  # after a second without work the client is served at 
 SORTED_AT_ONCE = 2_000  # entries: a millisecond or two
 
 T = TypeVar("T")
+
+
+def switch_threads(shared: bool) -> None:
+    """Let a busy loop keep Python's interpreter for less time, while it is shared, when another thread wants it.
+
+    A confirm waits for the log's thread about six times."""
+    sys.setswitchinterval(SHARED_SWITCH_SECONDS if shared else SWITCH_SECONDS)
 
 
 class LoopShare:
@@ -56,15 +66,15 @@ class LoopShare:
         self._called = False  # this turn or the next has a slice
         self._next: asyncio.Handle | None = None  # of that slice
 
-    def start(self, on_shared: Callable[[bool], None]) -> None:
-        """Call `on_shared` with `shared`, now and after each change."""
-        self._on_shared = on_shared
-        on_shared(self.shared)
-
     @property
     def busy(self) -> bool:
         """Return True if a slice is due, or the line rests."""
         return self._called
+
+    def start(self, on_shared: Callable[[bool], None]) -> None:
+        """Call `on_shared` with `shared` now, and when it has changed."""
+        self._on_shared = on_shared
+        on_shared(self.shared)
 
     def mark(self, who: object) -> float:
         """Note that the work of `who` begins now, for the watch (loop_watch.py). Returns the time."""

@@ -1,12 +1,17 @@
 """The watch of the loop: it reports work that kept all other clients waiting, and whose work it was.
 
 A thread looks at the loop ten times a second, more often while it is busy. If the loop does something, the thread
-leaves a call there, and measures how long it takes until the loop comes round to it. Meanwhile it notes
+leaves a call there, and measures how long it takes until the loop comes round to it. Meanwhile it sends signals to the
+loop's thread, whose handler notes
 
 - whose work it is: `LoopShare.mark` says so when a client's work begins,
-- the function: the innermost one in the stack of the loop's thread,
-- the processor time that this one piece of work has used at least: the marks, the unanswered call and the outermost
-  function say that it is still the same piece.
+- the function: the innermost one in the stack,
+- the processor time that this one piece of work has used at least: the marks and the outermost function say that it is
+  still the same piece.
+
+The loop's thread looks at its own stack because another thread must not: in Python 3.11 `sys._current_frames` may meet
+a frame that is being cleared, and its f_back is then memory that serves something else. A call into C is noted when it
+returns.
 
 A stall longer than the limit is one line of the log and counts in the metric `rewindmq_loop_stall_seconds`. A garbage
 collection of all objects counts as a piece of work. An idle loop is not woken. In the compiled build (docs/development/
@@ -17,7 +22,7 @@ import asyncio
 import contextlib
 import gc
 import logging
-import sys
+import signal
 import threading
 import time
 from collections import Counter
@@ -32,6 +37,8 @@ BUSY_CPU: Final = 0.2  # a loop that used this part of the time since the last l
 BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # of the histogram, in seconds
 ROOT: Final = Path(__file__).resolve().parents[2]
 RUNNER: Final = asyncio.Runner.run.__code__
+LOOK: Final = signal.SIGURG  # Linux sends it to nobody who has not asked for it, and ignores it by default
+POLLS: Final = frozenset((b"232", b"281", b"22", b"441"))  # Linux's numbers of epoll_wait and its like
 
 logger = logging.getLogger("rewindmq.loop")
 
@@ -50,16 +57,19 @@ class LoopWatch:
         self._began = 0.0  # the stall did, if it is one
         self._began_cpu = 0.0  # the loop's processor time then
         self._seen: Counter[str] = Counter()  # what the looks since then have found
-        self._piece: tuple[float, FrameType | None] = (0.0, None)  # what tells the work that runs from other work
+        self._piece: tuple[float, FrameType | None] = (-1.0, None)  # what tells the work that runs from other work
         self._frames: list[FrameType] = []  # freed in the loop's thread, with all that only they refer to
         self._piece_cpu = 0.0  # the loop's processor time when the piece was first seen
         self._least_cpu = 0.0  # that the longest piece has used, since the loop turned
         self._collects = 0.0
 
     def start(self) -> None:
-        """Begin to watch the loop that runs."""
+        """Begin to watch the loop that runs, in the process's main thread."""
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
+        self._task = Path(f"/proc/self/task/{threading.get_native_id()}/syscall")
+        signal.signal(LOOK, self._look)
+        signal.siginterrupt(LOOK, False)
         self._cpu_clock = time.pthread_getcpuclockid(self._thread_id)
         gc.callbacks.append(self._collecting)
         threading.Thread(target=self._watch, name="loop watch", daemon=True).start()
@@ -67,6 +77,7 @@ class LoopWatch:
     def stop(self) -> None:
         """End the thread."""
         self._ended.set()
+        signal.signal(LOOK, signal.SIG_DFL)
         if self._collecting in gc.callbacks:
             gc.callbacks.remove(self._collecting)
 
@@ -74,8 +85,7 @@ class LoopWatch:
         cpu, busy, last = self._cpu(), False, self.share.clock()
         while not self._ended.wait(min(self.limit_seconds / 2, IDLE_SECONDS) if busy else IDLE_SECONDS):
             now, before, cpu = self.share.clock(), cpu, self._cpu()
-            outer, function = self._stack()
-            busy = self._asked or outer is not None or cpu - before > (now - last) * BUSY_CPU
+            busy = self._asked or cpu - before > (now - last) * BUSY_CPU or self._waits_elsewhere()
             last = now
             if not busy:
                 self._turned = now
@@ -84,8 +94,8 @@ class LoopWatch:
                 marked = self.share.since  # by work that has used the processor since, or by other work before it
                 passed = min(now - marked, cpu - before) if marked >= self._turned else 0
                 self._began, self._began_cpu = now - passed, cpu - passed
-            self._look(cpu, outer, function)
-            del outer
+                self._seen, self._piece = Counter(), (-1.0, None)  # a look may have come after its answer
+            signal.pthread_kill(self._thread_id, LOOK)
             if not self._asked:
                 self._asked = True
                 try:
@@ -93,12 +103,26 @@ class LoopWatch:
                 except RuntimeError:  # the loop is closed
                     return
 
-    def _look(self, cpu: float, outer: FrameType | None, function: str) -> None:
-        """Note what the loop does now."""
+    def _waits_elsewhere(self) -> bool:
+        """Return True if the loop's thread waits in the kernel, but not for events. False where /proc is another."""
+        try:
+            call = self._task.read_bytes().split(maxsplit=1)[0]
+        except (OSError, IndexError):
+            return False
+        return call not in POLLS and call != b"running"
+
+    def _look(self, number: int, inner: FrameType | None) -> None:
+        """Note what the loop does now. (The handler of LOOK, called in the loop's thread.)"""
+        try:
+            self._note(self._cpu(), *self._stack(inner))
+        except Exception:  # it would end the work that was interrupted
+            logger.exception("the loop was not looked at")
+
+    def _note(self, cpu: float, outer: FrameType | None, function: str) -> None:
         marked = self.share.since
         whose = name_of(self.share.who) if marked >= self._turned else ""
         self._seen[" in ".join(filter(None, (whose, function))) or "unknown work"] += 1
-        if not self._asked or marked != self._piece[0] or outer is not self._piece[1]:
+        if marked != self._piece[0] or outer is not self._piece[1]:
             self._piece, self._piece_cpu = (marked, outer), cpu
             self._frames += [] if outer is None else [outer]
         self._least_cpu = max(self._least_cpu, cpu - self._piece_cpu)
@@ -109,7 +133,7 @@ class LoopWatch:
         lasted, used = now - self._began, self._cpu() - self._began_cpu
         seen, least = self._seen, self._least_cpu
         self._seen, self._least_cpu, self._turned, self._asked = Counter(), 0.0, now, False
-        self._piece = (0.0, None)
+        self._piece = (-1.0, None)
         self._frames.clear()
         if lasted >= self.limit_seconds:
             self.report(lasted, used, least, seen.most_common(1)[0][0])
@@ -139,10 +163,11 @@ class LoopWatch:
     def _cpu(self) -> float:
         return time.clock_gettime(self._cpu_clock)
 
-    def _stack(self) -> tuple[FrameType | None, str]:
-        """The function that the loop has called, and in words where that is. (None, ""): the loop waits, or all
-        functions are compiled."""
-        outer = inner = sys._current_frames().get(self._thread_id)
+    @staticmethod
+    def _stack(inner: FrameType | None) -> tuple[FrameType | None, str]:
+        """Return the function that the loop has called, and in words where the innermost one is. (None, ""): the loop
+        waits, or all functions are compiled."""
+        outer = inner
         if inner is None or inner.f_code is RUNNER:
             return None, ""
         while outer is not None and outer.f_back is not None and outer.f_back.f_code is not RUNNER:

@@ -94,6 +94,28 @@ def test_many_short_pieces_are_not_one_long_piece(caplog: pytest.LogCaptureFixtu
     assert all(least(text) < 100 for text in texts)
 
 
+class SlowToGo:
+    def __del__(self) -> None:
+        time.sleep(0.001)  # other threads run meanwhile, while the frame of `leave` is being cleared
+
+
+def leave(depth: int) -> int:
+    gone = SlowToGo()
+    return depth if gone is None or not depth else leave(depth - 1)
+
+
+def test_frames_that_are_being_cleared_are_let_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(share: LoopShare, watch: LoopWatch) -> None:
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            share.mark(Client())
+            leave(100)
+            await asyncio.sleep(0)
+
+    _, texts = watched(caplog, scenario)
+    assert any("client 7 in SlowToGo.__del__" in text or "client 7 in leave" in text for text in texts), texts
+
+
 def test_a_busy_loop_whose_turns_are_short_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(share: LoopShare, watch: LoopWatch) -> None:
         for _ in range(300):
@@ -114,7 +136,7 @@ def test_a_collection_of_all_garbage_is_a_piece_of_work(caplog: pytest.LogCaptur
         took = time.thread_time() - began
         gc.enable()
         await asyncio.sleep(0)
-        assert took > LIMIT, "else this test shows nothing"
+        assert took > LIMIT, "otherwise this test shows nothing"
         assert len(many) == 3_000_000
 
     _, texts = watched(caplog, scenario)
