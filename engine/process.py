@@ -269,7 +269,7 @@ def _owned(broker: Broker) -> frozenset[str]:
     return frozenset(partition.name for partition in broker.partitions if partition.owned)
 
 
-async def _open(config: Config, failed: Callable[[Exception], None], archived: Mapping[str, int] | None) -> Broker:
+async def _open(config: Config, failed: Callable[[Exception], None], archived: Mapping[str, int]) -> Broker:
     """Open the broker that the configuration describes. `archived`: as `open_broker`. Failure."""
     try:
         if config.read_only and config.follow is None:
