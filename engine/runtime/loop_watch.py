@@ -85,7 +85,7 @@ class LoopWatch:
         cpu, busy, last = self._cpu(), False, self.share.clock()
         while not self._ended.wait(min(self.limit_seconds / 2, IDLE_SECONDS) if busy else IDLE_SECONDS):
             now, before, cpu = self.share.clock(), cpu, self._cpu()
-            busy = self._asked or cpu - before > (now - last) * BUSY_CPU or self._waits_elsewhere()
+            busy = self._asked or cpu - before > (now - last) * BUSY_CPU or not self._waits_for_events()
             last = now
             if not busy:
                 self._turned = now
@@ -103,13 +103,12 @@ class LoopWatch:
                 except RuntimeError:  # the loop is closed
                     return
 
-    def _waits_elsewhere(self) -> bool:
-        """Return True if the loop's thread waits in the kernel, but not for events. False where /proc is another."""
+    def _waits_for_events(self) -> bool:
+        """Return True if the loop's thread waits for events in the kernel, or if /proc does not say."""
         try:
-            call = self._task.read_bytes().split(maxsplit=1)[0]
+            return self._task.read_bytes().split(maxsplit=1)[0] in POLLS
         except (OSError, IndexError):
-            return False
-        return call not in POLLS and call != b"running"
+            return True
 
     def _look(self, number: int, inner: FrameType | None) -> None:
         """Note what the loop does now. (The handler of LOOK, called in the loop's thread.)"""
