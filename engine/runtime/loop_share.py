@@ -30,11 +30,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, TypeVar
 
+SHARED_SECONDS = 1.0  # the loop is shared for this long after a client was served at once
 SLICE_SECONDS = 0.002  # while the loop is shared
 LONG_SLICE_SECONDS = 0.006
 SHARED_SWITCH_SECONDS = 0.0005
 SWITCH_SECONDS = 0.005  # Python's own
-SHARED_SECONDS = 1.0  # the loop is shared for so long after a client was served at once
 AT_ONCE_SECONDS = 0.001  # the most that a client's account holds: it has this much before it stands in the line
 EARNED = 0.02  # a client's part of the loop that it may always use without waiting
 LONGEST_REST_SECONDS = 0.05  # the line rests after a slice that was too long, for as long as it was too long
@@ -63,13 +63,12 @@ class LoopShare:
         self._on_shared: Callable[[bool], None] = lambda shared: None
         self._at_once = clock()  # when a client was served at once last
         self._line: deque[tuple[Callable[[], object], bool]] = deque()
-        self._called = False  # this turn or the next has a slice
-        self._next: asyncio.Handle | None = None  # of that slice
+        self._next: asyncio.Handle | None = None  # the next slice; None: this turn may still have one
 
     @property
     def busy(self) -> bool:
         """Return True if a slice is due, or the line rests."""
-        return self._called
+        return self._next is not None
 
     def start(self, on_shared: Callable[[bool], None]) -> None:
         """Call `on_shared` with `shared` now, and when it has changed."""
@@ -84,9 +83,8 @@ class LoopShare:
 
     def take_slice(self) -> bool:
         """Begin a slice without standing in the line. False: somebody stands there, or this turn had its slice."""
-        if self._called:
+        if self._next is not None:
             return False
-        self._called = True
         self._begin_slice()
         self._next = asyncio.get_running_loop().call_soon(self._slice)
         return True
@@ -124,7 +122,6 @@ class LoopShare:
 
     def _stand_in_line(self, callback: Callable[[], object], alone: bool) -> None:
         self._line.append((callback, alone))
-        self._called = True
         if self._next is None:
             self._next = asyncio.get_running_loop().call_soon(self._slice)
 
@@ -132,8 +129,9 @@ class LoopShare:
         """Run one slice of the line.
 
         Code that waited in `turn` runs after this function, in the same turn of the loop. So it ends the slice."""
+        loop = asyncio.get_running_loop()
         self._begin_slice()
-        self._next = None
+        self._next = loop.call_soon(self._slice)  # ahead of the writes of this slice, which so serve both
         try:
             for _ in range(len(self._line)):  # once each: what stands in the line again waits for the next turn
                 callback, alone = self._line.popleft()
@@ -142,19 +140,18 @@ class LoopShare:
                 if alone or self.clock() >= self.ends:
                     break
         finally:
-            self._end_slice()
+            over = self.clock() - self.ends
+            if self.shared and over > SLICE_SECONDS:  # one event may be long: a publish to 10,000 queues takes 20 ms
+                self._plan(loop.call_later(min(over, LONGEST_REST_SECONDS), self._slice))
+            elif not self._line:
+                self._plan(None)
+            elif self.shared:
+                self._plan(loop.call_soon(self._slice))  # behind all else that has come up meanwhile
 
-    def _end_slice(self) -> None:
-        loop = asyncio.get_running_loop()
-        over = self.clock() - self.ends
-        if self.shared and over > SLICE_SECONDS:  # one event may be long: a publish to 10,000 queues takes 20 ms
-            if self._next is not None:
-                self._next.cancel()
-            self._next = loop.call_later(min(over, LONGEST_REST_SECONDS), self._slice)
-        elif self._line:
-            self._next = self._next or loop.call_soon(self._slice)
-        else:
-            self._called = False
+    def _plan(self, following: asyncio.Handle | None) -> None:
+        if self._next is not None:
+            self._next.cancel()
+        self._next = following
 
 
 class Account:

@@ -39,6 +39,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 RUNNER: Final = asyncio.Runner.run.__code__
 LOOK: Final = signal.SIGURG  # Linux sends it to nobody who has not asked for it, and ignores it by default
 POLLS: Final = frozenset((b"232", b"281", b"22", b"441"))  # Linux's numbers of epoll_wait and its like
+NOTHING: Final[tuple[float, FrameType | None]] = (-1.0, None)
+UNKNOWN: Final = "unknown work"
 
 logger = logging.getLogger("rewindmq.loop")
 
@@ -57,7 +59,7 @@ class LoopWatch:
         self._began = 0.0  # the stall did, if it is one
         self._began_cpu = 0.0  # the loop's processor time then
         self._seen: Counter[str] = Counter()  # what the looks since then have found
-        self._piece: tuple[float, FrameType | None] = (-1.0, None)  # what tells the work that runs from other work
+        self._piece = NOTHING  # what tells the work that runs from other work
         self._frames: list[FrameType] = []  # freed in the loop's thread, with all that only they refer to
         self._piece_cpu = 0.0  # the loop's processor time when the piece was first seen
         self._least_cpu = 0.0  # that the longest piece has used, since the loop turned
@@ -94,7 +96,7 @@ class LoopWatch:
                 marked = self.share.since  # by work that has used the processor since, or by other work before it
                 passed = min(now - marked, cpu - before) if marked >= self._turned else 0
                 self._began, self._began_cpu = now - passed, cpu - passed
-                self._seen, self._piece = Counter(), (-1.0, None)  # a look may have come after its answer
+                self._seen, self._piece, self._least_cpu = Counter(), NOTHING, 0.0
             signal.pthread_kill(self._thread_id, LOOK)
             if not self._asked:
                 self._asked = True
@@ -120,7 +122,7 @@ class LoopWatch:
     def _note(self, cpu: float, outer: FrameType | None, function: str) -> None:
         marked = self.share.since
         whose = name_of(self.share.who) if marked >= self._turned else ""
-        self._seen[" in ".join(filter(None, (whose, function))) or "unknown work"] += 1
+        self._seen[" in ".join(filter(None, (whose, function))) or UNKNOWN] += 1
         if marked != self._piece[0] or outer is not self._piece[1]:
             self._piece, self._piece_cpu = (marked, outer), cpu
             self._frames += [] if outer is None else [outer]
@@ -130,12 +132,11 @@ class LoopWatch:
         """The loop has come round (called there)."""
         now = self.share.clock()
         lasted, used = now - self._began, self._cpu() - self._began_cpu
-        seen, least = self._seen, self._least_cpu
-        self._seen, self._least_cpu, self._turned, self._asked = Counter(), 0.0, now, False
-        self._piece = (-1.0, None)
+        self._turned, self._asked = now, False
         self._frames.clear()
         if lasted >= self.limit_seconds:
-            self.report(lasted, used, least, seen.most_common(1)[0][0])
+            [(what, _)] = self._seen.most_common(1) or [(UNKNOWN, 0)]
+            self.report(lasted, used, self._least_cpu, what)
 
     def report(self, lasted: float, used: float, least: float, what: str) -> None:
         """Log and count a stall. The loop used the processor for `used` seconds, one piece of work for `least` or

@@ -104,7 +104,7 @@ def test_a_short_request_is_not_behind_all_of_a_long_one() -> None:
 
 
 def stand_in_line(clock: Clock, share: LoopShare, times: int) -> None:
-    """A client that sends much: a step in each slice, so many times, and more in the line for each."""
+    """Take a step of a busy client, and put its next one into the line, until `times` are over."""
     clock.now += STEP
     if times:
         share.call(partial(stand_in_line, clock, share, times - 1))
