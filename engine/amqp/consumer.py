@@ -51,7 +51,7 @@ END: Final = b"\xce"
 
 MIN_WINDOW: Final = 16  # deliveries
 MAX_WINDOW: Final = 2_000
-SHARED_WINDOW: Final = 512  # the most while the loop is shared (loop_share.py): so many deliveries come in one piece
+SHARED_WINDOW: Final = 512  # while the loop is shared (loop_share.py): the deliveries of a window are one piece of work
 WINDOW_BYTES: Final = 8_388_608
 
 

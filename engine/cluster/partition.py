@@ -391,7 +391,7 @@ class ReadBackPartition(Partition):
 
     @property
     def in_doubt(self) -> bool:
-        """Return True if this partition keeps arrivals back, to fold them after a record of its own (`doubt`)."""
+        """Return True while this partition holds arriving records, to fold them after its own record (`doubt`)."""
         return bool(self._kept_until)
 
     def await_folded(self, position: int, confirms: Confirms, sequence: int) -> None:

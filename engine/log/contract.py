@@ -156,8 +156,7 @@ class Log(Protocol):
 
     @property
     def crowded(self) -> bool:
-        """Return True if so many bytes wait for the disk that publishing connections must wait until some are
-        written."""
+        """Return True if publishing connections must wait until the disk has caught up."""
 
     def has_room(self, size: int) -> bool:
         """Return True if the log can take this many bytes at once, so that the records behind them need not wait."""

@@ -1,4 +1,4 @@
-"""A sample of what the files of an audit hold (spark_replay/audit/file_format.py), and the golden file made of it.
+"""A sample of an audit's stored form (spark_replay/audit/file_format.py), and the golden file made of it.
 
     tests/golden_audit/stored.txt       a line for each column: its path, its Avro type, the values; then the bytes
 

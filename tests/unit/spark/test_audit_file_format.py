@@ -158,7 +158,7 @@ def through_a_ledger(path: Path) -> Again:
 
 
 def through_a_state(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Again:
-    """Another machine goes on, too."""
+    """Return a function that saves an audit with its machine, and loads both."""
     monkeypatch.setattr(os, "fsync", lambda file: None)
     states = AuditStates(directory, NAME)
 
