@@ -56,7 +56,7 @@ from rewindmq.engine.erasure.erasures import Erasures
 from rewindmq.engine.identity.tokens import Tokens
 from rewindmq.engine.placement.repartition import Repartition
 from rewindmq.engine.rewind.id_index_process import IdIndexProcess
-from rewindmq.engine.rewind.restore import Restorations
+from rewindmq.engine.rewind.restorations import Restorations
 from rewindmq.engine.rewind.stream_consumers import Readings
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.routing.dead_letters import Forwarder
@@ -117,7 +117,6 @@ class Broker:
         self.config = config
         self.past = past
         self.id_index = IdIndexProcess(config)
-        self.restorations = Restorations()
         self.metadata = metadata
         self.topology = topology = metadata.topology
         self.partitions = partitions
@@ -165,6 +164,9 @@ class Broker:
         )
         self.consumers = Consumers(
             self.access, self.queues, homes, self.sessions, self.firehose, self.readings, self.turns.end
+        )
+        self.restorations = Restorations(
+            self.access, self.sessions, self.queues, self.exchanges, topology, self.turns, keeper
         )
         self.users = Users(metadata, self.access)
         self.vhosts = Vhosts(metadata, partitions, self.turns)
