@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 from rewindmq.engine.amqp import channel_methods, consumer_timeout, credentials, handshake, methods, publish_hold
 from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishPostponed
-from rewindmq.engine.amqp.channel import Channel, SharedState
+from rewindmq.engine.amqp.channel import Channel
 from rewindmq.engine.amqp.connection_state import ENDING, FINISHED, State
 from rewindmq.engine.amqp.erlang import describe
 from rewindmq.engine.amqp.frames import (
@@ -40,6 +40,7 @@ from rewindmq.engine.amqp.frames import (
 from rewindmq.engine.amqp.method_fields import DEFINITIONS
 from rewindmq.engine.amqp.methods import Method, short_reply_text
 from rewindmq.engine.amqp.output import ChannelOutput, Output, Piece
+from rewindmq.engine.amqp.publish_path import SharedState
 from rewindmq.engine.amqp.read_gate import Pause, ReadGate
 from rewindmq.engine.broker import limits
 from rewindmq.engine.broker.access_log import Arrival

@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from rewindmq.engine.amqp import credentials, publish_hold, sasl
-from rewindmq.engine.amqp.channel import SharedState
 from rewindmq.engine.amqp.connection_state import State
 from rewindmq.engine.amqp.erlang import describe
 from rewindmq.engine.amqp.frames import BODY, FRAME_MIN_SIZE, HEADER, HEARTBEAT, METHOD
 from rewindmq.engine.amqp.methods import Method
+from rewindmq.engine.amqp.publish_path import SharedState
 from rewindmq.engine.broker import limits
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.errors import (
