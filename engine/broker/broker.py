@@ -165,9 +165,6 @@ class Broker:
         self.consumers = Consumers(
             self.access, self.queues, homes, self.sessions, self.firehose, self.readings, self.turns.end
         )
-        self.restorations = Restorations(
-            self.access, self.sessions, self.queues, self.exchanges, topology, self.turns, keeper
-        )
         self.users = Users(metadata, self.access)
         self.vhosts = Vhosts(metadata, partitions, self.turns)
         self.effective_policies = EffectivePolicies(topology, partitions, homes, self.turns, keeper)
@@ -202,6 +199,9 @@ class Broker:
             self.queues.enter_all,
             self.turns.when_durable,
             end_turn,
+        )
+        self.restorations = Restorations(
+            self.access, self.sessions, self.queues, self.exchanges, self.topology, self.turns, keeper
         )
         self.alarms.on_alarm.append(self.events.alarm)
         self.clock_watch = ClockWatch(config.node, log_clock, metadata, partitions, keeper, self.turns)

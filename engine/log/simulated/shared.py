@@ -1,6 +1,6 @@
 """A shared log in memory for simulations: a Kafka whose faults come from a seed.
 
-Its contract is `rewindmq.engine.log.shared_contract`. Counters, copies of states and the archive are in beside.py.
+Its contract is `rewindmq.engine.log.shared_contract`. Counters, copies of states and the archive are at the end.
 
     history = SharedHistory(3, clock, call_later, SharedFaults(seed=7, append_seconds=0.1, arrival_seconds=0.5))
     log = history.open("a")     one node's view: append, read back, duties
