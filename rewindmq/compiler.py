@@ -70,7 +70,6 @@ MODULES = (
     "rewindmq.engine.routing.router",
     "rewindmq.engine.runtime.counters",
     "rewindmq.engine.runtime.partition",
-    "rewindmq.projections.machine.data.consumer",
     "rewindmq.projections.machine.data.declaration",
     "rewindmq.projections.machine.data.delayed_order",
     "rewindmq.projections.machine.data.effects",

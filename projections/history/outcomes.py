@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from rewindmq.projections.history.outcome_rows import BATCH_ROWS, DUPLICATE, PUBLISHED, SHARED, OutcomeRows, Shared
-from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.effects import (
     CancelConsumer,
     DeadLetter,
@@ -28,7 +27,7 @@ from rewindmq.projections.machine.data.effects import (
     Requeue,
 )
 from rewindmq.projections.machine.data.message_word import SIZE_MASK
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.queue import Consumer, Queue
 from rewindmq.projections.machine.data.reasons import ACKED, MOVED, RELOCATED, REMOVED
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import PlainAck, PlainPublish, RepeatedOutcomes

@@ -57,12 +57,11 @@ the outcomes: see RepeatedOutcomes. This module may be compiled by mypyc.
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
-from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.message_word import PERSISTENT, SIZE_MASK
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.queue import Consumer, Queue
 from rewindmq.projections.machine.events.delivery import run_after_taking, serve_again
 from rewindmq.projections.machine.state import State, epoch_of
 from rewindmq.schemas.codec import Decoder, Encoder

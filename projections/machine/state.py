@@ -9,11 +9,10 @@ import heapq
 from enum import IntEnum
 from typing import Final
 
-from rewindmq.projections.machine.data.consumer import Consumer, Limiter
 from rewindmq.projections.machine.data.declaration import NO_EPOCH
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
 from rewindmq.projections.machine.data.message_order import NONE
-from rewindmq.projections.machine.data.queue import NEVER, Queue
+from rewindmq.projections.machine.data.queue import NEVER, Consumer, Limiter, Queue
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.values import EPOCH_SHIFT, Actor, Route

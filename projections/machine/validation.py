@@ -3,14 +3,13 @@
 from typing import Final
 
 from rewindmq.projections.machine.data import stream
-from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.declaration import NO_EPOCH
 from rewindmq.projections.machine.data.delayed_order import Timed
 from rewindmq.projections.machine.data.id_windows import KEY_SIZE, MOST_EXCHANGES, OWN, SPACE
 from rewindmq.projections.machine.data.message_order import CHUNK, NONE, Order, first_number, space_of
 from rewindmq.projections.machine.data.message_word import LEVEL_SHIFT, SIZE_MASK, seconds_of
 from rewindmq.projections.machine.data.priority_order import Prioritized
-from rewindmq.projections.machine.data.queue import NEVER, Queue
+from rewindmq.projections.machine.data.queue import NEVER, Consumer, Queue
 from rewindmq.projections.machine.events.lookahead import may_have_lookahead
 from rewindmq.projections.machine.rules.deduplication import MOST_REMEMBERED
 from rewindmq.projections.machine.rules.expiry import lease_ends_ms

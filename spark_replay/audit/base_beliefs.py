@@ -13,10 +13,9 @@ whether a single active consumer had been challenged; and the ids of messages by
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.message_word import LEVEL_SHIFT, is_redelivered, seconds_of, size_of
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.queue import Consumer, Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import QueueDeclared
 from rewindmq.spark_replay.audit.ledger import Account

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.history.outcomes import called, takers
-from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.effects import (
     DeadLetter,
     Delay,
@@ -33,7 +32,7 @@ from rewindmq.projections.machine.data.effects import (
     Refuse,
     Requeue,
 )
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.queue import Consumer, Queue
 from rewindmq.projections.machine.data.reasons import RELOCATED
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import PlainAck, PlainPublish, RepeatedOutcomes

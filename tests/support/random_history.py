@@ -10,8 +10,8 @@ import random
 import sys
 from collections.abc import Iterator
 
-from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.machine.data.queue import Consumer
 from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
 from rewindmq.projections.machine.rules.versions import RELOCATION
 from rewindmq.schemas.events import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from enum import Enum
 from typing import Any
 
-from rewindmq.projections.machine.data.consumer import Consumer
+from rewindmq.projections.machine.data.queue import Consumer
 from rewindmq.projections.replay import RecordGroup
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Decoder, Encoder, UndecodableRecord

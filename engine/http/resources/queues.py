@@ -43,8 +43,7 @@ from rewindmq.schemas.values import EPOCH_SHIFT, Policy
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.runtime.partition import Partition
-    from rewindmq.projections.machine.data.consumer import Consumer
-    from rewindmq.projections.machine.data.queue import Queue
+    from rewindmq.projections.machine.data.queue import Consumer, Queue
 
 MOST_REASON = 1_000  # letters
 PEEKED_BYTES = 64  # bytes of a body, as in rabbitmq-queues

@@ -21,13 +21,10 @@ How the engine makes a delayed exchange (type x-delayed-message, named X) of it:
 """
 
 from array import array
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rewindmq.projections.machine.data import message_order
 from rewindmq.projections.machine.data.message_order import Chunk, Order
-
-if TYPE_CHECKING:
-    from rewindmq.projections.machine.data.queue import Queue
 
 TYPE: Final = "delayed"
 PREFIX: Final = "amq.delayed."
@@ -117,9 +114,3 @@ class Timed(Order):
 
 def _key(chunk: Chunk, index: int) -> tuple[int, int]:
     return chunk.expiry(index), chunk.ids[index]
-
-
-def give_delays(queue: "Queue") -> None:
-    """Give a new or loading queue its delayed order, if messages can wait in it at all."""
-    if queue.type == TYPE or (queue.quorum and queue.profile.delayed_retry):
-        queue.delayed = Timed()

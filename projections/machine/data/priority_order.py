@@ -19,14 +19,10 @@ chunks of a level have numbers of its own (`space` in message_order.py).
 
 from array import array
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rewindmq.projections.machine.data.message_order import NONE, Order, Stretch, stretch_of
 from rewindmq.projections.machine.data.message_word import LEVEL_SHIFT
-from rewindmq.projections.machine.rules.versions import PRIORITIES
-
-if TYPE_CHECKING:
-    from rewindmq.projections.machine.data.queue import Queue
 
 MAX_PRIORITY: Final = 255  # of a classic queue
 
@@ -194,14 +190,3 @@ class Prioritized(Order):
     def at(self, space: int, returned: bool) -> Order:
         """The order whose chunks have numbers of this space."""
         return self._level(space)[0 if returned else 1]
-
-
-def give_priorities(queue: "Queue") -> None:
-    """Give a new or loading queue its priorities: it has them, or has none, for ever (S-106)."""
-    profile = queue.profile
-    highest = queue.asks_for("x-max-priority", PRIORITIES)
-    if queue.type == "classic" and isinstance(highest, int) and not isinstance(highest, bool):
-        queue.prioritized = queue.arrived = Prioritized(max(1, min(highest, MAX_PRIORITY)), 0)
-    elif queue.quorum and profile.quorum_levels:
-        queue.prioritized = queue.arrived = Prioritized(profile.quorum_levels - 1, profile.default_level)
-        queue.levels_expire = True

@@ -1,4 +1,4 @@
-"""The state of one queue, and its view in listings.
+"""The state of one queue and of the holders of its messages, and their view in listings.
 
 Only `Machine.apply` changes it. Sizes count bodies only (S-002).
 
@@ -12,17 +12,22 @@ A ready message is in one of two orders, and `returned` is served first:
 
 With priorities, `arrived` consists of such orders for each level (priority_order.py). Delayed messages wait beside them
 until they are due (`delayed`, delayed_order.py).
+
+A holder (a consumer, or what basic.get leaves behind) is known by its consumer id, and lives as long as it is attached
+or holds a message. `held` are its unacknowledged messages in the order of their delivery: {message id: word}
+(message_word.py).
 """
 
 from array import array
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from rewindmq.projections.machine.data.consumer import Consumer, Level
 from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.delayed_order import SPACE as DELAYED_SPACE
-from rewindmq.projections.machine.data.delayed_order import Timed, give_delays
+from rewindmq.projections.machine.data.delayed_order import TYPE as DELAYED_TYPE
+from rewindmq.projections.machine.data.delayed_order import Timed
 from rewindmq.projections.machine.data.id_windows import IdWindow
 from rewindmq.projections.machine.data.message_order import NONE, Order, Stretch, space_of
 from rewindmq.projections.machine.data.message_word import (
@@ -31,10 +36,11 @@ from rewindmq.projections.machine.data.message_word import (
     count_of,
     counts_of,
     is_redelivered,
+    seconds_of,
     size_of,
 )
 from rewindmq.projections.machine.data.outbox import Outbox
-from rewindmq.projections.machine.data.priority_order import Prioritized, give_priorities
+from rewindmq.projections.machine.data.priority_order import MAX_PRIORITY, Prioritized
 from rewindmq.projections.machine.data.reasons import (
     ACKED,
     DELAYED,
@@ -49,7 +55,6 @@ from rewindmq.projections.machine.data.reasons import (
     REMOVED,
     TRANSIENT,
 )
-from rewindmq.projections.machine.data.stream import cut_at_ms
 from rewindmq.projections.machine.rules.profile import profile_of
 from rewindmq.projections.machine.rules.settings import (
     DEDUPLICATES,
@@ -58,7 +63,7 @@ from rewindmq.projections.machine.rules.settings import (
     Settings,
     effective_definition,
 )
-from rewindmq.projections.machine.rules.versions import DEDUPLICATION, SINGLE_ACTIVE
+from rewindmq.projections.machine.rules.versions import DEDUPLICATION, PRIORITIES, SINGLE_ACTIVE
 from rewindmq.schemas.pickles import pickle_by_fields
 from rewindmq.schemas.values import Argument, ArgumentValue, Policy
 
@@ -67,6 +72,75 @@ ActivityStatus = Literal["up", "single_active", "waiting"]
 
 SINGLE_ACTIVE_ARGUMENT: Final = "x-single-active-consumer"
 NEVER: Final = 1 << 62  # a time that never comes
+
+
+class Limiter:
+    """The limit that the consumers of a channel share (basic.qos global), beside each consumer's own limit.
+
+    It holds within one partition of the log."""
+
+    def __init__(self, session: int, channel: int, limit: int) -> None:
+        self.session = session
+        self.channel = channel
+        self.limit = limit
+        self.outstanding = 0
+        self.members = 0  # holders that refer to it
+        # Those that were turned away because the limit was reached, in that order.
+        self.blocked: OrderedDict[tuple[int, int], Consumer] = OrderedDict()  # by `Consumer.key`
+
+
+class Level:
+    """The round robin of the consumers of one priority: the first is served next."""
+
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
+        self.members = 0  # attached consumers of this priority, with room or without
+        self.service: OrderedDict[int, Consumer] = OrderedDict()  # by consumer id: any of thousands may leave
+
+
+class Consumer:
+    """A consumer of a queue, or a holder that basic.get left behind.
+
+    `attached`: gets deliveries (not cancelled, not a mere holder of basic.get). `serviced`: stands in its queue's round
+    robin; `blocked`: waits for its limiter instead; `waiting`: gets nothing, as another consumer is the single active
+    one, or will be (machine/rules/single_active.py). A `windowed` consumer is limited by `credit`, any other by
+    `limit`: its prefetch and its `lookahead` (machine/events/lookahead.py)."""
+
+    def __init__(self, queue: "Queue", consumer: int, session: int, channel: int, user: str) -> None:
+        self.queue = queue
+        self.consumer = consumer
+        self.session = session
+        self.channel = channel
+        self.user = user
+        self.attached = False
+        self.arrival = 0  # its number among the consumers that its queue had
+        self.tag = ""
+        self.no_ack = False
+        self.exclusive = False
+        self.prefetch = 0
+        self.priority = 0
+        self.arguments: tuple[Argument, ...] = ()
+        self.credit = 0
+        self.windowed = True
+        self.limit = 0
+        self.lookahead = 0
+        self.limiter: Limiter | None = None
+        self.level: Level | None = None
+        self.serviced = False
+        self.blocked = False
+        self.waiting = False
+        self.held: dict[int, int] = {}
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The holder's key among those of all queues."""
+        return self.queue.queue_id, self.consumer
+
+    def has_room(self) -> bool:
+        """Return True if the consumer's own limits let it take one more delivery."""
+        if self.windowed:
+            return self.credit > 0
+        return len(self.held) < self.limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +310,18 @@ class Queue(Outcomes):
         self.remembered: dict[str, IdWindow] = {}  # id_windows.py
 
         self.dirty = False  # something changed since the last take_dirty
-        give_priorities(self)
-        give_delays(self)
+        self.give_priorities()
+        if self.type == DELAYED_TYPE or (self.quorum and self.profile.delayed_retry):
+            self.delayed = Timed()
+
+    def give_priorities(self) -> None:
+        """Give a new or loading queue its priorities: it has them, or has none, for ever (S-106)."""
+        highest = self.asks_for("x-max-priority", PRIORITIES)
+        if self.type == "classic" and isinstance(highest, int) and not isinstance(highest, bool):
+            self.prioritized = self.arrived = Prioritized(max(1, min(highest, MAX_PRIORITY)), 0)
+        elif self.quorum and self.profile.quorum_levels:
+            self.prioritized = self.arrived = Prioritized(self.profile.quorum_levels - 1, self.profile.default_level)
+            self.levels_expire = True
 
     def asks_for(self, name: str, since: int) -> ArgumentValue:
         """The value of an argument that the machine knows since this version.
@@ -271,6 +355,13 @@ class Queue(Outcomes):
         """The merged policy definition, as rabbitmqctl's effective_policy_definition shows it."""
         return effective_definition(self.policy, self.operator_policy)
 
+    def cut_at_ms(self, word: int) -> int:
+        """The time at which max-age cuts a message of a stream; NONE without max-age.
+
+        (The second in which it was published has to be over.)"""
+        age = self.settings.max_age_ms
+        return NONE if age is None else self.created_ms + (seconds_of(word) + 1) * 1000 + age
+
     # -- the front of the queue ----------------------------------------------------------------------------------------
 
     def take(self) -> tuple[int, int, int]:
@@ -289,7 +380,7 @@ class Queue(Outcomes):
             return self.returned.first_expiry()
         if self.arrived.count > 0:
             if self.stream:
-                return cut_at_ms(self, self.arrived.head.words[self.arrived.start])
+                return self.cut_at_ms(self.arrived.head.words[self.arrived.start])
             return self.arrived.first_expiry()
         return NONE
 
@@ -384,7 +475,7 @@ class Queue(Outcomes):
         for order in (self.returned, self.arrived):
             for message_id, word, expiry in order.items():
                 if self.stream:
-                    expiry, word = cut_at_ms(self, word), word & SIZE_MASK
+                    expiry, word = self.cut_at_ms(word), word & SIZE_MASK
                 elif message_id < self.crash_offset:
                     word |= REDELIVERED
                 yield self._view(message_id, word, expiry, position, 0)

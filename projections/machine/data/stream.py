@@ -13,34 +13,22 @@ never cuts the newest message.
 """
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
 
 from rewindmq.projections.machine.data import message_order
-from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.message_word import seconds_of, stream_word
-
-if TYPE_CHECKING:
-    from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.queue import Queue
 
 
-def word_of(queue: "Queue", size: int, now_ms: int) -> int:
+def word_of(queue: Queue, size: int, now_ms: int) -> int:
     """The packed word of a message that is published now."""
     return stream_word(size, (now_ms - queue.created_ms) // 1000)
 
 
-def cut_at_ms(queue: "Queue", word: int) -> int:
-    """The time at which max-age cuts a message; NONE without max-age.
-
-    (The second in which it was published has to be over.)"""
-    age = queue.settings.max_age_ms
-    return NONE if age is None else queue.created_ms + (seconds_of(word) + 1) * 1000 + age
-
-
-def old_messages(queue: "Queue", now_ms: int) -> int:
+def old_messages(queue: Queue, now_ms: int) -> int:
     """Return how many messages at the head max-age cuts now: those of the same time, or of an earlier one."""
     count, start = 0, queue.arrived.start
     for chunk in queue.arrived.chunks:
-        old = bisect_right(chunk.words, now_ms, start, key=lambda word: cut_at_ms(queue, word))
+        old = bisect_right(chunk.words, now_ms, start, key=lambda word: queue.cut_at_ms(word))
         count += old - start
         if old < len(chunk.words):
             break
@@ -48,12 +36,12 @@ def old_messages(queue: "Queue", now_ms: int) -> int:
     return count
 
 
-def first_number(queue: "Queue") -> int:
+def first_number(queue: Queue) -> int:
     """The number of the first message that is still there; if there is none, of the next one to come."""
     return queue.published - queue.messages_ready
 
 
-def id_of(queue: "Queue", number: int) -> int:
+def id_of(queue: Queue, number: int) -> int:
     """The id of the message with this number; the message must be there.
 
     No message is ever put between others, so all chunks but the last are full (and CHUNK can't change unless stored
@@ -63,7 +51,7 @@ def id_of(queue: "Queue", number: int) -> int:
     return order.chunks[chunk].ids[index]
 
 
-def number_from(queue: "Queue", time_ms: int) -> int:
+def number_from(queue: Queue, time_ms: int) -> int:
     """The number of the first message that may have been published at `time_ms` or later.
 
     Exact to the second, and rather one message too many."""

@@ -21,11 +21,10 @@ it.
 
 from bisect import bisect_left
 
-from rewindmq.projections.machine.data.consumer import Consumer, Level, Limiter
 from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply, Keep
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.message_word import COUNT_SHIFT, REDELIVERED, SIZE_MASK
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.queue import Consumer, Level, Limiter, Queue
 from rewindmq.projections.machine.rules.expiry import expire_heads, renew_lease
 from rewindmq.projections.machine.rules.limits import enforce
 from rewindmq.projections.machine.rules.single_active import give_way, join, leave

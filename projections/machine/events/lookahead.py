@@ -19,9 +19,8 @@ Rules of this file
 - These rules hold since machine version 4. Before, credit for a consumer with a prefetch is quarantined.
 """
 
-from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.effects import Effect, Requeue
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.queue import Consumer, Queue
 from rewindmq.projections.machine.data.reasons import UNSENT
 from rewindmq.projections.machine.events import delivery
 from rewindmq.projections.machine.events.delivery import run, run_after_taking, serve_again, set_lookahead

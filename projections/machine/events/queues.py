@@ -5,13 +5,12 @@ The messages that such consumers held return to their queues."""
 from array import array
 from collections.abc import Sequence
 
-from rewindmq.projections.machine.data.consumer import Consumer, Limiter
 from rewindmq.projections.machine.data.declaration import NO_EPOCH, Declaration
 from rewindmq.projections.machine.data.delayed_order import PREFIX
 from rewindmq.projections.machine.data.effects import CancelConsumer, Effect, Forget, QueueGone
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.message_word import PERSISTENT, SIZE_MASK
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.queue import Consumer, Limiter, Queue
 from rewindmq.projections.machine.data.reasons import DELAYED, DELETED, PURGED, TRANSIENT, GoneReason, LeaveReason
 from rewindmq.projections.machine.events.delivery import leave_level, run, run_after_taking, unblock
 from rewindmq.projections.machine.events.relocation import bring_along, problem_of

@@ -17,7 +17,6 @@ limit (measured on 4.3.6), and with delayed retry a returned message waits first
 from array import array
 from collections.abc import Sequence
 
-from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.effects import Delay, Effect, Forget, Requeue
 from rewindmq.projections.machine.data.message_order import NONE, Order, Stretch, stretch_of
 from rewindmq.projections.machine.data.message_word import (
@@ -29,7 +28,7 @@ from rewindmq.projections.machine.data.message_word import (
     returned,
     returned_or_failed,
 )
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.queue import Consumer, Queue
 from rewindmq.projections.machine.data.reasons import ACKED, DELIVERY_LIMIT, REJECTED
 from rewindmq.projections.machine.events.delivery import change_over, run, run_after_taking, serve_again, unblock
 from rewindmq.projections.machine.rules.dead_letters import bury

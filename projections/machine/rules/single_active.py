@@ -25,8 +25,7 @@ another consumer comes, and the next publish ends its process (3.10.8). Here the
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from rewindmq.projections.machine.data.consumer import Consumer
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.queue import Consumer, Queue
 
 UNLIMITED: Final = 2_000  # a consumer without prefetch counts as one with this prefetch (rabbit_quorum_queue.erl)
 

@@ -9,13 +9,12 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
-from rewindmq.projections.machine.data.consumer import Consumer, Limiter
 from rewindmq.projections.machine.data.declaration import NO_EPOCH, Declaration
 from rewindmq.projections.machine.data.id_windows import ID_SIZE, KEY_SIZE, OWN, IdWindow, is_chunk_of_ids
 from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk, Order, space_of
 from rewindmq.projections.machine.data.message_word import size_of
 from rewindmq.projections.machine.data.outbox import Carried
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.queue import Consumer, Limiter, Queue
 from rewindmq.projections.machine.events.delivery import attach
 from rewindmq.projections.machine.events.pause import stop_serving
 from rewindmq.projections.machine.rules.expiry import arm_lease

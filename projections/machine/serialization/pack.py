@@ -19,11 +19,10 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
-from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.declaration import NO_EPOCH
 from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk
 from rewindmq.projections.machine.data.outbox import Carried
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.queue import Consumer, Queue
 from rewindmq.projections.machine.state import State
 from rewindmq.schemas.values import Argument, Policy
 

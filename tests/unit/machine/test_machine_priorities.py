@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from rewindmq.projections.machine.data import message_order
-from rewindmq.projections.machine.data.priority_order import give_priorities
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import BrokerStarted, Tick
 from tests.support.events_for_tests import VHOST, Bench, explain
@@ -56,7 +55,7 @@ def test_before_version_2_the_argument_means_nothing() -> None:
     bench.declare(max_priority=5)
     first, second = publish(bench, 1, 5)
     assert bench.ready() == [first, second]
-    give_priorities(bench.queue())
+    bench.queue().give_priorities()
     assert bench.queue().prioritized is None
 
 
