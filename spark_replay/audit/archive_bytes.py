@@ -16,7 +16,7 @@ from rewindmq.engine.log.archive.pack import CorruptObject
 from rewindmq.engine.log.archive.unpack import unpacked
 from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.audit.findings import Finding, of_row
+from rewindmq.spark_replay.audit.checks import Finding, of_row
 from rewindmq.spark_replay.fold import for_each
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.location.log import InArchive

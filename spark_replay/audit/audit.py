@@ -37,6 +37,8 @@ from rewindmq.projections.store.snapshots import Snapshots, SnapshotSet
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.archive_bytes import prove_archive
 from rewindmq.spark_replay.audit.beside_fold import BesideFold, compare_with_snapshot
+from rewindmq.spark_replay.audit.books import LISTED
+from rewindmq.spark_replay.audit.checks import Finding, not_all_ok, of_row
 from rewindmq.spark_replay.audit.chunks import AuditChunk, audit_chunk, convicted, in_sum, is_first, plan_audit
 from rewindmq.spark_replay.audit.dead_letter_join import (
     ARRIVALS,
@@ -49,8 +51,7 @@ from rewindmq.spark_replay.audit.dead_letter_join import (
     LetterRows,
     check_arrivals,
 )
-from rewindmq.spark_replay.audit.findings import Finding, not_all_ok, of_row
-from rewindmq.spark_replay.audit.fold import LISTED, AuditProduct
+from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.kafka_retention import retention_findings
 from rewindmq.spark_replay.audit.log_bytes import CHAIN, Proven, prove
 from rewindmq.spark_replay.audit.policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, queues_since, rows_for_driver

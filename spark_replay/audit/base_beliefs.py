@@ -11,23 +11,19 @@ whether a single active consumer had been challenged; and the ids of messages by
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.message_word import LEVEL_SHIFT, is_redelivered, seconds_of, size_of
 from rewindmq.projections.machine.data.queue import Consumer, Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import QueueDeclared
+from rewindmq.spark_replay.audit.books import Books
 from rewindmq.spark_replay.audit.ledger import Account
-
-if TYPE_CHECKING:
-    from rewindmq.spark_replay.audit.fold import AuditProduct
-
 
 NOT_COUNTED = ("refused", "duplicates", "dead_lettered")  # an account does not count them
 
 
-def believe(product: "AuditProduct", machine: Machine) -> None:
+def believe(product: Books, machine: Machine) -> None:
     """Let the audit begin with the state of a base."""
     product.offset = max(0, machine.next_offset - 1)
     product.now_ms = product.least_ms = machine.clock_ms
@@ -50,7 +46,7 @@ def believe(product: "AuditProduct", machine: Machine) -> None:
             product.attached.believe_active((queue.vhost, queue.name), queue.active.consumer)
 
 
-def _believe_holder(product: "AuditProduct", queue: Queue, holder: Consumer) -> None:
+def _believe_holder(product: Books, queue: Queue, holder: Consumer) -> None:
     key, channel = (queue.vhost, queue.name), (holder.session, holder.channel)
     prefetches = product.prefetches
     product.attached.uses(holder.session, key)
@@ -65,7 +61,7 @@ def _believe_holder(product: "AuditProduct", queue: Queue, holder: Consumer) -> 
         prefetches.share(holder.consumer, limited, holder.limiter.limit)
 
 
-def _account(product: "AuditProduct", queue: Queue) -> Account:
+def _account(product: Books, queue: Queue) -> Account:
     """The account of a queue, with the messages that it holds."""
     declared = QueueDeclared(
         queue.vhost,

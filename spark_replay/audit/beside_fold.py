@@ -17,7 +17,7 @@ from rewindmq.projections.replay import RecordGroup, drive
 from rewindmq.projections.store.snapshots import Snapshots, SnapshotSet
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.projections.verify import NOT_CHECKED, Verification, compare_all, stored_offset, verify_partition
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.fold import FoldInput, from_snapshot, groups_up_to
 from rewindmq.spark_replay.location.log import Location, partition_of

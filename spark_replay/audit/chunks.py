@@ -20,8 +20,8 @@ from rewindmq.projections.replay import PartitionLog, beginning, decoder_for
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
 from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.dead_letter_join import NOTED, LetterRows
-from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.ledger_files import BadLedger, Ledgers
 from rewindmq.spark_replay.audit.policies import rows_for_driver

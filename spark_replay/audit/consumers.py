@@ -6,18 +6,16 @@ higher priority; every other queue waits until the active one has left. The cons
 it got a message: then any other may follow. What a consumer settles is as many messages as its ack or nack names.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from rewindmq.projections.machine.data.effects import Delay, Deliver, Forget, Quarantine, Requeue
 from rewindmq.schemas.events import Acked, ConsumerAttached, Nacked
 from rewindmq.schemas.values import EPOCH_SHIFT
 from rewindmq.spark_replay.audit.checks import SETTLEMENT
 
-if TYPE_CHECKING:
-    from rewindmq.spark_replay.audit.fold import AuditProduct
-
 Key = tuple[str, str]  # vhost, queue
+Fail = Callable[[str, str | None, int | None, str], None]  # check, queue, message id, detail
 _Consumer = tuple[Key, int, int, bool, int]  # queue, session, channel, no_ack, priority
 
 
@@ -103,7 +101,7 @@ class Attached:
         return f"delivered to consumer {consumer}, while consumer {last} is the active one"
 
 
-def check_settlement(product: "AuditProduct", event: Acked | Nacked, effects: Sequence[Any]) -> None:
+def check_settlement(fail: Fail, event: Acked | Nacked, effects: Sequence[Any]) -> None:
     """Report a finding if the effects settle more or fewer messages. A quarantined event settles none."""
     requested = settled = 0
     for first, last in event.messages:
@@ -121,4 +119,4 @@ def check_settlement(product: "AuditProduct", event: Acked | Nacked, effects: Se
             settled += 1
     if settled != requested:
         name = f"{event.vhost}/{event.queue}"
-        product.fail(SETTLEMENT, name, None, f"{type(event).__name__} of {requested} messages settled {settled}")
+        fail(SETTLEMENT, name, None, f"{type(event).__name__} of {requested} messages settled {settled}")

@@ -25,22 +25,17 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.effects import DeadLetter, Release
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.data.reasons import DELAYED, MOVED, RELOCATED
+from rewindmq.projections.machine.data.reasons import RELOCATED
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import DeadLettersForwarded, Event, Published
 from rewindmq.schemas.metadata_events import Bound
-from rewindmq.schemas.operator_events import MessageRemoved
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.audit.checks import DEAD_LETTERS
-from rewindmq.spark_replay.audit.findings import Finding
-from rewindmq.spark_replay.audit.ledger import Account
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.location.log import Location, read_messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from rewindmq.spark_replay.audit.fold import AuditProduct
 
 ARRIVALS = "arrivals"
 NOTED = "letters"  # by such a row a task tells the driver how many letters it noted; it is no finding
@@ -136,44 +131,6 @@ class LetterRows:
         if self.rows:
             rows, self.rows = self.rows, []
             yield batch_of(rows, columns.LETTERS)
-
-
-# -- letters in one partition ------------------------------------------------------------------------------------------
-
-
-def book_letters(product: "AuditProduct", account: Account, event: Event, letters: DeadLetter) -> None:
-    """Book letters, and check that each goes where its reason says, under the next number, with what it has to keep."""
-    queue = account.queue
-    wanted = account.limits.dead_letter_exchange
-    key = letters.routing_key
-    if letters.reason == DELAYED:
-        wanted = queue.name.removeprefix("amq.delayed.")
-    elif letters.reason == MOVED and isinstance(event, MessageRemoved):
-        wanted, key = event.exchange, event.routing_key
-    elif letters.reason == RELOCATED:
-        wanted = ""
-    for sequence, message_id in enumerate(letters.message_ids, letters.sequence):
-        if product.letter_rows is not None:
-            product.letter_rows.sent(product.offset, product.log_ms, letters, message_id, sequence)
-        product.owed.pop((queue.queue_id, message_id), None)
-        if letters.routing_key != key:
-            account.fail(DEAD_LETTERS, message_id, f"moved with the key {letters.routing_key!r}")
-        if letters.reason == RELOCATED:
-            kept = product.leaving.pop((queue.queue_id, message_id), None)
-            at = sequence - letters.sequence
-            carried = letters.carried[at] if at < len(letters.carried) else None
-            if carried != kept:
-                account.fail(DEAD_LETTERS, message_id, f"takes {carried} along, and had {kept}")
-        if letters.exchange != wanted:
-            detail = f"dead-lettered to {letters.exchange!r}, the queue's is {wanted!r}"
-            account.fail(DEAD_LETTERS, message_id, detail)
-        last = product.letters.get(queue.queue_id, 0)
-        if sequence != last + 1:
-            account.fail(DEAD_LETTERS, message_id, f"dead letter number {sequence} after {last}")
-        product.letters[queue.queue_id] = sequence
-
-
-# -- the join -----------------------------------------------------------------------------------------------------
 
 
 Home = int  # of a source: its partition as `Origin` names it

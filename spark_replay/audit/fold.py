@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rewindmq import builds
-from rewindmq.projections.claims import Claims
 from rewindmq.projections.history.outcomes import targets
-from rewindmq.projections.last_words import Behind, LastWords
+from rewindmq.projections.last_words import Behind
 from rewindmq.projections.machine.data.effects import (
     DeadLetter,
     Delay,
@@ -27,8 +26,6 @@ from rewindmq.projections.machine.data.effects import (
     Release,
     Requeue,
 )
-from rewindmq.projections.machine.data.outbox import Carried
-from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import (
     ACKED,
     DELAYED,
@@ -42,7 +39,6 @@ from rewindmq.projections.machine.data.reasons import (
 )
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import CLOCK_SET, DEDUPLICATION, LATE_PUBLISHES, RELOCATION
-from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.events import (
     Acked,
@@ -63,11 +59,12 @@ from rewindmq.schemas.events import (
     QueueDeclared,
     SessionClosed,
 )
-from rewindmq.schemas.values import EPOCH_SHIFT, Actor, Policy
+from rewindmq.schemas.operator_events import MessageRemoved
+from rewindmq.schemas.values import EPOCH_SHIFT, Actor
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.base_beliefs import believe
+from rewindmq.spark_replay.audit.books import LISTED, Books
 from rewindmq.spark_replay.audit.checks import (
-    CHECKS,
     CLAIMS,
     CONSERVATION,
     CONSUMERS,
@@ -78,7 +75,7 @@ from rewindmq.spark_replay.audit.checks import (
 )
 from rewindmq.spark_replay.audit.comparison import compare, compare_in_full
 from rewindmq.spark_replay.audit.consumers import Attached, check_settlement
-from rewindmq.spark_replay.audit.dead_letter_join import LetterRows, book_letters
+from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
 from rewindmq.spark_replay.audit.ledger import Account
 from rewindmq.spark_replay.audit.operators import OF_OPERATORS, book_operator, check_operator
 from rewindmq.spark_replay.audit.plain_traffic import PlainTraffic
@@ -88,7 +85,6 @@ from rewindmq.spark_replay.history.outcomes import batch_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LISTED = 100
 DEADLY = (EXPIRED, REJECTED, MAXLEN, DELIVERY_LIMIT)  # the reasons for which a message is dead-lettered
 # Tuples, and dictionaries by type: a union of types would be made anew for each event
 _SETTLES = (Acked, Nacked)
@@ -97,44 +93,14 @@ _DECLARES = (QueueDeclared, PolicyApplied)
 _ABOUT_BROKERS = (SessionClosed, BrokerStarted, NodeLost, CheckpointAsked, ClockSet)
 _KEEPS_OUT = (Refuse, Duplicate)
 _CHANGES_MESSAGES = (Deliver, FetchReply, Forget, Requeue, Delay)
-_Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 
 
-class AuditProduct:
-    """A `Product` that must see a partition from its beginning, or from its base on.
-
-    `letter_rows`: collects dead letters, for the join with other partitions."""
+class AuditProduct(Books):
+    """A `Product` that must see a partition from its beginning, or from its base on."""
 
     def __init__(self, partition: str, letter_rows: LetterRows | None = None) -> None:
-        self.partition = partition
-        self.letter_rows = letter_rows
-        self.rows: list[_Row] = []
-        self.failures = dict.fromkeys(CHECKS, 0)
-        self.accounts: dict[tuple[str, str], Account] = {}
-        self.account_of: dict[Queue, Account] = {}  # the same accounts, by the queue that each is of
-        self.prefetches = Prefetches()
-        self.attached = Attached()
+        super().__init__(partition, letter_rows)
         self.plain = PlainTraffic(self)
-        self.letters: dict[int, int] = {}  # queue_id -> number of its last dead letter
-        self.leaving: dict[
-            tuple[int, int], Carried
-        ] = {}  # (queue_id, message) that moves on in this event: what it keeps
-        self.owed: dict[tuple[int, int], Account] = {}  # (queue_id, message) that died in this event, no letter yet
-        self.offset = 0
-        self.now_ms = 0
-        self.ahead_ms = 0  # how far the clock is ahead of the timestamps, since a ClockSet
-        self.least_ms = 0
-        self.events = 0
-        self.claims = Claims()
-        self.words = LastWords()
-        self.lost: dict[int, None] = {}  # epochs of lost nodes: events that still come from them do not happen
-        self.policies: dict[tuple[str, Policy], int] = {}  # (vhost, policy) -> the first offset where it was in force
-        self.quarantined = 0
-        self.first_quarantined = -1
-        self.quarantine = QuarantineReport()  # the records that were skipped in this run, for the store
-        self.at_end = False
-        self.told: set[tuple[str, str | None, int | None]] = set()  # what was found at ends of an audit that goes on
-        self.unlisted = dict.fromkeys(CHECKS, 0)
 
     @property
     def repeated(self) -> None:
@@ -146,22 +112,7 @@ class AuditProduct:
             believe(self, machine)
         self.machine = machine
 
-    @property
-    def log_ms(self) -> int:
-        """The time now, as timestamps say it."""
-        return self.now_ms - self.ahead_ms
-
     # -- findings ---------------------------------------------------------------------------------------------------
-
-    def fail(self, check: str, queue: str | None, message_id: int | None, detail: str) -> None:
-        """Add a finding; after LISTED findings of one check only count it."""
-        if self.at_end:
-            if (check, queue, message_id) in self.told:
-                return
-            self.told.add((check, queue, message_id))
-        self.failures[check] += 1
-        if self.failures[check] <= LISTED:
-            self.rows.append((check, False, self.partition, self.offset, queue, message_id, detail))
 
     def before(self, offset: int, timestamp_ms: int, event: Checkpointed) -> None:
         """Compare a broker's claim with the state (`Product`)."""
@@ -229,7 +180,7 @@ class AuditProduct:
             if settled is not None:
                 touched[settled] = None
             self._book_effects(event, effects, touched)
-            check_settlement(self, event, effects)
+            check_settlement(self.fail, event, effects)
         else:
             self._book_rare_event(actor, event, effects, touched)
             self.plain.forget()
@@ -239,7 +190,7 @@ class AuditProduct:
         """Book the effects of an ack from `at` on, and compare the books. Those before are booked in `account`."""
         touched: dict[Account, None] = {account: None}
         self._book_effects(event, effects[at:], touched)
-        check_settlement(self, event, effects)
+        check_settlement(self.fail, event, effects)
         self._close(touched)
 
     def _close(self, touched: dict[Account, None]) -> None:
@@ -381,9 +332,8 @@ class AuditProduct:
 
     def open_account(self, account: Account) -> Account:
         """Keep an account from now on."""
-        self.accounts[account.key] = self.account_of[account.queue] = account
         self.plain.forget()
-        return account
+        return super().open_account(account)
 
     def _book_effects(self, event: Event, effects: list[Effect], touched: dict[Account, None]) -> None:
         """Book the effects. The accounts that they concern are added to `touched`, each once and in order."""
@@ -453,10 +403,41 @@ class AuditProduct:
             if isinstance(event, Published):
                 account.repeated(effect.message_id, event, effect.original, self.now_ms)
         elif isinstance(effect, DeadLetter):
-            book_letters(self, account, event, effect)
+            self._book_letters(account, event, effect)
         elif isinstance(effect, QueueGone):
             for consumer in account.out.values():
                 self.prefetches.lets_go(consumer)
+
+    def _book_letters(self, account: Account, event: Event, letters: DeadLetter) -> None:
+        """Book letters, and check that each goes where its reason says, with the next number and what it must keep."""
+        queue = account.queue
+        wanted = account.limits.dead_letter_exchange
+        key = letters.routing_key
+        if letters.reason == DELAYED:
+            wanted = queue.name.removeprefix("amq.delayed.")
+        elif letters.reason == MOVED and isinstance(event, MessageRemoved):
+            wanted, key = event.exchange, event.routing_key
+        elif letters.reason == RELOCATED:
+            wanted = ""
+        for sequence, message_id in enumerate(letters.message_ids, letters.sequence):
+            if self.letter_rows is not None:
+                self.letter_rows.sent(self.offset, self.log_ms, letters, message_id, sequence)
+            self.owed.pop((queue.queue_id, message_id), None)
+            if letters.routing_key != key:
+                account.fail(DEAD_LETTERS, message_id, f"moved with the key {letters.routing_key!r}")
+            if letters.reason == RELOCATED:
+                kept = self.leaving.pop((queue.queue_id, message_id), None)
+                at = sequence - letters.sequence
+                carried = letters.carried[at] if at < len(letters.carried) else None
+                if carried != kept:
+                    account.fail(DEAD_LETTERS, message_id, f"takes {carried} along, and had {kept}")
+            if letters.exchange != wanted:
+                detail = f"dead-lettered to {letters.exchange!r}, the queue's is {wanted!r}"
+                account.fail(DEAD_LETTERS, message_id, detail)
+            last = self.letters.get(queue.queue_id, 0)
+            if sequence != last + 1:
+                account.fail(DEAD_LETTERS, message_id, f"dead letter number {sequence} after {last}")
+            self.letters[queue.queue_id] = sequence
 
     def book_delivery(self, account: Account, effect: Deliver | FetchReply) -> None:
         """Book a delivery, and check it."""

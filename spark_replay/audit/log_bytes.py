@@ -26,7 +26,7 @@ from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.verify import VerifiedSegment, follow_on, unchecked_before, verify_segment
 from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.fold import for_each
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.location.ranges import BadRequest

@@ -4,23 +4,21 @@ The events alone say it (schemas/operator_events.py): this file does not look at
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rewindmq.projections.machine.data.effects import Effect, Forget, Quarantine
 from rewindmq.projections.machine.data.reasons import RELOCATED
 from rewindmq.schemas.events import Purged, QueueDrained
 from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused, QueueResumed
+from rewindmq.spark_replay.audit.books import Books
 from rewindmq.spark_replay.audit.checks import SETTLEMENT
 from rewindmq.spark_replay.audit.ledger import Account
-
-if TYPE_CHECKING:
-    from rewindmq.spark_replay.audit.fold import AuditProduct
 
 OF_OPERATORS: Final = (Purged, MessageRemoved, QueuePaused, QueueResumed, QueueDrained)
 _Event = Purged | MessageRemoved | QueuePaused | QueueResumed | QueueDrained
 
 
-def book_operator(product: "AuditProduct", event: _Event, effects: Sequence[Effect]) -> None:
+def book_operator(product: Books, event: _Event, effects: Sequence[Effect]) -> None:
     """Book a pause or its end, before the effects of the event: they are deliveries at its end."""
     account = _account(product, event, effects)
     if account is None or not isinstance(event, QueuePaused | QueueResumed):
@@ -30,7 +28,7 @@ def book_operator(product: "AuditProduct", event: _Event, effects: Sequence[Effe
         product.prefetches.end_lookaheads(account.key)
 
 
-def check_operator(product: "AuditProduct", event: _Event, effects: Sequence[Effect]) -> None:
+def check_operator(product: Books, event: _Event, effects: Sequence[Effect]) -> None:
     """Check, after the effects of the event, that every message left that had to."""
     account = _account(product, event, effects)
     if account is None:
@@ -49,7 +47,7 @@ def check_operator(product: "AuditProduct", event: _Event, effects: Sequence[Eff
             )
 
 
-def _account(product: "AuditProduct", event: _Event, effects: Sequence[Effect]) -> Account | None:
+def _account(product: Books, event: _Event, effects: Sequence[Effect]) -> Account | None:
     """The account of the queue; None if the event makes no sense."""
     if any(isinstance(effect, Quarantine) for effect in effects):
         return None

@@ -12,18 +12,18 @@ tests/unit/machine/test_machine_audited_plainly.py holds it against them: equal 
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from rewindmq.projections.machine.data.effects import Deliver, Effect, Forget, Keep
+from rewindmq.projections.last_words import LastWords
+from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply, Forget, Keep
 from rewindmq.projections.machine.data.message_word import SIZE_MASK
 from rewindmq.projections.machine.data.reasons import ACKED, DELIVERED, MAXLEN
-from rewindmq.schemas.events import Acked, Published
+from rewindmq.schemas.events import Acked, Event, Published
 from rewindmq.schemas.values import Actor, Route
 from rewindmq.spark_replay.audit.comparison import compare
+from rewindmq.spark_replay.audit.consumers import Attached
 from rewindmq.spark_replay.audit.ledger import Account
-
-if TYPE_CHECKING:
-    from rewindmq.spark_replay.audit.fold import AuditProduct
+from rewindmq.spark_replay.audit.prefetch import Prefetches
 
 _REMEMBERED = 10_000  # routes
 _WITHOUT_LIMIT, _NO_ACK = 1 << 62, 0  # room of consumers: without a prefetch, and of those that hold nothing
@@ -66,12 +66,31 @@ class Room:
         self.most = most
 
 
+class Audit(Protocol):
+    """The audit that takes what is not plain (fold.py `AuditProduct`)."""
+
+    attached: Attached
+    lost: dict[int, None]
+    now_ms: int
+    prefetches: Prefetches
+    words: LastWords
+
+    def book_delivery(self, account: Account, effect: Deliver | FetchReply) -> None:
+        """Book a delivery, and check it."""
+
+    def book_leaving(self, account: Account, event: Event, effect: Forget) -> None:
+        """Book messages that left a queue, and check that they may leave."""
+
+    def book_rest(self, account: Account, event: Acked, effects: list[Effect], at: int) -> None:
+        """Book the effects of an ack from `at` on, and compare the books. Those before are booked in `account`."""
+
+
 class PlainTraffic:
     """The facts that stay the same while messages come and go: the queues of routes, and the room of consumers."""
 
     line: Line  # of `event`
 
-    def __init__(self, product: "AuditProduct") -> None:
+    def __init__(self, product: Audit) -> None:
         self.product = product
         self.lines: dict[Route, Line] = {}
         self.rooms: dict[int, Room] = {}  # by consumer

@@ -23,7 +23,7 @@ from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.metadata_events import Bound, OperatorPolicyCleared, OperatorPolicySet, PolicyCleared, PolicySet
 from rewindmq.schemas.values import Policy
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.log import InArchive, Location, groups_in, is_of_kafka, open_log

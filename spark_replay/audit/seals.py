@@ -15,7 +15,7 @@ from rewindmq.engine.log.seals.seal import Keys, Stored
 from rewindmq.engine.log.seals.sealer import Harm, Sealable, Step, astray, examine, plan
 from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.audit.findings import Finding, not_all_ok, of_row
+from rewindmq.spark_replay.audit.checks import Finding, not_all_ok, of_row
 from rewindmq.spark_replay.fold import for_each
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage

@@ -31,7 +31,7 @@ from rewindmq.projections.replay import PartitionLog, RecordGroup
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.single_object import FramedDecoder
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.audit.findings import Finding, of_row
+from rewindmq.spark_replay.audit.checks import Finding, of_row
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, rows_for_driver
 from rewindmq.spark_replay.audit.state_file import AuditStates

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rewindmq.schemas.json_schemas import LIST, Output, Schema, Schemas, object_of, output
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.watch import BatchReport
 from rewindmq.spark_replay.columns import some_of
 from rewindmq.spark_replay.dictionary import TABLES, Table, text_of

@@ -10,10 +10,9 @@ from rich.table import Table
 from rewindmq.schemas.json_values import json_text
 from rewindmq.spark_replay.audit.audit import FORK
 from rewindmq.spark_replay.audit.beside_fold import STORE
-from rewindmq.spark_replay.audit.checks import CHECKS
+from rewindmq.spark_replay.audit.checks import CHECKS, Finding
 from rewindmq.spark_replay.audit.chunks import LEDGERS
 from rewindmq.spark_replay.audit.dead_letter_join import ARRIVALS
-from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.kafka_retention import KEPT
 from rewindmq.spark_replay.audit.log_bytes import CHAIN
 from rewindmq.spark_replay.audit.policies import POLICIES

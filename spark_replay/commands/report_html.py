@@ -4,7 +4,7 @@ import html
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.commands.report import MEANING, advice, in_order, not_checked, result_of
 
 ROWS = 1_000  # findings; if everything is wrong, the page must not grow until no browser opens it

@@ -29,7 +29,7 @@ from openlineage.client.facet_v2 import (
     tags_run,
 )
 
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.lineage.settings import Settings, dataset_at
 from rewindmq.spark_replay.location.log import InArchive, InKafka, Location
 

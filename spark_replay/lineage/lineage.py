@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import HistoryPartition
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.lineage.settings import PREFIX, Settings, dataset_at, heard, read_settings
 from rewindmq.spark_replay.location.log import InArchive, InKafka, Location, partition_of

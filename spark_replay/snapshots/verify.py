@@ -41,8 +41,7 @@ from rewindmq.projections.verify import NOT_CHECKED, stored_offset, verify_state
 from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Event
 from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.audit.checks import CLAIMS
-from rewindmq.spark_replay.audit.findings import Finding, not_all_ok, of_row
+from rewindmq.spark_replay.audit.checks import CLAIMS, Finding, not_all_ok, of_row
 from rewindmq.spark_replay.fold import broker_snapshots, for_each, from_snapshot, groups_up_to
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage

@@ -23,7 +23,7 @@ from rewindmq.projections.rewind import At
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.metadata_events import MarkSet
 from rewindmq.schemas.values import Actor, Argument
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import Finding
 from tests.support.auditing import findings_of
 from tests.support.broker_harness import Client, Harness, args
 

@@ -7,8 +7,8 @@ from typing import Any
 from rewindmq.projections.replay import beginning, decoder_for
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.audit import conclude, ends_of
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.dead_letter_join import NOTED, SORTED_BY, LetterRows
-from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.policies import rows_for_driver
 from rewindmq.spark_replay.fold import FoldInput, fold_range, groups_up_to

@@ -86,6 +86,15 @@ def nodes(path: Path) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(parsed(path)))
 
 
+def imported_modules(path: Path) -> set[str]:
+    """Modules that a file imports. A name from a package counts as the module that it may be."""
+    found = set()
+    for node in nodes(path):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
 @cache
 def imports(path: Path) -> set[str]:
     """Modules that a file imports, dotted, imports inside functions included."""
@@ -95,23 +104,6 @@ def imports(path: Path) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module)
-    return found
-
-
-def imports_that_run(path: Path) -> set[str]:
-    """The imports without those for type checkers.
-
-    A name from a package counts as the module that it may be."""
-
-    class Running(ast.NodeTransformer):
-        def visit_If(self, node: ast.If) -> ast.AST | None:
-            checked = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-            return None if checked else self.generic_visit(node)
-
-    found = set()
-    for node in ast.walk(Running().visit(ast.parse(path.read_text()))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return found
 
 
@@ -166,8 +158,8 @@ def test_no_callback_is_set_from_outside(path: Path) -> None:
 
 
 def test_no_file_imports_itself_by_way_of_others() -> None:
-    """An import for a type alone does not count: it never runs."""
-    arrows = {module_name(path): imports_that_run(path) for path in SOURCES}
+    """An import for a type alone counts as well: files that know each other have one subject, or lack a protocol."""
+    arrows = {module_name(path): imported_modules(path) for path in SOURCES}
     graph = {module: arrows[module] & arrows.keys() - {module} for module in arrows}
     try:
         graphlib.TopologicalSorter(graph).prepare()

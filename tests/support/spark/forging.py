@@ -22,8 +22,8 @@ from rewindmq.schemas.events import Checkpointed, DeadLettersForwarded, Event, P
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
 from rewindmq.schemas.values import BROKER, Actor, Origin, Route
 from rewindmq.spark_replay.audit.audit import conclude, ends_of, fold_audit
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.dead_letter_join import SORTED_BY
-from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.log_bytes import joined, segment_files_of, segment_rows
 from rewindmq.spark_replay.fold import FoldInput, log_groups
 from rewindmq.spark_replay.location.ranges import OffsetRange

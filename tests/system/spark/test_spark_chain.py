@@ -14,7 +14,7 @@ from rewindmq.engine.log.embedded.verify import verify_chain
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit import log_bytes as audit_bytes
 from rewindmq.spark_replay.audit.audit import audit
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.log_bytes import CHAIN, prove
 from rewindmq.spark_replay.snapshots.build import cut
 from tests.support.older import to_format_1

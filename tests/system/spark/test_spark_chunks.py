@@ -31,7 +31,7 @@ from rewindmq.schemas.metadata_events import Unbound
 from rewindmq.schemas.values import BROKER, Actor
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.commands.report import not_checked
 from rewindmq.spark_replay.fold import FoldInput, from_snapshot, groups_up_to
 from rewindmq.spark_replay.history.history import history

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from rewindmq.projections.history.properties import headers, properties_object
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay import session
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.watch import BatchReport, PartitionReport
 from rewindmq.spark_replay.commands import failures
 from rewindmq.spark_replay.commands import location_options as place_options

@@ -19,7 +19,7 @@ from rewindmq.schemas.events import BrokerStarted, Checkpointed, DeadLettersForw
 from rewindmq.schemas.values import BROKER, Actor, Route
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import Finding
 from tests.support.running import RunningBroker
 from tests.support.spark.forging import audited, bad
 from tests.support.spark.histories import START_MS

@@ -17,8 +17,8 @@ from rewindmq.schemas.events import Checkpointed
 from rewindmq.schemas.values import BROKER
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.file_format import Stored, packed, unpacked
-from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.ledger_files import Ledgers
 from rewindmq.spark_replay.snapshots.build import cut
 from tests.support.spark.forging import write_sound

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay import session
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.lineage.events import (
     MOST_ASSERTIONS,

@@ -13,7 +13,7 @@ from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.seals import sealer as sealing
 from rewindmq.engine.log.seals.in_files import segmented
 from rewindmq.spark_replay import __main__ as cli
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.seals import check_seals
 from rewindmq.spark_replay.location.log import InKafka
 from tests.support.kafka.cluster import KafkaCluster

@@ -13,7 +13,7 @@ from rewindmq.engine.rewind.restorations import Restoration, RestoreResult
 from rewindmq.engine.rewind.restore_plan import Plan, RestoreRequest, name_of
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import Published
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import Finding
 from tests.support.audit_stories import Past, audited_story
 from tests.support.auditing import findings_of
 from tests.support.broker_harness import Client, Harness, args

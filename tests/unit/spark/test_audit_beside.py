@@ -11,7 +11,7 @@ from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.verify import verify_partition
 from rewindmq.schemas.events import Tick
 from rewindmq.spark_replay.audit.beside_fold import BesideFold
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.fold import FoldInput, fold_range
 from rewindmq.spark_replay.location.ranges import OffsetRange

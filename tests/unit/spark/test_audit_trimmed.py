@@ -8,7 +8,7 @@ from rewindmq.engine.embedded.trim import trim
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.trim_rules import Wanted
 from rewindmq.projections.rewind import At, state_at
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import Finding
 from tests.support.auditing import findings_of
 from tests.support.records import SCHEMA_BYTES
 from tests.support.spark.histories import START_MS, Recorder, random_history

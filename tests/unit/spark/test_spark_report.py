@@ -7,8 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from rewindmq.projections.verify import NOT_CHECKED
-from rewindmq.spark_replay.audit.checks import ADVICE
-from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.checks import ADVICE, Finding
 from rewindmq.spark_replay.commands.report import MEANING, print_report
 from rewindmq.spark_replay.commands.report_html import ROWS, report_html
 
