@@ -5,9 +5,11 @@ Rules of this file
   Values are printed as Erlang terms, as clients of RabbitMQ see them. Rules for values:
   projections/rules/queue_arguments.py.
 - An `x-` key that no queue type knows is accepted, a key of another type is refused (S-072).
-- An argument that a node of an older version on the same Kafka does not know is refused, never ignored.
+- An argument that a node of an older machine version on the same Kafka does not know is refused, never ignored.
 - Pure functions: raise an `AmqpError` or return.
 """
+
+from typing import Final
 
 from rewindmq.engine.errors import (
     AccessRefused,
@@ -19,15 +21,6 @@ from rewindmq.engine.errors import (
 )
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13, RABBITMQ_4_3
-from rewindmq.projections.machine.rules.settings import DEDUPLICATES
-from rewindmq.projections.machine.rules.versions import (
-    DEDUPLICATION,
-    LEASE_RENEWAL,
-    PRIORITIES,
-    SEMANTICS,
-    SINGLE_ACTIVE,
-    STREAMS,
-)
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.queue_arguments import (
     ALL_ARGUMENTS,
@@ -40,20 +33,14 @@ from rewindmq.projections.rules.queue_arguments import (
     one_of,
     value_problem,
 )
-from rewindmq.schemas.events import LeaseRenewed, QueueDeclared
 from rewindmq.schemas.metadata_events import ExchangeDeclared
 from rewindmq.schemas.values import Argument
 
 TYPE_MODULES = {"classic": "rabbit_classic_queue", "quorum": "rabbit_quorum_queue", "stream": "rabbit_stream_queue"}
 
 SEMANTICS_ARGUMENT = "x-semantics"  # RewindMQ's own: the queue's profile, if it is not the node's
-# The machine version from which on an argument is known.
-SINCE_VERSION = {
-    "x-max-priority": PRIORITIES,
-    "x-single-active-consumer": SINGLE_ACTIVE,
-    DEDUPLICATES: DEDUPLICATION,
-    SEMANTICS_ARGUMENT: SEMANTICS,
-}
+# By argument of a queue: the machine version from which on it is known, if that is not the first one.
+SINCE_VERSION: Final[dict[str, int]] = {}
 
 
 def strip_cr_lf(name: str) -> str:
@@ -119,13 +106,13 @@ def check_queue_arguments(
             )
 
 
-def check_machine_version(vhost: str, name: str, kind: str, arguments: tuple[Argument, ...], version: int) -> None:
-    """Refuse arguments that a node of an older version, which is alive on the same Kafka, does not know."""
-    where = resource("queue", name, vhost)
-    if kind == "stream" and version < STREAMS:
-        raise NotImplementedByBroker(f"{where}: queue type 'stream' is not known to all nodes yet")
+def check_machine_version(vhost: str, name: str, arguments: tuple[Argument, ...], version: int) -> None:
+    """Refuse arguments that are not known under the machine version of the queue's partition.
+
+    A node of an older version may be alive on the same Kafka."""
     for argument in arguments:
         if version < SINCE_VERSION.get(argument.name, 1) and argument.value is not False:
+            where = resource("queue", name, vhost)
             raise PreconditionFailed(f"invalid arg '{argument.name}' for {where}: not known to all nodes yet")
 
 
@@ -156,26 +143,6 @@ def check_queue_properties(vhost: str, name: str, kind: str, durable: bool, excl
     for wrong, text in ((auto_delete, "auto-delete"), (exclusive, "exclusive-owner"), (not durable, "non-durable")):
         if wrong:
             raise PreconditionFailed(f"invalid property '{text}' for {resource('queue', name, vhost)}")
-
-
-def renewal(queue: Queue, machine_version: int) -> LeaseRenewed | QueueDeclared:
-    """The event for declaring a queue that exists. Older machines know no renewal, so they get a
-    declaration, which brings the queue back if another node deletes it in the same moment."""
-    if machine_version >= LEASE_RENEWAL:
-        return LeaseRenewed(queue.vhost, queue.name, queue.queue_id)
-    return QueueDeclared(
-        queue.vhost,
-        queue.name,
-        queue.type,
-        queue.durable,
-        queue.exclusive,
-        queue.auto_delete,
-        queue.owner,
-        queue.arguments,
-        queue.semantics,
-        queue.policy,
-        queue.operator_policy,
-    )
 
 
 def check_consumer_arguments(queue: Queue, arguments: tuple[Argument, ...]) -> None:

@@ -32,7 +32,7 @@ from rewindmq.engine.runtime.partition import Confirms, EventTap, Partition
 from rewindmq.engine.runtime.queue_counters import CounterTable
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.rules.versions import CLOCK_SET, MACHINE_VERSION, schema_of
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION, schema_of
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.store import Projector
 from rewindmq.projections.topology.topology import INTERNAL
@@ -371,8 +371,7 @@ class ReadBackPartition(Partition):
 
     def _went_back(self, own_ms: int) -> bool:
         machine = self.machine
-        is_behind = own_ms + machine.ahead_ms + WENT_BACK_MS <= machine.clock_ms
-        return is_behind and machine.machine_version >= CLOCK_SET
+        return own_ms + machine.ahead_ms + WENT_BACK_MS <= machine.clock_ms
 
     def _clock_was_set(self, position: int, offset: int, effects: list[Effect]) -> None:
         self._setting_clock = False
@@ -422,8 +421,8 @@ class ReadBackPartition(Partition):
     def can_pause(self) -> bool:
         """Return True if nothing is under way that has to come back, and the machine version is the newest.
 
-        An older version may not take late publishes. And a node that does not fold would not notice that the partition
-        moves to a newer version, and to a newer schema."""
+        A node that does not fold would not notice that the partition moves to a newer version, and to a newer schema.
+        """
         under_way = self._sent or self._reported or self._kept_until or self._waiters or self.effects
         newest = self.machine.machine_version >= MACHINE_VERSION
         return self.current and newest and not under_way and self.log.all_reported

@@ -19,6 +19,7 @@ from rewindmq.schemas.events import BrokerStarted, Checkpointed, MachineUpgraded
 from rewindmq.schemas.metadata_events import Unbound
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.broker_harness import Client, Harness, args
+from tests.support.next_version import NEXT, know_next
 from tests.support.records import START_MS
 
 
@@ -300,22 +301,22 @@ def test_a_failed_start_lets_the_directory_go(tmp_path: Path) -> None:
 def test_an_older_log_is_upgraded_and_its_queues_stay_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as older:
-        older.setattr("rewindmq.engine.embedded.lifecycle.MACHINE_VERSION", 1)
-        older.setattr("rewindmq.engine.embedded.start.MACHINE_VERSION", 1)
-        with Harness(tmp_path / "data") as h:
-            assert {partition.machine.machine_version for partition in h.broker.partitions} == {1}
-            h.declare(h.session(), "old")
     with Harness(tmp_path / "data") as h:
         assert {partition.machine.machine_version for partition in h.broker.partitions} == {MACHINE_VERSION}
+        h.declare(h.session(), "old")
+    know_next(monkeypatch)
+    for module in ("lifecycle", "start"):
+        monkeypatch.setattr(f"rewindmq.engine.embedded.{module}.MACHINE_VERSION", NEXT)
+    with Harness(tmp_path / "data") as h:
+        assert {partition.machine.machine_version for partition in h.broker.partitions} == {NEXT}
         h.declare(h.session(), "new")
         h.settle()
-        assert (h.queue("old").version, h.queue("new").version) == (1, MACHINE_VERSION)
+        assert (h.queue("old").version, h.queue("new").version) == (MACHINE_VERSION, NEXT)
         h.restart()
-        assert (h.queue("old").version, h.queue("new").version) == (1, MACHINE_VERSION)
+        assert (h.queue("old").version, h.queue("new").version) == (MACHINE_VERSION, NEXT)
         data, digests = h.config.data, h.digests()
         upgrades = [event for p in range(2) for event in events_of(data, p) if isinstance(event, MachineUpgraded)]
-        assert upgrades == [MachineUpgraded(MACHINE_VERSION)] * 2  # once for each partition
+        assert upgrades == [MachineUpgraded(NEXT)] * 2  # once for each partition
     assert refolded(data) == digests
 
 

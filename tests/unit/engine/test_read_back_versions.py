@@ -7,13 +7,24 @@ import pytest
 
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
-from rewindmq.projections.machine.rules.versions import DEDUPLICATION, OLDEST_SCHEMA
+from rewindmq.projections.machine.rules.versions import SCHEMAS
 from rewindmq.schemas.events import MachineUpgraded, Tick
 from rewindmq.schemas.registry import envelope_fingerprint
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
 from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import Client
 from tests.support.memory_nodes import Nodes, declare, publish, run, session, settled
+from tests.support.next_version import NEXT, know_next
+from tests.support.other_schema import EARLIER
+
+pytestmark = pytest.mark.usefixtures("earlier_schema")
+
+
+def nodes_know_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nodes that start from here on know the next machine version."""
+    know_next(monkeypatch)
+    for module in ("cluster.node", "cluster.partition", "runtime.metadata"):
+        monkeypatch.setattr(f"rewindmq.engine.{module}.MACHINE_VERSION", NEXT)
 
 
 def test_a_new_log_begins_under_the_newest_machine_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,8 +43,7 @@ def test_a_new_log_begins_under_the_newest_machine_version(tmp_path: Path, monke
 def test_a_machine_version_begins_when_every_node_knows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(nodes: Nodes) -> None:
         old = await nodes.start("a")
-        monkeypatch.setattr("rewindmq.engine.cluster.node.MACHINE_VERSION", MACHINE_VERSION + 1)
-        monkeypatch.setattr("rewindmq.projections.machine.machine.MACHINE_VERSION", MACHINE_VERSION + 1)
+        nodes_know_next(monkeypatch)
         new = await nodes.start("b")
         nodes.history.assign({each.name: ["b"] for each in nodes.history.queues})
         await settled()
@@ -44,7 +54,7 @@ def test_a_machine_version_begins_when_every_node_knows_it(tmp_path: Path, monke
         await settled()
         nodes.node("b")._look_after()
         await settled()
-        assert {partition.machine.machine_version for partition in new.partitions} == {MACHINE_VERSION + 1}
+        assert {partition.machine.machine_version for partition in new.partitions} == {NEXT}
 
     run(test, tmp_path, monkeypatch)
 
@@ -57,7 +67,7 @@ def test_a_node_that_does_not_know_the_machine_version_ends(
         partition = broker.partitions[0]
         before = partition.machine.digest()
         encoder = FramedEncoder()
-        record = encoder.encode(encoder.prefix(nodes.now_ms, BROKER), MachineUpgraded(MACHINE_VERSION + 1))
+        record = encoder.encode(encoder.prefix(nodes.now_ms, BROKER), MachineUpgraded(NEXT))
         nodes.history.queues[0].put(b"", record)
         await settled()
         (failure,) = nodes.failures
@@ -81,27 +91,27 @@ def test_b73_a_partition_goes_over_to_the_newest_schema_after_its_upgrade(
         return {value[2:10].hex() for topic in topics for value in topic.values}
 
     async def test(nodes: Nodes) -> None:
-        with monkeypatch.context() as older:
-            for module in ("cluster.node", "runtime.metadata"):
-                older.setattr(f"rewindmq.engine.{module}.MACHINE_VERSION", DEDUPLICATION - 1)
-            await nodes.start("older")
+        monkeypatch.setitem(SCHEMAS, MACHINE_VERSION, EARLIER)
+        monkeypatch.setitem(SCHEMAS, NEXT, envelope_fingerprint())
+        await nodes.start("older")
+        nodes_know_next(monkeypatch)
         broker = await nodes.start("newer", standbys=0)
         await declare(broker, session(broker))
         partition = broker.queues.partition_for("/", "q")
         publish(broker, session(broker), b"1", Client())
         await settled()
-        assert partition.machine.machine_version == DEDUPLICATION - 1
+        assert partition.machine.machine_version == MACHINE_VERSION
         assert isinstance(partition, ReadBackPartition)
         assert not partition.can_pause
-        assert schemas(nodes) == {OLDEST_SCHEMA}
+        assert schemas(nodes) == {EARLIER}
         nodes.brokers.pop("older").close()
         await settled()
         await nodes.node("newer").enter(partition)
         publish(broker, session(broker), b"2", Client())
         await settled()
         records = next(each for each in nodes.history.queues if each.name == partition.name).values
-        upgraded = [FramedDecoder().decode(each)[2] for each in records].index(MachineUpgraded(MACHINE_VERSION))
-        assert {each[2:10].hex() for each in records[: upgraded + 1]} == {OLDEST_SCHEMA}
+        upgraded = [FramedDecoder().decode(each)[2] for each in records].index(MachineUpgraded(NEXT))
+        assert {each[2:10].hex() for each in records[: upgraded + 1]} == {EARLIER}
         assert {each[2:10].hex() for each in records[upgraded + 1 :]} == {envelope_fingerprint()}
         assert len(records) > upgraded + 1
         assert partition.can_pause
@@ -115,10 +125,10 @@ def test_b73_what_follows_an_upgrade_in_the_same_millisecond_is_under_the_newest
     """The older one has no field for what a queue that moves brings along."""
 
     async def test(nodes: Nodes) -> None:
-        with monkeypatch.context() as older:
-            for module in ("cluster.node", "runtime.metadata"):
-                older.setattr(f"rewindmq.engine.{module}.MACHINE_VERSION", DEDUPLICATION - 1)
-            await nodes.start("older")
+        monkeypatch.setitem(SCHEMAS, MACHINE_VERSION, EARLIER)
+        monkeypatch.setitem(SCHEMAS, NEXT, envelope_fingerprint())
+        await nodes.start("older")
+        nodes_know_next(monkeypatch)
         partition = (await nodes.start("newer")).partitions[0]
         nodes.brokers.pop("older").close()
         await settled()
@@ -126,7 +136,7 @@ def test_b73_what_follows_an_upgrade_in_the_same_millisecond_is_under_the_newest
         nodes.node("newer")._upgrade(partition)
         partition.append(BROKER, Tick())
         await settled()
-        assert partition.machine.machine_version == MACHINE_VERSION
+        assert partition.machine.machine_version == NEXT
         partition.append(BROKER, Tick())
         await settled()
         assert nodes.history.queues[0].values[-1][2:10].hex() == envelope_fingerprint()
