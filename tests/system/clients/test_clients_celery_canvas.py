@@ -16,6 +16,8 @@ from tests.support.running import RunningBroker
 from tests.system.clients import celery_canvas_app
 from tests.system.clients.test_clients_celery import Worker
 
+pytestmark = pytest.mark.long
+
 APP = "tests.system.clients.celery_canvas_app"
 app = celery_canvas_app.app
 

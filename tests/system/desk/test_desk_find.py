@@ -3,11 +3,14 @@
 import re
 
 import httpx
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.browser import go, log_in
 from tests.support.deadlines import until
 from tests.support.running import RunningBroker
+
+pytestmark = pytest.mark.long
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&<script>alert(2)</script>"
 

@@ -14,6 +14,8 @@ from tests.support.browser import PHONE, go, log_in, watch
 from tests.support.deadlines import until
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 HOSTILE = "<img src=x onerror=alert(1)>\"'&</script>"
 
 

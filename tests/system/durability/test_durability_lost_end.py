@@ -17,11 +17,14 @@ from pathlib import Path
 
 import httpx
 import pika
+import pytest
 
 from tests.support.deadlines import until
 from tests.support.ports import free_port
 from tests.support.running import ROOT, RunningBroker
 from tests.system.durability.test_durability_damage import consume, publish, verify
+
+pytestmark = pytest.mark.long
 
 ONE = ("--partitions", "1")
 

@@ -12,6 +12,8 @@ import pytest
 from tests.support.running import RunningBroker
 from tests.system.durability.test_durability_restore import api, ended
 
+pytestmark = pytest.mark.long
+
 COUNT = 400
 PORTION = 20
 

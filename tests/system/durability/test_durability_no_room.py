@@ -18,6 +18,8 @@ from tests.support.running import RunningBroker
 from tests.system.durability.full_disk import SmallDisk
 from tests.system.durability.test_durability_full_disk import Publisher
 
+pytestmark = pytest.mark.long
+
 MEGABYTE = 1 << 20
 BODY = random.Random(1).randbytes(20_000)  # RocksDB must not compress it
 FITS = 1_500  # messages, 30 MB: more than the full disk has room for, and less than it has room for when it is emptied

@@ -40,6 +40,7 @@ def live_a_while(api: httpx.Client, queue: str) -> str:
     return start
 
 
+@pytest.mark.long
 def test_b31_each_point_is_the_queue_at_its_moment(api: httpx.Client, queue: str) -> None:
     start = live_a_while(api, queue)
     found = asked(api, f"depth/%2F/{queue}", **{"from": start, "points": "40"})
@@ -136,6 +137,7 @@ def test_b31_a_reader_of_a_queue_sees_its_part(api: httpx.Client, broker: Runnin
     assert httpx.get(f"{broker.http_url}/api/history/depth/%2F/{queue}", trust_env=False).status_code == 401
 
 
+@pytest.mark.long
 def test_b31_a_range_begins_where_the_history_begins(tmp_path: Path) -> None:
     story = live(tmp_path)
     trimmed(tmp_path, story, 2)

@@ -43,6 +43,7 @@ def outcomes(api: httpx.Client, name: str) -> dict[str, int]:
     return found
 
 
+@pytest.mark.long
 def test_b45_it_says_what_then_happens(api: httpx.Client) -> None:
     declare(api, "orders.a", 5)
     declare(api, "orders.b", 9, x_dead_letter_exchange="amq.fanout")

@@ -366,6 +366,7 @@ def publish_bytes(broker: RunningBroker, queue: str, *bodies: bytes) -> None:
     connection.close()
 
 
+@pytest.mark.long
 def test_get_answers_with_so_many_bytes_and_leaves_the_rest(
     api: httpx.Client, broker: RunningBroker, queue: str
 ) -> None:

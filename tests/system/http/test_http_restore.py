@@ -59,6 +59,7 @@ def publish(channel: BlockingChannel, queue: str, *bodies: str, **properties: ob
         channel.basic_publish("", queue, body.encode(), given)
 
 
+@pytest.mark.long
 def test_b02_a_purge_is_undone(api: httpx.Client, queue: str, channel: BlockingChannel, take: Take) -> None:
     publish(channel, queue, "a", "b", "c")
     got = channel.basic_get(queue)  # a was delivered once: it says so when it is back

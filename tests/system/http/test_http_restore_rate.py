@@ -22,6 +22,8 @@ from tests.support.deadlines import until
 from tests.support.forked import run
 from tests.support.running import RunningBroker, start_process
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def channel(broker: RunningBroker) -> Iterator[BlockingChannel]:

@@ -16,6 +16,8 @@ from tests.support.deadlines import SECONDS
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import Nodes, api, connect
 
+pytestmark = pytest.mark.long
+
 ROUNDS = 40
 
 

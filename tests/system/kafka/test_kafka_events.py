@@ -96,6 +96,7 @@ def test_no_node_is_asked(nodes: Nodes) -> None:
     assert shown(nodes, "--queue", "orders") == before
 
 
+@pytest.mark.long
 def test_a_kafka_that_is_away_and_a_prefix_without_topics_are_one_line(nodes: Nodes) -> None:
     nowhere = f"127.0.0.1:{free_port()}"
     failed(run("events", "--kafka", nowhere), 69, f"Error: Kafka: nothing is heard from {nowhere}: ")

@@ -36,6 +36,8 @@ from tests.system.kafka.test_kafka_floor import FloorNodes
 from tests.system.kafka.test_kafka_log import change
 from tests.system.kafka.test_kafka_space import write_history
 
+pytestmark = pytest.mark.long
+
 HOUR_MS = 3_600_000
 
 

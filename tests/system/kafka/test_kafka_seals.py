@@ -43,6 +43,8 @@ from tests.support.kafka.sealed_topics import (
     seal,
 )
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(autouse=True, scope="module")
 def short_stretches() -> Iterator[None]:

@@ -25,6 +25,8 @@ from tests.support.kafka.fixtures import require_kafka
 from tests.support.kafka.following import Following
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 PARTITIONS = ("metadata-0", "queues-0", "queues-1")
 
 
@@ -75,6 +77,7 @@ def troubles_were_told_and_taken_back(following: Following) -> None:
     assert set(following.troubles[1::2]) == {None}
 
 
+@pytest.mark.rare
 def test_each_of_three_nodes_dies_in_turn(kafka3: KafkaCluster, prefix: str) -> None:
     """S-115, S-123."""
 

@@ -19,6 +19,8 @@ from tests.support.ports import free_port
 from tests.support.prometheus import RunningPrometheus
 from tests.support.running import ROOT, RunningBroker
 
+pytestmark = pytest.mark.long
+
 needed("prometheus")
 PROMTOOL = needed("promtool")
 

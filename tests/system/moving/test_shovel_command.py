@@ -19,6 +19,8 @@ from tests.support.ports import free_port
 from tests.support.running import RunningBroker
 from tests.support.shovels import HARD_PROPERTIES, Shovel, channel_at, emptied, fill, firsts, numbers_of
 
+pytestmark = pytest.mark.long
+
 Start = Callable[..., Shovel]
 Move = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -44,6 +44,8 @@ from tests.support.broker_harness import Harness
 from tests.support.rocks import flipped, stored
 from tests.support.spark.histories import Recorder, plain_fold
 
+pytestmark = pytest.mark.long
+
 EVERY = 100
 
 

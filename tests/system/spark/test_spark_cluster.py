@@ -23,7 +23,7 @@ from tests.support.archiving import archive_all
 from tests.support.s3.server import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.support.spark.standalone import WORKERS, StandaloneCluster
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.rare]
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,8 @@ from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.ranges import BadRequest
 from tests.support.spark.histories import START_MS, Recorder, When
 
+pytestmark = pytest.mark.long
+
 
 def lengths(spark: SparkSession, data: Path, moment: str) -> Counter[str]:
     at: When = {"offsets": moment} if moment.startswith("{") else {"time": moment}

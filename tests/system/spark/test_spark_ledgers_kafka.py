@@ -16,6 +16,8 @@ from tests.support.spark.histories import Recorder, random_history
 from tests.support.spark.topics import Writer, make_topics, write_gaps
 from tests.system.spark.test_spark_ledgers import bad, kept, said
 
+pytestmark = pytest.mark.long
+
 EVERY = 150
 
 

@@ -35,6 +35,8 @@ from rewindmq.spark_replay.location.log import InKafka
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 from tests.support.spark.histories import Recorder
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = json.loads((ROOT / "docs" / "spark" / "lineage.schema.json").read_text())
 PARENT = "0198c1f2-0000-7000-8000-000000000001"
@@ -328,6 +330,7 @@ def test_openlineage_can_be_disabled(
     assert not events.exists()
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("submitted", [False, True], ids=["python", "spark-submit"])
 def test_sparks_names_hold_and_its_console_is_stderr(told: Path, submitted: bool) -> None:
     conf = {

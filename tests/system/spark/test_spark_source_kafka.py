@@ -32,6 +32,8 @@ from tests.support.spark.histories import ANN, START_MS, plain_fold
 from tests.support.spark.source import source_with
 from tests.support.spark.topics import SECONDS, Writer, make_topics, published, write_gaps
 
+pytestmark = pytest.mark.long
+
 KAFKA = "kafka.bootstrap.servers"
 SECRET = "hunter2"
 

@@ -23,6 +23,8 @@ from tests.support.running import RunningBroker
 from tests.support.spark.forging import DEAD, WORK, write_sound
 from tests.support.spark.histories import ANN, START_MS, Recorder
 
+pytestmark = pytest.mark.long
+
 EVE = Actor("eve", 9)
 
 

@@ -15,6 +15,8 @@ from tests.system.http.test_http_seals import keys, seal
 from tests.system.standby.test_standby_copy import messages_at, publish
 from tests.system.standby.test_standby_promotion import Waiting
 
+pytestmark = pytest.mark.long
+
 Follow = Callable[..., RunningFollower]
 
 

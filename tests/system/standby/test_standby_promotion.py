@@ -25,6 +25,8 @@ from tests.support.standby import (
 )
 from tests.system.standby.test_standby_copy import messages_at, publish
 
+pytestmark = pytest.mark.long
+
 WAITS = ("--confirm-after", "follower")
 
 

@@ -18,6 +18,8 @@ from tests.support.pika_clients import connect, pump, take
 from tests.support.running import RunningBroker
 from tests.support.vault.server import VaultServer
 
+pytestmark = pytest.mark.long
+
 HEADER = "x-subject"
 
 

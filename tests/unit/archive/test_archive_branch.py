@@ -102,6 +102,7 @@ def require_state(archive: Objects, data: Path, at: dict[str, At]) -> None:
     assert contents(metadata.read())[:behind] == contents(log.metadata.read())[:behind]
 
 
+@pytest.mark.long
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 1 << 30),
@@ -341,6 +342,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
 
 
+@pytest.mark.long
 def test_a_fork_that_is_killed_at_any_step_is_begun_again(tmp_path: Path) -> None:
     busy(tmp_path / "data", events=40, segment_bytes=1 << 20)
     archive = archive_all(tmp_path / "data", str(tmp_path / "archive"))

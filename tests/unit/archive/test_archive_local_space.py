@@ -318,6 +318,7 @@ def test_a_machine_that_was_booted_anew_counts_the_time_since(data: Path, archiv
     assert aged(data, archive, clock).age_counts
 
 
+@pytest.mark.long
 def test_b24_a_run_that_is_killed_anywhere_loses_nothing(data: Path, tmp_path: Path) -> None:
     """At each call of the store, before it does anything or when it has done it; then the next run ends the work."""
     Archiver(open_objects(str(tmp_path / "archive"), make=True), data).run()

@@ -94,6 +94,7 @@ def test_an_archived_block_is_found_by_offset_and_time(
 bodies = st.one_of(st.integers(0, 300), st.sampled_from([65_300, 65_535, 70_000, 140_000]))
 
 
+@pytest.mark.long
 @settings(max_examples=examples(60), deadline=None)
 @given(
     groups=st.lists(st.lists(bodies, min_size=1, max_size=12), min_size=1, max_size=12),

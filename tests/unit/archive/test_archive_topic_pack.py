@@ -117,6 +117,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=examples(80))
 @given(stretches=st.lists(st.tuples(STEPS, st.integers(0, 3)), min_size=1, max_size=3), block=st.integers(1, 200))
 def test_any_records_come_back(

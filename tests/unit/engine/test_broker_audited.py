@@ -116,6 +116,7 @@ def test_a_machine_that_forgets_what_a_restored_message_was_is_found(
     assert "deliveries" in {finding.check for finding in bad(tmp_path / "data")}
 
 
+@pytest.mark.long
 def test_stories_with_restores_crashes_and_marks_have_no_findings(tmp_path: Path) -> None:
     met: Counter[str] = Counter()
     for seed in range(rounds(10, quick=4)):

@@ -543,6 +543,7 @@ class Story:
             assert set(h.expiry.due_days()) <= {day for day, _ in queued}
 
 
+@pytest.mark.long
 @given(STEPS)
 @settings(max_examples=examples(60), deadline=None)
 def test_b21_whatever_happens_no_queued_message_loses_its_body(

@@ -91,6 +91,7 @@ CRITERIA = [
 ]
 
 
+@pytest.mark.long
 @given(GROUPS, GROUPS, GROUPS, st.integers(0, 12), st.integers(1, 4), st.integers(1, 10 * DAY_MS // 12))
 def test_b46_a_search_with_the_index_finds_what_one_without_finds(
     older: list[list[Ids]], newer: list[list[Ids]], newest: list[list[Ids]], windows: int, size: int, step_ms: int
@@ -235,6 +236,7 @@ def publish(h: Harness, session: Session, first: int, end: int) -> None:
         h.settle()
 
 
+@pytest.mark.long
 def test_b46_a_trimmed_log_is_searched_from_where_it_begins_and_its_base_too(tmp_path: Path) -> None:
     with Harness(tmp_path, partitions=1, segment_bytes=SCHEMA_BYTES + 4_000) as h:
         for day in range(3):

@@ -66,6 +66,7 @@ def test_every_bit_flipped_and_every_end_cut_off_is_judged_as_by_the_decoder(siz
         assert refused(sound, found) == undecodable(found), found[:head].hex()
 
 
+@pytest.mark.long(seed=range(5, 20))
 @pytest.mark.parametrize("seed", range(20))
 def test_records_of_all_kinds_and_harmed_ones_are_judged_as_by_the_decoder(seed: int) -> None:
     dice, check = random.Random(seed), SoundRecords()
