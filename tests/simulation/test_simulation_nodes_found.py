@@ -280,7 +280,7 @@ def test_an_owner_that_is_behind_does_not_put_a_policy_back(story: Story) -> Non
 # -- a node that has paused a partition, and policies that come and go ------------------------------------------------
 
 
-@pytest.mark.parametrize("seconds", [0.5, pytest.param(700, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seconds", [0.5, 700])
 def test_a_node_heeds_a_cleared_policy_until_every_queue_was_told(story: Story, seconds: float) -> None:
     """The node had paused the queue's partition when the policy was applied and cleared, so it took the queue for one
     that refuses nothing. The queue refused until it was told of the policy's end, which may take its owner any time."""
