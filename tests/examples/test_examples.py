@@ -17,7 +17,7 @@ def run(*words: str) -> str:
 
 
 @pytest.mark.long
-def test_a_service_publishes_and_consumes_and_the_log_is_folded_and_audited(
+def test_a_service_runs_and_its_log_is_folded_and_audited(
     start_broker: Callable[..., RunningBroker],
 ) -> None:
     broker = start_broker()

@@ -254,6 +254,12 @@ def test_json_has_no_nan(path: Path) -> None:
             assert said == [str(allowed)], f"{name(path)}:{node.lineno}: allow_nan={allowed} is missing"
 
 
+@of_every(sorted((ROOT / "tests").rglob("test_*.py")))
+def test_test_names_stay_under_70_characters(path: Path) -> None:
+    long = [node.name for node in nodes(path) if isinstance(node, ast.FunctionDef) and len(node.name) >= 70]
+    assert not long
+
+
 @of_every([*SOURCES, *OF_THE_PACKAGE])
 def test_functions_fit_a_screen(path: Path) -> None:
     for node in nodes(path):

@@ -175,7 +175,7 @@ def test_b31_it_fits_a_phone(page: Page, broker: RunningBroker, channel: Blockin
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
 
 
-def test_b31_pages_of_messages_two_moments_compared_and_a_restoration_into_another_queue(
+def test_b31_pages_a_comparison_and_a_restoration_into_another_queue(
     page: Page, broker: RunningBroker, channel: BlockingChannel
 ) -> None:
     channel.queue_declare("copies", durable=True)

@@ -87,7 +87,7 @@ def test_a_log_that_lost_its_end_does_not_start_unless_that_is_accepted(
     assert consume(start_broker(data, *ONE)) == list(range(110)), "the next start accepts nothing, and needs nothing"
 
 
-def test_a_directory_of_an_earlier_time_does_not_start_beside_an_archive_that_has_more(
+def test_a_directory_that_is_older_than_its_archive_does_not_start(
     tmp_path: Path, start_broker: Callable[..., RunningBroker]
 ) -> None:
     data, older, url = tmp_path / "data", tmp_path / "older", f"file://{tmp_path}/archive"

@@ -254,7 +254,7 @@ def test_a_large_publish_waits_for_room_and_acks_do_not_wait_for_it(
     assert "Traceback" not in "".join(broker.errors)
 
 
-def test_descriptors_that_run_out_under_rocksdb_hold_publishing_back_no_longer_than_that(
+def test_descriptors_that_run_out_under_rocksdb_hold_publishing_back(
     tmp_path: Path, start_broker: Callable[..., Any]
 ) -> None:
     """After EMFILE RocksDB refuses every write until it is opened again."""

@@ -53,7 +53,7 @@ def test_b31_each_point_is_the_queue_at_its_moment(api: httpx.Client, queue: str
     assert (found["points"][0]["ready"], found["points"][-1]["ready"]) == (1, 3)
 
 
-def test_b31_what_happened_between_the_points_is_the_difference_of_two_moments(api: httpx.Client, queue: str) -> None:
+def test_b31_what_happened_between_two_points_is_their_difference(api: httpx.Client, queue: str) -> None:
     start = live_a_while(api, queue)
     end = now()
     for points in ("2", "17", "1000"):

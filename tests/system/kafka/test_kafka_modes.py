@@ -291,9 +291,7 @@ def refuses(channel: BlockingChannel, queue: str) -> bool:
 
 
 @pytest.mark.long
-def test_b49_a_policy_that_refuses_reaches_a_queue_when_every_node_knows_it(
-    story: Story, here: BlockingChannel
-) -> None:
+def test_b49_a_refusing_policy_reaches_a_queue_when_every_node_knows_it(story: Story, here: BlockingChannel) -> None:
     here.basic_publish("amq.fanout", "", b"0", PERSISTENT)
     assert story.mode == "append"
     policy = {"pattern": f"^{story.name}$", "definition": {"max-length": 2, "overflow": "reject-publish"}}
@@ -429,7 +427,7 @@ def test_b49_a_publish_over_http_to_nowhere_is_known_by_the_fold(story: Story) -
 
 
 @pytest.mark.long
-def test_b70_requests_about_the_past_and_about_other_queues_fold_nothing_here(story: Story) -> None:
+def test_b70_requests_about_the_past_and_other_queues_fold_nothing_here(story: Story) -> None:
     """South gives the answers of a node that folds everything."""
     for number in range(3):
         story.there.basic_publish("", story.name, b"%d" % number, PERSISTENT)
@@ -484,7 +482,7 @@ def test_b70_requests_about_the_past_and_about_other_queues_fold_nothing_here(st
 
 
 @pytest.mark.long
-def test_b70_messages_are_moved_and_restored_to_a_queue_of_a_paused_partition(story: Story) -> None:
+def test_b70_messages_are_moved_and_restored_to_a_paused_partition(story: Story) -> None:
     story.there.basic_publish("", story.unused, b"moved", PERSISTENT)
     with api(story.nodes.running["south"]) as client:
         [found] = client.get(f"history/find/%2F/{story.unused}?body=moved").json()["messages"]

@@ -149,7 +149,7 @@ def limit_files(node: RunningBroker, limit: int) -> None:
 
 @pytest.mark.rare(end=["killed"])
 @pytest.mark.parametrize("end", ["room again", "killed"])
-def test_a_node_whose_store_takes_no_writes_holds_its_publishers_back_and_mends_it(nodes: Nodes, end: str) -> None:
+def test_a_node_whose_store_takes_no_writes_blocks_publishers_and_mends(nodes: Nodes, end: str) -> None:
     north, south = nodes.running["north"], nodes.running["south"]
     publish(south, 0, 20)
     limit_files(north, SMALL_BYTES)

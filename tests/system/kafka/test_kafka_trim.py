@@ -338,7 +338,7 @@ def test_b27_topics_made_from_a_trimmed_archive_begin_at_the_floor(
     assert digests[0] == digests[1]
 
 
-def test_b27_fillers_go_portion_by_portion_and_a_kill_between_them_is_made_good(
+def test_b27_fillers_go_in_portions_and_a_kill_between_is_made_good(
     topics: InKafka, objects: Objects, kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive(objects, topics)

@@ -135,7 +135,7 @@ while True:
 
 
 @pytest.mark.long
-def test_a_broker_killed_while_it_writes_snapshots_of_the_topology_starts_with_the_same(tmp_path: Path) -> None:
+def test_a_broker_killed_while_it_writes_topology_snapshots_starts_again(tmp_path: Path) -> None:
     """Each life starts with the newest snapshot that is whole, and has the topology of the fold from the beginning."""
     chance = random.Random(20261123)
     data = tmp_path / "data"

@@ -104,7 +104,7 @@ def test_history_goes_to_object_storage(
     assert rows == told[1]
 
 
-def test_both_workers_have_worked_and_nothing_that_spark_writes_has_the_login(
+def test_both_workers_have_worked_and_spark_writes_the_login_nowhere(
     cluster: StandaloneCluster, archive: str, said: list[str]
 ) -> None:
     if not said:

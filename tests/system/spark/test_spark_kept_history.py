@@ -43,7 +43,7 @@ def told(tmp_path: Path) -> Recorder:
 
 @pytest.mark.rare(form=["parquet"])
 @pytest.mark.parametrize("form", ["parquet", "delta"])
-def test_every_run_adds_what_is_new_and_one_that_was_cut_short_is_done_again(
+def test_every_run_adds_what_is_new_and_one_cut_short_is_done_again(
     spark: SparkSession, told: Recorder, form: str
 ) -> None:
     data, out = str(told.data), told.data.parent / "kept"

@@ -176,7 +176,7 @@ def test_what_is_read_begins_at_a_snapshot(
     assert {(each["assertion"], each["success"]) for each in assertions} == {("snapshots", True), ("claims", True)}
 
 
-def test_findings_are_assertions_and_an_audit_that_finds_something_is_complete(
+def test_findings_are_assertions_and_an_audit_with_some_is_complete(
     spark: SparkSession, tmp_path: Path, events: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     history = Recorder(tmp_path / "data", partitions=1)
@@ -197,7 +197,7 @@ def test_findings_are_assertions_and_an_audit_that_finds_something_is_complete(
     assert "the broker claimed 000" in bad["actual"]
 
 
-def test_a_job_that_fails_says_why_and_what_was_refused_before_spark_was_no_run(
+def test_a_failed_job_says_why_and_one_refused_before_spark_was_no_run(
     spark: SparkSession, told: Path, tmp_path: Path, events: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "corrupt"

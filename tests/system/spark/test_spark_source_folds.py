@@ -127,7 +127,7 @@ def test_of_many_snapshots_the_nearest_are_listed(cut: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_snapshots_of_an_own_directory_are_used_and_a_damaged_checkpoint_is_an_error(
+def test_own_snapshots_are_used_and_a_damaged_checkpoint_is_an_error(
     spark: SparkSession, busy: Path, cut: Path, tmp_path: Path
 ) -> None:
     own = tmp_path / "own"

@@ -137,7 +137,7 @@ def test_the_state_is_that_of_the_archive_at_the_moment(
                     assert state_at(partition, None, At(offset=end)).digest() == states[end]
 
 
-def test_whole_segments_come_back_byte_for_byte_and_the_last_one_up_to_its_last_whole_block(
+def test_segments_come_back_byte_for_byte_up_to_the_last_whole_block(
     archive: Objects, data: Path, tmp_path: Path
 ) -> None:
     recover(archive, tmp_path / "fork", at="mark:early")
@@ -220,7 +220,7 @@ class EmbeddedLogIn:
         self.log.close()
 
 
-def test_an_archive_that_says_another_identity_than_its_last_fork_is_refused(archive: Objects, tmp_path: Path) -> None:
+def test_an_archive_with_another_identity_than_its_last_fork_is_refused(archive: Objects, tmp_path: Path) -> None:
     recover(archive, tmp_path / "fork", at="mark:late")
     close_segments(tmp_path / "fork")
     own = open_objects(str(tmp_path / "own"), make=True)

@@ -208,7 +208,7 @@ def test_a_size_is_kept_and_the_base_holds_what_is_queued(data: Path, archive: O
     assert keep_local(data, archive, Limits(size_bytes=400_000)).freed_bytes == 0
 
 
-def test_a_later_cut_takes_the_records_from_the_base_and_not_from_the_archive(
+def test_a_later_cut_takes_records_from_the_base_not_the_archive(
     data: Path, archive: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep_local(data, archive, Limits(size_bytes=900_000))

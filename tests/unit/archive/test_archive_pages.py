@@ -67,7 +67,7 @@ def page_path(objects: Objects, number: int) -> Path:
 
 
 @pytest.mark.long
-def test_an_archive_of_10_000_segments_is_opened_with_some_hundred_requests(
+def test_an_archive_of_10_000_segments_opens_with_some_hundred_requests(
     objects: Objects, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:  # the entries are written to be read

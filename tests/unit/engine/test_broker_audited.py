@@ -70,7 +70,7 @@ def test_a_message_flagged_by_a_crash_is_purged_and_restored(tmp_path: Path) -> 
     assert bad(tmp_path / "data") == []
 
 
-def test_a_requeued_message_of_a_classic_queue_is_restored_into_a_quorum_queue(tmp_path: Path) -> None:
+def test_a_requeued_classic_message_is_restored_into_a_quorum_queue(tmp_path: Path) -> None:
     with Harness(tmp_path / "data") as h:
         session, client = h.session(), Client()
         h.declare(session, "classic")

@@ -87,7 +87,7 @@ def test_a_users_name_may_make_a_topic_permission_hard(h: Harness) -> None:
         h.broker.access.check_topic(Identity(user), exchange, "write", "a" * 250 + "!")
 
 
-def test_while_a_node_of_before_is_alive_a_pattern_that_it_would_skip_is_refused(h: Harness) -> None:
+def test_a_pattern_that_an_older_live_node_would_skip_is_refused(h: Harness) -> None:
     topology = h.broker.topology
     assert topology.machine_version == MACHINE_VERSION
     topology.machine_version = 2
