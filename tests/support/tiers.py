@@ -8,7 +8,7 @@
 
     @pytest.mark.long                       a test; pytest.param(..., marks=pytest.mark.long) a parameter of it
     @pytest.mark.long(seed=range(12, 60))   a test where its parameter, or its fixture, `seed` has one of these values
-    pytestmark = pytest.mark.long           a file
+    pytestmark = pytest.mark.long           a file, in one line
 
 Without a tier pytest runs every test that it is given.
 
@@ -53,12 +53,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def leaves_out(file: Path, tier: str, build: str, asked: str) -> bool:
     """Return True if no test of a file runs. `build`: the one that runs. `asked`: the value of --build, or empty."""
-    marks = marks_in(file) | marks_in(file.with_name("conftest.py"))
-    if tier == "quick" and not marks.isdisjoint({"long", "rare"}):
+    if tier == "quick" and not marks_in(file).isdisjoint({"long", "rare"}):
         return True
-    if asked and ("of_pure" in marks) != (asked == builds.PURE):
+    of_builds = marks_in(file) | marks_in(file.with_name("conftest.py"))
+    if asked and ("of_pure" in of_builds) != (asked == builds.PURE):
         return True
-    return build == builds.PURE and "of_compiled" in marks
+    return build == builds.PURE and "of_compiled" in of_builds
 
 
 @cache
