@@ -46,6 +46,7 @@ MODULES = (
     "rewindmq.engine.amqp.methods",
     "rewindmq.engine.amqp.output",
     "rewindmq.engine.amqp.publish_hold",
+    "rewindmq.engine.amqp.publish_path",
     "rewindmq.engine.amqp.read_gate",
     "rewindmq.engine.amqp.settlement",
     "rewindmq.engine.amqp.transactions",

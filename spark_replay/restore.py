@@ -5,7 +5,7 @@ It can also put a queue into another one, as it would be if a message, a user or
     found = find(spark, "DATA", "outcome = 'expired' and timestamp >= '2026-11-21 09:00:00'", queue="orders")
     bring_back(found, Broker("http://localhost:15672", "guest", "guest"), to="orders.again", dry_run=False)
 
-Spark finds the messages, the broker publishes them (engine/rewind/restore.py): each message once under the
+Spark finds the messages, the broker publishes them (engine/rewind/restorations.py): each message once under the
 restoration's name, in old order, as it was published. So a restoration may be run again, and one that was cut short is
 finished by another run.
 """

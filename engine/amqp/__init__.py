@@ -4,8 +4,10 @@ server.py             sockets and timers
 connection.py         one connection: frames, errors, closing, channels, credit
 connection_state.py   its states                read_gate.py          every reason why it is not read from
 handshake.py          login, tuning, vhost      publish_hold.py       publishes during an alarm
+credentials.py        the client's token
 frames.py             bytes -> frames, in place; gives whole publishes and acks to their channel (hot)
-channel.py            one channel: publishing, and its memory             channel_methods.py    its other methods
+channel.py            one channel               channel_methods.py    its methods
+publish_path.py       its publishes: judged, routed, logged (hot)
 basic_publish.py      a publish and its route   transactions.py       publishes and acks until tx.commit
 settlement.py         delivery tags and acks    confirms.py           publisher confirms
 consumer.py           deliveries, credit (hot)  consumer_timeout.py   deliveries that are unacked for too long

@@ -28,7 +28,7 @@ from rewindmq.engine.errors import (
     PreconditionFailed,
 )
 from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.subscription import Subscription
+from rewindmq.engine.runtime.sessions import Subscription
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_reply_queue
 

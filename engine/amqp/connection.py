@@ -21,14 +21,14 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from rewindmq.engine.amqp import channel_methods, consumer_timeout, credentials, handshake, methods, publish_hold
+from rewindmq.engine.amqp import channel_methods, consumer_timeout, methods, sasl
 from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishPostponed
-from rewindmq.engine.amqp.channel import Channel, SharedState
+from rewindmq.engine.amqp.channel import Channel
 from rewindmq.engine.amqp.connection_state import ENDING, FINISHED, State
+from rewindmq.engine.amqp.credentials import UPDATE_SECRET, Credentials
 from rewindmq.engine.amqp.erlang import describe
 from rewindmq.engine.amqp.frames import (
     BODY,
-    FRAME_MIN_SIZE,
     FRAME_OVERHEAD,
     HEADER,
     HEARTBEAT,
@@ -37,9 +37,21 @@ from rewindmq.engine.amqp.frames import (
     PUBLISH,
     FrameParser,
 )
+from rewindmq.engine.amqp.handshake import (
+    OPEN,
+    PROTOCOL_HEADER,
+    PROTOCOL_HEADER_0_9,
+    START_OK,
+    STEPS,
+    TUNE,
+    Handshake,
+    OutOfStep,
+)
 from rewindmq.engine.amqp.method_fields import DEFINITIONS
 from rewindmq.engine.amqp.methods import Method, short_reply_text
 from rewindmq.engine.amqp.output import ChannelOutput, Output, Piece
+from rewindmq.engine.amqp.publish_hold import PublishHold
+from rewindmq.engine.amqp.publish_path import SharedState
 from rewindmq.engine.amqp.read_gate import Pause, ReadGate
 from rewindmq.engine.broker import limits
 from rewindmq.engine.broker.access_log import Arrival
@@ -56,8 +68,8 @@ from rewindmq.engine.errors import (
     ResourceError,
     UnexpectedFrame,
 )
-from rewindmq.engine.identity.grants import Grant
 from rewindmq.engine.runtime.eager import begin
+from rewindmq.engine.runtime.flow_control import LARGE_BYTES
 from rewindmq.engine.runtime.loop_share import Account
 from rewindmq.engine.runtime.sessions import Link, Session
 from rewindmq.engine.tls import TlsPeer
@@ -104,9 +116,7 @@ class Connection:
     ) -> None:
         self.broker = broker
         self.peer = peer
-        self.loopback = loopback
         self.socket = socket
-        self.tls = tls
         self.arrival = Arrival("amqp", peer, listener, proxy)
         self.link = Link(tls)
         self.output = Output(socket.wake)
@@ -118,25 +128,15 @@ class Connection:
         self.error: AmqpError | None = None  # the reason for which the broker closed the connection
         self.session: Session | None = None
         self.shared: SharedState | None = None  # from RUNNING on
-        self.user = ""
-        self.grant: Grant | None = None  # of the token that the client logged in with
-        self.expiry: asyncio.TimerHandle | None = None  # of its token (credentials.py)
-        self.mechanism = ""
-        self.client_properties: dict[str, object] = {}
-        self.raw_properties = b""  # the same as the client sent them, until the vhost is open
-        self.capabilities: dict[str, object] = {}
-        self.channel_max = 0
-        self.frame_max = FRAME_MIN_SIZE
-        self.heartbeat_seconds = 0
-        self.early_heartbeats = 0  # that came before the vhost was open
+        self.handshake = Handshake(broker, self.arrival, loopback, tls)
+        self.credentials = Credentials(broker, self.arrival, self.token_expired)
+        self.hold = PublishHold(broker.turns, self.gate, self.link, self.tell_blocked)
         self.received = False  # since the last heartbeat check
         self.silent_checks = 0
-        self.waits_for_room = False  # a publish or a commit does, on the disk
-        self.blocked_sent = False  # connection.blocked, and not connection.unblocked since
         self.timeout_check_due = False  # it is made when `gate.waiting` ends
 
     def __str__(self) -> str:
-        return f"AMQP connection {self.peer}, user '{self.user}'"
+        return f"AMQP connection {self.peer}, user '{self.handshake.user}'"
 
     @property
     def finished(self) -> bool:
@@ -166,7 +166,7 @@ class Connection:
         parser = self.parser
         try:
             if self.state is State.HEADER:
-                data = handshake.take_header(self, data)
+                data = self.take_header(data)
             if not parser.deaf:
                 parser.parse(data)
         except Exception:  # a defect of ours must not take the other connections down with it
@@ -194,8 +194,8 @@ class Connection:
         channel = self.channels.get(number)
         content_due = channel is not None and channel.content_of is not None
         try:
-            if self.state in handshake.STEPS:
-                handshake.require_step(self, kind, number, payload)
+            if self.state in STEPS:
+                self.handshake.require_step(self.state, kind, number, payload)
             if kind == METHOD:
                 if len(payload) < 4:
                     raise FrameError(describe(kind, payload) + ": unknown_frame")
@@ -204,7 +204,7 @@ class Connection:
                 self.connection_frame(kind, index, payload)
             elif self.state is State.RUNNING:
                 self.channel_frame(channel, kind, number, index, payload)
-        except handshake.OutOfStep as out:
+        except OutOfStep as out:
             self.close(out.error)
             self.finish()  # its close-ok is not awaited: a client that floods the broker must not go on with it
         except (AmqpError, PublishPostponed) as error:
@@ -275,7 +275,7 @@ class Connection:
         if channel.content_of is not None:
             raise channel.out_of_place()
         if index == PUBLISH:
-            publish_hold.hold_publishes(self)
+            self.hold.take()
             channel.begin_publish(payload[4:])
             return
         method = methods.decode(index, payload[4:])
@@ -341,7 +341,7 @@ class Connection:
             return False
         self.link.in_flow = True
         self.gate.close(Pause.FLOW)
-        publish_hold.hold_publishes(self)
+        self.hold.take()
         flow.wait(self.flow_ended)
         return True
 
@@ -385,16 +385,16 @@ class Connection:
     def open_channel(self, number: int) -> None:
         """Open a channel, or close the connection where there are too many."""
         assert self.shared is not None
-        count, most = len(self.channels), self.channel_max
+        count, most = len(self.channels), self.handshake.channel_max
         try:
             self.broker.memory.check()
             if 0 < most <= count:
                 raise NotAllowed(f"number of channels opened ({count}) has reached the negotiated channel_max ({most})")
-            limits.check_channel(self.broker.topology, self.broker.sessions.by_id.values(), self.user)
+            limits.check_channel(self.broker.topology, self.broker.sessions.by_id.values(), self.handshake.user)
         except (NotAllowed, ResourceError) as error:
             self.close(error)
             return
-        output = ChannelOutput(self.output, number, self.frame_max - FRAME_OVERHEAD)
+        output = ChannelOutput(self.output, number, self.handshake.frame_max - FRAME_OVERHEAD)
         self.channels[number] = Channel(self.shared, output)
         output.write(methods.encode(number, "Channel.OpenOk"))
         self.broker.counters["channels_opened_total"] += 1
@@ -437,7 +437,7 @@ class Connection:
         is_amqp = self.state is not State.HEADER
         self.end_session()
         self.state = State.CLOSING
-        publish_hold.release(self)
+        self.hold.release()
         if is_amqp:
             self.output.write(close_frame(0, "Connection.Close", error, index))
         else:
@@ -455,7 +455,7 @@ class Connection:
                 channel.shut()
                 self.broker.counters["channels_closed_total"] += 1
         self.channels.clear()
-        credentials.forget_expiry(self)
+        self.credentials.forget_expiry()
         self.broker.keeper.flow.leave(self.flow_ended)
         if self.shared is not None:
             self.shared.settling.clear()
@@ -539,7 +539,7 @@ class Connection:
         else:
             self.silent_checks += 1
             if self.silent_checks > MAX_SILENT_CHECKS:
-                log.warning("%s: missed heartbeats, timeout: %ds", self.peer, self.heartbeat_seconds)
+                log.warning("%s: missed heartbeats, timeout: %ds", self.peer, self.handshake.heartbeat_seconds)
                 return False
         if not wrote:
             self.output.write(HEARTBEAT_FRAME)
@@ -560,7 +560,172 @@ class Connection:
             except PreconditionFailed as error:
                 self.refuse(number, 0, error)
 
-    # -- methods of channel 0 (those of the handshake: handshake.py) ---------------------------------------------------
+    # -- the handshake (handshake.py) ---------------------------------------------------------------------------------
+
+    def take_header(self, data: bytes) -> bytes:
+        """Take the protocol header once its eight bytes are there, and return what follows it. A client of another
+        protocol than AMQP 0-9-1 (or 0-9, which is the same on the wire) gets the header of 0-9-1, and the connection is
+        closed."""
+        parser = self.parser
+        came, parser.rest = parser.rest + data, b""
+        if len(came) < len(PROTOCOL_HEADER):
+            parser.rest = came
+            return b""
+        header = came[: len(PROTOCOL_HEADER)]
+        if header in (PROTOCOL_HEADER, PROTOCOL_HEADER_0_9):
+            self.state = State.STARTING
+            parser.max_payload = self.handshake.most_start
+            self.send("Connection.Start", **self.handshake.start())
+        else:
+            log.warning("%s: protocol header %r refused", self.peer, header)
+            self.output.write(PROTOCOL_HEADER)
+            self.finish()
+        return came[len(PROTOCOL_HEADER) :]
+
+    def start_ok(self, method: Method) -> None:
+        """Log the client in. CommandInvalid for a mechanism that was not offered."""
+        self.await_work(begin(self.log_in(self.handshake.start_ok(method))), 0, START_OK)
+
+    async def log_in(self, login: sasl.Login) -> None:
+        """Check the login, then offer limits to the client (connection.tune)."""
+        certainty, error = self.broker.certainty, None
+        try:
+            await certainty.assured(lambda: self.handshake.identify(login), certainty.wait)
+        except AccessRefused as refused:
+            error = refused
+        if self.state is not State.STARTING:  # closed meanwhile
+            return
+        if error is None:
+            self.state = State.TUNING
+            self.send("Connection.Tune", **self.handshake.tune())
+            return
+        told = self.handshake.login_refused(login, error)
+        if told is None:
+            self.finish()
+        else:
+            self.close(told, logged=True)
+
+    def tune_ok(self, method: Method) -> None:
+        """Take the limits that the client chose."""
+        try:
+            self.handshake.tune_ok(method)
+        except NotAllowed as error:
+            self.close(error, TUNE)
+        else:
+            self.state = State.OPENING
+
+    def open_vhost(self, method: Method) -> None:
+        """Open the vhost. The answer waits until this node has read all that the log says about the vhost."""
+        self.await_work(begin(self.let_in(method.text("virtual_host"))), 0, OPEN)
+
+    async def let_in(self, vhost: str) -> None:
+        """Open the vhost. Errors as `enter`, once this node has read to the end; a NotAllowed enters the history."""
+        certainty = self.broker.certainty
+        try:
+            await certainty.assured(lambda: self.enter(vhost), certainty.wait)
+        except NotAllowed as error:
+            self.handshake.vhost_refused(error)
+            raise
+
+    async def enter(self, vhost: str) -> None:
+        """Open the session in the broker. Errors as `Handshake.open`."""
+        if self.state is not State.OPENING:  # closed meanwhile
+            return
+        terms = self.handshake
+        self.session = session = terms.open(vhost, self.link, self.socket.admit, self.force_close)
+        notify = terms.can("consumer_cancel_notify")
+        self.shared = SharedState(self.broker, session, notify, self.yield_turn, self.wait_for_room)
+        self.state = State.RUNNING
+        parser = self.parser
+        parser.max_payload = terms.frame_max  # not from tune-ok on: nothing large comes before the vhost is open
+        # a large publish may have to wait for room in the log: `Channel.take` sees to that
+        parser.max_content = min(terms.frame_max, self.broker.config.max_message_size, LARGE_BYTES - 1)
+        self.credentials.await_expiry(terms.grant)
+        self.send("Connection.OpenOk")
+        self.socket.opened()
+        log.info("%s: user '%s' connected to vhost '%s'", self.peer, session.user, session.vhost)
+
+    # -- publishes that are held back (publish_hold.py) ---------------------------------------------------------------
+
+    def tell_blocked(self, reason: str | None) -> None:
+        """Send connection.blocked with the reason, or connection.unblocked (None), if the client understands it."""
+        if not self.handshake.can("connection.blocked"):
+            return
+        if reason is None:
+            self.send("Connection.Unblocked")
+        else:
+            self.send("Connection.Blocked", reason=short_reply_text(reason))
+
+    def wait_for_room(self, reason: str | None) -> None:
+        """A message of the connection waits for room on the disk, for this reason. None: the wait has ended."""
+        if self.session is not None:  # else it closes, and was released
+            self.hold.wait_for_room(reason)
+
+    def alarm_changed(self) -> None:
+        """Hold publishes back from now on, or take them again, as the broker says."""
+        if self.session is None:  # it cannot publish
+            return
+        if self.broker.turns.blocked is not None:
+            self.forget_publishes()
+            under_way = any(channel.content_of is not None for channel in self.channels.values())
+            if under_way or self.link.in_flow or self.hold.waits_for_room:  # its next publish is here already
+                self.hold.take()
+        elif self.hold.alarm_over() and self.parser.rest:
+            self.yield_turn()
+
+    def forget_publishes(self) -> None:
+        """Empty all memos of publishes, which may hold a mebibyte a channel: the next publish is judged anew."""
+        for channel in self.channels.values():
+            channel.publish_memo.clear()
+            channel.parsed.clear()
+        self.parser.repeat = None
+
+    @property
+    def kept_bytes(self) -> int:
+        """Return the bytes of the connection's publishes that have not come whole, or are not committed."""
+        return sum(channel.kept_bytes for channel in self.channels.values())
+
+    def close_for_memory(self) -> None:
+        """Close the connection with 506: it holds more than others, and the memory alarm does not end."""
+        kept = self.kept_bytes
+        self.close(
+            ResourceError(
+                f"low on memory: {kept} bytes of messages that had not come whole, or were not committed, were dropped"
+                if kept
+                else "low on memory: the client does not read what was sent to it"
+            )
+        )
+
+    # -- other methods of channel 0 -----------------------------------------------------------------------------------
+
+    def update_secret(self, method: Method) -> None:
+        """Take a new token in the place of the one that the client logged in with."""
+        token = method.raw("new_secret").decode("utf-8", "replace")
+        self.await_work(begin(self.renew(token)), 0, UPDATE_SECRET)
+
+    async def renew(self, token: str) -> None:
+        """Continue with the rights of a new token. After a login with a password there is nothing to renew, and any
+        secret is accepted, as in RabbitMQ. NotAllowed as `Credentials.renewed`."""
+        session = self.session
+        if session is not None and session.grant is not None:
+            grant = await self.credentials.renewed(session, token, self.consumed_queues)
+            if self.session is not session:  # closed meanwhile
+                return
+            session.grant = grant
+            self.forget_publishes()  # their routes were allowed by the old token
+            self.credentials.await_expiry(grant)
+            log.info("%s: user '%s' updated secret", self.peer, session.user)
+        self.send("Connection.UpdateSecretOk")
+
+    def consumed_queues(self) -> list[str]:
+        """Return the queues of the connection's consumers."""
+        consumers = [each for channel in self.channels.values() for each in channel.consumers.values()]
+        return [each.queue.name for each in consumers if each.queue is not None]
+
+    def token_expired(self) -> None:
+        """Close the connection, whose token has expired."""
+        self.close(ConnectionForced("credential expired"))  # RabbitMQ's words
+        self.broker.turns.end()
 
     def client_close(self, method: Method) -> None:
         """The client closes the connection."""
@@ -587,10 +752,10 @@ def close_frame(number: int, name: str, error: AmqpError, index: int) -> bytes:
 
 # By state (None: any) and method.
 HANDLERS: Final[dict[tuple[State | None, str], Callable[[Connection, Method], None]]] = {
-    (State.STARTING, "Connection.StartOk"): handshake.start_ok,
-    (State.TUNING, "Connection.TuneOk"): handshake.tune_ok,
-    (State.OPENING, "Connection.Open"): handshake.open_vhost,
-    (State.RUNNING, "Connection.UpdateSecret"): credentials.update_secret,
+    (State.STARTING, "Connection.StartOk"): Connection.start_ok,
+    (State.TUNING, "Connection.TuneOk"): Connection.tune_ok,
+    (State.OPENING, "Connection.Open"): Connection.open_vhost,
+    (State.RUNNING, "Connection.UpdateSecret"): Connection.update_secret,
     (State.CLOSING, "Connection.CloseOk"): Connection.close_ok,
     (None, "Connection.Close"): Connection.client_close,
 }

@@ -18,17 +18,17 @@ The queue's profile decides what happens to an overdue delivery:
 
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from rewindmq.engine.amqp.consumer import AmqpConsumer
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Settlement, ranges
+from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.queue_arguments import argument_of
 from rewindmq.schemas.events import Nacked
-
-if TYPE_CHECKING:
-    from rewindmq.engine.amqp.channel import Channel
+from rewindmq.schemas.values import Actor
 
 MAX_CHECKED: Final = 10_000  # deliveries of a channel, the oldest ones
 TEXT: Final = (
@@ -90,7 +90,22 @@ def _consumers_own_ms(queue: Queue, consumer_id: int) -> int | None:
     return argument.value if argument is not None and isinstance(argument.value, int) else None
 
 
-async def time_out_deliveries(channel: "Channel", now: float) -> None:
+class TimedChannel(Protocol):
+    """The channel whose deliveries may time out (channel.py)."""
+
+    broker: Broker
+    session: Session
+    actor: Actor
+    number: int
+    settlement: Settlement
+    ages: DeliveryAges
+    consumers: dict[str, AmqpConsumer]
+
+    def forget_gone(self) -> None:
+        """Free the tags of consumers that the broker has cancelled."""
+
+
+async def time_out_deliveries(channel: TimedChannel, now: float) -> None:
     """Give back overdue deliveries. PreconditionFailed: the channel has to be closed. `now`: seconds."""
     node_timeout_ms = channel.broker.config.consumer_timeout_ms
     closing_ms, returns = channel.ages.overdue(now, node_timeout_ms)
@@ -101,7 +116,7 @@ async def time_out_deliveries(channel: "Channel", now: float) -> None:
         raise PreconditionFailed(TEXT % (channel.number, closing_ms))
 
 
-async def _give_back(channel: "Channel", holder: DeliveryHolder, tags: list[int]) -> bool:
+async def _give_back(channel: TimedChannel, holder: DeliveryHolder, tags: list[int]) -> bool:
     """Give deliveries back, and return whether the client was notified (basic.cancel). The consumer is cancelled first,
     or it would get them again."""
     partition, queue, settlement = holder.partition, holder.queue, channel.settlement
@@ -123,7 +138,7 @@ async def _give_back(channel: "Channel", holder: DeliveryHolder, tags: list[int]
     return notified
 
 
-async def _present(channel: "Channel", consumer: AmqpConsumer) -> AmqpConsumer | None:
+async def _present(channel: TimedChannel, consumer: AmqpConsumer) -> AmqpConsumer | None:
     """The consumer by which the client gets the queue's messages now: this one, or one that goes on for it where the
     queue has moved. None: it is cancelled."""
     await channel.broker.consumers.at_rest(channel.session, channel.number, consumer.tag)

@@ -1,18 +1,16 @@
-"""The token of a connection: it is renewed by connection.update-secret, and the connection ends with it."""
+"""The token of a connection: connection.update-secret renews it, and the connection ends with it."""
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
-from rewindmq.engine.amqp import publish_hold
-from rewindmq.engine.amqp.methods import Method
-from rewindmq.engine.errors import AccessRefused, ConnectionForced, NotAllowed
-from rewindmq.engine.identity.grants import Identity
-from rewindmq.engine.runtime.eager import begin
+from rewindmq.engine.broker.access_log import Arrival
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.errors import AccessRefused, NotAllowed
+from rewindmq.engine.identity.grants import Grant, Identity
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.rules.internal_queues import is_reply_queue
-
-if TYPE_CHECKING:
-    from rewindmq.engine.amqp.connection import Connection
 
 log = logging.getLogger("rewindmq.amqp")
 
@@ -20,65 +18,52 @@ UPDATE_SECRET: Final = 10 << 16 | 70
 LOOK_SECONDS: Final = 3_600.0  # a token that is valid for longer is looked at again: the wall clock may be set
 
 
-def update_secret(connection: "Connection", method: Method) -> None:
-    """Take a new token in the place of the one that the client logged in with. After a login with a password there is
-    nothing to renew, and any secret is accepted, as in RabbitMQ."""
-    token = method.raw("new_secret").decode("utf-8", "replace")
-    connection.await_work(begin(renew(connection, token)), 0, UPDATE_SECRET)
+class Credentials:
+    """The token with which a client logged in. `expired` is called when it has expired."""
 
+    def __init__(self, broker: Broker, arrival: Arrival, expired: Callable[[], None]) -> None:
+        self._broker = broker
+        self._arrival = arrival
+        self._expired = expired
+        self._timer: asyncio.TimerHandle | None = None
 
-async def renew(connection: "Connection", token: str) -> None:
-    """Go on with the rights of a new token. NotAllowed (530): it is not valid, is another user's, or has no right that
-    the connection needs, as the vhost or the queue of a consumer."""
-    session = connection.session
-    if session is not None and session.grant is not None:
+    async def renewed(self, session: Session, token: str, queues: Callable[[], Iterable[str]]) -> Grant | None:
+        """Return the grant of a new token. NotAllowed (530): it is not valid, is another user's, or lacks a right that
+        the connection needs, as the vhost or one of the `queues` of its consumers."""
         try:
-            who = await connection.broker.access.bear(token)
-            check_renewal(connection, who)
+            who = await self._broker.access.bear(token)
+            self._check(session, who, queues())
         except AccessRefused as error:
-            log.warning("%s: the new token of '%s' is refused: %s", connection.peer, connection.user, error.text)
-            access_log = connection.broker.access_log
-            access_log.login_refused(connection.arrival, connection.user, "update-secret", error.text)
+            log.warning("%s: the new token of '%s' is refused: %s", self._arrival.address, session.user, error.text)
+            self._broker.access_log.login_refused(self._arrival, session.user, "update-secret", error.text)
             raise NotAllowed("New secret was refused by one of the backends") from None
-        if connection.session is not session:  # closed meanwhile
+        return who.grant
+
+    def _check(self, session: Session, who: Identity, queues: Iterable[str]) -> None:
+        """Raise AccessRefused unless the bearer of the new token may continue with what the connection does."""
+        access, vhost = self._broker.access, session.vhost
+        if who.user != session.user:
+            raise AccessRefused(f"it is a token of user '{who.user}'")
+        if not access.may_enter(who, vhost):
+            raise AccessRefused(f"access to vhost '{vhost}' refused for user '{who.user}'")
+        for queue in queues:
+            if not is_reply_queue(queue):
+                access.check(who, vhost, "read", "queue", queue)
+
+    def await_expiry(self, grant: Grant | None) -> None:
+        """Call `expired` when the token has expired. None: the client logged in without one."""
+        self.forget_expiry()
+        if grant is None:
             return
-        session.grant = who.grant
-        publish_hold.forget_publishes(connection)  # their routes were allowed by the old token
-        await_expiry(connection)
-        log.info("%s: user '%s' updated secret", connection.peer, connection.user)
-    connection.send("Connection.UpdateSecretOk")
+        seconds = self._broker.tokens.seconds_left(grant)
+        if seconds:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(min(seconds, LOOK_SECONDS), self.await_expiry, grant)
+        else:
+            self._expired()
 
-
-def check_renewal(connection: "Connection", who: Identity) -> None:
-    """AccessRefused: the bearer of the new token may not go on with what the connection does."""
-    access, vhost = connection.broker.access, "" if connection.session is None else connection.session.vhost
-    if who.user != connection.user:
-        raise AccessRefused(f"it is a token of user '{who.user}'")
-    if not access.may_enter(who, vhost):
-        raise AccessRefused(f"access to vhost '{vhost}' refused for user '{who.user}'")
-    for channel in connection.channels.values():
-        for consumer in channel.consumers.values():
-            if consumer.queue is not None and not is_reply_queue(consumer.queue.name):
-                access.check(who, vhost, "read", "queue", consumer.queue.name)
-
-
-def await_expiry(connection: "Connection") -> None:
-    """Close the connection when its token expires."""
-    forget_expiry(connection)
-    grant = None if connection.session is None else connection.session.grant
-    if grant is None:
-        return
-    seconds = connection.broker.tokens.seconds_left(grant)
-    if seconds:
-        loop = asyncio.get_running_loop()
-        connection.expiry = loop.call_later(min(seconds, LOOK_SECONDS), await_expiry, connection)
-    else:
-        connection.close(ConnectionForced("credential expired"))  # RabbitMQ's words
-        connection.broker.turns.end()
-
-
-def forget_expiry(connection: "Connection") -> None:
-    """The connection ends, or its token is another one."""
-    if connection.expiry is not None:
-        connection.expiry.cancel()
-        connection.expiry = None
+    def forget_expiry(self) -> None:
+        """Wait no longer: the connection ends, or its token is another one."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -21,7 +21,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from rewindmq.engine.amqp import publish_hold
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.amqp.connection_state import State
 from rewindmq.engine.amqp.frames import HEARTBEAT_FRAME
@@ -158,7 +157,7 @@ class AmqpProtocol(asyncio.Protocol):
         end of the stream before it has closed the socket itself takes that for a fault. Bytes that come are thrown
         away."""
         self.reading_changed()
-        heartbeat = connection.heartbeat_seconds
+        heartbeat = connection.handshake.heartbeat_seconds
         self.set_timer(min(heartbeat, LEAVING_SECONDS) if heartbeat else LEAVING_SECONDS, self.drop)
 
     def pause_writing(self) -> None:
@@ -234,8 +233,8 @@ class AmqpProtocol(asyncio.Protocol):
         assert self.connection is not None
         if self.timer is not None:
             self.timer.cancel()
-        if self.connection.heartbeat_seconds:
-            self.set_timer(self.connection.heartbeat_seconds / 2, self.check_heartbeat)
+        if self.connection.handshake.heartbeat_seconds:
+            self.set_timer(self.connection.handshake.heartbeat_seconds / 2, self.check_heartbeat)
 
     def check_heartbeat(self) -> None:
         """Drop a client that has missed two heartbeats. Called twice an interval."""
@@ -245,14 +244,14 @@ class AmqpProtocol(asyncio.Protocol):
             return
         if connection.check_heartbeat(self.wrote):
             self.wrote = False
-            self.set_timer(connection.heartbeat_seconds / 2, self.check_heartbeat)
+            self.set_timer(connection.handshake.heartbeat_seconds / 2, self.check_heartbeat)
         else:
             self.drop()
 
     @property
     def held_bytes(self) -> int:
         """Bytes that the broker keeps for this client, both ways."""
-        return self.unread + (0 if self.connection is None else publish_hold.kept_bytes(self.connection))
+        return self.unread + (0 if self.connection is None else self.connection.kept_bytes)
 
     def drop(self) -> None:
         """Close the socket at once."""
@@ -366,7 +365,7 @@ class AmqpServer:
     def alarm_changed(self) -> None:
         """The broker holds publishes back from now on, or takes them again."""
         for connection in self.connections():
-            publish_hold.alarm_changed(connection)
+            connection.alarm_changed()
 
     def grant_credit(self) -> None:
         """Give more to consumers that have acked, though nothing was written to them. Called while memory is low."""
@@ -380,7 +379,7 @@ class AmqpServer:
         most = max(self.protocols, key=lambda protocol: protocol.held_bytes, default=None)
         if most is None or most.connection is None or most.held_bytes < LEAST_RELIEF:
             return
-        publish_hold.close_for_memory(most.connection)
+        most.connection.close_for_memory()
         if most.unread:
             most.drop()  # it would not read the reason
         self.broker.turns.end()

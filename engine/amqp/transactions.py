@@ -19,9 +19,10 @@ as time goes by. Clients can see which it is (`rewindmq_atomic_commits` in the s
 import asyncio
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishProperties
+from rewindmq.engine.amqp.publish_path import PublishPath
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Verdict
 from rewindmq.engine.errors import ConnectionForced, PreconditionFailed, ResourceError
 from rewindmq.engine.routing.homes import Homes
@@ -30,9 +31,6 @@ from rewindmq.engine.runtime.flow_control import LARGE_BYTES
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.schemas.values import Encryption
-
-if TYPE_CHECKING:
-    from rewindmq.engine.amqp.channel import Channel
 
 MAX_BYTES = 536_870_912  # of one transaction: RabbitMQ's bound for one message
 PUBLISH_BYTES: Final = 500  # that a publish takes beside its body
@@ -71,7 +69,7 @@ class Commit:
 class Transaction:
     """The publishes and settlements of a transactional channel since the last commit or rollback."""
 
-    def __init__(self, channel: "Channel") -> None:
+    def __init__(self, channel: PublishPath) -> None:
         self.channel = channel
         self.publishes: list[PendingPublish] = []
         # verdict, and (tag, holder, message id) of each delivery

@@ -56,7 +56,7 @@ from rewindmq.engine.erasure.erasures import Erasures
 from rewindmq.engine.identity.tokens import Tokens
 from rewindmq.engine.placement.repartition import Repartition
 from rewindmq.engine.rewind.id_index_process import IdIndexProcess
-from rewindmq.engine.rewind.restore import Restorations
+from rewindmq.engine.rewind.restorations import Restorations
 from rewindmq.engine.rewind.stream_consumers import Readings
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.routing.dead_letters import Forwarder
@@ -117,7 +117,6 @@ class Broker:
         self.config = config
         self.past = past
         self.id_index = IdIndexProcess(config)
-        self.restorations = Restorations()
         self.metadata = metadata
         self.topology = topology = metadata.topology
         self.partitions = partitions
@@ -200,6 +199,9 @@ class Broker:
             self.queues.enter_all,
             self.turns.when_durable,
             end_turn,
+        )
+        self.restorations = Restorations(
+            self.access, self.sessions, self.queues, self.exchanges, self.topology, self.turns, keeper
         )
         self.alarms.on_alarm.append(self.events.alarm)
         self.clock_watch = ClockWatch(config.node, log_clock, metadata, partitions, keeper, self.turns)

@@ -18,8 +18,7 @@ from rewindmq.engine.rewind.stream_consumers import Readings
 from rewindmq.engine.routing.firehose import Firehose
 from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.runtime.partition import DeliveryTarget, FetchTarget, Partition
-from rewindmq.engine.runtime.sessions import Session
-from rewindmq.engine.runtime.subscription import Attached, Attachment, Subscription
+from rewindmq.engine.runtime.sessions import Attached, Attachment, Session, Subscription
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_reply_queue
 from rewindmq.projections.rules.queue_arguments import argument_of

@@ -28,8 +28,7 @@ from typing import Final, Protocol
 
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedPartition
-from rewindmq.engine.runtime.partition import Confirms, Partition
-from rewindmq.engine.runtime.partition_listener import EventTap
+from rewindmq.engine.runtime.partition import Confirms, EventTap, Partition
 from rewindmq.engine.runtime.queue_counters import CounterTable
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine

@@ -7,12 +7,9 @@ max_headers), and a chunk's size line or a trailer has MOST_LINE bytes.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import h11
-
-if TYPE_CHECKING:
-    from rewindmq.engine.http.server import HttpProtocol
 
 EVENTS_AT_ONCE: Final = 100
 MOST_HEADERS: Final = 100
@@ -41,15 +38,25 @@ class Parser(h11.Connection):
         return event
 
 
+class Reader(Protocol):
+    """The reader of a paced transport (server.py `HttpProtocol`)."""
+
+    def stand_in_line(self) -> None:
+        """Parse what was read, when it is the connection's turn."""
+
+    def client_sends(self) -> bool:
+        """Return True if the client has not sent all of its request."""
+
+
 class PacedTransport:
     """A transport for uvicorn, with two reasons not to read: uvicorn's own, and `hold`, for bytes that wait.
 
     `close` lets a client that still sends read its answer: the system would throw the answer away with the connection
     if bytes came for a closed socket. `protocol`: None when the connection is gone."""
 
-    def __init__(self, transport: asyncio.Transport, protocol: "HttpProtocol") -> None:
+    def __init__(self, transport: asyncio.Transport, protocol: Reader) -> None:
         self._transport = transport
-        self.protocol: HttpProtocol | None = protocol
+        self.protocol: Reader | None = protocol
         self._paused = self._held = False
         self._reading = True
         self._lingers: asyncio.TimerHandle | None = None

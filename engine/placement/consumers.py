@@ -28,8 +28,7 @@ from rewindmq.engine.placement.agreement import until
 from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.runtime.eager import begin
 from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session
-from rewindmq.engine.runtime.subscription import Attachment, Name, Place, Subscription
+from rewindmq.engine.runtime.sessions import Attachment, Name, Place, Session, Subscription
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import ConsumerCancelled
 

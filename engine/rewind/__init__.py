@@ -5,7 +5,8 @@ history_consumers.py   consumers of a queue's past              message_sources.
 reader.py              the part that both kinds of consumers share
 arguments.py           x-stream-offset, x-rewind-to, x-stream-filter
 queue_at.py            a queue as it was at a moment            bindings_at.py   its bindings then
-restore.py             messages brought back                    search.py        messages found by what is in them
+restore_plan.py        messages to bring back                  restorations.py  the broker brings them back
+search.py              messages found by what is in them
 outcomes.py            a message's life, last outcomes          worker.py        processes that fold history
 stays.py               the partitions in which a queue was      fates.py         what became of messages since
 """

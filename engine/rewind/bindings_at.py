@@ -1,5 +1,5 @@
 """The bindings of a queue at a moment, from the metadata log, and how a queue that comes back is bound again
-(restore.py).
+(restorations.py).
 
 Time is the only order between the metadata log and the queue's partition. "Before the event at an offset" means here:
 up to the event's time, without unbindings of this queue at that very time, since a deletion ends with them. (If the
@@ -7,11 +7,12 @@ clocks of several Kafka brokers differ, an unbinding may bear a time before the 
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from rewindmq.engine.broker.exchanges import Exchanges
 from rewindmq.engine.errors import AmqpError, ConnectionForced
 from rewindmq.engine.log.location import HistoryPartition
 from rewindmq.engine.runtime.metadata import NOT_RECORDED
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.replay import decoder_for, events_of
 from rewindmq.projections.rewind import At
@@ -19,10 +20,6 @@ from rewindmq.projections.store.metadata_snapshots import newest
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.metadata_events import Bound, Unbound
-
-if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.runtime.sessions import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +71,18 @@ def _time_of(log: HistoryPartition, offset: int) -> int | None:
     return None
 
 
-def missing(broker: "Broker", queue: Queue, bindings: tuple[Bound, ...]) -> tuple[Bound, ...]:
+def missing(topology: Topology, queue: Queue, bindings: tuple[Bound, ...]) -> tuple[Bound, ...]:
     """The bindings that the queue, another incarnation, lacks. Empty where it has others: somebody bound it anew."""
     then = [replace(each, queue_id=queue.queue_id) for each in bindings]
-    now = broker.topology.bindings_to(queue.vhost, "queue", queue.name)
+    now = topology.bindings_to(queue.vhost, "queue", queue.name)
     if not set(now) <= set(then):
         return ()
     return tuple(each for each, again in zip(bindings, then, strict=True) if again not in now)
 
 
-def split(broker: "Broker", bindings: tuple[Bound, ...]) -> tuple[list[Bound], list[LostBinding]]:
+def split(topology: Topology, bindings: tuple[Bound, ...]) -> tuple[list[Bound], list[LostBinding]]:
     """The bindings that can be made again now, and those whose exchange is gone."""
-    there = [each for each in bindings if (each.vhost, each.source) in broker.topology.exchanges]
+    there = [each for each in bindings if (each.vhost, each.source) in topology.exchanges]
     gone = [
         LostBinding(each, f"there is no exchange '{each.source}' any more") for each in bindings if each not in there
     ]
@@ -93,15 +90,15 @@ def split(broker: "Broker", bindings: tuple[Bound, ...]) -> tuple[list[Bound], l
 
 
 async def bind_again(
-    broker: "Broker", session: "Session", queue: str, bindings: tuple[Bound, ...]
+    exchanges: Exchanges, topology: Topology, session: Session, queue: str, bindings: tuple[Bound, ...]
 ) -> tuple[list[Bound], list[LostBinding]]:
     """Bind the queue. Returns the bindings that were made and those that were not: a user who may not bind gets the
     queue without them. ConnectionForced: the node was lost meanwhile."""
-    there, lost = split(broker, bindings)
+    there, lost = split(topology, bindings)
     made = []
     for each in there:
         try:
-            await broker.exchanges.bind(session, each.source, "queue", queue, each.routing_key, each.arguments)
+            await exchanges.bind(session, each.source, "queue", queue, each.routing_key, each.arguments)
             made.append(each)
         except ConnectionForced:
             raise

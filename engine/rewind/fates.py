@@ -1,4 +1,4 @@
-"""Tells what became of messages that were in a queue at a moment, up to now: for a restoration (restore.py).
+"""Tells what became of messages that were in a queue at a moment, up to now: for a restoration (restore_plan.py).
 
     fates_since(reader, snapshots, log, machine, queue, {4, 5, 9})       {4: "acked", 5: "purged", 9: "ready"}
 

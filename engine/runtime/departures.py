@@ -19,9 +19,8 @@ from typing import Final
 
 from rewindmq.engine.runtime.eager import begin
 from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.runtime.sessions import Attachment, Session
 from rewindmq.engine.runtime.slices import CHANGED_TOGETHER, Pace, in_slices
-from rewindmq.engine.runtime.subscription import Attachment
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import ConsumerCancelled, QueueDeleted
 

@@ -25,12 +25,11 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from rewindmq.engine.log.contract import BelowStart
 from rewindmq.engine.runtime.counters import DEATHS, DISABLED, Served, dead_lettered
-from rewindmq.engine.runtime.partition_listener import EventTap, PartitionListener
 from rewindmq.engine.runtime.queue_counters import CounterTable
 from rewindmq.projections.machine.data.effects import (
     CancelConsumer,
@@ -92,6 +91,54 @@ class Confirms(Protocol):
 
         `refused`: at least one queue did not take it. Confirms that wait for the disk come in ascending order; confirms
         that do not wait may come before them. The channel gathers frames and writes them at the end of the turn."""
+
+
+class Decryption(Protocol):
+    """Decrypts bodies (engine/erasure/encryption.py)."""
+
+    def decrypt(self, message: Published) -> Published:
+        """Return the message with its body decrypted. NotAtHand: `fetch` the key first."""
+
+    def fetch(self, key_id: str) -> "asyncio.Future[None]":
+        """Have a Vault open a key."""
+
+
+class EventTap(Protocol):
+    """A watcher of the events of partitions (engine/routing/event_exchange.py)."""
+
+    def folded(
+        self,
+        partition: "Partition",
+        offset: int,
+        timestamp_ms: int,
+        actor: Actor,
+        event: Event,
+        effects: Sequence[Effect],
+        before: int,
+    ) -> None:
+        """Take note of an event that was folded, and of its effects: those from `before` on."""
+
+
+class PartitionListener(Protocol):
+    """The part of the broker that its partitions call."""
+
+    counters: dict[str, int]
+
+    def queue_declared(self) -> None:
+        """Take note that any node may have declared a queue."""
+
+    @property
+    def subjects(self) -> Decryption:
+        """Decrypts bodies."""
+
+    def queue_gone(self, partition: "Partition", queue: Queue, reason: str) -> None:
+        """Take note that a queue is gone, and why."""
+
+    def undelivered(self, partition: "Partition", consumer_id: int) -> None:
+        """Close the connection of a consumer whose message could not be delivered."""
+
+    def dead_letter(self, partition: "Partition", effect: DeadLetter) -> None:
+        """Forward dead letters; the projector has their messages."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests have a double

@@ -9,14 +9,11 @@ message that a queue holds. It may also have met messages that have left since i
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from rewindmq.projections.store.bodies import Body
+from rewindmq.projections.store.projector import Projector
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Published
-
-if TYPE_CHECKING:
-    from rewindmq.projections.store.bodies import Body
-    from rewindmq.projections.store.projector import Projector
 
 LOOKED_AT = 256  # messages in one `look`, or
 LOOKED_AT_BYTES = 1024 * 1024
@@ -37,7 +34,7 @@ class KeyWatch:
 
     `group_of`: the group of a key id; None: it is not watched. `parts`: each watched id has one of them."""
 
-    def __init__(self, projector: "Projector", group_of: Callable[[str], str | None], parts: tuple[bytes, ...]) -> None:
+    def __init__(self, projector: Projector, group_of: Callable[[str], str | None], parts: tuple[bytes, ...]) -> None:
         self.found: dict[int, dict[str, Holding]] = {}
         self._projector = projector
         self._group_of = group_of
@@ -89,7 +86,7 @@ class KeyWatch:
                 self._count(queue_id, message_id, group)
         return None
 
-    def _note_body(self, queue_id: int, message_id: int, body: "Body") -> None:
+    def _note_body(self, queue_id: int, message_id: int, body: Body) -> None:
         message = self._decode(body, False)[2] if isinstance(body, bytes) else body
         if isinstance(message, Published) and message.encryption is not None:
             self.kept(queue_id, message_id, message)

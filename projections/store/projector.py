@@ -22,7 +22,7 @@ Rules
 
 from array import array
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from rocksdict import WriteBatch
 
@@ -59,7 +59,6 @@ from rewindmq.schemas.values import BROKER
 if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue
     from rewindmq.projections.machine.machine import Dirty, Machine
-    from rewindmq.projections.store.key_watch import KeyWatch
     from rewindmq.projections.store.quarantine import QuarantineReport
 
 # The log says when a message was published, and by which user. The store's envelopes all bear the same time (some day
@@ -85,6 +84,13 @@ class Batch:
         self.offset = offset
         self.changes = changes
         self.bodies = bodies
+
+
+class Watch(Protocol):
+    """A watch of the bodies that a projector keeps (key_watch.py)."""
+
+    def kept(self, queue_id: int, message_id: int, message: Published) -> None:
+        """Note an encrypted message that the projector keeps."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests watch it
@@ -119,7 +125,7 @@ class Projector:
         self._shared_ahead = 1  # bodies: the next read-ahead of shared ones
         self._behind_shared = -1  # the shared message behind those that were read ahead last
         self._persisted = machine.next_offset
-        self.watch: KeyWatch | None = None  # it is told of each encrypted message that is kept
+        self.watch: Watch | None = None  # it is told of each encrypted message that is kept
         self.missing = 0  # bodies that RocksDB should have, and only the log has
         self.changed: set[int] | None = None  # ids of queues that were written, for a reader that empties it
 

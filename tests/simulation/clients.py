@@ -13,8 +13,7 @@ from rewindmq.engine.amqp.settlement import ranges
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.routing.content import Content
 from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session
-from rewindmq.engine.runtime.subscription import Subscription
+from rewindmq.engine.runtime.sessions import Session, Subscription
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_delay_queue

@@ -14,7 +14,7 @@ from rewindmq.engine.amqp.settlement import ranges
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.subscription import Subscription
+from rewindmq.engine.runtime.sessions import Subscription
 from rewindmq.schemas.events import (
     Acked,
     ConsumerCancelled,

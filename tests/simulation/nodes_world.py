@@ -25,8 +25,7 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.simulated.beside import ArchivedPartition
-from rewindmq.engine.log.simulated.shared import MemorySharedLog, SharedFaults, SharedHistory
+from rewindmq.engine.log.simulated.shared import ArchivedPartition, MemorySharedLog, SharedFaults, SharedHistory
 from rewindmq.engine.process import open_node
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.metadata_verification import verify_metadata

@@ -14,8 +14,7 @@ import pytest
 
 from rewindmq.engine.rewind.reader import Reader
 from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session
-from rewindmq.engine.runtime.subscription import Subscription
+from rewindmq.engine.runtime.sessions import Session, Subscription
 from rewindmq.projections.machine.data.effects import Deliver
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.stream import first_number

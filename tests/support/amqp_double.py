@@ -26,7 +26,7 @@ from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.flow_control import Flow
 from rewindmq.engine.runtime.loop_share import LoopShare
 from rewindmq.engine.runtime.memory import MemoryAccount
-from rewindmq.engine.runtime.subscription import Subscription
+from rewindmq.engine.runtime.sessions import Subscription
 from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue

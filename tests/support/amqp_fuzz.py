@@ -14,8 +14,8 @@ from typing import Any
 from pamqp import frame
 from pamqp.exceptions import UnmarshalingException
 
-from rewindmq.engine.amqp.channel import MEMO_SIZE
 from rewindmq.engine.amqp.connection import Connection
+from rewindmq.engine.amqp.publish_path import MEMO_SIZE
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.values import Actor

@@ -16,17 +16,8 @@ from typing import Any, TypeVar
 
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.log.location import History
-from rewindmq.engine.rewind.restore import (
-    FATES,
-    LOST,
-    THERE,
-    UNDONE_FATES,
-    NoPlan,
-    Restoration,
-    RestoreRequest,
-    name_of,
-    restore,
-)
+from rewindmq.engine.rewind.restorations import Restoration
+from rewindmq.engine.rewind.restore_plan import FATES, LOST, THERE, UNDONE_FATES, NoPlan, RestoreRequest, name_of
 from rewindmq.engine.rewind.worker import Question, WorkerPool
 from rewindmq.projections.rewind import At
 from rewindmq.schemas.events import Published
@@ -257,9 +248,9 @@ class Story:
         plan = RestoreRequest(history, "/", source, at, undo, fates, frozenset()).answer()
         if isinstance(plan, NoPlan):
             return
-        broker, session = h.broker._broker, self.sessions[0]
+        restoration = Restoration("guest", plan, target, name_of(plan))
         done = h.loop.run_until_complete(
-            restore(broker, session, Past(), history, Restoration("guest", plan, target, name_of(plan)))
+            h.broker._broker.restorations.restore(self.sessions[0], Past(), history, restoration)
         )
         self.met.update(restored=done.restored, repeated=done.duplicates, declared=done.declared)
         self.met["restored from classic to quorum"] += (

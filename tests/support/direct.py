@@ -17,7 +17,7 @@ from rewindmq.engine.erasure.erasures import Erasures
 from rewindmq.engine.rewind.reader import ReadingConsumer
 from rewindmq.engine.runtime.eager import at_once
 from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.subscription import Subscription
+from rewindmq.engine.runtime.sessions import Subscription
 from rewindmq.projections.machine.data.queue import Queue
 
 Attached = tuple[Partition, Queue, int]

@@ -19,8 +19,7 @@ import pytest
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.config import Config
-from rewindmq.engine.log.simulated.beside import ArchivedPartition
-from rewindmq.engine.log.simulated.shared import MemorySharedLog, SharedHistory
+from rewindmq.engine.log.simulated.shared import ArchivedPartition, MemorySharedLog, SharedHistory
 from rewindmq.engine.process import open_node
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.schemas.events import Published

@@ -48,7 +48,8 @@ from rewindmq.engine.http.resources.past import history_in, readable_incarnation
 from rewindmq.engine.http.shapes.history import Cancelled, Restored, RestoreWish
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.rewind.bindings_at import LostBinding, split
-from rewindmq.engine.rewind.restore import (
+from rewindmq.engine.rewind.restorations import Restoration
+from rewindmq.engine.rewind.restore_plan import (
     FATES,
     LOST,
     THERE,
@@ -56,11 +57,8 @@ from rewindmq.engine.rewind.restore import (
     UNDONE_FATES,
     NoPlan,
     Plan,
-    Restoration,
     RestoreRequest,
     name_of,
-    restore,
-    to_bind,
 )
 from rewindmq.engine.rewind.stays import moment_in
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions
@@ -100,12 +98,15 @@ async def post(call: Call) -> Response:
         answer = plan_item(plan, target, name) | {"dry_run": dry_run}
         if dry_run:
             await call.broker.queues.partition_for(vhost, target).enter()
-            return reply(answer | bindings_item(*split(call.broker, to_bind(call.broker, vhost, plan, target, name))))
+            bindings = call.broker.restorations.to_bind(vhost, plan, target, name)
+            return reply(answer | bindings_item(*split(call.broker.topology, bindings)))
         restoration = Restoration(call.user, plan, target, name)
         await until_free(call.broker, vhost, target)
         async with call.session(vhost) as session:
             with call.broker.restorations.begun(restoration):
-                done = await restore(call.broker, session, call.broker.past, wish.history, restoration, rate)
+                done = await call.broker.restorations.restore(
+                    session, call.broker.past, wish.history, restoration, rate
+                )
     except (ProcessEnded, NoAnswer) as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
     except TooManyQuestions as error:

@@ -32,7 +32,8 @@ module.{step} = cut
 if __name__ == "__main__":
     main(["start", *sys.argv[1:]])
 """
-BIND, PUBLISH = ("rewindmq.engine.broker.exchanges", "Exchanges.bind"), ("rewindmq.engine.rewind.restore", "publish")
+BIND = "rewindmq.engine.broker.exchanges", "Exchanges.bind"
+PUBLISH = "rewindmq.engine.rewind.restorations", "Restorations.publish"
 
 
 def killed_in(step: tuple[str, str], count: int) -> type[RunningBroker]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.runtime.subscription import Subscription
+from rewindmq.engine.runtime.sessions import Subscription
 from tests.support.broker_harness import Client, Harness, args
 from tests.unit.engine.test_broker_reading import ReadingClient, until
 

@@ -11,7 +11,6 @@ import pytest
 
 import rewindmq.engine.broker.alarms
 from rewindmq.engine.amqp.consumer import SHARED_WINDOW
-from rewindmq.engine.amqp.publish_hold import alarm_changed, close_for_memory, kept_bytes
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.engine.runtime.watermarks import Limit
 from tests.support.amqp_double import DoubleBroker
@@ -220,7 +219,7 @@ def test_bodies_that_have_not_come_whole(end: str) -> None:
     wire = Wire()
     wire.send(method(1, "Queue.Declare", queue="q"))
     wire.send(begun(10_000, b"x" * 4_000, b"y" * 2_000))
-    assert held(wire.broker, Kind.BODY) == kept_bytes(wire.connection) == 6_000
+    assert held(wire.broker, Kind.BODY) == wire.connection.kept_bytes == 6_000
     if end == "rest":
         wire.send(raw_frame(3, 1, b"z" * 4_000))
         assert len(wire.broker.queues["q"].ready[0][1].body) == 10_000
@@ -234,7 +233,7 @@ def test_bodies_that_have_not_come_whole(end: str) -> None:
         wire.send(raw_frame(3, 1, b"z", end=b"!"))
     else:
         wire.send(raw_frame(3, 1, b"z" * 4_001))
-    assert held(wire.broker, Kind.BODY) == kept_bytes(wire.connection) == 0
+    assert held(wire.broker, Kind.BODY) == wire.connection.kept_bytes == 0
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback", "channel.close", "lost"])
@@ -244,7 +243,7 @@ def test_transactions(end: str) -> None:
         wire.send(method(1, "Queue.Declare", queue="q"), method(1, "Tx.Select"))
         for _ in range(3):
             wire.send(publish(1, "", "q", b"x" * 1_000))
-        assert held(wire.broker, Kind.TRANSACTION) == kept_bytes(wire.connection) == 3 * 1_500
+        assert held(wire.broker, Kind.TRANSACTION) == wire.connection.kept_bytes == 3 * 1_500
         if end == "lost":
             wire.connection.lost()
         else:
@@ -252,7 +251,7 @@ def test_transactions(end: str) -> None:
             more = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}
             wire.send(method(1, names[end], **(more if end == "channel.close" else {})))
             await asyncio.sleep(0)
-        assert held(wire.broker, Kind.TRANSACTION) == kept_bytes(wire.connection) == 0
+        assert held(wire.broker, Kind.TRANSACTION) == wire.connection.kept_bytes == 0
 
     asyncio.run(scenario())
 
@@ -294,11 +293,11 @@ def test_a_connection_amid_a_message_is_held_back_and_goes_on_later() -> None:
     wire.send(method(1, "Queue.Declare", queue="q"), begun(10_000, b"x" * 4_000))
     wire.broker.turns.blocked = "low on memory"
     for connection in (wire.connection, consumer.connection):
-        alarm_changed(connection)
+        connection.alarm_changed()
     assert [(each.name, each.reason) for each in wire.read()] == [("Connection.Blocked", "low on memory")]
     assert (wire.connection.gate.blocked, consumer.connection.gate.blocked) == (True, False)
     wire.broker.turns.blocked = None
-    alarm_changed(wire.connection)
+    wire.connection.alarm_changed()
     assert [each.name for each in wire.send(raw_frame(3, 1, b"x" * 6_000))] == ["Connection.Unblocked"]
     assert len(wire.broker.queues["q"].ready) == 1
 
@@ -310,13 +309,13 @@ def test_what_came_with_the_blocking_publish_waits_for_the_alarms_end() -> None:
         wire.send(method(1, "Queue.Declare", queue="q"), publish(1, "", "q", b"0"))
         queue = wire.broker.queues["q"]
         wire.broker.turns.blocked = "low on memory"
-        alarm_changed(wire.connection)
+        wire.connection.alarm_changed()
         assert [each.name for each in wire.send(one + two + two[:9])] == ["Connection.Blocked"]
         wire.connection.yield_turn()  # others have had their turn, too
         await asyncio.sleep(0)
         assert [message.body for _, message, _, _ in queue.ready] == [b"0"]
         wire.broker.turns.blocked = None
-        alarm_changed(wire.connection)
+        wire.connection.alarm_changed()
         await asyncio.sleep(0)
         assert [each.name for each in wire.send(two[9:])] == ["Connection.Unblocked"]
         assert [message.body for _, message, _, _ in queue.ready] == [b"0", b"1", b"2", b"2"]
@@ -332,7 +331,7 @@ def test_what_channels_remember_is_forgotten() -> None:
     (channel,) = wire.connection.channels.values()
     assert len(channel.parsed) == 100
     wire.broker.turns.blocked = "low on memory"
-    alarm_changed(wire.connection)
+    wire.connection.alarm_changed()
     assert (channel.parsed, channel.publish_memo) == ({}, {})
 
 
@@ -340,9 +339,9 @@ def test_who_holds_most_is_told_and_its_close_ok_is_read() -> None:
     wire = Wire()
     wire.send(method(1, "Queue.Declare", queue="q"), begun(10_000, b"x" * 4_000))
     wire.broker.turns.blocked = "low on memory"
-    alarm_changed(wire.connection)
+    wire.connection.alarm_changed()
     wire.read()
-    close_for_memory(wire.connection)
+    wire.connection.close_for_memory()
     (said,) = wire.read()
     assert (said.name, said.reply_code) == ("Connection.Close", 506)
     assert said.reply_text.startswith("RESOURCE_ERROR - low on memory: 4000 bytes of messages")
@@ -355,7 +354,7 @@ def test_a_connection_that_is_held_back_can_be_closed_by_an_operator() -> None:
     wire = Wire()
     wire.send(method(1, "Queue.Declare", queue="q"), begun(10_000, b"x" * 4_000))
     wire.broker.turns.blocked = "low on memory"
-    alarm_changed(wire.connection)
+    wire.connection.alarm_changed()
     wire.read()
     wire.connection.force_close("an operator wants it")
     assert wire.connection.reads_socket(), "close-ok is not read"
@@ -371,7 +370,7 @@ def test_an_alarm_says_nothing_to_a_connection_that_is_closing() -> None:
     wire.connection.force_close("an operator wants it")
     wire.read()
     wire.broker.turns.blocked = "low on memory"
-    alarm_changed(wire.connection)
+    wire.connection.alarm_changed()
     assert wire.read() == []
     assert not wire.connection.gate.blocked
 

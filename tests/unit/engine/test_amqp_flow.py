@@ -10,7 +10,6 @@ import pytest
 
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.amqp.frames import PAUSE_CHECK_BYTES
-from rewindmq.engine.amqp.publish_hold import alarm_changed
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.flow_control import EVENTS_A_SECOND, LEAST_EVENTS, RoundTripFlow
 from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method, publish
@@ -138,7 +137,7 @@ def test_who_waits_is_told_that_publishing_is_held_back(tmp_path: Path, monkeypa
     async def test(nodes: Nodes) -> None:
         broker = await start(nodes)
         publisher = await open_channel(broker)
-        broker.turns.on_blocked.append(partial(alarm_changed, publisher))
+        broker.turns.on_blocked.append(publisher.alarm_changed)
         nodes.log("a").cut(True)
         assert await say(broker, publisher, numbered(0, MANY)) == []
         broker.turns.problem("log", "Kafka is away")

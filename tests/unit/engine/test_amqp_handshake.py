@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 
 from rewindmq.engine.amqp.connection_state import State
-from rewindmq.engine.amqp.publish_hold import alarm_changed
 from rewindmq.engine.identity.grants import Identity
 from rewindmq.schemas.amqp import tables
 from tests.support.amqp_double import DoubleBroker
@@ -48,10 +47,10 @@ def test_the_whole_handshake() -> None:
     assert wire.send(tune_ok(heartbeat=7)) == []
     (opened,) = wire.send(connection_open())
     assert opened.name == "Connection.OpenOk"
-    assert wire.connection.heartbeat_seconds == 7
+    assert wire.connection.handshake.heartbeat_seconds == 7
     assert wire.connection.session is not None
     assert wire.connection.session.user == "guest"
-    assert wire.connection.client_properties["product"] == "wire"
+    assert wire.connection.handshake.client_properties["product"] == "wire"
 
 
 @pytest.mark.parametrize("header", [b"AMQP\x00\x00\x0a\x00", b"AMQP\x00\x01\x00\x00", b"GET / HT", b"\x00" * 8])
@@ -244,14 +243,14 @@ def test_blocked_publishers_are_told_once_and_not_read() -> None:
         wire.send(b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c\x00\x00" + b"\x00" * 10 + b"\xce")
         broker.turns.blocked = "low on disk"
         for connection in (wire.connection, idle.connection):
-            alarm_changed(connection)
+            connection.alarm_changed()
         said = wire.send(publish(1, "", "q", b"x"), publish(1, "", "q", b"y"))
         assert [(each.name, each.fields) for each in said] == [("Connection.Blocked", {"reason": "low on disk"})]
         assert (wire.connection.reads_socket(), idle.connection.reads_socket()) == (False, True)
         assert len(broker.queues["q"].ready) == 1  # what came before
         broker.turns.blocked = None
         for connection in (wire.connection, idle.connection):
-            alarm_changed(connection)
+            connection.alarm_changed()
         assert [each.name for each in wire.read()] == ["Connection.Unblocked"]
         await asyncio.sleep(0)
         assert len(broker.queues["q"].ready) == 3

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
-from rewindmq.engine.amqp.channel import FANNED_OUT
 from rewindmq.engine.amqp.consumer import with_counts
+from rewindmq.engine.amqp.publish_path import FANNED_OUT
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.events import Published

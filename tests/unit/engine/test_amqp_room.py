@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.amqp.publish_hold import alarm_changed, kept_bytes
 from rewindmq.engine.embedded.flow_control import DiskFlow
 from rewindmq.engine.runtime.flow_control import LARGE_BYTES, Flow
 from rewindmq.engine.runtime.memory import Kind
@@ -57,7 +56,7 @@ def published(wire: Wire) -> list[Published]:
 
 def held(wire: Wire) -> tuple[int, int]:
     """Bytes by the memory account, and by the connection."""
-    return wire.broker.memory.by_kind[Kind.BODY], kept_bytes(wire.connection)
+    return wire.broker.memory.by_kind[Kind.BODY], wire.connection.kept_bytes
 
 
 async def settled() -> None:
@@ -305,7 +304,7 @@ def test_two_reasons_are_one_blocking_that_ends_with_the_last(first: str) -> Non
     async def test(wire: Wire, flow: ScriptedFlow) -> None:
         said = wire.send(publish(1, "", "q", BODY))
         wire.broker.turns.blocked = "low on memory"
-        alarm_changed(wire.connection)
+        wire.connection.alarm_changed()
         wire.send(publish(1, "", "q", b"next"))
         await settled()
         assert said_of_blocking(said + wire.read()) == [("Connection.Blocked", ROOM)]
@@ -314,7 +313,7 @@ def test_two_reasons_are_one_blocking_that_ends_with_the_last(first: str) -> Non
             await settled()
             assert (wire.read(), wire.connection.link.state) == ([], "blocked")
         wire.broker.turns.blocked = None
-        alarm_changed(wire.connection)
+        wire.connection.alarm_changed()
         if first == "alarm":
             assert (wire.read(), wire.connection.link.state) == ([], "blocked")
             flow.has = True

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.log.location import History
-from rewindmq.engine.rewind.restore import Plan, Restoration, RestoreRequest, name_of, restore
+from rewindmq.engine.rewind.restorations import Restoration, RestoreResult
+from rewindmq.engine.rewind.restore_plan import Plan, RestoreRequest, name_of
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import Published
 from rewindmq.spark_replay.audit.findings import Finding
@@ -30,9 +31,8 @@ def undo_purge(h: Harness, source: str, target: str) -> int:
     h.settle()
     plan = RestoreRequest(History(h.config.data), "/", source, None, "purge", ("purged",), frozenset()).answer()
     assert isinstance(plan, Plan)
-    done = h.loop.run_until_complete(
-        restore(
-            h.broker._broker,
+    done: RestoreResult = h.loop.run_until_complete(
+        h.broker._broker.restorations.restore(
             h.session(),
             Past(),
             History(h.config.data),

@@ -14,7 +14,8 @@ from rewindmq.engine.amqp.basic_publish import message
 from rewindmq.engine.errors import ResourceError
 from rewindmq.engine.http.metrics.node import churn
 from rewindmq.engine.log.location import History
-from rewindmq.engine.rewind.restore import Plan, Restoration, RestoreRequest, RestoreResult, name_of, restore
+from rewindmq.engine.rewind.restorations import Restoration, RestoreResult
+from rewindmq.engine.rewind.restore_plan import Plan, RestoreRequest, name_of
 from rewindmq.engine.routing.content import Content
 from rewindmq.engine.runtime.flow_control import LARGE_BYTES, Flow
 from rewindmq.schemas.amqp.properties import parse
@@ -176,11 +177,12 @@ def purged(h: Harness, count: int) -> Plan:
 
 def restored(h: Harness, plan: Plan) -> RestoreResult:
     past: Any = Past()
-    return h.loop.run_until_complete(
-        restore(
-            h.broker._broker, h.session(), past, History(h.config.data), Restoration("guest", plan, "q", name_of(plan))
+    done: RestoreResult = h.loop.run_until_complete(
+        h.broker._broker.restorations.restore(
+            h.session(), past, History(h.config.data), Restoration("guest", plan, "q", name_of(plan))
         )
     )
+    return done
 
 
 def test_a_restoration_without_room_is_refused_as_a_whole(
@@ -198,7 +200,7 @@ def test_a_restoration_without_room_is_refused_as_a_whole(
 def test_a_restoration_that_meets_a_full_disk_is_finished_later(
     h: Harness, flow: ScriptedFlow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rewindmq.engine.rewind.restore.PAGE_MESSAGES", 2)
+    monkeypatch.setattr("rewindmq.engine.rewind.restorations.PAGE_MESSAGES", 2)
     plan = purged(h, 5)
     asked: list[int] = []
 

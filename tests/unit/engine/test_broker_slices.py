@@ -45,12 +45,11 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-@pytest.fixture
-def h(tmp_path: Path, packed: list[int]) -> Iterator[Harness]:
-    """Many queues in the vhost v, all of them in RocksDB. Bystanders keep the loop busy, so the log's thread needs the
-    interpreter as soon as in a broker that is shared."""
-    switch_threads(shared=True)
-    with Harness(tmp_path / "data", partitions=2) as harness:
+@pytest.fixture(scope="module")
+def many_queues(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a data directory with many queues in the vhost v, all of them in RocksDB."""
+    data = tmp_path_factory.mktemp("many") / "data"
+    with Harness(data, partitions=2) as harness:
         harness.broker.vhosts.create(USER, "v", "")
         harness.broker.users.set_permissions(USER, "v", USER.user, ".*", ".*", ".*")
         session = harness.session(vhost="v")
@@ -58,7 +57,16 @@ def h(tmp_path: Path, packed: list[int]) -> Iterator[Harness]:
             harness.declare(session, f"q{number}")
             harness.bind(session, "amq.fanout", f"q{number}")
         harness.broker.sessions.close(session)
-        harness.settle()
+    return data
+
+
+@pytest.fixture
+def h(many_queues: Path, tmp_path: Path, packed: list[int]) -> Iterator[Harness]:
+    """A broker on a copy of that directory. Bystanders keep the loop busy, so the log's thread needs the interpreter as
+    soon as in a broker that is shared."""
+    switch_threads(shared=True)
+    shutil.copytree(many_queues, tmp_path / "data")
+    with Harness(tmp_path / "data", partitions=2) as harness:
         for partition in harness.broker.partitions:
             partition.write_all()
         packed.clear()

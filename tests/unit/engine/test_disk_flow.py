@@ -6,13 +6,11 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from functools import partial
 from pathlib import Path
 
 import pytest
 import uvloop
 
-from rewindmq.engine.amqp import publish_hold
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.amqp.read_gate import Pause
 from rewindmq.engine.broker.broker import Broker
@@ -34,7 +32,7 @@ UNREAD: dict[Connection, bytes] = {}  # what its client has sent
 
 async def opened(broker: Broker, *methods: bytes) -> Connection:
     connection = Connection(broker, "client:1", True, IdleSocket())
-    broker.turns.on_blocked.append(partial(publish_hold.alarm_changed, connection))
+    broker.turns.on_blocked.append(connection.alarm_changed)
     frames = HANDSHAKE + method(1, "Channel.Open") + b"".join(methods) + method(1, "Queue.Declare", queue="q")
     said = await say(broker, connection, frames)
     while "Queue.DeclareOk" not in [each.name for each in said]:

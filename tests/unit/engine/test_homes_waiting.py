@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.amqp.publish_hold import kept_bytes
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.runtime.memory import Kind
 from tests.support.amqp_wire import method, publish
@@ -35,7 +34,7 @@ def test_what_waits_is_in_the_account_of_memory(play: Play, way: str) -> None:
             each.send(*frames, publish(1, "", Q, b"behind"))
         await asyncio.sleep(STILL_SECONDS)
         assert broker.memory.by_kind[Kind.BODY] >= 2 * len(body)
-        assert kept_bytes(client.connection) >= len(body)
+        assert client.connection.kept_bytes >= len(body)
         lost.connection.lost()
         await until(lambda: broker.memory.by_kind[Kind.BODY] < 2 * len(body))
         queue = await steps.end(Q)

@@ -17,7 +17,8 @@ from rewindmq.engine.rewind.message_sources import LogSource
 from rewindmq.engine.rewind.outcomes import Deadline, biography, changes, last_outcomes
 from rewindmq.engine.rewind.policy_effects import policy_effects
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, queue_at
-from rewindmq.engine.rewind.restore import NoPlan, Plan, RestoreRequest, as_restored
+from rewindmq.engine.rewind.restorations import as_restored
+from rewindmq.engine.rewind.restore_plan import NoPlan, Plan, RestoreRequest
 from rewindmq.engine.rewind.search import Limits, search, whole
 from rewindmq.engine.rewind.stays import BetweenPartitions, is_unclear, moment_in, stays
 from rewindmq.engine.rewind.what_if import candidate_for, what_if

@@ -9,11 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from rewindmq.engine.amqp.channel import Channel, SharedState
+from rewindmq.engine.amqp.channel import Channel
 from rewindmq.engine.amqp.channel_methods import basic_consume
 from rewindmq.engine.amqp.consumer_timeout import time_out_deliveries
 from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.amqp.output import ChannelOutput, Output
+from rewindmq.engine.amqp.publish_path import SharedState
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import ConnectionForced, NotFound, PreconditionFailed
 from rewindmq.engine.http.app import make_app
@@ -23,7 +24,7 @@ from rewindmq.engine.log.shared_contract import RecordTooLarge
 from rewindmq.engine.log.simulated.shared import MemorySharedPartition
 from rewindmq.engine.process import open_broker
 from rewindmq.engine.rewind.worker import WorkerPool
-from rewindmq.engine.runtime.subscription import Subscription
+from rewindmq.engine.runtime.sessions import Subscription
 from rewindmq.projections.machine.machine import HANDLERS, Machine
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.store import StateStore

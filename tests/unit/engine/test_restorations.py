@@ -5,8 +5,10 @@ from typing import cast
 
 import pytest
 
-from rewindmq.engine.rewind.restore import MOST_OF_USER, MOST_RESTORATIONS, Plan, Restoration, Restorations
+from rewindmq.engine.rewind.restorations import MOST_OF_USER, MOST_RESTORATIONS, Restoration, Restorations
+from rewindmq.engine.rewind.restore_plan import Plan
 from rewindmq.engine.rewind.worker import TooManyQuestions
+from tests.support.broker_harness import Harness
 
 
 def begun(all_of: Restorations, stack: ExitStack, user: str) -> None:
@@ -14,8 +16,8 @@ def begun(all_of: Restorations, stack: ExitStack, user: str) -> None:
     stack.enter_context(all_of.begun(Restoration(user, plan, "q", "name")))
 
 
-def test_a_user_and_a_broker_have_only_so_many() -> None:
-    all_of = Restorations()
+def test_a_user_and_a_broker_have_only_so_many(h: Harness) -> None:
+    all_of = h.broker._broker.restorations
     with ExitStack() as stack:
         for number in range(MOST_RESTORATIONS):
             begun(all_of, stack, f"user {number // MOST_OF_USER}")

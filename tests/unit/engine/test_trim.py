@@ -15,7 +15,7 @@ from rewindmq.engine.log.embedded.verify import verify_chain
 from rewindmq.engine.log.location import History, begun_anew
 from rewindmq.engine.log.trim_rules import TrimRefused, Wanted
 from rewindmq.engine.rewind.queue_at import PastQueue, queue_at
-from rewindmq.engine.rewind.restore import LOST, Plan, RestoreRequest
+from rewindmq.engine.rewind.restore_plan import LOST, Plan, RestoreRequest
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, BelowFloor, TrimmedMeanwhile, format_time, state_at
 from rewindmq.projections.store.bases import Base, Bases, queued_offsets

@@ -10,7 +10,7 @@ import pytest
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster import modes
 from rewindmq.engine.runtime import consumer_counters
-from rewindmq.engine.runtime.subscription import Subscription
+from rewindmq.engine.runtime.sessions import Subscription
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.values import Actor, Argument
 from tests.support.broker_harness import Client

@@ -11,7 +11,8 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.errors import ConnectionForced
 from rewindmq.engine.http.app import make_app
-from rewindmq.engine.rewind.restore import Plan, Restoration, RestoredMessage, restore
+from rewindmq.engine.rewind.restorations import Restoration
+from rewindmq.engine.rewind.restore_plan import Plan, RestoredMessage
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.schemas.events import Event, Fetched, NodeLost, Published
 from rewindmq.schemas.metadata_events import GlobalParameterSet, VhostCreated
@@ -130,7 +131,9 @@ def test_a_restoration_over_a_lost_node_does_not_say_that_it_is_done(
         await declare(broker, who)
         await settled()
         nodes.log("a").cut(True)
-        asking = asyncio.ensure_future(restore(broker, who, Past(), None, Restoration("guest", plan, "q", "name")))  # type: ignore[arg-type]  # no history is read
+        asking = asyncio.ensure_future(
+            broker.restorations.restore(who, Past(), None, Restoration("guest", plan, "q", "name"))  # type: ignore[arg-type]  # no history is read
+        )
         await settled()
         lost = FramedEncoder()
         record = lost.encode(lost.prefix(nodes.now_ms, BROKER), NodeLost("a", nodes.node("a").epoch, "lapsed"))

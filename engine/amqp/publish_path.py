@@ -1,0 +1,394 @@
+"""The publishes of one channel: judged, routed, logged, confirmed and returned.
+
+`Channel` adds how a publish arrives (frame by frame) and all that is not a publish; a transaction (transactions.py)
+takes the path step by step, because it logs at commit.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from rewindmq.engine.amqp import methods
+from rewindmq.engine.amqp.basic_publish import (
+    ALWAYS,
+    FAN_OUT,
+    TRANSIENT,
+    BasicPublish,
+    PublishPostponed,
+    PublishProperties,
+    RouteCheck,
+    held_name,
+    homes_of,
+    message,
+    route_by_content,
+)
+from rewindmq.engine.amqp.confirms import Confirmations
+from rewindmq.engine.amqp.consumer import AmqpConsumer, content
+from rewindmq.engine.amqp.output import ChannelOutput
+from rewindmq.engine.amqp.settlement import Settlement
+from rewindmq.engine.broker import direct_reply
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.erasure.encryption import NoKeyYet
+from rewindmq.engine.errors import PreconditionFailed, refusal
+from rewindmq.engine.routing.portions import RouteTakesLong, Search, in_turns
+from rewindmq.engine.routing.router import Destination
+from rewindmq.engine.runtime.certainty import REFUSALS
+from rewindmq.engine.runtime.counters import Tally
+from rewindmq.engine.runtime.flow_control import no_room
+from rewindmq.engine.runtime.memory import Kind
+from rewindmq.engine.runtime.sessions import ChannelStatus, Session
+from rewindmq.schemas.amqp.errors import PropertyError
+from rewindmq.schemas.amqp.properties import parse, with_reply_to
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Encryption
+
+# Distinct method frames and content properties that a channel remembers; beyond that it starts over.
+MEMO_SIZE: Final = 512
+MEMO_QUEUES: Final = 100_000  # in the routes of all remembered publishes together
+MEMO_BYTES: Final = 512  # longer properties are seldom seen twice
+
+# A read may hold a thousand publishes that go to many queues each. So many messages into queues end the connection's
+# turn.
+FANNED_OUT: Final = 2_000
+
+NO_ROUTE: Final = 312
+PSEUDO_QUEUE: Final = direct_reply.PSEUDO_QUEUE.encode()
+
+T = TypeVar("T")
+
+
+class SharedState:
+    """State that the channels of one connection share. `yield_turn`: ends the connection's turn in the loop. `hold`:
+    called with the reason when a message begins to wait for room on the disk, and with None when the wait ends."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        session: Session,
+        cancel_notify: bool,
+        yield_turn: Callable[[], None],
+        hold: Callable[[str | None], None],
+    ) -> None:
+        self.broker = broker
+        self.session = session
+        self.cancel_notify = cancel_notify
+        self.yield_turn = yield_turn
+        self.hold = hold
+        self.confirming: list[Confirmations] = []  # channels with something to confirm
+        self.creditors: list[AmqpConsumer] = []  # consumers that want credit
+        self.settling: list[PublishPath] = []  # channels whose acks gather until the end of the read
+        self.heard = 0  # `Certainty.begun` when the last bytes came (engine/runtime/certainty.py)
+        self.fanned_out = 0  # messages into queues, by publishes that go to many, since the read began
+
+
+class PublishPath:
+    """The publishing side of a channel; the end of the channel closes it."""
+
+    def __init__(self, shared: SharedState, output: ChannelOutput) -> None:
+        self.shared = shared
+        self.broker = shared.broker
+        self.router = shared.broker.router
+        self.session = shared.session
+        self.actor = shared.session.actor
+        self.output = output
+        self.number = output.number
+        self.closing = False
+        self.publish_memo: dict[bytes, BasicPublish] = {}  # by method frame
+        self.parsed: dict[bytes, PublishProperties] = {}  # by the properties' bytes
+        self.waiting_bytes = 0  # of publishes that came whole, and wait
+        # The routes of the postponed publish that took long: by its routing key alone (True), and by all of it.
+        self.found: dict[bool, tuple[Destination, ...]] = {}
+        self.end: asyncio.Future[None] | None = None  # of the channel, while a publish waits for room
+        self.confirming = False
+        self.tally = Tally()
+        self.confirms = Confirmations(output, shared.confirming, self.tally)
+        self.settlement = Settlement(shared.session.actor)
+        self.settling = False  # listed in shared.settling
+        self.reply_queue = ""  # of the consumer of direct replies, its tag
+        self.status = ChannelStatus(self.number, self.tally, self.settlement)
+        self.session.channels[self.number] = self.status
+
+    def publish(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
+        """Take a complete basic.publish (hot). `raw`: its properties. PublishPostponed: nothing else of this connection
+        may be done before `publish_later` has ended."""
+        if publish.version != self.router.version:
+            self.resolve(publish, raw, body)
+        properties = self.parsed.get(raw)
+        if properties is None:
+            properties = self.parse_properties(raw)
+        if self.settlement.pending:
+            self.settlement.flush()
+        tally = self.tally
+        if len(body) != tally.size:
+            tally.another_size(len(body))
+        route = publish.route
+        partition = publish.partition
+        if route is None or partition is None or not properties.plain:
+            self.publish_anywhere(publish, properties, body)
+            return
+        tally.received += 1
+        tally.routed += publish.queues
+        offset = partition.publish(
+            self.actor,
+            Published(
+                route,
+                properties.raw,
+                properties.expiration_ms,
+                properties.priority,
+                properties.persistent,
+                None,
+                None,
+                body,
+                len(body),
+            ),
+        )
+        if self.confirming:
+            tally.received_confirm += 1
+            confirms = self.confirms
+            sequence = confirms.published + 1
+            confirms.published = sequence
+            if publish.prompt and (publish.prompt == ALWAYS or not properties.persistent):
+                partition.await_folded(offset, confirms, sequence)
+            else:
+                partition.await_durable(offset, confirms, sequence)
+
+    def publish_anywhere(self, publish: BasicPublish, properties: PublishProperties, body: bytes) -> None:
+        """Take a publish that the hot path does not: it goes to many queues, to several partitions or to none; it is
+        routed by its content or to carbon copies; it is mandatory on a log that is read back; its vhost is traced; or
+        its body is encrypted."""
+        destinations = self.destinations(publish, properties, body)
+        logged, encryption = body, None
+        if self.broker.homes.some_held:
+            self.require_free(publish, destinations, properties, body)
+        self.require_folds(publish, destinations, properties.raw, body)
+        if not destinations:
+            self.require_certainty(publish, properties.raw, body)
+        if destinations or publish.traced:
+            try:
+                logged, encryption = self.broker.subjects.logged(properties.subject, body)
+            except NoKeyYet as missing:
+                make_key = partial(self.broker.subjects.make_key, missing.subject)
+                raise PublishPostponed(make_key, publish, properties.raw, body) from None
+        tally = self.tally
+        tally.received += 1
+        routed = tally.routed
+        sequence = 0
+        if self.confirming:
+            tally.received_confirm += 1
+            sequence = self.confirms.published + 1
+            self.confirms.published = sequence
+        if publish.traced:
+            self.trace(publish, properties, logged, encryption, destinations)
+        if not destinations:
+            self.unroutable(publish, properties.raw, body)
+            if sequence:
+                self.confirms.confirm(sequence, False)
+            return
+        if sequence and len(destinations) > 1:
+            self.confirms.expect(sequence, len(destinations))
+        check = self.route_check(publish, destinations, properties.raw, body)
+        for destination in destinations:
+            position = self.publish_to(destination, properties, logged, encryption, check)
+            if sequence:
+                found = publish.prompt_of(destination)
+                if found == ALWAYS or (found == TRANSIENT and not properties.persistent):
+                    destination.partition.await_folded(position, self.confirms, sequence)
+                else:
+                    destination.partition.await_durable(position, self.confirms, sequence)
+        self.count_fan_out(tally.routed - routed)
+        if publish.returned:
+            self.return_message(publish, properties.raw, body)
+
+    def count_fan_out(self, queues: int) -> None:
+        """A message went to so many queues. End the connection's turn when that was enough work for one."""
+        if queues >= FAN_OUT:
+            self.shared.fanned_out += queues
+            if self.shared.fanned_out >= FANNED_OUT:
+                self.shared.yield_turn()
+
+    def trace(
+        self,
+        publish: BasicPublish,
+        properties: PublishProperties,
+        body: bytes,
+        encryption: Encryption | None,
+        destinations: tuple[Destination, ...],
+    ) -> None:
+        """Give the firehose a copy. `body`: as it is logged."""
+        queues = [queue for destination in destinations for queue in destination.route.queues]
+        self.broker.firehose.published(
+            self.session, self.number, publish.exchange, publish.routing_key, properties.raw, body, encryption, queues
+        )
+
+    async def find_in_turns(self, search: Search[tuple[Destination, ...]], by_key: bool) -> None:
+        """Find a route of the postponed publish in slices, unless the channel is closed meanwhile."""
+        self.found[by_key] = await in_turns(search, self.router.share, lambda: not self.closing) or ()
+
+    def resolve(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
+        """Find the publish's route anew. Raises as `BasicPublish.resolve`. PublishPostponed: another node may know
+        more, or the route takes long."""
+        try:
+            publish.resolve(self.broker, self.session, self.found.get(True))
+        except RouteTakesLong as long:
+            raise PublishPostponed(partial(self.find_in_turns, long.search, True), publish, raw, body) from None
+        except REFUSALS:
+            self.require_certainty(publish, raw, body)
+            raise
+        queues = sum(len(to.route.queues) for to in publish.destinations)
+        if len(self.publish_memo) * queues > MEMO_QUEUES:
+            self.publish_memo.clear()
+        if self.broker.homes.some_held:
+            properties = self.parsed.get(raw) or self.parse_properties(raw)
+            self.require_free(publish, publish.destinations, properties, body)
+        self.require_folds(publish, publish.destinations, raw, body)
+
+    def require_free(
+        self, publish: BasicPublish, destinations: tuple[Destination, ...], properties: PublishProperties, body: bytes
+    ) -> None:
+        """Raise PublishPostponed if a queue of the publish is on its way to another partition."""
+        homes, vhost = self.broker.homes, self.session.vhost
+        held = held_name(publish, destinations, properties.parsed, self.broker, vhost)
+        if held is not None:
+            publish.version = -1  # its route is found anew in any case
+            wait = partial(homes.free, vhost, held, lambda: self.closing, self.session.session_id)
+            raise PublishPostponed(wait, publish, properties.raw, body)
+
+    def require_folds(
+        self, publish: BasicPublish, destinations: tuple[Destination, ...], raw: bytes, body: bytes
+    ) -> None:
+        """Raise PublishPostponed if only the fold of a partition has the client's answer, and this node has paused
+        it."""
+        for to in destinations:
+            if not to.partition.current and (publish.route_checked or to.partition.needs_fold(to.route)):
+                raise PublishPostponed(to.partition.enter, publish, raw, body)
+
+    def require_certainty(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
+        """Raise PublishPostponed unless this node is sure that the publish goes nowhere: it has read all that was in
+        the log when the publish came, and folds the partitions that the queues would be in."""
+        if publish.exchange == "":
+            properties = self.parsed.get(raw) or self.parse_properties(raw)
+            for home in homes_of(publish, properties.parsed, self.broker, self.session.vhost):
+                if not home.current:
+                    raise PublishPostponed(home.enter, publish, raw, body)
+        certainty = self.broker.certainty
+        if not certainty.covers(self.shared.heard):
+            raise PublishPostponed(certainty.wait, publish, raw, body)
+
+    def destinations(
+        self, publish: BasicPublish, properties: PublishProperties, body: bytes
+    ) -> tuple[Destination, ...]:
+        """The partitions and queues that a message goes to. PublishPostponed: the route takes long."""
+        if not (publish.needs_content or properties.parsed.sender_selected):
+            return publish.destinations
+        if False in self.found:
+            return self.found[False]
+        try:
+            return route_by_content(publish, properties.parsed, self.broker, self.session)
+        except RouteTakesLong as long:
+            wait = partial(self.find_in_turns, long.search, False)
+            raise PublishPostponed(wait, publish, properties.raw, body) from None
+
+    def unroutable(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
+        """Return a message that goes to no queue, or drop it."""
+        if publish.mandatory:
+            self.tally.unroutable_returned += 1
+            self.return_message(publish, raw, body)
+        else:
+            self.tally.unroutable_dropped += 1
+
+    def route_check(
+        self, publish: BasicPublish, destinations: tuple[Destination, ...], raw: bytes, body: bytes
+    ) -> RouteCheck | None:
+        """A check for a mandatory publish whose queues may be gone when it gets there; None: it needs none."""
+        if not publish.route_checked:
+            return None
+
+        def nowhere() -> None:
+            if not self.closing:
+                self.unroutable(publish, raw, body)
+
+        return RouteCheck(len(destinations), nowhere)
+
+    def publish_to(
+        self,
+        to: Destination,
+        properties: PublishProperties,
+        body: bytes,
+        encryption: Encryption | None,
+        check: RouteCheck | None,
+    ) -> int:
+        """Append the message to one partition, and return its append position there."""
+        self.tally.routed += len(to.route.queues)
+        published = message(to, properties.parsed, body, encryption)
+        if check is not None:
+            return check.publish(to, self.actor, published)
+        return to.partition.publish(self.actor, published)
+
+    def parse_properties(self, raw: bytes) -> PublishProperties:
+        """Judge and remember the properties of a publish. MalformedFrame (502), PreconditionFailed (406)."""
+        subjects = self.broker.subjects
+        try:
+            parsed = parse(raw)
+            if parsed.reply_to == PSEUDO_QUEUE:
+                if not self.reply_queue:
+                    raise PreconditionFailed("fast reply consumer does not exist")
+                parsed = parse(with_reply_to(parsed, self.reply_queue))
+            properties = PublishProperties(parsed, subjects.subject_of(parsed), subjects.every_body)
+        except PropertyError as error:
+            raise refusal(error) from None
+        claimed, user = parsed.user_id, self.session.user
+        if claimed is not None and claimed != user:
+            if "impersonator" not in self.broker.access.tags(self.session):
+                raise PreconditionFailed(f"user_id property set to '{claimed}' but authenticated user was '{user}'")
+        elif len(raw) <= MEMO_BYTES:  # an impersonator may lose that tag
+            if len(self.parsed) >= MEMO_SIZE:
+                self.parsed.clear()
+            self.parsed[raw] = properties
+        return properties
+
+    def return_message(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
+        """Send basic.return."""
+        frame = methods.encode(
+            self.number,
+            "Basic.Return",
+            reply_code=NO_ROUTE,
+            reply_text="NO_ROUTE",
+            exchange=publish.exchange,
+            routing_key=publish.routing_key,
+        )
+        content(self.output, frame, raw, body)
+
+    async def wait_keeping(self, size: int, wait: Callable[[], Awaitable[T]]) -> T:
+        """Wait for something, with so many bytes of bodies in memory meanwhile."""
+        self.waiting_bytes += size
+        self.broker.memory.take(Kind.BODY, size)
+        try:
+            return await wait()
+        finally:
+            self.broker.memory.give_back(Kind.BODY, size)
+            self.waiting_bytes -= size
+
+    async def wait_for_room(self, size: int) -> bool:
+        """Wait for the publish's turn, and until the log has room for so many bytes, or until the channel is closed.
+        Returns whether it waited."""
+        flow = self.broker.keeper.flow
+        has_turn = flow.has_turn(size)
+        if has_turn and flow.has_room(size):
+            return False
+        self.end = asyncio.get_running_loop().create_future()
+        try:
+            if not has_turn:
+                await flow.turn(size, self.end)
+            if has_turn or not (self.end.done() or flow.has_room(size)):
+                self.shared.hold(no_room(size))
+                await flow.room(size, self.end)
+        finally:
+            self.end = None
+            self.shared.hold(None)
+        return True
+
+    def end_of_read(self) -> None:
+        """Log what was settled in the socket read, which is done."""
+        self.settling = False
+        self.settlement.flush()
