@@ -85,7 +85,7 @@ PYTEST = $(BIN)/python -m $(if $(CI),tests.support.rerun,pytest) $(PYTEST_OPTION
 check: beside
 	$(PYTEST) -n 2 --tier quick tests/unit tests/tidy
 
-# Before a merge: what tests/tiers.py does not call long. `make test T=tests/unit/machine` runs all of one folder or file.
+# Before a merge: all tests but the `long` ones. `make test T=tests/unit/machine` runs every test of one folder or file.
 test: $(if $(T),setup,beside)
 	$(PYTEST) $(if $(T),$(T),--tier quick)
 
@@ -98,7 +98,7 @@ beside: setup
 	$(BIN)/python -m pytest --collect-only --quiet > /dev/null
 	touch $@
 
-# Everything but the rare ones of tests/tiers.py. PART=rest: without the tests that `make test` has run. BUILD=pure: only
+# Everything but the `rare` tests. PART=rest: without the tests that `make test` has run. BUILD=pure: only
 # what `make test-compiled TIER=all` leaves out. In four processes: most of these tests start a Kafka, a Spark or a browser,
 # which leave two cores no time to wait.
 PART ?= all
@@ -106,7 +106,7 @@ test-all test-compiled: PYTEST_OPTIONS = -n 4 --dist loadscope --no-loadscope-re
 test-all: lint
 	$(PYTEST) --tier $(PART) $(if $(BUILD),--build $(BUILD))
 
-# All but OF_PURE (tests/tiers.py), and the tests of the compiled build itself, on the compiled build. TIER=all: not only the quick ones.
+# All but the `of_pure` tests, and those of the compiled build itself, on the compiled build. TIER=all: not only the quick ones.
 TIER ?= quick
 test-compiled: compile
 	$(PYTEST) --build compiled --tier $(TIER) $(T)

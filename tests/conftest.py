@@ -22,12 +22,14 @@ from tests.support import examples
 from tests.support.cpu_times import pytest_runtest_setup, pytest_runtest_teardown, pytest_terminal_summary
 from tests.support.kafka.fixtures import kafka, kafka3
 from tests.support.running import RunningBroker
-from tests.tiers import TIERS, belongs, leaves_out, suits
+from tests.support.tiers import belongs, pytest_addoption, pytest_ignore_collect
 
 __all__ = [
     "broker",
     "kafka",
     "kafka3",
+    "pytest_addoption",
+    "pytest_ignore_collect",
     "pytest_runtest_setup",
     "pytest_runtest_teardown",
     "pytest_terminal_summary",
@@ -43,12 +45,6 @@ SECOND_HALVES = {SPARK: f"{SPARK}test_spark_e", KAFKA: f"{KAFKA}test_kafka_l"}
 FIRST = (SPARK, KAFKA, "tests/install/", "tests/simulation/", "tests/system/")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--tier", choices=TIERS, default="", help="which tests to run: tests/tiers.py")
-    kinds = (builds.COMPILED, builds.PURE)
-    parser.addoption("--build", choices=kinds, default="", help="the build that must run: tests/tiers.py")
-
-
 def pytest_report_header() -> str:
     return f"build: {builds.running()}"
 
@@ -57,15 +53,6 @@ def pytest_configure(config: pytest.Config) -> None:
     examples.load(examples.DEV if config.getoption("--tier") == "quick" else examples.FULL)
     if config.getoption("--build") not in ("", builds.running().kind):
         raise pytest.UsageError(f"--build {config.getoption('--build')}: the build is {builds.running()}")
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not even import files of other builds and tiers: each process of pytest collects all tests for itself."""
-    if collection_path.suffix != ".py":
-        return None
-    file = collection_path.relative_to(Path(__file__).parent).as_posix()
-    suited = suits(file, builds.running().kind, config.getoption("--build"))
-    return None if suited and not leaves_out(file, config.getoption("--tier")) else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

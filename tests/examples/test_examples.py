@@ -4,6 +4,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import pytest
+
 from tests.support.running import ROOT, RunningBroker
 
 
@@ -14,7 +16,8 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-def test_a_service_publishes_and_consumes_and_the_log_is_folded_and_audited(
+@pytest.mark.long
+def test_a_service_runs_and_its_log_is_folded_and_audited(
     start_broker: Callable[..., RunningBroker],
 ) -> None:
     broker = start_broker()

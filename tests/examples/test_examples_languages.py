@@ -11,6 +11,8 @@ import pytest
 from tests.support.needs import needed
 from tests.support.running import ROOT, RunningBroker
 
+pytestmark = pytest.mark.long
+
 # Builds each example once.
 MADE_BY = {
     "go": ("go", "build", "-o", "service", "."),

@@ -6,6 +6,8 @@ import pytest
 
 from tests.install.installed import Environment, build, copy_source, unpacked
 
+pytestmark = pytest.mark.of_pure
+
 
 @pytest.fixture(scope="session")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:

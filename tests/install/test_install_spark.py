@@ -8,6 +8,8 @@ import pytest
 from tests.install.installed import Environment, InstalledBroker
 from tests.install.test_install_core import publish
 
+pytestmark = pytest.mark.long
+
 NOTHING_REGISTERED = """
 import sys
 from pyspark.sql import SparkSession
@@ -39,6 +41,7 @@ def test_spark_finds_the_format_by_itself(program: str, with_spark: Environment,
     assert done.stdout.splitlines() == ["read 3", "sql 3", "function 3"], done.stderr
 
 
+@pytest.mark.rare
 def test_rewindmq_spark_is_sparks_command_line(with_spark: Environment, data: Path, tmp_path: Path) -> None:
     asked = ("state-at", "--data", str(data), "--format", "json")
     done = with_spark.run("rewindmq", "spark", *asked, cwd=tmp_path)

@@ -38,11 +38,14 @@ def witness_of(seed: int) -> Witness:
     return check(seed)
 
 
+@pytest.mark.long(seed=range(12, SEEDS))
+@pytest.mark.rare(seed=range(100, SEEDS))
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_history(seed: int) -> None:
     witness_of(seed)
 
 
+@pytest.mark.rare
 def test_the_histories_meet_everything() -> None:
     """Every kind of step, every place to be killed at, every end of a message."""
     met: Counter[str] = Counter()
@@ -79,6 +82,7 @@ def test_the_histories_meet_everything() -> None:
     assert [what for what in wanted if met[what] < 5] == []
 
 
+@pytest.mark.long(seed=VALIDATED[12:])
 @pytest.mark.parametrize("seed", VALIDATED)
 def test_a_history_with_every_invariant_after_every_event(seed: int) -> None:
     check(seed, steps=60, validate=True)

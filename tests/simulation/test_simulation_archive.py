@@ -256,6 +256,7 @@ PLANTED: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.rare
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("defect", PLANTED)
 def test_a_planted_defect_is_found(defect: str, stages: list[Path], tmp_path: Path) -> None:

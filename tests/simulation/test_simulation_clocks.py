@@ -14,6 +14,7 @@ from tests.simulation.clock_history import ClockClients, ClockWorld, check, hist
 SEEDS = 20
 
 
+@pytest.mark.long
 def test_histories_under_a_wrong_clock() -> None:
     met: Counter[str] = Counter()
     for seed in range(SEEDS):

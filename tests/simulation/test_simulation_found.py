@@ -63,7 +63,7 @@ def test_b07_a_dead_letter_is_sent_when_its_death_is_durable(world: World) -> No
         lambda w, s: w.broker.queues.purge(s, "q"),
     ],
 )
-def test_s053_a_queue_that_expires_in_the_moment_it_is_asked_for_is_not_found(
+def test_s053_a_queue_that_expires_while_it_is_asked_for_is_not_found(
     world: World, ask: Callable[[World, object], object]
 ) -> None:
     """The timer may be late: the event itself lets the time pass. The client was told that it consumes, and no answer
@@ -78,7 +78,7 @@ def test_s053_a_queue_that_expires_in_the_moment_it_is_asked_for_is_not_found(
     assert world.broker.queues.get("/", "q") is None
 
 
-def test_s053_a_queue_that_expires_in_the_moment_it_is_declared_is_made_anew(world: World) -> None:
+def test_s053_a_queue_that_expires_while_it_is_declared_is_made_anew(world: World) -> None:
     session = Clients(world).open()
     given = arguments({"x-expires": 200})
     old = world.broker.queues.declare(session, "q", False, True, False, False, given)
@@ -89,7 +89,7 @@ def test_s053_a_queue_that_expires_in_the_moment_it_is_declared_is_made_anew(wor
     assert world.broker.queues.get("/", "q") is new
 
 
-def test_a_full_disk_under_rocksdb_that_has_room_again_lets_publishing_go_on(world: World) -> None:
+def test_publishing_resumes_when_rocksdbs_disk_has_room_again(world: World) -> None:
     """Held back publishers append nothing, so no group commit came that would have tried again."""
     clients = Clients(world)
     session = clients.open()

@@ -35,11 +35,13 @@ def record_of(seed: int) -> Record:
     return check(seed)
 
 
+@pytest.mark.long(seed=range(12, SEEDS))
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_history(seed: int) -> None:
     record_of(seed)
 
 
+@pytest.mark.rare
 def test_the_histories_meet_everything() -> None:
     """Every kind of step, every end of a message and of a life."""
     met: Counter[str] = Counter()
@@ -91,6 +93,7 @@ LOOKAHEADS = {
 }
 
 
+@pytest.mark.long
 def test_histories_of_lookaheads() -> None:
     """Messages that were not sent to a client come back unchanged (projections/machine/events/lookahead.py)."""
     met: Counter[str] = Counter()

@@ -76,7 +76,7 @@ def hidden(life: Life) -> Any:
     return broker_of(life).queues.get("/", HIDDEN)
 
 
-def test_who_publishes_and_who_forwards_may_be_different_nodes_and_one_may_die(story: Story) -> None:
+def test_one_node_publishes_another_forwards_and_one_may_die(story: Story) -> None:
     first, second = story.start("a"), story.start("b")
     assign(story, "a")
     client = story.client(second)
@@ -130,7 +130,7 @@ def test_what_a_node_left_half_done_is_mended(story: Story) -> None:
     assert hidden(life) is None
 
 
-def test_an_owner_that_is_behind_deletes_no_queue_whose_exchange_it_does_not_know_yet(story: Story) -> None:
+def test_an_owner_that_is_behind_keeps_the_queue_of_an_unknown_exchange(story: Story) -> None:
     owner, other = story.start("a"), story.start("b")
     assign(story, "a")
     owner.log.hold([story.world.history.metadata.name])

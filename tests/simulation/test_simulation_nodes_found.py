@@ -98,7 +98,7 @@ def test_a_clock_that_is_seconds_off_is_worth_one_tick(story: Story, skew_ms: in
     assert 5 <= sum(isinstance(event, Tick) for event in events_of(story, index)) <= 7
 
 
-def test_a_clock_that_has_never_been_compared_with_the_logs_is_worth_one_tick(story: Story) -> None:
+def test_a_clock_never_compared_with_the_logs_is_worth_one_tick(story: Story) -> None:
     life = story.start("a")
     client = story.client(life)
     given = arguments({"x-message-ttl": 1_000})
@@ -112,7 +112,7 @@ def test_a_clock_that_has_never_been_compared_with_the_logs_is_worth_one_tick(st
     assert sum(isinstance(event, Tick) for event in events_of(story, index)) <= 4
 
 
-def test_a_binding_is_not_confirmed_when_another_node_deleted_its_exchange_before_it(story: Story) -> None:
+def test_a_binding_to_an_exchange_that_another_node_deleted_is_refused(story: Story) -> None:
     """It was: the fold drops a binding from an exchange that is gone, and the client published into nothing."""
     client = story.client(story.start("a"))
     name = "events"
@@ -224,7 +224,7 @@ def test_who_is_gone_while_time_passes_gets_no_consumer(story: Story) -> None:
 # -- an owner that has read further in one partition than in the other ------------------------------------------------
 
 
-def test_an_owner_that_is_behind_unbinds_no_queue_that_it_does_not_know_yet(story: Story) -> None:
+def test_an_owner_that_is_behind_unbinds_no_queue_unknown_to_it(story: Story) -> None:
     """It knew the binding, and not yet the queue: after three looks it was taken for one that is gone."""
     owner, other = story.start("a"), story.start("b")
     names = [partition.name for partition in story.world.history.queues]
@@ -239,7 +239,7 @@ def test_an_owner_that_is_behind_unbinds_no_queue_that_it_does_not_know_yet(stor
     assert broker_of(owner).router.route("/", "amq.fanout", "", None)
 
 
-def test_an_owner_that_is_behind_deletes_no_queue_of_a_vhost_that_it_does_not_know_yet(story: Story) -> None:
+def test_an_owner_that_is_behind_keeps_the_queues_of_an_unknown_vhost(story: Story) -> None:
     owner, other = story.start("a"), story.start("b")
     story.world.history.assign({partition.name: ["a"] for partition in story.world.history.queues})
     owner.log.hold([story.world.history.metadata.name])
@@ -316,7 +316,7 @@ def test_a_node_heeds_a_cleared_policy_until_every_queue_was_told(story: Story, 
     assert not broker_of(other).effective_policies.ended_below, "every queue was told"
 
 
-def test_a_node_whose_beats_do_not_come_back_confirms_nothing_before_it_knows_that_it_lives(story: Story) -> None:
+def test_a_node_whose_beats_do_not_come_back_confirms_nothing(story: Story) -> None:
     """It heard of its publishes, and not of itself: it was declared lost, and went on confirming. A queue could have
     moved to another partition meanwhile, and what it confirmed was nowhere."""
     story.world.standbys = {"a": 0, "b": 0}

@@ -31,11 +31,13 @@ def many(first: int, end: int) -> None:
         run(seed, moves_of(seed))
 
 
+@pytest.mark.long(seed=range(4, SEEDS))
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_history_with_repartitions(seed: int) -> None:
     record_of(seed)
 
 
+@pytest.mark.rare
 def test_the_histories_meet_everything() -> None:
     met: Counter[str] = Counter()
     for seed in range(SEEDS):
@@ -77,6 +79,7 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # where, how, and what is found
 }
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("what", PLANTED)
 def test_a_planted_defect_is_found(what: str) -> None:
     where, how, expected = PLANTED[what]

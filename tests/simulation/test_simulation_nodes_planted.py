@@ -13,6 +13,8 @@ from rewindmq.schemas.values import BROKER
 from tests.simulation.nodes_history import history_of, run
 from tests.support.needs import require_patchable
 
+pytestmark = pytest.mark.rare
+
 TRIES = 80
 
 

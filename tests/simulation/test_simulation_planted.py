@@ -15,6 +15,8 @@ from rewindmq.projections.store.projector import Projector
 from tests.simulation.history import STEPS, Failure, check, history_of, run
 from tests.support.needs import require_patchable
 
+pytestmark = [pytest.mark.long, pytest.mark.of_pure]
+
 TRIES = 150
 # The world has a subclass of this class, so compiled code finds its methods by their names.
 WATCHED = "rewindmq.projections.store.projector.Projector."

@@ -154,6 +154,7 @@ class Readers(Clients):
         super().heal_and_drain()
 
 
+@pytest.mark.long(seed=SEEDS[12:])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_number_means_one_message_whatever_happens(seed: int) -> None:
     dice = random.Random(f"streams {seed}")

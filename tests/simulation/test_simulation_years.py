@@ -12,7 +12,7 @@ from tests.simulation.years import PLANTED
 from tests.support.running import ROOT
 
 SEEDS = 25  # in one test: --keep-local comes to its end in one of twelve
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 
 def years(first: int, end: int, *defect: str) -> "subprocess.CompletedProcess[str]":
@@ -35,6 +35,7 @@ def test_one_history(asked_seed: int) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("defect", PLANTED)
 def test_a_planted_defect_is_found(defect: str) -> None:
     done = years(0, 60, defect)

@@ -82,8 +82,6 @@ def holders() -> dict[str, dict[str, set[str]]]:
     for name in files():
         if not name.startswith("tests/") or name.startswith("tests/tidy/") or not name.endswith((".py", ".txt")):
             continue
-        if name == "tests/tiers.py":  # it names tests, and tests nothing
-            continue
         short = Path(name).name
         named = numbers_in(text_of(name))
         for number in named:

@@ -56,7 +56,7 @@ def test_b52_every_name_in_a_path_is_described_and_no_other(routes: list[Route])
     assert named == {*NAMES, *NUMBERS}
 
 
-def test_b52_no_declaration_has_an_answer_to_a_method_that_its_route_lacks(routes: list[Route]) -> None:
+def test_b52_no_declaration_answers_a_method_that_its_route_lacks(routes: list[Route]) -> None:
     """GET answers with content; a DELETE has a body only where the handler reads one."""
     for path, methods in document(routes)["paths"].items():
         for method, each in methods.items():

@@ -33,7 +33,7 @@ def metrics_in_code() -> set[str]:
     return {name for path in folder.glob("*.py") for name in IN_CODE.findall(path.read_text())} | OF_COUNTERS
 
 
-def test_b52_promtool_accepts_the_rules_and_every_alert_fires_when_it_should() -> None:
+def test_b52_promtool_accepts_the_rules_and_alerts_fire_when_they_should() -> None:
     promtool = needed("promtool")
     for command in ("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml"):
         done = subprocess.run([promtool, *command], cwd=MONITORING, capture_output=True, text=True)

@@ -2,18 +2,14 @@
 
 import ast
 import graphlib
-import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from tests.tidy import references
-from tests.tiers import LONG, OF_COMPILED, OF_PURE, RARE, belongs
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("schemas", "projections", "engine", "spark_replay")
@@ -251,6 +247,12 @@ def test_json_has_no_nan(path: Path) -> None:
             assert said == [str(allowed)], f"{name(path)}:{node.lineno}: allow_nan={allowed} is missing"
 
 
+@of_every(sorted((ROOT / "tests").rglob("test_*.py")))
+def test_test_names_stay_under_70_characters(path: Path) -> None:
+    long = [node.name for node in nodes(path) if isinstance(node, ast.FunctionDef) and len(node.name) >= 70]
+    assert not long
+
+
 @of_every([*SOURCES, *OF_THE_PACKAGE])
 def test_functions_fit_a_screen(path: Path) -> None:
     for node in nodes(path):
@@ -335,34 +337,3 @@ def test_every_event_has_a_schema_and_a_handler() -> None:
         assert (ROOT / "schemas" / "avsc" / f"{event.__name__}.avsc").exists(), f"{event.__name__} has no schema"
         folded = event not in (NodeAlive, QueueRefuses)  # in the topic of heartbeats, which is no history
         assert (event in HANDLERS or event in TOPOLOGY_HANDLERS) == folded, f"{event.__name__} has no handler"
-
-
-def test_every_test_that_a_tier_leaves_out_is_there() -> None:
-    """A test that was renamed would come back into `make test` without a word."""
-    tests = ROOT / "tests"
-    for pattern in (*LONG, *RARE, *OF_PURE, *OF_COMPILED):
-        files, _, named = pattern.partition("::")
-        found = list(tests.glob(files))
-        assert found, f"tests/tiers.py: no file is {files}"
-        text = named.partition("[")[0]
-        wanted = text.strip("*") if text.startswith("*") else f"def {text.rstrip('*')}"
-        assert any(wanted in path.read_text() for path in found if path.is_file()), (
-            f"tests/tiers.py: no test is {pattern}"
-        )
-
-
-def test_a_test_that_quick_shortens_is_whole_in_rest() -> None:
-    """CI runs quick, then rest: together they are everything."""
-    shortened = [
-        (path, function.name)
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        for function in nodes(path)
-        if isinstance(function, ast.FunctionDef) and function.name.startswith("test_")
-        if any(isinstance(node, ast.Name) and node.id == "rounds" for node in ast.walk(function))
-    ]
-    assert shortened
-    for path, function_name in shortened:
-        file = path.relative_to(ROOT)
-        module = importlib.import_module(".".join(file.with_suffix("").parts))
-        item: Any = SimpleNamespace(nodeid=f"{file}::{function_name}", function=getattr(module, function_name))
-        assert belongs(item, "rest"), item.nodeid

@@ -58,7 +58,7 @@ def test_a_compiled_build_of_the_sources_that_are_here_runs(tree: Tree) -> None:
     assert str(tree.chosen()) == "compiled (1 modules, mypy 2.4.1, 2026-11-23T08:00:00Z)"
 
 
-def test_without_a_compiled_build_the_pure_one_runs_and_nothing_is_to_be_said(tree: Tree, tmp_path: Path) -> None:
+def test_without_a_compiled_build_the_pure_one_runs_silently(tree: Tree, tmp_path: Path) -> None:
     assert chosen(str(tree.package), str(tmp_path / "nothing")) == Build("pure")
     (tree.directory / MANIFEST).unlink()  # a build that was not finished
     assert tree.chosen() == Build("pure")

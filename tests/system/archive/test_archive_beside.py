@@ -35,7 +35,7 @@ from tests.system.cli.conftest import COMMAND
 from tests.system.durability.full_disk import SmallDisk
 from tests.system.http.test_http_metrics import families
 
-pytestmark = pytest.mark.timeout(900)  # the first test may have to build the S3 server
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]  # the first test may have to build the S3 server
 
 SOON = ("--segment-age", "1s", "--archive-lag", "1s")
 Start = Callable[..., RunningBroker]
@@ -124,6 +124,7 @@ def told(broker: RunningBroker, text: str) -> int:
 # -- all is well ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rare(place=["directory"])
 def test_what_happens_is_archived_beside_the_broker(begin: Callable[..., RunningBroker], place: Place) -> None:
     broker = begin(place)
     publish(broker, range(200))
@@ -139,6 +140,7 @@ def test_what_happens_is_archived_beside_the_broker(begin: Callable[..., Running
     assert require_same(broker.data, place) >= 3
 
 
+@pytest.mark.rare(place=["directory"])
 def test_status_and_metrics_say_what_history_costs(begin: Callable[..., RunningBroker], place: Place) -> None:
     broker = begin(place)
     publish(broker, range(100))
@@ -250,6 +252,7 @@ def test_options_that_make_no_sense(options: tuple[str, ...], line: str, tmp_pat
 # -- trouble ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rare(place=["directory"])
 def test_a_killed_archiver_is_started_again(begin: Callable[..., RunningBroker], place: Place) -> None:
     broker = begin(place)
     for _ in range(2):
@@ -350,6 +353,7 @@ def test_a_full_archive(tmp_path: Path) -> None:
     require_same(tmp_path / "data", Place(str(copy), {}, copy))
 
 
+@pytest.mark.rare(place=["directory"])
 def test_another_archiver_at_the_same_time(begin: Callable[..., RunningBroker], place: Place) -> None:
     broker = begin(place)
     ended = threading.Event()
@@ -377,6 +381,7 @@ def test_another_archiver_at_the_same_time(begin: Callable[..., RunningBroker], 
     require_same(broker.data, place)
 
 
+@pytest.mark.rare(place=["directory"])
 def test_kills_of_both_lose_nothing_and_double_nothing(
     begin: Callable[..., RunningBroker], place: Place, tmp_path: Path
 ) -> None:
@@ -417,6 +422,7 @@ def bodies(broker: RunningBroker) -> Iterator[bytes]:
             yield found[2]
 
 
+@pytest.mark.rare(place=["s3"])
 def test_what_is_archived_leaves_the_disk(begin: Callable[..., RunningBroker], place: Place, tmp_path: Path) -> None:
     """With --keep-local, also where archiver and broker are killed. Queues stay as they are."""
     data, confirmed = tmp_path / "data", 0

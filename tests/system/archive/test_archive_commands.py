@@ -127,6 +127,7 @@ def test_another_history_is_refused(data: Path, place: Place, tmp_path: Path) ->
     failed(run(*arguments, **place.environment), 65, "Error: ")
 
 
+@pytest.mark.long
 def test_a_kill_at_any_moment_and_several_at_once(data: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(7)
     command = [str(COMMAND), "archive", "--data", str(data), "--to", place.url]

@@ -27,7 +27,7 @@ from tests.system.archive.test_archive_commands import archive
 from tests.system.cli.test_cli_commands import failed
 from tests.system.clients.test_clients_past import Reader
 
-pytestmark = pytest.mark.timeout(900)  # the first test may have to build the S3 server
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]  # the first test may have to build the S3 server
 
 BEFORE = [b"%d" % number for number in range(3, 20)]
 
@@ -91,6 +91,7 @@ def archived(start_broker: Callable[..., RunningBroker], place: Place) -> Path:
     return running.data
 
 
+@pytest.mark.rare(place=["directory"])
 def test_what_was_queued_at_the_mark_is_consumed_from_the_fork(
     archived: Path, place: Place, tmp_path: Path, start_broker: Callable[..., RunningBroker]
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_moment_that_the_archive_does_not_have(
     assert not (tmp_path / "fork").exists()
 
 
+@pytest.mark.rare(place=["directory"])
 def test_a_moment_behind_the_archived_end_is_answered_with_the_end(
     archived: Path, place: Place, tmp_path: Path
 ) -> None:
@@ -158,6 +160,7 @@ def test_a_moment_behind_the_archived_end_is_answered_with_the_end(
     assert ends(tmp_path / "fork") == ends(own)
 
 
+@pytest.mark.rare(place=["directory"])
 def test_a_fork_takes_the_keys_that_its_bodies_need(
     start_broker: Callable[..., RunningBroker], place: Place, tmp_path: Path
 ) -> None:
@@ -200,6 +203,7 @@ def test_a_fork_takes_the_keys_that_its_bodies_need(
     assert again.stop() == 0
 
 
+@pytest.mark.rare(place=["directory"])
 def test_seals_of_the_parent_hold_for_the_part_in_common(
     start_broker: Callable[..., RunningBroker], place: Place, tmp_path: Path
 ) -> None:
@@ -238,6 +242,7 @@ def test_seals_of_the_parent_hold_for_the_part_in_common(
     assert run(*verify, "--parent-copies", str(copies)).returncode == 1
 
 
+@pytest.mark.rare(place=["directory"])
 def test_a_read_only_broker_serves_the_history_and_writes_nothing(
     archived: Path, place: Place, tmp_path: Path, start_broker: Callable[..., RunningBroker]
 ) -> None:

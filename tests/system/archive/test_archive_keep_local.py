@@ -21,7 +21,7 @@ from tests.support.running import ROOT, RunningBroker
 from tests.system.archive.conftest import Place
 from tests.system.cli.test_cli_commands import failed
 
-pytestmark = pytest.mark.timeout(900)  # the first test may have to build the S3 server
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]  # the first test may have to build the S3 server
 
 MESSAGES = 1_500
 BODY = b"%06d " + b"x" * 100
@@ -135,6 +135,7 @@ def numbers_of(answer: "httpx.Response") -> list[int]:
     return [int(each["payload"][:6]) for each in answer.json()["message_details"]]
 
 
+@pytest.mark.rare(place=["directory"])
 def test_b24_a_cut_broker_answers_as_before(life: Life) -> None:
     connection, channel = connected(life.broker)
     assert taken(channel, "orders", 20) == list(range(1_480, MESSAGES))
@@ -170,6 +171,7 @@ def test_the_state_is_made_again_from_the_base(life: Life) -> None:
     connection.close()
 
 
+@pytest.mark.rare(place=["directory"])
 def test_b24_while_the_archive_is_away_what_is_local_works(life: Life) -> None:
     elsewhere = life.place.files.with_name("elsewhere")
     life.place.files.rename(elsewhere)
@@ -190,6 +192,7 @@ def test_b24_while_the_archive_is_away_what_is_local_works(life: Life) -> None:
     assert life.command(*shown).returncode == 0
 
 
+@pytest.mark.rare
 def test_spark_reads_through(life: Life) -> None:
     assert life.broker.stop() == 0
 

@@ -58,6 +58,7 @@ def test_reading_by_ranges(data: Path, place: Place, monkeypatch: pytest.MonkeyP
     assert [block.chain for block in archived.read()] == [block.chain for block in stored.read()]
 
 
+@pytest.mark.rare
 def test_spark_reads_objects_with_the_login_of_its_environment(s3: S3Server, tmp_path: Path) -> None:
     told = Recorder(tmp_path / "data", partitions=1)
     told.declare("orders")

@@ -19,6 +19,8 @@ from tests.support.pika_clients import confirming, connect
 from tests.support.running import RunningBroker
 from tests.system.cli.test_cli_repartition import cli, state
 
+pytestmark = pytest.mark.long
+
 NAMES = [f"orders-{number}" for number in range(8)]
 MOVING = [name for name in NAMES if partition_of("/", name, 2) != partition_of("/", name, 5)]
 FIRST = 50  # messages of each queue before the repartition

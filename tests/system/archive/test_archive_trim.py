@@ -23,7 +23,7 @@ from tests.system.archive.conftest import Place
 from tests.system.archive.test_archive_commands import archive
 from tests.system.cli.test_cli_commands import failed
 
-pytestmark = pytest.mark.timeout(900)  # the first test may have to build the S3 server
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]  # the first test may have to build the S3 server
 
 
 @pytest.fixture
@@ -88,6 +88,7 @@ def do_trim(data: Path, before_ms: int, wall_ms: int) -> None:
     trim(data, Wanted(before_ms=before_ms), wall_ms=wall_ms)
 
 
+@pytest.mark.rare(place=["directory"])
 def test_b26_kill_9_before_each_object_that_comes_or_goes(
     tmp_path: Path, place: Place, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:

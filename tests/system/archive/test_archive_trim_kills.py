@@ -28,6 +28,8 @@ from tests.support.records import START_MS, fill
 from tests.support.trimmed_archive import Place, assert_trimmed, copied, cut_locally, digest
 from tests.support.trimming import PARTITION, starts, write_traffic
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def traffic(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, int]:
@@ -102,7 +104,12 @@ def records(log: PartitionLog, start: int) -> list[bytes]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("ends", "local"),
-    [(do_trim, "all"), (do_archive, "all"), (do_archive, "nearly nothing"), (do_start, "nearly nothing")],
+    [
+        pytest.param(do_trim, "all", marks=pytest.mark.rare),
+        pytest.param(do_archive, "all", marks=pytest.mark.rare),
+        (do_archive, "nearly nothing"),
+        pytest.param(do_start, "nearly nothing", marks=pytest.mark.rare),
+    ],
 )
 def test_b26_a_kill_at_any_step_is_made_good(
     traffic: tuple[Place, int], ends: Callable[[Path, int], None], local: str, tmp_path: Path

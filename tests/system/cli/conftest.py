@@ -10,6 +10,8 @@ import pytest
 from tests.support.forked import run
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.of_pure
+
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 COMMAND = Path(sys.executable).parent / "rewindmq"
 

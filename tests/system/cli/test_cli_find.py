@@ -3,10 +3,13 @@
 import json
 
 import httpx
+import pytest
 
 from tests.support.running import RunningBroker
 from tests.system.cli.conftest import Cli
 from tests.system.cli.test_cli_commands import failed, put_queue
+
+pytestmark = pytest.mark.long
 
 
 def publish(broker: RunningBroker, queue: str, payload: str, **properties: object) -> None:

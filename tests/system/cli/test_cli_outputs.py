@@ -22,6 +22,8 @@ from tests.system.cli.conftest import Cli
 from tests.system.cli.test_cli_find import publish
 from tests.system.cli.test_cli_spans import TRACEPARENT, take
 
+pytestmark = pytest.mark.long
+
 POLICY = '{"max-length": 1}'
 
 

@@ -26,6 +26,8 @@ from tests.support.needs import needed
 from tests.support.registers import ORIGIN, HandWitness, SealKeys, seal, write
 from tests.support.running import ROOT
 
+pytestmark = pytest.mark.long
+
 needed("openssl")
 FILE = ROOT / "engine" / "log" / "seals" / "proof_verifier.py"
 SCHEMA = json.loads((ROOT / "docs" / "proof.schema.json").read_text())

@@ -169,6 +169,7 @@ def witness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WitnessProcess
         yield running
 
 
+@pytest.mark.long
 def test_b51_a_witness_cosigns_what_goes_on_and_nothing_else(
     place: Place, witness: WitnessProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,6 +202,7 @@ def test_b51_a_witness_cosigns_what_goes_on_and_nothing_else(
     assert place.check(4, "--witness", witness.key) == 0
 
 
+@pytest.mark.long
 def test_b51_a_history_that_was_cut_gets_no_cosignature(
     place: Place, witness: WitnessProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,6 +222,7 @@ def test_b51_a_history_that_was_cut_gets_no_cosignature(
     assert "it has seen 3 seals, and the register has 1: seals were taken away" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_b51_a_witness_that_is_away_or_another_one_costs_no_seal(
     place: Place, witness: WitnessProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,10 +2,14 @@
 
 import json
 
+import pytest
+
 from tests.support.running import RunningBroker
 from tests.system.cli.conftest import Cli
 from tests.system.cli.test_cli_commands import failed, put_queue
 from tests.system.cli.test_cli_find import publish
+
+pytestmark = pytest.mark.long
 
 
 def found(cli: Cli, message_id: str) -> str:

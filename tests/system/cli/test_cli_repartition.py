@@ -6,12 +6,15 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import httpx
+import pytest
 
 from rewindmq.projections.rules.placement import partition_of
 from tests.support.deadlines import until
 from tests.support.forked import run
 from tests.support.running import RunningBroker
 from tests.system.cli.test_cli_commands import failed, put_queue
+
+pytestmark = pytest.mark.long
 
 NAMES = [f"orders-{number}" for number in range(6)]
 MOVING = [name for name in NAMES if partition_of("/", name, 2) != partition_of("/", name, 5)]

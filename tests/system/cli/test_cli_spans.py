@@ -31,6 +31,8 @@ from tests.system.cli.conftest import Cli
 from tests.system.cli.test_cli_commands import failed
 from tests.system.cli.test_cli_find import publish
 
+pytestmark = pytest.mark.long
+
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
 BEGINNING = format_time(0)

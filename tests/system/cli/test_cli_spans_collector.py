@@ -3,11 +3,15 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support.collector.server import CollectorProcess, require_collector
 from tests.support.deadlines import until
 from tests.support.running import RunningBroker
 from tests.system.cli.conftest import Cli
 from tests.system.cli.test_cli_spans import BEGINNING, PARENT, TRACE, called, printed, take, traced
+
+pytestmark = pytest.mark.long
 
 
 def test_b35_a_collector_has_the_spans(cli: Cli, broker: RunningBroker, tmp_path: Path) -> None:

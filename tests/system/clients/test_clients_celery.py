@@ -114,6 +114,7 @@ def test_a_lost_worker_process_gives_its_task_back(worker: Worker) -> None:
     assert len(worker.lines("dying")) == 1
 
 
+@pytest.mark.long
 def test_tasks_for_later_do_not_keep_one_for_now_waiting(broker: RunningBroker, tmp_path: Path) -> None:
     """One worker with a prefetch of one, which it raises (basic.qos global) for each task that it holds for later."""
     app = celery_later_app.app

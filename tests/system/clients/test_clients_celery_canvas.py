@@ -16,6 +16,8 @@ from tests.support.running import RunningBroker
 from tests.system.clients import celery_canvas_app
 from tests.system.clients.test_clients_celery import Worker
 
+pytestmark = pytest.mark.long
+
 APP = "tests.system.clients.celery_canvas_app"
 app = celery_canvas_app.app
 
@@ -76,7 +78,7 @@ def test_events_tell_the_life_of_a_task(worker: Worker) -> None:
     assert types == {"task-sent", "task-received", "task-started", "task-succeeded"}
 
 
-def test_what_a_killed_worker_had_in_hand_runs_at_another_also_after_the_brokers_restart(tmp_path: Path) -> None:
+def test_tasks_of_a_killed_worker_run_at_another_after_a_restart_too(tmp_path: Path) -> None:
     broker = RunningBroker(tmp_path / "data")
     (tmp_path / "results").mkdir()
     point(broker, tmp_path / "results")

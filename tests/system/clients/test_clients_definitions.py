@@ -14,6 +14,8 @@ from tests.support.needs import require
 from tests.support.running import RunningBroker
 from tests.system.http.test_http_definitions import CATEGORIES, WHOLE
 
+pytestmark = pytest.mark.long
+
 SECONDS = 60
 
 

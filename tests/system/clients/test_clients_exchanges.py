@@ -58,9 +58,7 @@ def taken(channel: BlockingChannel, queue: str, count: int, seconds: float = 30)
     return found
 
 
-def test_delayed_messages_come_in_the_order_of_their_time_and_are_never_returned(
-    channel: BlockingChannel, name: str
-) -> None:
+def test_delayed_messages_come_by_their_time_and_are_never_returned(channel: BlockingChannel, name: str) -> None:
     later(channel, name)
     queue(channel, name, name)
     started = time.monotonic()

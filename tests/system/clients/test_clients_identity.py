@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import pika
+import pytest
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from tests.support.identity_provider import Provider, running_provider
 from tests.support.management_peer import TOKENS, has_plugin, start_management
 from tests.support.needs import require
 from tests.support.running import RunningBroker
+
+pytestmark = pytest.mark.long
 
 require(has_plugin(TOKENS), "Debian's package rabbitmq-server, with its plugin for OAuth 2.0, is not installed")
 

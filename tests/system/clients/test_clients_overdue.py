@@ -107,7 +107,7 @@ def test_4_3_gives_the_messages_back_and_cancels_the_consumer(impatient: Running
     connection.close()
 
 
-def test_4_3_the_next_single_active_consumer_is_the_one_of_the_highest_priority(impatient: RunningBroker) -> None:
+def test_4_3_the_next_single_active_consumer_has_the_highest_priority(impatient: RunningBroker) -> None:
     """As rabbit_fifo.erl has it: the first of those that wait and are up, which are sorted by priority."""
     connection = connected(impatient)
     queue = filled(connection.channel(), "overdue-single", LATER | {"x-single-active-consumer": True}, 1)
@@ -155,7 +155,7 @@ def test_4_3_closes_the_channel_that_got_the_message_by_basic_get(impatient: Run
     connection.close()
 
 
-def test_4_3_a_consumer_may_ask_for_another_timeout_and_classic_queues_have_none(impatient: RunningBroker) -> None:
+def test_4_3_a_consumer_may_set_a_timeout_but_classic_queues_have_none(impatient: RunningBroker) -> None:
     connection = connected(impatient)
     channel = connection.channel()
     got: list[Any] = []

@@ -17,7 +17,7 @@ BENCH = ROOT / "tests" / "bench"
 LIB = BENCH / "target" / "lib"
 COUNT = 3_000
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.long]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ def counters(broker: RunningBroker) -> dict[str, int]:
     return dict(found)
 
 
+@pytest.mark.rare(name=["confirms and acks"])
 @pytest.mark.parametrize("name", MODES)
 def test_what_is_published_arrives(broker: RunningBroker, name: str) -> None:
     mode = MODES[name]

@@ -37,7 +37,7 @@ def test_outcome_is_that_of_rabbitmq(came: dict[str, dict[str, Any]], profile: s
     assert not expected - found.keys(), "no difference any more: take it out of expected.py and docs/differences.md"
 
 
-def test_expected_differences_are_explained_and_of_scenarios_that_there_are() -> None:
+def test_expected_differences_are_explained_and_name_real_scenarios() -> None:
     explained = (ROOT / "docs" / "differences.md").read_text()
     for expected in EXPECTED.values():
         for key, heading in expected.items():

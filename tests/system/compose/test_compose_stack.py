@@ -8,12 +8,15 @@ import time
 from pathlib import Path
 
 import pika
+import pytest
 
 from tests.support.kafka.cluster import START_SECONDS
 from tests.support.kafka.fixtures import require_kafka
 from tests.support.ports import free_ports
 from tests.support.processes import tree_of
 from tests.support.running import ROOT
+
+pytestmark = pytest.mark.long
 
 STACK = ROOT / "compose" / "stack.py"
 

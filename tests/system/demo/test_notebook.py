@@ -12,6 +12,8 @@ from tests.demo.demo import POLICIES, ROOT, Broker, run_the_week
 from tests.demo.flights import departures
 from tests.demo.services import declare
 
+pytestmark = [pytest.mark.long, pytest.mark.of_pure]
+
 NOTEBOOK = ROOT / "docs" / "history.ipynb"
 FLIGHTS = slice(2_000, 2_900)  # before the blizzard and in it; one of them goes to Sacramento
 SECONDS = 300
@@ -32,6 +34,7 @@ def day(tmp_path: Path) -> Path:
     return data
 
 
+@pytest.mark.rare
 def test_it_runs_from_top_to_bottom(day: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REWINDMQ_DATA", str(day))
     notebook = nbformat.read(NOTEBOOK, as_version=4)

@@ -12,6 +12,8 @@ from playwright.sync_api import Locator, Page, expect
 from tests.support.browser import PHONE, WIDE, go, has_address, inaccessible, log_in
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 # Pages, and what is on them when they are complete
 PAGES = {
     "#/": "Partitions of the log",
@@ -36,6 +38,8 @@ def orders(broker: RunningBroker, channel: BlockingChannel) -> None:
         channel.basic_publish("", "orders", f"order {number}".encode(), pika.BasicProperties(delivery_mode=2))
 
 
+@pytest.mark.rare(scheme=["light"])
+@pytest.mark.rare(size=[WIDE])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
 def test_b44_pages_fit_and_a_screen_reader_can_tell_them(

@@ -3,11 +3,14 @@
 import re
 
 import httpx
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.browser import go, log_in
 from tests.support.deadlines import until
 from tests.support.running import RunningBroker
+
+pytestmark = pytest.mark.long
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&<script>alert(2)</script>"
 
@@ -22,7 +25,7 @@ def ended(page: Page, text: str) -> None:
     expect(page.get_by_role("status")).to_have_text(re.compile(re.escape(text) + ".* until "))
 
 
-def test_order_4711_is_found_by_each_key_and_its_life_says_which_rule_decided(
+def test_order_4711_is_found_by_each_key_and_its_life_names_the_rules(
     api: httpx.Client, broker: RunningBroker, page: Page
 ) -> None:
     arguments = {"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "late"}

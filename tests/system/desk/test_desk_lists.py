@@ -7,6 +7,8 @@ from playwright.sync_api import Page, expect
 from tests.support.browser import PHONE, go, has_address, log_in
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a b/c?d#e%2F")
 PAGES = (
     ("", "Overview"),

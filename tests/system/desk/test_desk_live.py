@@ -10,6 +10,8 @@ from playwright.sync_api import Page, Request, Route, expect
 from tests.support.browser import go, log_in
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 QUEUE = "live"
 
 

@@ -1,10 +1,13 @@
 """A browser logs in by the form of the desk, and its login ends as it should (B-30)."""
 
 import httpx
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.browser import give, go, has_address, log_in
 from tests.support.running import RunningBroker
+
+pytestmark = pytest.mark.long
 
 FROM_PAGE = {"x-requested-with": "page"}
 

@@ -15,6 +15,8 @@ from playwright.sync_api import Page, Response, expect
 from tests.support.browser import go, log_in
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.rare
+
 QUEUES = 20_000
 ROWS = 100  # of a page
 ANSWER_BYTES = 200_000

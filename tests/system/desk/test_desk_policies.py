@@ -8,6 +8,8 @@ from playwright.sync_api import Page, expect
 from tests.support.browser import go, log_in
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def queues(api: httpx.Client, channel: BlockingChannel) -> None:

@@ -14,6 +14,8 @@ from tests.support.browser import PHONE, go, log_in, watch
 from tests.support.deadlines import until
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 HOSTILE = "<img src=x onerror=alert(1)>\"'&</script>"
 
 
@@ -173,7 +175,7 @@ def test_b31_it_fits_a_phone(page: Page, broker: RunningBroker, channel: Blockin
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
 
 
-def test_b31_pages_of_messages_two_moments_compared_and_a_restoration_into_another_queue(
+def test_b31_pages_a_comparison_and_a_restoration_into_another_queue(
     page: Page, broker: RunningBroker, channel: BlockingChannel
 ) -> None:
     channel.queue_declare("copies", durable=True)

@@ -1,9 +1,12 @@
 """The reference of the HTTP API as a page (B-52), for people who have no login."""
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.browser import PHONE, inaccessible, log_in
 from tests.support.running import RunningBroker
+
+pytestmark = pytest.mark.long
 
 
 def test_b52_the_page_shows_every_operation_and_its_types(page: Page, broker: RunningBroker) -> None:

@@ -1,11 +1,14 @@
 """A queue's page: single messages are deleted and moved by mouse, and the queue is paused (B-38, B-39)."""
 
+import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from playwright.sync_api import Page, expect
 
 from tests.support.browser import go, log_in
 from tests.support.running import RunningBroker
 from tests.system.desk.test_desk_queue import channel, fill, take_all
+
+pytestmark = pytest.mark.long
 
 __all__ = ["channel"]  # a fixture
 

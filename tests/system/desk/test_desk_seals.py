@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.browser import go, log_in
 from tests.support.running import RunningBroker
 from tests.system.http.test_http_seals import keys, seal
+
+pytestmark = pytest.mark.long
 
 
 def test_b44_seals_are_listed_and_verified_with_the_public_key(

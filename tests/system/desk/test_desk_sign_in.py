@@ -14,6 +14,8 @@ from tests.support.openid.server import CLIENT, SCOPES, OpenIdProvider, require_
 from tests.support.ports import free_port
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 
 class Desk:
     """A broker whose desk signs people in, and the provider."""

@@ -95,6 +95,7 @@ def cut_said(broker: RunningBroker, path: Path) -> int:
     return int(said[1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_a_block_that_was_not_ended_is_cut_and_said(
     tmp_path: Path, start_broker: Callable[..., RunningBroker], seed: int
@@ -116,6 +117,7 @@ def test_a_block_that_was_not_ended_is_cut_and_said(
     goes_on(again, MESSAGES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_an_end_that_the_index_does_not_know_is_cut_and_said(
     tmp_path: Path, start_broker: Callable[..., RunningBroker], seed: int
@@ -147,6 +149,7 @@ def goes_on(broker: RunningBroker, count: int) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cleanly", [False, True], ids=["killed", "stopped"])
 def test_half_a_block_that_was_synced_is_cut_and_said_if_accepted(
     tmp_path: Path, start_broker: Callable[..., RunningBroker], cleanly: bool
@@ -174,6 +177,7 @@ def test_half_a_block_that_was_synced_is_cut_and_said_if_accepted(
     goes_on(again, len(got))
 
 
+@pytest.mark.long
 def test_an_end_that_was_synced_and_is_missing_is_refused(
     tmp_path: Path, start_broker: Callable[..., RunningBroker]
 ) -> None:
@@ -201,6 +205,7 @@ def encode_long(value: int) -> bytes:
     return bytes(out)
 
 
+@pytest.mark.long
 def test_a_changed_byte_is_refused_with_file_and_place(
     tmp_path: Path, start_broker: Callable[..., RunningBroker]
 ) -> None:
@@ -225,6 +230,7 @@ def test_a_changed_byte_is_refused_with_file_and_place(
     assert consume(start_broker(data, *ONE)) == list(range(MESSAGES))
 
 
+@pytest.mark.long
 def test_a_changed_schema_in_a_header_is_refused(tmp_path: Path, start_broker: Callable[..., RunningBroker]) -> None:
     data = tmp_path / "data"
     broker = start_broker(data, *ONE)

@@ -54,6 +54,7 @@ def broker(tmp_path: Path) -> Iterator[MovedBroker]:
     assert "Traceback" not in "".join(running.errors), "".join(running.errors)
 
 
+@pytest.mark.long
 def test_b21_the_life_of_a_day(broker: MovedBroker) -> None:
     first = today(broker)
     with connect(broker) as connection:
@@ -190,6 +191,7 @@ def test_b21_a_kill_between_destroying_and_logging_is_mended_by_the_start(broker
     assert (body, headers["x-expired-body"]) == (b"", first)
 
 
+@pytest.mark.long
 def test_b21_a_wall_clock_that_jumps_by_a_year_destroys_nothing(broker: MovedBroker) -> None:
     with connect(broker) as connection:
         channel = connection.channel()

@@ -29,6 +29,8 @@ from tests.support.deadlines import until
 from tests.support.ports import free_port
 from tests.support.running import ROOT, RunningBroker
 
+pytestmark = pytest.mark.long
+
 MARKER = b"PLAIN-BODY-OF-ADA"
 ON = ("--subject-header", "x-subject")
 ADA = pika.BasicProperties(delivery_mode=2, headers={"x-subject": "ada"}, message_id="kept")

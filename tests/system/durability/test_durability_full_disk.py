@@ -81,6 +81,7 @@ class Publisher(threading.Thread):
         connection.ioloop.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["room again", "killed"])
 def test_a_full_disk_holds_publishers_back(
     tmp_path: Path, start_broker: Callable[..., RunningBroker], end: str

@@ -34,6 +34,8 @@ from tests.support.moments import now
 from tests.support.pika_clients import pump
 from tests.system.archive.test_archive_beside import archiver_of, metrics
 
+pytestmark = pytest.mark.long
+
 KEEP = "4s"
 ARCHIVED = ("--segment-age", "1s", "--archive-lag", "1s", "--keep-local", "300kB")
 HELD = 40
@@ -311,6 +313,8 @@ def test_damage_is_told_and_stops_the_trim(life: Life) -> None:
 STEPS = ("audited", "written", "asking", "asked", "appended", "answered", "cutting", "removed")
 
 
+@pytest.mark.rare(who=["process"])
+@pytest.mark.rare(step=set(STEPS) - {"cutting"})
 @pytest.mark.parametrize("who", ["process", "broker"])
 @pytest.mark.parametrize("step", STEPS)
 def test_b22_a_kill_in_each_step_loses_nothing(life: Life, step: str, who: str) -> None:
@@ -365,6 +369,7 @@ def begins_in_archive(life: Life) -> int:
     return Manifest.load(open_objects(str(life.data.with_name("archive"))), "queues-0").floor
 
 
+@pytest.mark.rare(step=["answered", "removed"])
 @pytest.mark.parametrize(("step", "who"), [("written", "broker"), ("answered", "process"), ("removed", "broker")])
 def test_b22_the_archive_is_trimmed_with_it(archived: Life, tmp_path: Path, step: str, who: str) -> None:
     life, url = archived, str(tmp_path / "archive")

@@ -19,6 +19,8 @@ from tests.support.running import ROOT, RunningBroker
 from tests.system.durability.ledger import Ledger
 from tests.system.durability.load import ACCOUNTS, CONSUMED, PARTITIONS, TARGETS, Clients
 
+pytestmark = pytest.mark.long
+
 KILLS = 10
 MANY_KILLS = 400
 OPTIONS = ("--partitions", str(PARTITIONS))

@@ -17,11 +17,14 @@ from pathlib import Path
 
 import httpx
 import pika
+import pytest
 
 from tests.support.deadlines import until
 from tests.support.ports import free_port
 from tests.support.running import ROOT, RunningBroker
 from tests.system.durability.test_durability_damage import consume, publish, verify
+
+pytestmark = pytest.mark.long
 
 ONE = ("--partitions", "1")
 
@@ -84,7 +87,7 @@ def test_a_log_that_lost_its_end_does_not_start_unless_that_is_accepted(
     assert consume(start_broker(data, *ONE)) == list(range(110)), "the next start accepts nothing, and needs nothing"
 
 
-def test_a_directory_of_an_earlier_time_does_not_start_beside_an_archive_that_has_more(
+def test_a_directory_that_is_older_than_its_archive_does_not_start(
     tmp_path: Path, start_broker: Callable[..., RunningBroker]
 ) -> None:
     data, older, url = tmp_path / "data", tmp_path / "older", f"file://{tmp_path}/archive"

@@ -71,6 +71,7 @@ class Greedy(threading.Thread):
         self.said += got
 
 
+@pytest.mark.long
 def test_bodies_that_never_end_are_bounded(tmp_path: Path, start_broker: Callable[..., RunningBroker]) -> None:
     broker = start_broker(
         tmp_path / "data", "--vm-memory-high-watermark", str(LIMIT), "--disk-free-limit", "1", "--partitions", "1"
@@ -129,6 +130,7 @@ def test_bodies_that_never_end_are_bounded(tmp_path: Path, start_broker: Callabl
     assert "Traceback" not in "".join(broker.errors)
 
 
+@pytest.mark.long
 def test_large_messages_for_a_client_that_does_not_read_stay_in_the_store(
     tmp_path: Path, start_broker: Callable[..., RunningBroker]
 ) -> None:

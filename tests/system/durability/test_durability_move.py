@@ -12,6 +12,8 @@ import pytest
 from tests.support.running import RunningBroker
 from tests.system.durability.test_durability_restore import api, ended
 
+pytestmark = pytest.mark.long
+
 COUNT = 400
 PORTION = 20
 
@@ -32,7 +34,7 @@ def ids_of(client: httpx.Client, queue: str) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_b38_a_kill_in_the_middle_of_moves_loses_no_message_and_doubles_none(tmp_path: Path, seed: int) -> None:
+def test_b38_a_kill_amid_moves_loses_no_message_and_doubles_none(tmp_path: Path, seed: int) -> None:
     """The queues are in two partitions, so a move is two events in two logs."""
     dice = random.Random(seed)
     with ended(RunningBroker(tmp_path)) as broker:

@@ -18,6 +18,8 @@ from tests.support.running import RunningBroker
 from tests.system.durability.full_disk import SmallDisk
 from tests.system.durability.test_durability_full_disk import Publisher
 
+pytestmark = pytest.mark.long
+
 MEGABYTE = 1 << 20
 BODY = random.Random(1).randbytes(20_000)  # RocksDB must not compress it
 FITS = 1_500  # messages, 30 MB: more than the full disk has room for, and less than it has room for when it is emptied
@@ -252,7 +254,7 @@ def test_a_large_publish_waits_for_room_and_acks_do_not_wait_for_it(
     assert "Traceback" not in "".join(broker.errors)
 
 
-def test_descriptors_that_run_out_under_rocksdb_hold_publishing_back_no_longer_than_that(
+def test_descriptors_that_run_out_under_rocksdb_hold_publishing_back(
     tmp_path: Path, start_broker: Callable[..., Any]
 ) -> None:
     """After EMFILE RocksDB refuses every write until it is opened again."""

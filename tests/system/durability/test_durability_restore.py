@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 KEYS = ["a", "b", "c"]
 # Ends itself as a power cut does, when `step` is called for the `count`th time.
 CUT = """
@@ -69,8 +71,8 @@ def bound(client: httpx.Client) -> list[str]:
     [
         (BIND, 1, 0),
         (BIND, 2, 0),
-        (BIND, 3, 0),  # before the first binding, and between them
-        (PUBLISH, 1, 0),
+        pytest.param(BIND, 3, 0, marks=pytest.mark.rare),  # before the first binding, and between them
+        pytest.param(PUBLISH, 1, 0, marks=pytest.mark.rare),
         (PUBLISH, 2, 500),  # before the first message, and after a page of them
     ],
 )

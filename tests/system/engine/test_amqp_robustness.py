@@ -183,6 +183,7 @@ def test_a_body_of_frames_of_one_byte(broker: RunningBroker, others: pika.Blocki
     patient.close()
 
 
+@pytest.mark.long
 def test_a_thousand_channels_on_a_connection(broker: RunningBroker, others: pika.BlockingConnection) -> None:
     queue = others.channel().queue_declare("", exclusive=False, auto_delete=True).method.queue
     connection = pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.amqp_port))

@@ -102,6 +102,7 @@ def test_ready_line_and_clean_stop(running: Process, number: signal.Signals) -> 
     assert again.end()[0] == 0
 
 
+@pytest.mark.long
 def test_what_prevents_a_start_is_one_line_and_an_exit_code(running: Process, tmp_path: Path) -> None:
     running.ready()
     code, lines = Process(running.data).failed()
@@ -139,6 +140,7 @@ def test_damaged_data_is_65_with_file_and_offset(running: Process) -> None:
     assert "offset 0" in lines[0]
 
 
+@pytest.mark.long
 def test_a_history_of_a_newer_version_is_78_and_who_reads_it_says_so_too(
     running: Process, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,6 +32,7 @@ def many_sockets() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.long
 def test_idle_sockets_of_one_host_take_nothing_from_amqp_or_the_store(tmp_path: Path, many_sockets: int) -> None:
     broker = FewDescriptors(tmp_path / "data")
     with contextlib.ExitStack() as stack:

@@ -125,7 +125,7 @@ def test_b47_others_come_without_a_header_and_forge_none(balanced: Balanced) -> 
     assert httpx.get(f"{balanced.broker.http_url}/api/whoami", auth=GUEST).status_code == 200
 
 
-def test_b47_a_client_that_the_balancer_does_not_name_is_a_stranger_over_https(balanced: Balanced) -> None:
+def test_b47_a_client_unnamed_by_the_balancer_is_a_stranger_over_https(balanced: Balanced) -> None:
     with connected(balanced, balanced.https_port, BALANCER, b"PROXY TCP4 10.9.8.7 127.0.0.1 51230 443\r\n") as sock:
         request = (
             b"GET /api/whoami HTTP/1.1\r\nHost: queue.example.org\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\r\n"

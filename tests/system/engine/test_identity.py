@@ -247,6 +247,7 @@ def test_b55_a_browser_is_logged_in_for_as_long_as_its_token(broker: RunningBrok
         assert browser.get("/api/whoami").json()["reason"] == "The token expired: log in again"
 
 
+@pytest.mark.long
 def test_b55_sighup_takes_other_settings_over(tmp_path: Path, provider: Provider) -> None:
     keys = tmp_path / "keys.json"
     keys.write_bytes(provider.jwks())
@@ -287,6 +288,7 @@ def until_braked(guess: Callable[[int], bool]) -> int:
     return next(number for number in range(100) if guess(number))
 
 
+@pytest.mark.long
 def test_b56_guesses_are_braked_by_address_over_amqp_and_http_alike(proxied: RunningBroker) -> None:
     with api(proxied, auth=("guest", "guest")) as client:
         client.put("/api/users/ann", json={"password": "right", "tags": "management"}).raise_for_status()
@@ -317,6 +319,7 @@ def test_b56_guesses_are_braked_by_address_over_amqp_and_http_alike(proxied: Run
     until(lambda: {each["host"] for each in logged(proxied, "LoginRefused")} == hosts)
 
 
+@pytest.mark.long
 def test_b56_a_flood_of_wrong_passwords_holds_no_other_client_up(proxied: RunningBroker) -> None:
     """Passwords are verified in threads; a client that is connected is answered meanwhile."""
     ended = threading.Event()

@@ -102,7 +102,7 @@ def large_frames(data: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("reads", [whole, by_bytes, large_frames])
 @pytest.mark.parametrize("size", [0, 5])
-def test_a_new_subjects_message_waits_for_its_key_and_nothing_overtakes_it(
+def test_a_new_subjects_message_waits_for_its_key_and_stays_first(
     broker: DoubleBroker, disk: Disk, reads: Callable[[bytes], list[bytes]], size: int
 ) -> None:
     async def test() -> None:
@@ -146,9 +146,7 @@ def test_of_many_connections_with_the_same_new_subject_one_makes_the_key(broker:
     run(test())
 
 
-def test_a_publish_like_the_one_before_it_waits_too_when_the_key_was_destroyed_between_them(
-    broker: DoubleBroker, disk: Disk
-) -> None:
+def test_a_repeated_publish_waits_when_its_key_was_destroyed_meanwhile(broker: DoubleBroker, disk: Disk) -> None:
     """The shortest way of a publish into the log (frames.py): one comparison."""
 
     async def test() -> None:
@@ -169,7 +167,7 @@ def test_a_publish_like_the_one_before_it_waits_too_when_the_key_was_destroyed_b
     run(test())
 
 
-def test_a_message_whose_connection_ends_before_there_is_a_key_is_not_logged(broker: DoubleBroker, disk: Disk) -> None:
+def test_a_message_whose_connection_ends_before_its_key_is_not_logged(broker: DoubleBroker, disk: Disk) -> None:
     async def test() -> None:
         wire, other = connected(broker), connected(broker)
         disk.goes.clear()
@@ -220,7 +218,7 @@ def test_a_commit_waits_for_all_its_keys_before_anything_of_it_is_logged(broker:
     run(test())
 
 
-def test_a_commit_whose_connection_ends_before_there_are_keys_does_nothing(broker: DoubleBroker, disk: Disk) -> None:
+def test_a_commit_whose_connection_ends_before_its_keys_does_nothing(broker: DoubleBroker, disk: Disk) -> None:
     async def test() -> None:
         wire = connected(broker)
         wire.send(method(1, "Tx.Select"))

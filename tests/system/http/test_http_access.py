@@ -51,7 +51,7 @@ def test_without_a_management_tag_nobody_gets_in(api: httpx.Client, broker: Runn
         assert other.get("/whoami").json() == {"error": "not_authorised", "reason": "Not management user"}
 
 
-def test_only_administrators_change_users_vhosts_permissions_and_operator_policies(
+def test_only_administrators_change_users_vhosts_and_permissions(
     api: httpx.Client, broker: RunningBroker, user: str
 ) -> None:
     api.put(f"/permissions/%2F/{user}", json={"configure": ".*", "write": ".*", "read": ".*"})

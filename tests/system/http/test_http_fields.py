@@ -23,6 +23,8 @@ from tests.support.needs import require
 from tests.support.running import RunningBroker
 from tests.system.http.test_http_shapes import PATTERN
 
+pytestmark = pytest.mark.long
+
 require(INSTALLED, NOT_INSTALLED)
 
 # Of each run, or of each broker: the type is compared, the value is not.

@@ -12,6 +12,8 @@ import pytest
 from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 SECONDS = 60
 
 

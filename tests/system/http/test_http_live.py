@@ -14,6 +14,8 @@ from rewindmq.engine.http import live
 from tests.support.deadlines import until
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 SECONDS = 60
 GUEST = ("guest", "guest")
 

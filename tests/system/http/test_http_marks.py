@@ -148,9 +148,7 @@ def test_marks_are_there_after_a_crash_and_never_ahead_of_the_log(
         assert at[-1] <= partition.next_offset
 
 
-def test_names_and_notes_of_others_are_for_those_who_look_after_the_broker(
-    broker: RunningBroker, api: httpx.Client
-) -> None:
+def test_names_and_notes_of_others_are_for_those_who_run_the_broker(broker: RunningBroker, api: httpx.Client) -> None:
     api.put("/marks/told", json={"note": "a customer's name"}).raise_for_status()
     found: dict[str, object] = {}
     for tag, vhosts in (("management", 1), ("monitoring", 0), ("policymaker", 1), ("management", 0)):

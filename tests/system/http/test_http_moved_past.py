@@ -5,11 +5,14 @@ from collections.abc import Callable
 
 import httpx
 import pika
+import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from rewindmq.projections.rules.placement import partition_of
 from tests.support.deadlines import SECONDS, until
 from tests.support.running import RunningBroker
+
+pytestmark = pytest.mark.long
 
 QUEUE = next(f"orders{n}" for n in range(99) if partition_of("/", f"orders{n}", 4) >= 2)
 

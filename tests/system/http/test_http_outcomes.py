@@ -11,6 +11,8 @@ from tests.support.moments import now
 from tests.support.running import RunningBroker
 from tests.system.http.test_http_find import find, publish
 
+pytestmark = pytest.mark.long
+
 
 def asked(api: httpx.Client, where: str, **query: str) -> dict[str, Any]:
     answer = api.get(f"/history/{where}", params=query)

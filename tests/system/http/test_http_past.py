@@ -184,6 +184,7 @@ def test_thirty_questions_of_one_user_hold_up_no_other(api: httpx.Client, broker
     assert set(mine) <= {200, 429}
 
 
+@pytest.mark.long
 def test_an_answer_shows_so_many_bytes_and_no_more(api: httpx.Client, broker: RunningBroker, queue: str) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
     channel = connection.channel()

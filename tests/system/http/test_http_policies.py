@@ -58,7 +58,7 @@ def test_one_meg_drops_from_the_head_s014_s016(api: httpx.Client) -> None:
     api.delete("/policies/%2F/my-pol")
 
 
-def test_the_highest_priority_applies_and_the_operator_limits_it_s163_s167(api: httpx.Client, name: str) -> None:
+def test_the_highest_priority_applies_and_operators_limit_it_s163_s167(api: httpx.Client, name: str) -> None:
     api.put(f"/queues/%2F/{name}", json={"durable": True, "arguments": {"x-max-length": 100}})
     for policy, length, priority in (("low", 10, 1), ("high", 20, 5)):
         content = {"pattern": f"^{name}$", "definition": {"max-length": length}, "priority": priority}

@@ -43,6 +43,7 @@ def outcomes(api: httpx.Client, name: str) -> dict[str, int]:
     return found
 
 
+@pytest.mark.long
 def test_b45_it_says_what_then_happens(api: httpx.Client) -> None:
     declare(api, "orders.a", 5)
     declare(api, "orders.b", 9, x_dead_letter_exchange="amq.fanout")
@@ -79,7 +80,7 @@ def test_b45_it_says_what_then_happens(api: httpx.Client) -> None:
     assert (again["matched"], again["matched_now"], again["changed"]) == (5, 5, 0)
 
 
-def test_b45_queues_that_it_no_longer_matches_and_a_policy_that_is_cleared(api: httpx.Client) -> None:
+def test_b45_queues_no_longer_matched_and_a_policy_that_is_cleared(api: httpx.Client) -> None:
     for name in ("near", "far"):
         declare(api, name, 4)
     for name, pattern, limit, priority in (("narrow", ".*", 9, 5), ("wide", ".*", 3, 0)):

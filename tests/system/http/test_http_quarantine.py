@@ -45,6 +45,7 @@ def counted(broker: RunningBroker) -> list[str]:
     return [line for line in lines if line.startswith("rewindmq_quarantined_events_total")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_what_makes_no_sense_is_listed_and_counted_also_after_a_restart(
     start_broker: Callable[..., RunningBroker], tmp_path: Path, end: str

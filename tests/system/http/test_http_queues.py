@@ -292,7 +292,7 @@ def test_listings_can_be_named_sorted_paged_and_cut(api: httpx.Client, name: str
     assert api.get("/queues", params={"page": "1", "name": "(", "use_regex": "true"}).status_code == 400
 
 
-def test_the_head_messages_timestamp_is_shown_also_while_a_client_holds_it(
+def test_the_head_messages_timestamp_is_shown_while_a_client_holds_it(
     api: httpx.Client, broker: RunningBroker, queue: str
 ) -> None:
     def head() -> object:
@@ -366,6 +366,7 @@ def publish_bytes(broker: RunningBroker, queue: str, *bodies: bytes) -> None:
     connection.close()
 
 
+@pytest.mark.long
 def test_get_answers_with_so_many_bytes_and_leaves_the_rest(
     api: httpx.Client, broker: RunningBroker, queue: str
 ) -> None:

@@ -12,6 +12,8 @@ from tests.bench.peers import RABBITMQ
 from tests.support.needs import require
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 SCRIPTS = list(
     RABBITMQ.parent.parent.glob("lib/rabbitmq_server-*/plugins/rabbitmq_management-*/priv/www/cli/rabbitmqadmin")
 )

@@ -16,6 +16,8 @@ from jsonschema import Draft202012Validator
 from tests.support.reference_document import Reference
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 ARGUMENTS = {"x-max-length": 100, "x-dead-letter-exchange": "amq.fanout"}
 RESTORED = {"time": "mark:mark", "only": "all", "to": "back", "name": "once", "dry_run": True}
 # What stands for the names in paths. A path's own come first.

@@ -47,6 +47,7 @@ def post(api: httpx.Client, queue: str, how: str, status: int = 200, **content: 
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [{}, {"x-queue-type": "quorum"}, {"x-max-priority": 3}])
 def test_b38_an_operator_deletes_single_messages(
     api: httpx.Client, name: str, channel: BlockingChannel, arguments: dict[str, object]

@@ -59,6 +59,7 @@ def publish(channel: BlockingChannel, queue: str, *bodies: str, **properties: ob
         channel.basic_publish("", queue, body.encode(), given)
 
 
+@pytest.mark.long
 def test_b02_a_purge_is_undone(api: httpx.Client, queue: str, channel: BlockingChannel, take: Take) -> None:
     publish(channel, queue, "a", "b", "c")
     got = channel.basic_get(queue)  # a was delivered once: it says so when it is back
@@ -76,7 +77,7 @@ def test_b02_a_purge_is_undone(api: httpx.Client, queue: str, channel: BlockingC
     assert (third["restored"], third["name"]) == (3, "once more")
 
 
-def test_an_undone_purge_brings_back_what_it_took_and_not_what_a_consumer_held_and_rejected(
+def test_an_undone_purge_brings_back_only_what_the_purge_took(
     api: httpx.Client, queue: str, channel: BlockingChannel, take: Take
 ) -> None:
     publish(channel, queue, "held", "purged")
@@ -265,7 +266,7 @@ def test_no_target(api: httpx.Client, queue: str, channel: BlockingChannel) -> N
     assert restore(api, queue, 404, undo="purge", to="nowhere")["reason"] == "no queue 'nowhere' in vhost '/'"
 
 
-def test_the_brokers_own_queues_are_no_target_but_what_was_in_one_can_be_brought_back(
+def test_messages_come_back_from_but_not_into_the_brokers_own_queues(
     api: httpx.Client, queue: str, name: str, channel: BlockingChannel, take: Take
 ) -> None:
     channel.exchange_declare(name, "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"})

@@ -22,6 +22,8 @@ from tests.support.deadlines import until
 from tests.support.forked import run
 from tests.support.running import RunningBroker, start_process
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def channel(broker: RunningBroker) -> Iterator[BlockingChannel]:
@@ -100,7 +102,7 @@ def test_b33_it_goes_on_when_its_client_hangs_up(
 
 
 @pytest.mark.parametrize(("end", "status"), [(RunningBroker.stop, 0), (RunningBroker.kill, -9)])
-def test_b33_others_are_served_meanwhile_and_it_is_finished_by_asking_again(
+def test_b33_others_are_served_meanwhile_and_asking_again_finishes_it(
     tmp_path: Path, end: Callable[[RunningBroker], int], status: int
 ) -> None:
     broker = RunningBroker(tmp_path)

@@ -51,6 +51,7 @@ def headers(channel: BlockingChannel, queue: str) -> list[tuple[bytes, dict[str,
     return found
 
 
+@pytest.mark.long
 def test_b33_a_restored_message_says_where_it_was_and_when(
     api: httpx.Client, queue: str, channel: BlockingChannel
 ) -> None:

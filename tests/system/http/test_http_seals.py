@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.support.needs import needed
 from tests.support.running import ROOT, RunningBroker
 from tests.support.trimmed_broker import live, trimmed
 from tests.system.http.test_http_find import publish
+
+pytestmark = pytest.mark.long
 
 
 def seal(data: Path, key: Path) -> None:

@@ -97,6 +97,7 @@ def test_b28_what_a_user_may_not_do_over_http(broker: RunningBroker, api: httpx.
     assert {each["session"] for each in refused} == {opened["session"]}
 
 
+@pytest.mark.long
 def test_b28_who_reads_the_past_over_http(broker: RunningBroker, api: httpx.Client, queue: str) -> None:
     for _ in range(3):
         assert api.get(f"/queues/%2F/{queue}/at?time=-0s").status_code in (200, 404)

@@ -19,6 +19,8 @@ from tests.support.management_peer import INSTALLED, NOT_INSTALLED, start_manage
 from tests.support.needs import require
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 require(INSTALLED, NOT_INSTALLED)
 
 ABSENT = {

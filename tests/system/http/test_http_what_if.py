@@ -22,6 +22,7 @@ def asked(api: httpx.Client, queue: str, **query: str) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.long
 def test_b34_a_limit_would_have_dropped_the_oldest(api: httpx.Client, queue: str) -> None:
     for number in range(5):
         publish(api, queue, f"m{number}")

@@ -37,6 +37,8 @@ from tests.support.kafka.sealed_topics import SECONDS, START_MS, event
 from tests.support.spark.topics import Writer, make_topics, write_gaps
 from tests.system.cli.test_cli_commands import failed
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def topics(kafka: KafkaCluster) -> InKafka:

@@ -19,6 +19,8 @@ from tests.support.running import RunningBroker
 from tests.system.archive.test_archive_beside import archiver_of
 from tests.system.kafka.test_kafka_archive import blocks
 
+pytestmark = pytest.mark.long
+
 QUEUES = ("classic", "quorum")  # one in each partition
 
 

@@ -41,6 +41,8 @@ from tests.system.kafka.test_kafka_archive import archive, blocks, log_of, raw
 from tests.system.kafka.test_kafka_archive_beside import ArchivingNodes, archive_item, require_equal, wait_for_archive
 from tests.system.kafka.test_kafka_repartition import ask, state
 
+pytestmark = pytest.mark.long
+
 NAMES = [f"orders{number}" for number in range(12)]
 MOVING = [name for name in NAMES if partition_of("/", name, BEFORE) != partition_of("/", name, AFTER)]
 MESSAGES = 20

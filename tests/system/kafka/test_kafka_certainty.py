@@ -16,6 +16,8 @@ from tests.support.deadlines import SECONDS
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import Nodes, api, connect
 
+pytestmark = pytest.mark.long
+
 ROUNDS = 40
 
 
@@ -54,7 +56,7 @@ def test_over_http_too(nodes: Nodes, here: BlockingChannel) -> None:
             assert south.delete(f"/vhosts/{name}").status_code == 204
 
 
-def test_what_is_not_there_is_told_also_when_a_partition_ends_with_no_record(
+def test_what_is_missing_is_told_when_a_partition_ends_with_no_record(
     kafka: KafkaCluster, nodes: Nodes, there: BlockingChannel
 ) -> None:
     """The marker of a service's transaction takes the last offset, and is never read."""

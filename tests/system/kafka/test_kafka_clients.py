@@ -18,6 +18,8 @@ from tests.system.clients import test_clients_celery as celery
 from tests.system.clients import test_clients_perftest as perftest
 from tests.system.clients import test_clients_scenarios as scenarios
 
+pytestmark = pytest.mark.long
+
 worker, jars = celery.worker, perftest.jars
 _NONE = SimpleNamespace(params={})
 # What these ask for within a millisecond (an expiry, a count), a node on Kafka knows after a round trip.

@@ -18,6 +18,8 @@ from tests.support.ports import free_ports
 from tests.support.processes import children_of
 from tests.support.running import ROOT
 
+pytestmark = pytest.mark.long
+
 SECONDS = 60
 
 

@@ -24,6 +24,8 @@ from tests.support.pika_clients import confirming
 from tests.support.registry.server import PASSWORD, TOKEN, USER, RegistryServer
 from tests.support.running import ROOT, start_process
 
+pytestmark = pytest.mark.long
+
 PREFIX = "consoles"
 LARGE = b"large" * 600_000  # librdkafka's own limit is a third of it
 

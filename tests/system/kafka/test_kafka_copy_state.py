@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pika
+import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
@@ -22,6 +23,8 @@ from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import NEVER, Nodes, api, connect
 from tests.support.running import RunningBroker
+
+pytestmark = pytest.mark.long
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 QUEUES: dict[str, dict[str, Any]] = {

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pika
+import pytest
 
 from tests.support.deadlines import until
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import Nodes, api, connect
 from tests.support.moved_clock import DAY_MS, MovedBroker
 from tests.support.running import RunningBroker
+
+pytestmark = pytest.mark.long
 
 BEHIND_DAYS = 12  # the nodes begin so long ago: Kafka's time cannot be moved, and the earlier one counts
 MESSAGE = pika.BasicProperties(delivery_mode=2)

@@ -33,6 +33,8 @@ from tests.support.kafka.producers import ordered_producer
 from tests.support.running import RunningBroker
 from tests.system.kafka.test_kafka_copy_state import EACH, HELD, body, drained, fill, verify
 
+pytestmark = pytest.mark.long
+
 LEFT = re.compile(r"(queues-\d+): the state at offset (\d+) is in the topic of states")
 OWNS = re.compile(r"(queues-\d+): (its duties are this node's now)")
 BEGAN = re.compile(r"(queues-\d+): the node begins with the state that another node has left at (\d+)")

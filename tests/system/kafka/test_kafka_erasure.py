@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pika
+import pytest
 
 from rewindmq.engine.cli import main
 from rewindmq.engine.erasure.key_store import KeyStore
@@ -13,6 +14,8 @@ from tests.support.deadlines import until
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import Nodes, api, connect
 from tests.support.running import RunningBroker
+
+pytestmark = pytest.mark.long
 
 MARKER = b"PLAIN-BODY-OF-ADA"
 ADA = pika.BasicProperties(delivery_mode=2, headers={"x-subject": "ada"})

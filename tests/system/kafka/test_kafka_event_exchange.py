@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.support.deadlines import until
 from tests.support.kafka.nodes import api
 from tests.support.kafka.two_nodes import PERSISTENT, catch_up, in_each_partition
 from tests.support.running import RunningBroker
+
+pytestmark = pytest.mark.long
 
 EVENTS = "amq.rewindmq.event"
 MESSAGES = 50

@@ -61,7 +61,7 @@ def test_all_partitions_are_printed_one_event_a_line_in_the_order_of_time(nodes:
     assert sum("Published routing_key=orders queues=[orders]" in line for line in lines) == 5
 
 
-def test_a_record_that_is_no_event_says_so_and_the_end_of_its_transaction_is_no_line(nodes: Nodes) -> None:
+def test_a_record_that_is_no_event_says_so_and_its_commit_is_no_line(nodes: Nodes) -> None:
     every = as_json(nodes, "--partition", f"queues-{HOME}")
     [strange] = [each for each in every if each["event"] is None]
     assert strange["problem"]
@@ -96,6 +96,7 @@ def test_no_node_is_asked(nodes: Nodes) -> None:
     assert shown(nodes, "--queue", "orders") == before
 
 
+@pytest.mark.long
 def test_a_kafka_that_is_away_and_a_prefix_without_topics_are_one_line(nodes: Nodes) -> None:
     nowhere = f"127.0.0.1:{free_port()}"
     failed(run("events", "--kafka", nowhere), 69, f"Error: Kafka: nothing is heard from {nowhere}: ")

@@ -17,6 +17,8 @@ from tests.support.kafka.nodes import Nodes, connect
 from tests.support.kafka.proxy import Proxies
 from tests.system.durability.test_durability_full_disk import Publisher
 
+pytestmark = pytest.mark.long
+
 ROUNDS = 100
 SHORT: list[Callable[[Trial], Awaitable[None]]] = [
     faults.kill_a_node,
@@ -48,6 +50,7 @@ def nodes(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Nodes]:
         yield nodes
 
 
+@pytest.mark.rare(fault=[faults.kill_a_kafka_node])
 @pytest.mark.parametrize("fault", SHORT, ids=lambda fault: fault.__name__)
 def test_nothing_confirmed_is_lost(nodes: Nodes, totals: Totals, fault: Callable[[Trial], Awaitable[None]]) -> None:
     """S-111, S-125, S-127, S-128."""
@@ -109,6 +112,7 @@ WHERE_NEEDED: dict[str, list[fault_rounds.Fault]] = {
 }
 
 
+@pytest.mark.rare(standbys=["1"])
 @pytest.mark.parametrize("standbys", WHERE_NEEDED)
 def test_b49_nothing_is_lost_where_nodes_fold_what_they_must(
     kafka: KafkaCluster, totals: Totals, tmp_path: Path, standbys: str

@@ -34,6 +34,8 @@ from tests.system.kafka.test_kafka_archive_beside import (
 )
 from tests.system.kafka.test_kafka_log import change
 
+pytestmark = pytest.mark.long
+
 KEPT = ("kept", "kept too")
 
 

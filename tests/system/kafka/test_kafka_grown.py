@@ -19,6 +19,8 @@ from tests.support.kafka.producers import ordered_producer
 from tests.support.running import RunningBroker
 from tests.system.cli.test_cli_commands import failed
 
+pytestmark = pytest.mark.long
+
 NAMES = [f"queue-{number}" for number in range(12)]
 LATE = next(name for name in (f"late-{n}" for n in range(99)) if partition_of("/", name, 4) == 3)
 MARK = "all-taken"

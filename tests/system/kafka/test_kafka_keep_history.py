@@ -42,6 +42,8 @@ from tests.system.kafka.test_kafka_floor import KEPT, FloorNodes, backlog, take
 from tests.system.kafka.test_kafka_space import OWNED, Ticking, start, tiered, write_history
 from tests.system.kafka.test_kafka_trim import require_trimmed
 
+pytestmark = pytest.mark.long
+
 KEEP_MS = 100_000
 FLOOR = 110  # the history is 212 seconds long, and a stretch has ten records
 END_MS = START_MS + 211_000
@@ -326,6 +328,7 @@ def all_risen(nodes: TrimmingNodes, before: list[int]) -> bool:
     return all(now > then for now, then in zip(nodes.floors(), before, strict=True))
 
 
+@pytest.mark.rare
 @pytest.mark.timeout(600)
 def test_b40_nodes_and_the_processes_beside_them_are_killed(nodes: TrimmingNodes) -> None:
     """In each step of a trim. Floors go on rising, nodes agree, and what is queued has its body."""

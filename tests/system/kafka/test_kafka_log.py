@@ -331,6 +331,7 @@ def test_a_record_that_kafka_would_refuse_is_refused_at_once(log: KafkaLog) -> N
     assert [len(value) for value in read_all(log.queues[0])[2]] == [log.max_record_bytes - 3]
 
 
+@pytest.mark.long
 def test_a_node_whose_topics_were_deleted_fails(kafka: KafkaCluster, log: KafkaLog) -> None:
     async def run() -> Following:
         following = Following(log)

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.projections.metadata_verification import verify_metadata
 from rewindmq.projections.store.snapshots import Snapshots
@@ -10,6 +12,8 @@ from tests.support.deadlines import until
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import Nodes, connect
 from tests.support.running import RunningBroker
+
+pytestmark = pytest.mark.long
 
 FOLDED = re.compile(r"metadata-0: (\d+) events folded on top of the state at offset (\d+); 0 quarantined")
 

@@ -259,6 +259,7 @@ def test_b49_answers_that_only_the_fold_has(story: Story, here: BlockingChannel)
     assert here.queue_purge(story.name).method.message_count == 1
 
 
+@pytest.mark.long
 def test_b49_a_queue_that_was_declared_a_moment_ago_is_found(story: Story, here: BlockingChannel) -> None:
     name = queue_in(story.partition)
     story.there.queue_declare(name, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
@@ -268,6 +269,7 @@ def test_b49_a_queue_that_was_declared_a_moment_ago_is_found(story: Story, here:
     story.there.queue_delete(name)
 
 
+@pytest.mark.long
 def test_b49_a_queue_that_refuses_since_it_was_declared_anew(story: Story, here: BlockingChannel) -> None:
     here.basic_publish("", story.name, b"0", PERSISTENT)
     assert story.mode == "append"
@@ -288,9 +290,8 @@ def refuses(channel: BlockingChannel, queue: str) -> bool:
     return False
 
 
-def test_b49_a_policy_that_refuses_reaches_a_queue_when_every_node_knows_it(
-    story: Story, here: BlockingChannel
-) -> None:
+@pytest.mark.long
+def test_b49_a_refusing_policy_reaches_a_queue_when_every_node_knows_it(story: Story, here: BlockingChannel) -> None:
     here.basic_publish("amq.fanout", "", b"0", PERSISTENT)
     assert story.mode == "append"
     policy = {"pattern": f"^{story.name}$", "definition": {"max-length": 2, "overflow": "reject-publish"}}
@@ -302,6 +303,7 @@ def test_b49_a_policy_that_refuses_reaches_a_queue_when_every_node_knows_it(
     assert story.count() == 2
 
 
+@pytest.mark.long
 def test_b49_messages_published_at_a_node_that_is_killed_are_there(story: Story) -> None:
     south = story.nodes.running["south"]
     with connect(south) as connection:
@@ -335,6 +337,7 @@ def ages(node: RunningBroker) -> dict[str, float]:
     return {line.split('"')[1]: float(line.split()[-1]) for line in lines if line.startswith("rewindmq_counters_age_s")}
 
 
+@pytest.mark.long
 def test_b50_a_node_lists_what_it_does_not_fold(story: Story, here: BlockingChannel) -> None:
     north, south = story.nodes.running["north"], story.nodes.running["south"]
     for number in range(20):
@@ -359,6 +362,7 @@ def test_b50_a_node_lists_what_it_does_not_fold(story: Story, here: BlockingChan
     assert story.mode == "fold"
 
 
+@pytest.mark.long
 def test_b50_a_queue_that_is_deleted_leaves_the_listing_of_other_nodes(story: Story) -> None:
     south = story.nodes.running["south"]
     until(lambda: f"queues-{story.partition}" in ages(south), "south has no counters")
@@ -368,6 +372,7 @@ def test_b50_a_queue_that_is_deleted_leaves_the_listing_of_other_nodes(story: St
     assert story.mode == "append"
 
 
+@pytest.mark.long
 def test_b58_consumers_and_the_node_near_a_queue_are_known_without_a_fold(story: Story) -> None:
     north, south = story.nodes.running["north"], story.nodes.running["south"]
     story.there.basic_consume(story.name, lambda *given: None, consumer_tag="b57")
@@ -391,6 +396,7 @@ def test_b58_consumers_and_the_node_near_a_queue_are_known_without_a_fold(story:
     assert story.mode == "append", "none of these makes it fold"
 
 
+@pytest.mark.long
 def test_b49_a_publish_over_http_folds_the_partitions_of_its_queues_only(story: Story) -> None:
     wish = {"properties": {}, "routing_key": story.unused, "payload": "x", "payload_encoding": "string"}
     with api(story.nodes.running["south"]) as client:
@@ -410,6 +416,7 @@ def test_b49_a_publish_over_http_folds_the_partitions_of_its_queues_only(story: 
     assert story.count() == 1
 
 
+@pytest.mark.long
 def test_b49_a_publish_over_http_to_nowhere_is_known_by_the_fold(story: Story) -> None:
     """A name that nobody declared: south has to fold the partition in which it would be."""
     nobody = queue_in(story.partition)
@@ -419,7 +426,8 @@ def test_b49_a_publish_over_http_to_nowhere_is_known_by_the_fold(story: Story) -
     assert story.mode == "fold"
 
 
-def test_b70_requests_about_the_past_and_about_other_queues_fold_nothing_here(story: Story) -> None:
+@pytest.mark.long
+def test_b70_requests_about_the_past_and_other_queues_fold_nothing_here(story: Story) -> None:
     """South gives the answers of a node that folds everything."""
     for number in range(3):
         story.there.basic_publish("", story.name, b"%d" % number, PERSISTENT)
@@ -473,7 +481,8 @@ def test_b70_requests_about_the_past_and_about_other_queues_fold_nothing_here(st
         assert client.delete("policies/%2F/b70").status_code == 204
 
 
-def test_b70_messages_are_moved_and_restored_to_a_queue_of_a_paused_partition(story: Story) -> None:
+@pytest.mark.long
+def test_b70_messages_are_moved_and_restored_to_a_paused_partition(story: Story) -> None:
     story.there.basic_publish("", story.unused, b"moved", PERSISTENT)
     with api(story.nodes.running["south"]) as client:
         [found] = client.get(f"history/find/%2F/{story.unused}?body=moved").json()["messages"]

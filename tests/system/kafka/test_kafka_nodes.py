@@ -32,6 +32,8 @@ from tests.support.kafka.producers import ordered_producer
 from tests.support.kafka.two_nodes import PERSISTENT, catch_up, counts, in_each_partition, take
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long(nodes=["all"])
+
 
 def refused(code: int, text: str, node: RunningBroker, what: str, *arguments: Any, **options: Any) -> None:
     """A method that must close its channel with this code and text."""

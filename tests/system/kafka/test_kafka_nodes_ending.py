@@ -22,6 +22,8 @@ from tests.support.kafka.nodes import NEVER, Nodes, connect
 from tests.support.ports import free_port
 from tests.support.running import ROOT, RunningBroker
 
+pytestmark = pytest.mark.long
+
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 UNAVAILABLE = 69  # sysexits.h EX_UNAVAILABLE, see engine/process.py
 QUEUES = [

@@ -12,6 +12,8 @@ from tests.support.kafka.nodes import api, connect
 from tests.support.kafka.two_nodes import PERSISTENT, catch_up, counts, in_each_partition, take
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long(nodes=["all"])
+
 
 def test_messages_expire_and_are_dead_lettered_across_partitions(
     here: BlockingChannel, there: BlockingChannel, name: str

@@ -18,6 +18,8 @@ from tests.support.kafka.cluster import KafkaCluster, java
 from tests.support.kafka.nodes import api
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 PREFIX = "operating"
 QUEUE = "orders"
 REASSIGN = Path(__file__).with_name("Reassign.java")

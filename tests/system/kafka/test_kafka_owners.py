@@ -3,6 +3,8 @@
 import threading
 from collections import Counter
 
+import pytest
+
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.log import KafkaLog
@@ -57,6 +59,7 @@ def even(members: list[Member]) -> bool:
     return spread <= 1 and counts.total() == len(owners) == PARTITIONS
 
 
+@pytest.mark.long
 def test_b49_partitions_are_spread_evenly(kafka: KafkaCluster) -> None:
     prefix = "even"
     KafkaLog.open(kafka.bootstrap, prefix, partitions=PARTITIONS).close()

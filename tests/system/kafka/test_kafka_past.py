@@ -40,6 +40,8 @@ from tests.support.rocks import stored
 from tests.support.running import RunningBroker
 from tests.system.cli.test_cli_commands import failed
 
+pytestmark = pytest.mark.long
+
 HOME = partition_of("/", "past", 2)
 
 

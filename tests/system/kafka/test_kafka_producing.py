@@ -27,6 +27,8 @@ from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.producers import ordered_producer
 from tests.support.running import ROOT, RunningBroker
 
+pytestmark = pytest.mark.long
+
 DOC = ROOT / "docs" / "producing.md"
 PARTITIONS = 5
 SERVICE = Actor("billing", 0)

@@ -5,10 +5,13 @@ import time
 from pathlib import Path
 
 import pika
+import pytest
 
 from tests.support.deadlines import until
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import Nodes, api, connect
+
+pytestmark = pytest.mark.long
 
 
 def test_b38_b39_what_one_node_does_the_other_does_too(kafka: KafkaCluster, tmp_path: Path) -> None:

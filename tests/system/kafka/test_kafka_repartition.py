@@ -19,6 +19,8 @@ from tests.support.kafka.nodes import Nodes, api, connect
 from tests.support.running import RunningBroker
 from tests.system.durability.load import QUEUES
 
+pytestmark = pytest.mark.long
+
 BEFORE, AFTER = 2, 5
 STORED = [f"stored-{number}" for number in range(40)]
 MESSAGES = 60

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 import pika
+import pytest
 
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.projections.marks import topology_of
@@ -11,6 +12,8 @@ from rewindmq.projections.rewind import format_time
 from tests.support.deadlines import until
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import Nodes, api, connect
+
+pytestmark = pytest.mark.long
 
 
 def test_b02_what_one_node_lost_another_brings_back(kafka: KafkaCluster, tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ from tests.system.kafka.test_kafka_floor import FloorNodes
 from tests.system.kafka.test_kafka_log import change
 from tests.system.kafka.test_kafka_space import write_history
 
+pytestmark = pytest.mark.long
+
 HOUR_MS = 3_600_000
 
 
@@ -172,7 +174,7 @@ def test_b41_while_the_archive_is_away_the_retention_is_watched(
     assert log_of(topics).topics.retention(topics.queues) == Retention()
 
 
-def test_b41_a_retention_that_cannot_be_switched_off_is_an_error_that_says_what_to_do(
+def test_b41_an_error_says_what_to_do_about_a_retention_that_stays_on(
     topics: InKafka, objects: Objects, kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive(objects, topics)
@@ -189,7 +191,7 @@ def test_b41_a_retention_that_cannot_be_switched_off_is_an_error_that_says_what_
         watch.look(manifests(objects))
 
 
-def test_b41_what_kafka_removed_unarchived_is_told_in_numbers_and_the_rest_is_archived(
+def test_b41_what_kafka_removed_is_counted_and_the_rest_is_archived(
     topics: InKafka, objects: Objects, tmp_path: Path
 ) -> None:
     archiving = source(topics, objects, tmp_path)

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.events import CheckpointAsked
 from tests.support.deadlines import until
@@ -14,6 +16,8 @@ from tests.system.kafka.test_kafka_copy_state import verify
 from tests.system.kafka.test_kafka_entry import BEGAN, LEFT, event, found, produce
 from tests.system.kafka.test_kafka_floor import FloorNodes, bodies, take
 from tests.system.kafka.test_kafka_modes import modes, owned
+
+pytestmark = pytest.mark.long
 
 ARCHIVED = re.compile(r"(queues-\d+) begins at offset (\d+) in Kafka")
 

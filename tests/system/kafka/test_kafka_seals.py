@@ -43,6 +43,8 @@ from tests.support.kafka.sealed_topics import (
     seal,
 )
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(autouse=True, scope="module")
 def short_stretches() -> Iterator[None]:
@@ -78,7 +80,7 @@ def test_b05_every_harm_is_found_and_located(original: Topics, name: str) -> Non
     assert min(each.offset or 0 for each in found if each.partition == partition) == offset
 
 
-def test_b05_newest_seals_that_were_taken_away_are_missed_by_who_kept_copies(original: Topics) -> None:
+def test_b05_who_kept_copies_misses_newest_seals_that_were_taken_away(original: Topics) -> None:
     copies = tuple(each for part in in_topics(original.log) for each in part.seals()[0])
     assert harms(original, copies) == []
     with forged(original) as copy:

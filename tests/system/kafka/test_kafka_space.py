@@ -37,6 +37,8 @@ from tests.support.spark.histories import ANN
 from tests.support.spark.topics import Writer, make_topics, published
 from tests.system.kafka.test_kafka_archive import archive, blocks, delete_before, log_of
 
+pytestmark = pytest.mark.long
+
 MESSAGES = 100
 KEPT_IDS = range(1, 11)  # of the messages that are never acked
 FLOOR = 210  # of 212 offsets: the last stretch stays

@@ -17,6 +17,8 @@ from tests.support.kafka.nodes import Nodes, api, connect
 from tests.support.kafka.two_nodes import PERSISTENT, catch_up, counts, take
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 COUNT = 600
 BODIES = [
     b"%d " % number + random.Random(number).randbytes(20_000) for number in range(COUNT)
@@ -109,6 +111,8 @@ def refusal_of(nodes: Nodes, name: str) -> str:
     return ""
 
 
+@pytest.mark.rare(end=["stopped"])
+@pytest.mark.rare(damage=[lose_a_table, lose_the_manifest, lose_current, cut_tables])
 @pytest.mark.parametrize("end", ["stopped", "killed"])
 @pytest.mark.parametrize(
     "damage",
@@ -143,8 +147,9 @@ def limit_files(node: RunningBroker, limit: int) -> None:
     resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (limit, hard))
 
 
+@pytest.mark.rare(end=["killed"])
 @pytest.mark.parametrize("end", ["room again", "killed"])
-def test_a_node_whose_store_takes_no_writes_holds_its_publishers_back_and_mends_it(nodes: Nodes, end: str) -> None:
+def test_a_node_whose_store_takes_no_writes_blocks_publishers_and_mends(nodes: Nodes, end: str) -> None:
     north, south = nodes.running["north"], nodes.running["south"]
     publish(south, 0, 20)
     limit_files(north, SMALL_BYTES)
@@ -169,6 +174,7 @@ def test_a_node_whose_store_takes_no_writes_holds_its_publishers_back_and_mends_
     nodes.digests()
 
 
+@pytest.mark.rare(compacted=[True])
 @pytest.mark.parametrize("compacted", [False, True])
 def test_bodies_that_a_node_cannot_read_come_from_the_log(nodes: Nodes, compacted: bool) -> None:
     """Nobody sees it until they are read, or until RocksDB compacts its files: then the node makes its store anew."""

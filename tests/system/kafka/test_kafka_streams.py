@@ -92,6 +92,7 @@ def test_a_stream_is_the_same_at_every_node(nodes: Nodes) -> None:
         reader.wait(lambda reader: reader.cancelled, reader)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_b01_the_past_is_read_at_any_node(nodes: Nodes, kind: str) -> None:
     north, south = nodes.running["north"], nodes.running["south"]

@@ -41,6 +41,8 @@ from tests.system.kafka.test_kafka_archive_beside import QUEUES, publish, wait_f
 from tests.system.kafka.test_kafka_floor import FloorNodes, backlog, bodies, take
 from tests.system.kafka.test_kafka_space import KEPT_IDS, start, tiered, write_history
 
+pytestmark = pytest.mark.long
+
 FLOOR = 100
 AT_FLOOR = Wanted(before_ms=START_MS + 1_000 * FLOOR, reason="ticket 4711")
 
@@ -206,6 +208,7 @@ def do_trim(bootstrap: str, prefix: str, url: str) -> None:
     trim_topics(KafkaLogReader(bootstrap, prefix), open_objects(url), AT_FLOOR)
 
 
+@pytest.mark.rare
 @pytest.mark.timeout(600)
 def test_b27_a_kill_before_any_change_of_the_archive_is_made_good(kafka: KafkaCluster, tmp_path: Path) -> None:
     """SIGKILL of a trim's process before each object that it creates or deletes; an archiver ends what it began."""
@@ -335,7 +338,7 @@ def test_b27_topics_made_from_a_trimmed_archive_begin_at_the_floor(
     assert digests[0] == digests[1]
 
 
-def test_b27_fillers_go_portion_by_portion_and_a_kill_between_them_is_made_good(
+def test_b27_fillers_go_in_portions_and_a_kill_between_is_made_good(
     topics: InKafka, objects: Objects, kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive(objects, topics)

@@ -25,6 +25,8 @@ from tests.support.kafka.fixtures import require_kafka
 from tests.support.kafka.following import Following
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 PARTITIONS = ("metadata-0", "queues-0", "queues-1")
 
 
@@ -75,6 +77,7 @@ def troubles_were_told_and_taken_back(following: Following) -> None:
     assert set(following.troubles[1::2]) == {None}
 
 
+@pytest.mark.rare
 def test_each_of_three_nodes_dies_in_turn(kafka3: KafkaCluster, prefix: str) -> None:
     """S-115, S-123."""
 
@@ -100,7 +103,7 @@ def test_each_of_three_nodes_dies_in_turn(kafka3: KafkaCluster, prefix: str) -> 
     troubles_were_told_and_taken_back(following)
 
 
-def test_a_partition_without_a_leader_at_the_first_question_has_an_end_later(kafka3: KafkaCluster, prefix: str) -> None:
+def test_a_partition_without_a_leader_at_first_has_an_end_later(kafka3: KafkaCluster, prefix: str) -> None:
     """Kafka's client keeps for a quarter of an hour that there was no leader. So a node could not answer that a thing
     is missing, nor fold a partition that it had paused."""
     log = KafkaLog.open(kafka3.bootstrap, prefix, replication=1)

@@ -17,6 +17,8 @@ from tests.support.needs import require
 from tests.support.older_program import NoHistory, install, older_broker
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.rare
+
 NAMES = ("north", "south", "west")
 
 

@@ -19,6 +19,8 @@ from tests.support.ports import free_port
 from tests.support.prometheus import RunningPrometheus
 from tests.support.running import ROOT, RunningBroker
 
+pytestmark = pytest.mark.long
+
 needed("prometheus")
 PROMTOOL = needed("promtool")
 
@@ -151,7 +153,7 @@ def test_b52_every_query_of_our_dashboard_finds_its_data(watched: Watched) -> No
     assert watched.work_until(missing) == []
 
 
-def test_b52_an_alert_fires_when_publishers_are_held_back_and_ends_with_its_cause(watched: Watched) -> None:
+def test_b52_an_alert_fires_while_publishers_are_held_back(watched: Watched) -> None:
     """The disk limit is set above what the disk has. Nothing else fires."""
     api = httpx.Client(base_url=f"{watched.broker.http_url}/api", auth=("guest", "guest"), trust_env=False)
     before = api.get("/nodes/rabbit@h").json()["disk_free_limit"]

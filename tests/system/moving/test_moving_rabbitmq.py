@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pika
+import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.support.deadlines import until
@@ -15,6 +16,8 @@ from tests.support.pika_clients import count
 from tests.support.running import RunningBroker
 from tests.support.shovels import Shovel, channel_at, emptied, fill, firsts, numbers_of
 from tests.system.moving.conftest import Ours, Rabbit
+
+pytestmark = pytest.mark.long
 
 MANY = range(1_000)
 SLOW = {"src-prefetch-count": 20, "reconnect-delay": 1}

@@ -19,6 +19,8 @@ from tests.support.ports import free_port
 from tests.support.running import RunningBroker
 from tests.support.shovels import HARD_PROPERTIES, Shovel, channel_at, emptied, fill, firsts, numbers_of
 
+pytestmark = pytest.mark.long
+
 Start = Callable[..., Shovel]
 Move = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -114,7 +116,7 @@ def test_b54_only_what_waits_is_moved_and_routing_keys_stay(
     assert [method.routing_key for method, _, _ in found] == [f"key.{number}" for number in range(5, 50)]
 
 
-def test_b54_a_shovel_that_is_killed_loses_nothing_and_flags_what_comes_twice(
+def test_b54_a_killed_shovel_loses_nothing_and_flags_what_comes_twice(
     broker: RunningBroker, there: RunningBroker, start: Start
 ) -> None:
     numbers = range(2_000)
@@ -138,7 +140,7 @@ def test_b54_a_shovel_that_is_killed_loses_nothing_and_flags_what_comes_twice(
         seen.add(body)
 
 
-def test_b54_a_broker_that_is_away_is_tried_again_and_nothing_is_held_meanwhile(
+def test_b54_a_broker_that_is_away_is_tried_again_and_nothing_is_held(
     broker: RunningBroker, tmp_path: Path, start: Start
 ) -> None:
     away = RunningBroker(tmp_path / "away")

@@ -12,6 +12,8 @@ from tests.bench.peers import PEERS
 from tests.bench.report import section
 from tests.support.running import ROOT
 
+pytestmark = pytest.mark.rare
+
 BEGAN = datetime(2026, 11, 23, 11, 0, tzinfo=UTC)
 
 

@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.metadata_verification import verify_metadata
 from rewindmq.projections.store.snapshots import Snapshots
@@ -84,6 +86,7 @@ print(len(h.ready("dead")), flush=True)
 """
 
 
+@pytest.mark.long
 def test_letters_of_a_mass_that_was_dropped_survive_kill_9(tmp_path: Path) -> None:
     """They wait packed in the outbox, and go in slices. Each arrives once, in order, whenever a life ends."""
     chance = random.Random(20261129)
@@ -131,7 +134,8 @@ while True:
 """
 
 
-def test_a_broker_killed_while_it_writes_snapshots_of_the_topology_starts_with_the_same(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_a_broker_killed_while_it_writes_topology_snapshots_starts_again(tmp_path: Path) -> None:
     """Each life starts with the newest snapshot that is whole, and has the topology of the fold from the beginning."""
     chance = random.Random(20261123)
     data = tmp_path / "data"

@@ -50,6 +50,7 @@ def rerun(directory: Path, files: dict[str, str], *options: str) -> tuple[int, s
     return done.returncode, done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [("-n", "0"), ("-n", "2", "--dist", "loadscope")])
 def test_a_test_that_passes_alone_is_flaky(tmp_path: Path, options: tuple[str, ...]) -> None:
     status, said = rerun(tmp_path, {"good": GOOD, "one": FLAKY.format(number=1), "late": ERROR}, *options)
@@ -68,6 +69,7 @@ def test_a_test_that_fails_again_fails(tmp_path: Path) -> None:
     assert "1 failed, 1 passed in" in said
 
 
+@pytest.mark.long
 def test_more_than_three_failures_are_not_run_again(tmp_path: Path) -> None:
     files = {f"flaky_{number}": FLAKY.format(number=number) for number in range(4)}
     status, said = rerun(tmp_path, files, "-n", "2")
@@ -77,6 +79,7 @@ def test_more_than_three_failures_are_not_run_again(tmp_path: Path) -> None:
     assert "4 tests failed: more than 3 are not run again" in said
 
 
+@pytest.mark.long
 def test_what_passes_and_what_cannot_begin_has_pytests_status(tmp_path: Path) -> None:
     assert rerun(tmp_path, {"good": GOOD})[0] == 0
     status, said = rerun(tmp_path, {"good": GOOD, "broken": "import nothing_of_the_kind\n"}, "-n", "2")
@@ -84,6 +87,7 @@ def test_what_passes_and_what_cannot_begin_has_pytests_status(tmp_path: Path) ->
     assert "FLAKY" not in said
 
 
+@pytest.mark.long
 def test_a_process_that_a_test_ends_is_a_failure_of_that_test(tmp_path: Path) -> None:
     status, said = rerun(tmp_path, {"good": GOOD, "ends": ENDS}, "-n", "2")
     assert status != 0

@@ -13,6 +13,8 @@ from rewindmq.projections.rewind import format_time
 from tests.support.forked import run
 from tests.support.running import RunningBroker
 
+pytestmark = pytest.mark.long
+
 QUEUES = ("orders", "bills", "kept")
 
 

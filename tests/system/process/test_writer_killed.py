@@ -23,7 +23,7 @@ WRITER = [sys.executable, "-m", "tests.support.writer"]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_writer_that_is_killed_at_any_moment_recovers_to_what_its_log_says(tmp_path: Path, seed: int) -> None:
+def test_a_writer_killed_at_any_moment_recovers_to_what_its_log_says(tmp_path: Path, seed: int) -> None:
     """kill -9 while events are logged, folded and projected; again and again on the same directory."""
     data = tmp_path
     compared = 0

@@ -33,6 +33,8 @@ from rewindmq.spark_replay.what_if.what_if import what_if as spark_what_if
 from tests.support.spark.golden import write_golden_log
 from tests.support.spark.histories import Recorder
 
+pytestmark = pytest.mark.long
+
 LONG = Deadline(1_000.0)
 SUBJECTS = Subjects("", KeyStore(NO_KEYS), {})
 Found = set[tuple[str, int, int]]
@@ -67,6 +69,7 @@ def told(spark: SparkSession, data: Path, wanted: Callable[[Any], bool]) -> Foun
     return {(row.partition, row.offset, round(row.timestamp.timestamp() * 1000)) for row in rows if wanted(row)}
 
 
+@pytest.mark.rare(limit=[3])
 @pytest.mark.parametrize("limit", [3, 1_000])
 def test_b29_a_search_finds_what_spark_finds(spark: SparkSession, golden: Path, busy: Path, limit: int) -> None:
     for data in (golden, busy):
@@ -216,6 +219,7 @@ DEFINITIONS: list[tuple[dict[str, object] | None, dict[str, object] | None]] = [
 ]
 
 
+@pytest.mark.rare(from_the_middle=[True])
 @pytest.mark.parametrize("from_the_middle", [False, True])
 def test_b34_a_policy_would_have_done_what_spark_says(
     spark: SparkSession, busy: Path, golden: Path, from_the_middle: bool

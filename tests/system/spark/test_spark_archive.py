@@ -38,6 +38,8 @@ from rewindmq.spark_replay.what_if.candidates import candidate_without
 from rewindmq.spark_replay.what_if.what_if import what_if
 from tests.support.archiving import archive_all
 
+pytestmark = pytest.mark.long
+
 AT = 300  # the offset of the snapshots
 
 
@@ -175,6 +177,7 @@ def test_where_the_archive_is_must_be_one_place() -> None:
         TableOptions({"archive": "s3://key:secret@bucket"})
 
 
+@pytest.mark.rare
 def test_the_command_line_reads_an_archive(archive: InArchive, tmp_path: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

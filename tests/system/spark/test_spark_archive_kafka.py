@@ -27,6 +27,8 @@ from tests.support.kafka.cluster import KafkaCluster
 from tests.support.spark.histories import START_MS, When
 from tests.support.spark.topics import Writer, make_topics, write_gaps
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def topics(busy: Path, kafka: KafkaCluster) -> InKafka:
@@ -108,6 +110,7 @@ def test_topics_that_were_made_again_with_fillers_are_read_alike(
     assert findings[0] == findings[1]
 
 
+@pytest.mark.rare
 def test_b27_below_kafkas_start_the_archive_is_read(
     spark: SparkSession, topics: InKafka, busy: Path, kafka: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -207,7 +207,7 @@ def test_a_channels_prefetch_is_held_against_its_consumers(tmp_path: Path) -> No
     assert any("the consumers of channel 1 have 4 messages, their prefetch is 3" in detail for detail in found), rows
 
 
-def test_a_channels_prefetch_may_be_raised_lowered_lifted_and_go_with_its_channel(tmp_path: Path) -> None:
+def test_a_channels_prefetch_may_change_and_go_with_its_channel(tmp_path: Path) -> None:
     told = Recorder(tmp_path, partitions=1)
     channel_of_two(told)
     ids = [told.publish("orders", b"x") for _ in range(20)]
@@ -331,9 +331,7 @@ def test_a_policy_that_was_set_and_never_applied_is_found(spark: SparkSession, t
     assert [(f.check, f.queue) for f in bad] == [("policies", "//orders")]
 
 
-def test_policies_that_fit_every_name_concern_no_queue_of_the_broker_itself(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_policies_that_fit_every_name_leave_the_brokers_queues_alone(spark: SparkSession, tmp_path: Path) -> None:
     from rewindmq.schemas.events import QueueDeclared
     from rewindmq.schemas.metadata_events import OperatorPolicySet, PolicySet
     from rewindmq.schemas.values import BROKER

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.system.process.test_bench import numbers, quick_run
+
+pytestmark = pytest.mark.rare
 
 
 def test_spark_fills_the_table(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from rewindmq.spark_replay.restore import find
 from tests.support.running import RunningBroker
 from tests.support.spark.histories import Recorder
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def broker(tmp_path: Path, start_broker: Callable[..., RunningBroker]) -> RunningBroker:

@@ -21,6 +21,8 @@ from tests.support.older import to_format_1
 from tests.support.records import SCHEMA_BYTES
 from tests.support.spark.histories import Recorder, random_history
 
+pytestmark = pytest.mark.long
+
 SEGMENT_BYTES = SCHEMA_BYTES + 5_100
 NAMES = ("metadata-0", "queues-0", "queues-1")
 

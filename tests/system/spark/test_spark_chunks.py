@@ -44,6 +44,8 @@ from tests.support.broker_harness import Harness
 from tests.support.rocks import flipped, stored
 from tests.support.spark.histories import Recorder, plain_fold
 
+pytestmark = pytest.mark.long
+
 EVERY = 100
 
 
@@ -82,9 +84,7 @@ def planted(data: Path, at: int) -> Machine:
 # -- cutting -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_cut_makes_snapshots_at_regular_offsets_that_all_jobs_can_begin_from(
-    spark: SparkSession, busy: Path, own: Path
-) -> None:
+def test_a_cut_makes_snapshots_that_all_jobs_can_begin_from(spark: SparkSession, busy: Path, own: Path) -> None:
     for number, partition in enumerate(EmbeddedLogReader(busy).queues):
         offsets = Snapshots(own).offsets(partition.name)
         assert offsets == list(range(EVERY, partition.next_offset + 1, EVERY))
@@ -407,7 +407,7 @@ def test_a_file_in_the_place_of_the_state_is_no_missing_state(spark: SparkSessio
         assert "there is no state store here" in bad(findings)[0].detail
 
 
-def test_a_state_that_lost_a_file_is_found_and_an_empty_one_is_called_empty(spark: SparkSession, live: Path) -> None:
+def test_a_state_that_lost_a_file_is_found_and_an_empty_one_is_empty(spark: SparkSession, live: Path) -> None:
     next((live / "state").glob("*.sst")).unlink()
     for findings, check in ((verify(spark, str(live)), "state"), (audit(spark, str(live)), "store")):
         assert [(f.check, f.partition) for f in bad(findings)] == [(check, "queues-0"), (check, "queues-1")]
@@ -456,7 +456,7 @@ def test_the_audit_looks_at_the_snapshots_beside_the_log(
     assert bad(audit(spark, str(data), own)) == []
 
 
-def test_the_fold_of_the_audit_finds_of_snapshots_what_a_fold_from_each_to_the_next_finds(
+def test_the_audits_fold_finds_what_folds_between_snapshots_find(
     spark: SparkSession, busy: Path, own: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"

@@ -77,6 +77,7 @@ def at_a_terminal(*arguments: object) -> str:
     return seen.decode()
 
 
+@pytest.mark.rare
 def test_at_a_terminal_it_says_that_spark_starts_and_shows_tables(told: Path) -> None:
     lines = at_a_terminal("state-at", "--data", told, "--mark", "early", "--messages").splitlines()
     assert lines[0] == "spark_replay: starting Spark, which takes some seconds ..."
@@ -121,6 +122,7 @@ def test_state_at_offsets_and_a_bare_number(
         assert (queue["messages"], queue["messages_ready"]) == (1, 1)
 
 
+@pytest.mark.long
 def test_history_as_csv_json_and_parquet(
     told: Path, tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +179,7 @@ def corrupt(told: Path, tmp_path: Path) -> Path:
     return data
 
 
+@pytest.mark.long
 def test_a_corrupt_log_exits_65_with_file_and_offset(
     corrupt: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -274,6 +277,7 @@ def test_a_kafka_that_does_not_answer_exits_69_here_and_in_a_worker(
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("buffering", [1, -1], ids=["while it writes", "at its end"])
 def test_a_pipe_that_nobody_reads_is_no_error_and_no_finding(
     told: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, buffering: int
@@ -296,6 +300,7 @@ def test_a_pipe_that_nobody_reads_is_no_error_and_no_finding(
         monkeypatch.undo()
 
 
+@pytest.mark.long
 def test_several_moments_in_one_go(told: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     times = [str(START_MS), "mark:early", str(START_MS + 1_000)]
     alone = []

@@ -18,6 +18,7 @@ __all__ = ["cloud"]
 pytestmark = pytest.mark.timeout(900)  # the first test may have to build a server
 
 
+@pytest.mark.rare
 def test_spark_reads_the_archive_and_writes_its_results_there(
     cloud: StoreServer, busy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

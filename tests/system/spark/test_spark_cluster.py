@@ -23,7 +23,7 @@ from tests.support.archiving import archive_all
 from tests.support.s3.server import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.support.spark.standalone import WORKERS, StandaloneCluster
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.rare]
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_history_goes_to_object_storage(
     assert rows == told[1]
 
 
-def test_both_workers_have_worked_and_nothing_that_spark_writes_has_the_login(
+def test_both_workers_have_worked_and_spark_writes_the_login_nowhere(
     cluster: StandaloneCluster, archive: str, said: list[str]
 ) -> None:
     if not said:

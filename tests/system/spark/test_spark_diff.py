@@ -16,6 +16,8 @@ from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.ranges import BadRequest
 from tests.support.spark.histories import START_MS, Recorder, When
 
+pytestmark = pytest.mark.long
+
 
 def lengths(spark: SparkSession, data: Path, moment: str) -> Counter[str]:
     at: When = {"offsets": moment} if moment.startswith("{") else {"time": moment}
@@ -47,9 +49,7 @@ def test_b06_the_changes_sum_to_the_change_of_length(spark: SparkSession, busy: 
     assert same(found, lengths(spark, busy, offsets[0]), lengths(spark, busy, offsets[1]))
 
 
-def test_what_time_alone_did_counts_by_the_moment_and_not_by_the_next_event(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_what_time_alone_did_counts_by_the_moment_not_the_next_event(spark: SparkSession, tmp_path: Path) -> None:
     told = Recorder(tmp_path, partitions=1)
     told.declare("brief", {"x-message-ttl": 50})
     expired = told.publish("brief", b"a")

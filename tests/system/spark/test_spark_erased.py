@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from rewindmq.engine.erasure.encryption import Subjects
@@ -15,6 +16,8 @@ from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.history import history
 from rewindmq.spark_replay.history.state import state_at
 from tests.support.spark.histories import ANN, START_MS, Recorder
+
+pytestmark = pytest.mark.long
 
 
 def test_b15_sizes_are_plain_and_an_erasure_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:

@@ -17,7 +17,10 @@ from rewindmq.spark_replay.location.ranges import BadRequest
 from tests.support.spark.golden import GOLDEN_HISTORY, write_golden_log
 from tests.support.spark.histories import plain_fold
 
+pytestmark = pytest.mark.long
+
 ASKED = json.loads((GOLDEN_HISTORY / "slo.json").read_text())
+OF_TIME = [asked for asked in ASKED if asked["options"].keys() & {"every", "start", "end"}]
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +68,7 @@ def test_columns_that_the_history_has_not_are_refused(spark: SparkSession, golde
         history(spark, str(golden), only=only)
 
 
+@pytest.mark.rare(data=["in_pieces"], asked=OF_TIME)
 @pytest.mark.parametrize("asked", ASKED, ids=lambda asked: ",".join(map(str, asked["options"].values())) or "all")
 def test_slo_is_as_it_was(spark: SparkSession, data: str, asked: dict[str, Any]) -> None:
     rows = [row.asDict() for row in slo(spark, data, **asked["options"]).collect()]

@@ -23,6 +23,8 @@ from tests.support.queues import queue_of
 from tests.support.spark.histories import START_MS, When
 from tests.support.spark.topics import Writer, make_topics, write_gaps
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def copied(busy: Path, kafka: KafkaCluster) -> InKafka:

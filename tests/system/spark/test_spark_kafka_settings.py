@@ -15,6 +15,8 @@ from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.fixtures import require_kafka
 from tests.support.spark.topics import Writer, make_topics
 
+pytestmark = pytest.mark.long
+
 PASSWORD = 'se"cr\\et = 1'
 LOGIN = r'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="se\"cr\\et = 1";'
 OF_KAFKA = {

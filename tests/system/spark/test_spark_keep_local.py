@@ -26,6 +26,8 @@ from tests.support.records import SCHEMA_BYTES
 from tests.support.spark.forging import with_state
 from tests.support.spark.histories import START_MS, Recorder, random_history
 
+pytestmark = pytest.mark.long
+
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
@@ -112,7 +114,7 @@ def test_an_audit_with_ledgers_goes_on_behind_a_cut(spark: SparkSession, tiers: 
         assert not [finding for finding in audit(spark, str(data), own, since_last) if not finding.ok]
 
 
-def test_without_the_archive_the_local_part_is_read_and_the_rest_is_an_error(
+def test_without_the_archive_the_local_part_is_read_the_rest_an_error(
     spark: SparkSession, tiers: Tiers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "data"

@@ -16,6 +16,8 @@ from rewindmq.spark_replay.history.incremental import HistoryRun, keep_history
 from rewindmq.spark_replay.location.ranges import BadRequest
 from tests.support.spark.histories import Recorder
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[3]
 KEY = ("partition", "offset", "ordinal")
 
@@ -39,8 +41,9 @@ def told(tmp_path: Path) -> Recorder:
     return history
 
 
+@pytest.mark.rare(form=["parquet"])
 @pytest.mark.parametrize("form", ["parquet", "delta"])
-def test_every_run_adds_what_is_new_and_one_that_was_cut_short_is_done_again(
+def test_every_run_adds_what_is_new_and_one_cut_short_is_done_again(
     spark: SparkSession, told: Recorder, form: str
 ) -> None:
     data, out = str(told.data), told.data.parent / "kept"
@@ -99,6 +102,7 @@ def test_a_history_is_written_as_a_delta_table(
     assert spark.read.format("delta").load(str(out)).count() == history(spark, str(told.data)).count() == 6
 
 
+@pytest.mark.rare
 def test_without_delta_it_says_what_to_pass(told: Recorder) -> None:
     more(told, 1)
     told.close()

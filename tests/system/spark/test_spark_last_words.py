@@ -24,6 +24,8 @@ from tests.support.running import RunningBroker
 from tests.support.spark.forging import audited, bad
 from tests.support.spark.histories import START_MS
 
+pytestmark = pytest.mark.long
+
 GUEST = Actor("guest", 7)
 STOP, KILL = RunningBroker.stop, RunningBroker.kill
 STARTED = BrokerStarted("rewindmq@localhost", "0.1.0", 3, True)

@@ -24,6 +24,8 @@ from rewindmq.spark_replay.snapshots.build import cut
 from tests.support.spark.forging import write_sound
 from tests.support.spark.histories import Recorder, random_history
 
+pytestmark = pytest.mark.long
+
 EVERY = 150
 
 
@@ -125,6 +127,7 @@ def other_machine(ledger: Stored) -> Stored:
     return replace(ledger, digest="0" * 64)
 
 
+@pytest.mark.rare(forge=[forget_a_letter, other_machine])
 @pytest.mark.parametrize("forge", [raise_a_count, forget_a_letter, other_machine, None])
 def test_a_forged_ledger_is_a_finding_whatever_its_checksum(
     spark: SparkSession, busy: Path, tmp_path: Path, forge: Callable[[Stored], Stored] | None

@@ -16,6 +16,8 @@ from tests.support.spark.histories import Recorder, random_history
 from tests.support.spark.topics import Writer, make_topics, write_gaps
 from tests.system.spark.test_spark_ledgers import bad, kept, said
 
+pytestmark = pytest.mark.long
+
 EVERY = 150
 
 
@@ -74,7 +76,7 @@ def test_a_false_claim_in_topics_is_not_forgotten(spark: SparkSession, kafka: Ka
     assert cli.run([*where, "--since-last"]) == 1
 
 
-def test_topics_that_grew_without_snapshots_are_audited_from_the_last_ledger(
+def test_topics_grown_without_snapshots_are_audited_from_the_last_ledger(
     spark: SparkSession, busy: Path, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     place, own = make_topics(kafka.bootstrap, "ledgers-late", 2), tmp_path / "own"

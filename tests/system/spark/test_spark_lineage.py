@@ -35,6 +35,8 @@ from rewindmq.spark_replay.location.log import InKafka
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 from tests.support.spark.histories import Recorder
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = json.loads((ROOT / "docs" / "spark" / "lineage.schema.json").read_text())
 PARENT = "0198c1f2-0000-7000-8000-000000000001"
@@ -174,7 +176,7 @@ def test_what_is_read_begins_at_a_snapshot(
     assert {(each["assertion"], each["success"]) for each in assertions} == {("snapshots", True), ("claims", True)}
 
 
-def test_findings_are_assertions_and_an_audit_that_finds_something_is_complete(
+def test_findings_are_assertions_and_an_audit_with_some_is_complete(
     spark: SparkSession, tmp_path: Path, events: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     history = Recorder(tmp_path / "data", partitions=1)
@@ -195,7 +197,7 @@ def test_findings_are_assertions_and_an_audit_that_finds_something_is_complete(
     assert "the broker claimed 000" in bad["actual"]
 
 
-def test_a_job_that_fails_says_why_and_what_was_refused_before_spark_was_no_run(
+def test_a_failed_job_says_why_and_one_refused_before_spark_was_no_run(
     spark: SparkSession, told: Path, tmp_path: Path, events: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "corrupt"
@@ -328,6 +330,7 @@ def test_openlineage_can_be_disabled(
     assert not events.exists()
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("submitted", [False, True], ids=["python", "spark-submit"])
 def test_sparks_names_hold_and_its_console_is_stderr(told: Path, submitted: bool) -> None:
     conf = {

@@ -10,6 +10,8 @@ from rewindmq.spark_replay.commands.outputs import OUTPUTS
 from tests.support.outputs import judged
 from tests.support.spark.histories import Recorder
 
+pytestmark = pytest.mark.long
+
 TRIED = ("--candidate", '{"name": "one", "pattern": ".", "definition": {"max-length": 1}}')
 # What each command is given, by its name and the options that choose the output.
 CALLS: dict[tuple[str, str], tuple[str, ...]] = {

@@ -21,6 +21,8 @@ from tests.support.kafka.plants import PLANTS
 from tests.support.kafka.sealed_topics import KEY, KEYS, PUBLIC_PEM, Topics, forged, history, in_short_stretches, seal
 from tests.support.spark.histories import Recorder
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(autouse=True, scope="module")
 def short_stretches() -> Iterator[None]:

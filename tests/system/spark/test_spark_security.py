@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from rewindmq.schemas.access_events import AccessRefused, LoginRefused, SessionOpened
@@ -9,6 +10,8 @@ from rewindmq.schemas.events import PastRead, SessionClosed
 from rewindmq.schemas.values import BROKER, Argument
 from rewindmq.spark_replay.history.security import security
 from tests.support.spark.histories import ANN, START_MS, Recorder
+
+pytestmark = pytest.mark.long
 
 
 def test_b28_rows_of_who_came_and_what_was_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -210,6 +210,7 @@ def test_a_stretch_is_cut_where_it_is_longest() -> None:
             assert max(p.end - p.start for p in of) - min(p.end - p.start for p in of) <= 1
 
 
+@pytest.mark.long
 def test_more_partitions_of_spark_have_the_same_rows_in_the_same_order(spark: SparkSession, busy: Path) -> None:
     for view in ("events", "records"):
         whole, cut = (

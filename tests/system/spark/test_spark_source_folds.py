@@ -40,6 +40,7 @@ def planned(data: Path, **options: str) -> list[OffsetRange]:
     return [partition.value[0] for partition in source.reader(source.schema()).partitions()]
 
 
+@pytest.mark.long
 def test_a_state_is_folded_from_the_checkpoint_that_was_named(spark: SparkSession, cut: Path) -> None:
     at = '{"queues-0": 350, "queues-1": 350}'
     sound = state_at(spark, str(cut), offsets=at)
@@ -58,6 +59,7 @@ def test_a_state_is_folded_from_the_checkpoint_that_was_named(spark: SparkSessio
     assert found.collect() == state_at(spark, str(cut), time=later["asOfTimestamp"]).queues.collect()
 
 
+@pytest.mark.long
 def test_a_history_is_shown_from_the_checkpoint_that_was_named(spark: SparkSession, cut: Path) -> None:
     whole = history(spark, str(cut)).where("partition = 'queues-0'").collect()
     stretch = {"view": "history", "partitions": "queues-0"}
@@ -124,7 +126,8 @@ def test_of_many_snapshots_the_nearest_are_listed(cut: Path, tmp_path: Path) -> 
         planned(cut, view="queues", snapshots=str(tmp_path / "own"), fromCheckpoint='{"queues-0": 101}')
 
 
-def test_snapshots_of_an_own_directory_are_used_and_a_damaged_checkpoint_is_an_error(
+@pytest.mark.long
+def test_own_snapshots_are_used_and_a_damaged_checkpoint_is_an_error(
     spark: SparkSession, busy: Path, cut: Path, tmp_path: Path
 ) -> None:
     own = tmp_path / "own"

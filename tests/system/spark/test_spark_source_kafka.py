@@ -32,6 +32,8 @@ from tests.support.spark.histories import ANN, START_MS, plain_fold
 from tests.support.spark.source import source_with
 from tests.support.spark.topics import SECONDS, Writer, make_topics, published, write_gaps
 
+pytestmark = pytest.mark.long
+
 KAFKA = "kafka.bootstrap.servers"
 SECRET = "hunter2"
 
@@ -357,7 +359,7 @@ def test_options_that_make_no_sense_are_refused_in_a_line(options: dict[str, str
         ("default.topic.config", SECRET, "Kafka: its client cannot be set up: "),
     ],
 )
-def test_a_setting_that_librdkafka_does_not_take_is_one_line_that_shows_no_value(
+def test_a_setting_that_librdkafka_refuses_is_one_line_without_the_value(
     copied: InKafka, setting: str, value: str, error: str
 ) -> None:
     with pytest.raises(LogError, match=re.escape(error)) as caught:

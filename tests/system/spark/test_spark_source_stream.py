@@ -21,6 +21,8 @@ from rewindmq.spark_replay.source.stream import LogStream
 from tests.support.running import RunningBroker
 from tests.support.spark.histories import Recorder
 
+pytestmark = pytest.mark.long
+
 
 def stream(data: Path, **options: str) -> LogStream:
     source = RewindSource({"path": str(data), **options})

@@ -21,6 +21,8 @@ from tests.support.spark.histories import ANN, START_MS, Recorder, random_histor
 from tests.support.spark.topics import Writer, make_topics
 from tests.system.cli.test_cli_spans import Receiver, receiving
 
+pytestmark = pytest.mark.long
+
 END = str(START_MS + 6_000)
 
 

@@ -15,6 +15,8 @@ from rewindmq.spark_replay.source.source import register
 from tests.support.running import ROOT
 from tests.support.spark.histories import ANN, START_MS, Recorder
 
+pytestmark = pytest.mark.long
+
 BOB = Actor("bob", 9)
 VIEWS = ("settings", "events", "history", "queues", "messages")
 

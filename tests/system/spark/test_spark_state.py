@@ -22,6 +22,8 @@ from rewindmq.spark_replay.history.state import State, state_at
 from tests.support.running import ROOT
 from tests.support.spark.histories import START_MS, Recorder, plain_fold
 
+pytestmark = pytest.mark.long
+
 
 def digests(state: State) -> dict[tuple[str, str], str]:
     return {(row.vhost, row.queue): row.digest for row in state.queues.collect()}

@@ -27,7 +27,7 @@ from rewindmq.spark_replay.snapshots.verify import verify
 from tests.support.records import SCHEMA_BYTES
 from tests.support.spark.histories import START_MS, Recorder, random_history
 
-pytestmark = pytest.mark.timeout(900)  # each asks Spark several times
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]  # each asks Spark several times
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,8 @@ from tests.support.records import SCHEMA_BYTES
 from tests.support.spark.forging import with_state
 from tests.support.spark.histories import START_MS, Recorder, random_history
 
+pytestmark = pytest.mark.long
+
 KEY = Ed25519PrivateKey.generate()
 
 

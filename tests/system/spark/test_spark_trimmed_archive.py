@@ -21,6 +21,8 @@ from rewindmq.spark_replay.location.log import InArchive, Location, in_archive
 from tests.support.records import SCHEMA_BYTES
 from tests.support.spark.histories import START_MS, Recorder, random_history
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def trimmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, InArchive, dict[str, int], int]:

@@ -31,6 +31,8 @@ from tests.support.spark.histories import ANN, Recorder, random_history
 from tests.support.spark.topics import Writer, make_topics
 from tests.system.spark.test_spark_audit import LIES, Liar, Lie
 
+pytestmark = pytest.mark.long
+
 Row = dict[str, Any]
 
 # -- put down and taken up again, without Spark -------------------------------------------------------------------

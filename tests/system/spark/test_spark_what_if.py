@@ -18,6 +18,8 @@ from rewindmq.spark_replay.what_if.candidates import parse_candidate
 from rewindmq.spark_replay.what_if.what_if import WhatIf, what_if
 from tests.support.spark.histories import ANN, START_MS, Recorder
 
+pytestmark = pytest.mark.long
+
 
 def try_out(spark: SparkSession, data: Path, *candidates: Candidate, **options: Any) -> WhatIf:
     return what_if(spark, str(data), candidates, **options)

@@ -23,6 +23,8 @@ from tests.support.running import RunningBroker
 from tests.support.spark.forging import DEAD, WORK, write_sound
 from tests.support.spark.histories import ANN, START_MS, Recorder
 
+pytestmark = pytest.mark.long
+
 EVE = Actor("eve", 9)
 
 
@@ -42,7 +44,7 @@ def test_b11_without_a_message_the_difference_is_what_came_of_it(spark: SparkSes
     assert found == {(WORK, told.dead): ("rejected", "left_out"), (DEAD, told.came): ("ready", "left_out")}
 
 
-def test_b11_without_a_user_and_without_a_message_that_took_anothers_place(spark: SparkSession, tmp_path: Path) -> None:
+def test_b11_without_a_user_and_without_a_message_in_anothers_place(spark: SparkSession, tmp_path: Path) -> None:
     told = Recorder(tmp_path, partitions=1)
     told.declare("short", {"x-max-length": 1})
     told.declare("plain")
@@ -67,9 +69,7 @@ def test_b11_without_a_user_and_without_a_message_that_took_anothers_place(spark
         differences(spark, tmp_path, "user=eve", "user=nobody")
 
 
-def test_what_was_settled_by_who_is_left_out_goes_to_the_next_and_is_a_guess(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_what_a_left_out_consumer_settled_goes_to_the_next_as_a_guess(spark: SparkSession, tmp_path: Path) -> None:
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders")
     one, two = told.publish("orders", b"1"), told.publish("orders", b"2")

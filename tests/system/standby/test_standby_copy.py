@@ -28,6 +28,8 @@ from tests.support.standby import (
 )
 from tests.support.trimmed_broker import DAY_MS, live, trimmed
 
+pytestmark = pytest.mark.long
+
 ADMIN = ("guest", "guest")
 SMALL = ("--segment-age", "1s")
 Follow = Callable[..., RunningFollower]

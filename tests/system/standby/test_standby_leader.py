@@ -15,6 +15,8 @@ from tests.system.http.test_http_seals import keys, seal
 from tests.system.standby.test_standby_copy import messages_at, publish
 from tests.system.standby.test_standby_promotion import Waiting
 
+pytestmark = pytest.mark.long
+
 Follow = Callable[..., RunningFollower]
 
 
@@ -79,7 +81,7 @@ def sealed(data: Path) -> list[str]:
     return sorted(path.name for path in (data / "log").glob("*/_*.seal"))
 
 
-def test_b59_seals_come_along_and_hold_at_the_follower_and_after_a_promotion(
+def test_b59_seals_hold_at_the_follower_and_after_a_promotion(
     start_broker: Callable[..., RunningBroker], follow: Follow, tmp_path: Path
 ) -> None:
     key, public = keys(tmp_path)

@@ -25,6 +25,8 @@ from tests.support.standby import (
 )
 from tests.system.standby.test_standby_copy import messages_at, publish
 
+pytestmark = pytest.mark.long
+
 WAITS = ("--confirm-after", "follower")
 
 
@@ -85,7 +87,7 @@ def test_b60_without_a_follower_nothing_is_confirmed(
     assert publisher.confirmed == 1, "no follower is left, and one has to confirm"
 
 
-def test_b60_an_old_leader_becomes_the_follower_and_keeps_aside_what_only_it_has(
+def test_b60_an_old_leader_follows_and_keeps_aside_what_only_it_has(
     start_broker: Callable[..., RunningBroker], ended: list[RunningBroker], tmp_path: Path
 ) -> None:
     leader = start_broker()

@@ -18,6 +18,8 @@ from tests.support.pika_clients import connect, pump, take
 from tests.support.running import RunningBroker
 from tests.support.vault.server import VaultServer
 
+pytestmark = pytest.mark.long
+
 HEADER = "x-subject"
 
 
@@ -131,7 +133,7 @@ def test_b64_bodies_come_as_they_were_and_go_with_the_transit_key(world: World) 
     assert (code, "STILL THERE" in shown) == (1, True)
 
 
-def test_b64_while_the_vault_hangs_other_clients_go_on_and_nothing_is_lost(world: World) -> None:
+def test_b64_while_the_vault_hangs_others_go_on_and_nothing_is_lost(world: World) -> None:
     broker = world.start()
     with channel_of(broker) as channel:
         channel.confirm_delivery()
@@ -217,7 +219,7 @@ def got(channel: BlockingChannel) -> None:
         channel.basic_get("kept")
 
 
-def test_b64_a_start_with_a_wrong_token_ends_and_one_without_a_vault_goes_on(world: World, tmp_path: Path) -> None:
+def test_b64_a_start_ends_with_a_wrong_token_and_goes_on_without_a_vault(world: World, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong"
     wrong.write_text("no-token\n")
     options = ("--subject-header", HEADER, "--vault", world.vault.url, "--vault-token-file", str(wrong))

@@ -14,6 +14,8 @@ from tests.support.running import RunningBroker
 from tests.support.standby import RunningFollower, command, level, until
 from tests.support.vault.server import VaultServer
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def vault(tmp_path: Path) -> Iterator[VaultServer]:

@@ -190,6 +190,7 @@ def steps(data: Path, tmp_path: Path) -> int:
     return (1 << 60) - failing.left
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("done", [False, True], ids=["before it is done", "when it is done"])
 @pytest.mark.parametrize("error", [NoAnswer("the store is away"), Killed()], ids=["away", "killed"])
 def test_a_store_that_fails_at_any_step_does_no_harm(

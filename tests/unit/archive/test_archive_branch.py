@@ -100,6 +100,7 @@ def require_state(archive: Objects, data: Path, at: dict[str, At]) -> None:
     assert contents(metadata.read())[:behind] == contents(log.metadata.read())[:behind]
 
 
+@pytest.mark.long
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 1 << 30),
@@ -134,7 +135,7 @@ def test_the_state_is_that_of_the_archive_at_the_moment(
                     assert state_at(partition, None, At(offset=end)).digest() == states[end]
 
 
-def test_whole_segments_come_back_byte_for_byte_and_the_last_one_up_to_its_last_whole_block(
+def test_segments_come_back_byte_for_byte_up_to_the_last_whole_block(
     archive: Objects, data: Path, tmp_path: Path
 ) -> None:
     recover(archive, tmp_path / "fork", at="mark:early")
@@ -217,7 +218,7 @@ class EmbeddedLogIn:
         self.log.close()
 
 
-def test_an_archive_that_says_another_identity_than_its_last_fork_is_refused(archive: Objects, tmp_path: Path) -> None:
+def test_an_archive_with_another_identity_than_its_last_fork_is_refused(archive: Objects, tmp_path: Path) -> None:
     recover(archive, tmp_path / "fork", at="mark:late")
     close_segments(tmp_path / "fork")
     own = open_objects(str(tmp_path / "own"), make=True)
@@ -339,6 +340,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
 
 
+@pytest.mark.long
 def test_a_fork_that_is_killed_at_any_step_is_begun_again(tmp_path: Path) -> None:
     busy(tmp_path / "data", events=40, segment_bytes=1 << 20)
     archive = archive_all(tmp_path / "data", str(tmp_path / "archive"))

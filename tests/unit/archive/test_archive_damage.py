@@ -106,6 +106,7 @@ def test_nothing_is_wrong_with_the_whole_archive(archive: Archive) -> None:
     read_everything(archive)
 
 
+@pytest.mark.long
 @settings(max_examples=examples(75), deadline=None)
 @given(data=st.data(), at=st.floats(0, 1, exclude_max=True), mask=st.integers(1, 255))
 def test_a_changed_byte_is_found_and_located(archive: Archive, data: st.DataObject, at: float, mask: int) -> None:
@@ -117,6 +118,7 @@ def test_a_changed_byte_is_found_and_located(archive: Archive, data: st.DataObje
     assert all(key in text for text in found), found
 
 
+@pytest.mark.long
 @settings(max_examples=examples(50), deadline=None)
 @given(data=st.data(), at=st.floats(0, 1, exclude_max=True), more=st.binary(max_size=3))
 def test_an_object_of_another_length_is_found_and_located(

@@ -119,7 +119,7 @@ def test_partitions_that_are_added_during_a_run_are_in_it(
     require_all(tmp_path / "recovered", MORE)
 
 
-def test_another_archiver_that_is_faster_with_partitions_that_were_added_is_no_other_history(
+def test_a_faster_archiver_of_added_partitions_is_no_other_history(
     data: Path, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive(data, objects)
@@ -136,7 +136,7 @@ def test_another_archiver_that_is_faster_with_partitions_that_were_added_is_no_o
 
 
 @pytest.mark.parametrize("begin", [begun_before, begun_after])
-def test_partitions_that_the_archived_metadata_log_does_not_name_yet_are_named_by_the_recovery(
+def test_recovery_names_partitions_missing_from_the_archived_metadata(
     begin: Callable[[Path, Objects], None], data: Path, objects: Objects, tmp_path: Path
 ) -> None:
     """Else a broker would look for the queues where the new number puts them."""
@@ -165,9 +165,7 @@ def test_a_partition_without_an_entry_stands_in_nobodys_way(data: Path, objects:
 # -- the broker ends its segments ----------------------------------------------------------------------------------
 
 
-def test_b77_a_broker_with_an_archive_ends_its_segments_when_queues_have_moved(
-    objects: Objects, tmp_path: Path
-) -> None:
+def test_b77_an_archiving_broker_ends_its_segments_when_queues_moved(objects: Objects, tmp_path: Path) -> None:
     """So the archive is whole soon after a repartition, however old a segment may become."""
     with Harness(tmp_path / "data", archive=ArchiveConfig(objects.url, HOUR_MS)) as h:
         filled(h, NAMES)
@@ -269,7 +267,7 @@ def rolled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("rolled")
-def test_a_torn_archive_is_refused_before_anything_is_written_and_is_whole_as_of_the_time_that_is_told(
+def test_a_torn_archive_is_refused_and_is_whole_as_of_the_time_it_names(
     tmp_path: Path,
 ) -> None:
     moved = write_moved(tmp_path / "data")

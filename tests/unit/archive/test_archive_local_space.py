@@ -208,7 +208,7 @@ def test_a_size_is_kept_and_the_base_holds_what_is_queued(data: Path, archive: O
     assert keep_local(data, archive, Limits(size_bytes=400_000)).freed_bytes == 0
 
 
-def test_a_later_cut_takes_the_records_from_the_base_and_not_from_the_archive(
+def test_a_later_cut_takes_records_from_the_base_not_the_archive(
     data: Path, archive: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep_local(data, archive, Limits(size_bytes=900_000))
@@ -318,6 +318,7 @@ def test_a_machine_that_was_booted_anew_counts_the_time_since(data: Path, archiv
     assert aged(data, archive, clock).age_counts
 
 
+@pytest.mark.long
 def test_b24_a_run_that_is_killed_anywhere_loses_nothing(data: Path, tmp_path: Path) -> None:
     """At each call of the store, before it does anything or when it has done it; then the next run ends the work."""
     Archiver(open_objects(str(tmp_path / "archive"), make=True), data).run()

@@ -93,6 +93,7 @@ def test_an_archived_block_is_found_by_offset_and_time(
 bodies = st.one_of(st.integers(0, 300), st.sampled_from([65_300, 65_535, 70_000, 140_000]))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("earlier_schema")
 @settings(max_examples=examples(60), deadline=None)
 @given(

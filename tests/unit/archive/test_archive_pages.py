@@ -66,7 +66,8 @@ def page_path(objects: Objects, number: int) -> Path:
     return Path(objects.url.removeprefix("file://")) / page_key("queues-0", number)
 
 
-def test_an_archive_of_10_000_segments_is_opened_with_some_hundred_requests(
+@pytest.mark.long
+def test_an_archive_of_10_000_segments_opens_with_some_hundred_requests(
     objects: Objects, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:  # the entries are written to be read

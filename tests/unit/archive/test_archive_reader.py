@@ -54,6 +54,7 @@ def facts(block: Block) -> tuple[Any, ...]:
     return block.first_offset, block.records, block.max_timestamp_ms, block.chain
 
 
+@pytest.mark.long
 @settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     stretches=st.lists(

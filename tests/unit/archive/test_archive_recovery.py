@@ -135,6 +135,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, killed_at: int) -> list[str]:
     return done
 
 
+@pytest.mark.long
 def test_a_recovery_that_is_killed_at_any_step_is_begun_again(archive: Objects, data: Path, tmp_path: Path) -> None:
     killed_at, finished = 0, False
     while not finished:

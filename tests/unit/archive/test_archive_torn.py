@@ -36,7 +36,7 @@ from tests.support.spark.histories import ANN
 from tests.support.topic_archiving import archive_as_topics
 
 
-@pytest.fixture(params=[0, 1], ids=["in one millisecond", "one by one"])
+@pytest.fixture(params=[0, pytest.param(1, marks=pytest.mark.long)], ids=["in one millisecond", "one by one"])
 def moved(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Moved:
     """A history with a segment for each record, archived. A consumer holds a message until the queue has moved."""
     append, metadata = MovingRecorder.append, MovingRecorder.metadata

@@ -36,7 +36,7 @@ def config_from(file: Path, environment: dict[str, str] | None = None, **flags: 
     return config_of(Sources({"data": Path("d"), **flags}, environment or {}, file).values())
 
 
-def test_b48_a_flag_counts_before_the_environment_the_file_and_the_default(tmp_path: Path) -> None:
+def test_b48_a_flag_goes_before_environment_file_and_default(tmp_path: Path) -> None:
     file = written(tmp_path, "amqp_port = 1\nhttp_port = 1\nprometheus_port = 1\n")
     environment = {"REWINDMQ_AMQP_PORT": "2", "REWINDMQ_HTTP_PORT": "2"}
     found = Sources({"amqp_port": 3}, environment, file).values()

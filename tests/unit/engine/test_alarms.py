@@ -269,7 +269,7 @@ def test_a_transaction_of_empty_messages_has_an_end(monkeypatch: pytest.MonkeyPa
     asyncio.run(scenario())
 
 
-def test_unacked_deliveries_connections_and_channels_are_counted_at_a_look(h: Measured) -> None:
+def test_unacked_deliveries_connections_and_channels_are_counted(h: Measured) -> None:
     session = h.session()
     h.declare(session, "q")
     h.publish(session, "", "q", b"x")
@@ -287,7 +287,7 @@ def test_unacked_deliveries_connections_and_channels_are_counted_at_a_look(h: Me
 # -- what is done -----------------------------------------------------------------------------------------------------
 
 
-def test_a_connection_with_a_message_in_part_is_held_back_at_once_and_goes_on_later() -> None:
+def test_a_connection_amid_a_message_is_held_back_and_goes_on_later() -> None:
     wire = Wire()
     consumer = Wire(wire.broker)
     wire.send(method(1, "Queue.Declare", queue="q"), begun(10_000, b"x" * 4_000))
@@ -302,7 +302,7 @@ def test_a_connection_with_a_message_in_part_is_held_back_at_once_and_goes_on_la
     assert len(wire.broker.queues["q"].ready) == 1
 
 
-def test_what_came_with_the_publish_that_blocks_a_connection_waits_for_the_end_of_the_alarm() -> None:
+def test_what_came_with_the_blocking_publish_waits_for_the_alarms_end() -> None:
     async def run() -> None:
         wire = Wire()
         one, two = publish(1, "", "q", b"1"), publish(1, "", "q", b"2")
@@ -408,7 +408,7 @@ def test_far_above_the_limit_acks_and_gets_go_on() -> None:
     assert wire.send(method(1, "Basic.Ack", delivery_tag=1)) == []
 
 
-def test_consumers_without_prefetch_that_do_not_ack_wait_while_memory_is_low() -> None:
+def test_consumers_without_prefetch_or_acks_wait_while_memory_is_low() -> None:
     wire = Wire()
     memory = wire.broker.memory
     wire.send(method(1, "Queue.Declare", queue="q"))

@@ -77,7 +77,7 @@ GOT = [
 ]
 
 
-def test_whole_publishes_and_acks_go_to_their_channel_and_other_frames_to_the_receiver() -> None:
+def test_whole_publishes_and_acks_go_to_their_channel_others_elsewhere() -> None:
     recorder = Recorder()
     recorder.parser.parse(STREAM)
     assert recorder.got == GOT
@@ -92,7 +92,7 @@ def test_a_publish_in_pieces_goes_frame_by_frame() -> None:
     assert [each[0] for each in recorder.got if isinstance(each, tuple)] == [1, 2, 3]
 
 
-def test_a_publish_that_the_channel_will_not_take_whole_goes_frame_by_frame() -> None:
+def test_a_publish_that_is_not_taken_whole_goes_frame_by_frame() -> None:
     recorder = Recorder()
     recorder.takes_whole = False
     recorder.parser.parse(publish(1, "", "q", b"one"))

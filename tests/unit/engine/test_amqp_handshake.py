@@ -84,7 +84,7 @@ def test_wrong_password_is_told_to_clients_that_ask() -> None:
     assert closed(Wire(opened=False), HEADER, start_ok(password="wrong")) == (403, REFUSED)
 
 
-def test_the_log_says_why_a_login_was_refused_and_sends_nobody_to_another_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_itself_says_why_a_login_was_refused(caplog: pytest.LogCaptureFixture) -> None:
     closed(Wire(opened=False), HEADER, start_ok(password="wrong"))
     (line,) = [record.getMessage() for record in caplog.records]
     assert "login of 'guest' refused: " in line

@@ -245,7 +245,7 @@ def test_neither_has_a_small_prefetch_nor_a_shared_one(tmp_path: Path, monkeypat
     run(test, tmp_path, monkeypatch)
 
 
-def test_a_purge_leaves_what_is_in_a_lookahead_and_a_deleted_queue_nothing(
+def test_a_purge_leaves_the_lookahead_and_a_deleted_queue_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(nodes: Nodes) -> None:

@@ -19,7 +19,7 @@ from tests.support.amqp_wire import HANDSHAKE, HEADER, IdleSocket, Said, decoded
 from tests.support.memory_nodes import Nodes, run, settled
 
 
-def test_direct_replies_go_over_any_node_and_transactions_end_when_they_were_read_back(
+def test_direct_replies_go_over_any_node_and_transactions_are_read_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def said(broker: Broker, connection: Connection, frames: bytes, *awaited: str) -> list[Said]:
@@ -182,7 +182,7 @@ async def opened(broker: Broker) -> Client:
         ("", ("q", "u"), True, False),
     ],
 )
-def test_a_mandatory_publish_is_returned_when_all_its_queues_are_gone_as_it_gets_there(
+def test_a_mandatory_publish_whose_queues_went_meanwhile_is_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, deleted: tuple[str, ...], mandatory: bool, returned: bool
 ) -> None:
     """Another node's deletion stands before it in the log. The return comes before the confirm, or tx.commit-ok."""
@@ -243,7 +243,7 @@ def test_a_channel_that_closed_meanwhile_is_not_sent_what_comes_back(
     run(test, tmp_path, monkeypatch)
 
 
-def test_what_a_node_sent_before_it_knew_that_it_was_lost_is_skipped_by_all_but_its_publishes(
+def test_of_what_a_lost_node_sent_unknowingly_only_publishes_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each ack is an event, so a node that was cut off may leave dozens. The messages come again, flagged. A
@@ -285,7 +285,7 @@ def test_what_a_node_sent_before_it_knew_that_it_was_lost_is_skipped_by_all_but_
     run(test, tmp_path, monkeypatch)
 
 
-def test_who_selects_transactions_on_a_shared_log_is_told_that_a_commit_is_not_atomic(
+def test_transactions_on_a_shared_log_say_that_a_commit_is_not_atomic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(nodes: Nodes) -> None:

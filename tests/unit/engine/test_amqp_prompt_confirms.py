@@ -115,7 +115,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         (tuple(QUEUES)[:4], TRANSIENT, False),
     ],
 )
-def test_a_confirm_waits_for_the_disk_only_where_a_queue_keeps_the_message(
+def test_a_confirm_waits_for_the_disk_only_if_a_queue_keeps_the_message(
     disk: Disk, queues: tuple[str, ...], raw: bytes, at_once: bool
 ) -> None:
     for name in queues:
@@ -133,7 +133,7 @@ def test_what_a_queue_will_not_take_is_refused_at_once(disk: Disk) -> None:
     assert disk.confirms() == []
 
 
-def test_confirms_that_need_not_wait_overtake_those_that_do_and_each_is_told_once(disk: Disk) -> None:
+def test_confirms_that_need_not_wait_overtake_those_that_do(disk: Disk) -> None:
     sent = [TRANSIENT, TRANSIENT, PERSISTENT, TRANSIENT, TRANSIENT, PERSISTENT]
     frames = b"".join(publish(1, "", "durable", b"x", raw=raw) for raw in sent)
     assert disk.confirms(frames) == [("ack", 2, True), ("ack", 4, False), ("ack", 5, False)]
@@ -165,7 +165,7 @@ def test_a_confirm_comes_before_the_reply_that_the_message_caused(disk: Disk) ->
     disk.inside(server.lost)
 
 
-def test_a_cancel_that_ends_an_auto_delete_queue_is_answered_when_its_bindings_are_gone(disk: Disk) -> None:
+def test_a_cancel_that_ends_its_queue_is_answered_after_the_bindings(disk: Disk) -> None:
     """S-070. With them goes an auto-delete exchange. Other cancels are answered at once."""
     disk.say(
         method(1, "Exchange.Declare", exchange="x", exchange_type="fanout", auto_delete=True)

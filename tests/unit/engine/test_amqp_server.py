@@ -114,7 +114,7 @@ def test_another_protocol_is_answered_and_closed() -> None:
     run(scenario)
 
 
-def test_closing_the_socket_is_left_to_the_client_that_closed_the_connection() -> None:
+def test_a_client_that_closed_the_connection_closes_the_socket() -> None:
     """One that meets the end of the stream before it has closed its own end reports a fault (Go's does)."""
 
     async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
@@ -299,7 +299,7 @@ def test_publishers_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scenario, broker)
 
 
-def test_a_client_that_sends_little_does_not_wait_for_those_that_send_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_sends_little_does_not_wait_for_the_busy_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewindmq.engine.amqp.server, "UNDURABLE_STEP", 50_000)
     monkeypatch.setattr(rewindmq.engine.amqp.server, "UNDURABLE_HIGH", 200_000)
     broker = DoubleBroker(prompt=False)

@@ -143,7 +143,7 @@ def test_binding_also_reads_the_source(h: Harness) -> None:
     h.bind(h.session("u"), "amq.topic", "mine")
 
 
-def test_s156_a_dead_letter_exchange_needs_read_on_the_queue_and_write_on_it(h: Harness) -> None:
+def test_s156_a_dead_letter_exchange_needs_two_permissions(h: Harness) -> None:
     arguments = args(x_dead_letter_exchange="dlx")
     user(h, configure="^q$")
     with refusal(AccessRefused, "read access to queue 'q' in vhost '/' refused for user 'u'"):

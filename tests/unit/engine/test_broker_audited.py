@@ -70,7 +70,7 @@ def test_a_message_flagged_by_a_crash_is_purged_and_restored(tmp_path: Path) -> 
     assert bad(tmp_path / "data") == []
 
 
-def test_a_requeued_message_of_a_classic_queue_is_restored_into_a_quorum_queue(tmp_path: Path) -> None:
+def test_a_requeued_classic_message_is_restored_into_a_quorum_queue(tmp_path: Path) -> None:
     with Harness(tmp_path / "data") as h:
         session, client = h.session(), Client()
         h.declare(session, "classic")
@@ -116,6 +116,7 @@ def test_a_machine_that_forgets_what_a_restored_message_was_is_found(
     assert "deliveries" in {finding.check for finding in bad(tmp_path / "data")}
 
 
+@pytest.mark.long
 def test_stories_with_restores_crashes_and_marks_have_no_findings(tmp_path: Path) -> None:
     met: Counter[str] = Counter()
     for seed in range(rounds(10, quick=4)):

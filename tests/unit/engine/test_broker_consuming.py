@@ -387,7 +387,7 @@ def test_a_full_disk_holds_publishing_back_until_it_is_not_full(h: Harness, monk
     assert client.confirms == [(1, False)]
 
 
-def test_a_store_that_cannot_be_written_holds_publishing_back_and_loses_nothing(
+def test_a_store_that_cannot_be_written_blocks_publishing_without_loss(
     h: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rewindmq.engine.runtime.partition.PREPARE_EVENTS", 1)

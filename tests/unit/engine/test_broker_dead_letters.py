@@ -96,7 +96,7 @@ def test_each_reason(h: Harness) -> None:
 
 
 @pytest.mark.parametrize("arguments", [to("dead"), at_least_once("dead")], ids=["at-most-once", "at-least-once"])
-def test_a_letter_that_neither_the_store_nor_the_log_can_give_holds_up_nobody(
+def test_a_letter_that_neither_store_nor_log_can_give_holds_up_nobody(
     h: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, arguments: tuple[Argument, ...]
 ) -> None:
     """While the log does not answer the letter waits; when it has it no more, the letter is given up."""
@@ -224,7 +224,7 @@ def test_carbon_copies_are_routed_again_and_told(h: Harness) -> None:
         assert history[0]["routing-keys"] == ["one", "two", "nobody"]
 
 
-def test_a_dead_letter_routing_key_takes_the_place_of_blind_copies_for_good(h: Harness) -> None:
+def test_a_dead_letter_routing_key_replaces_blind_copies_for_good(h: Harness) -> None:
     session = h.session()
     for name in ("blind", "q"):
         h.declare(session, name)

@@ -335,7 +335,7 @@ def test_an_auto_delete_exchange_takes_its_hidden_queue_along(h: Harness) -> Non
     assert h.broker.queues.get("/", HIDDEN) is None
 
 
-def test_a_transient_exchange_is_gone_after_a_restart_with_its_hidden_queue(h: Harness) -> None:
+def test_a_restart_removes_a_transient_exchange_and_its_hidden_queue(h: Harness) -> None:
     later(h, durable=False)
     send(h, b"m", 100)
     h.restart()

@@ -120,7 +120,7 @@ def test_an_alternate_exchange_may_be_internal(h: Harness) -> None:
     assert send(h, "a", "k") == ["q"]
 
 
-def test_any_key_that_matches_keeps_the_message_from_the_alternate_exchange(h: Harness) -> None:
+def test_any_matching_key_keeps_a_message_from_the_alternate_exchange(h: Harness) -> None:
     """CC and BCC are keys of the same message."""
     alternate(h, "a", "amq.fanout")
     bound(h, "amq.fanout", ("spare", ""))
@@ -388,7 +388,7 @@ def test_a_pattern_that_a_name_breaks_matches_nothing(h: Harness) -> None:
         h.broker.exchanges.route(h.session("("), "amq.topic", "(", None)
 
 
-def test_permissions_for_an_alternate_exchange_are_asked_at_its_declaration(h: Harness) -> None:
+def test_permissions_for_an_alternate_exchange_count_when_it_is_declared(h: Harness) -> None:
     h.broker.users.set(Actor("guest", 0), "ann", "secret", ())
     h.broker.users.set_permissions(Actor("guest", 0), "/", "ann", ".*", "^mine", "^mine")
     ann = h.session("ann")

@@ -171,6 +171,7 @@ def check(h: Harness) -> None:
         assert counted["published"] == queue.messages_ready + queue.messages_unacked + gone
 
 
+@pytest.mark.long(seed=range(3, 12))
 @pytest.mark.parametrize("seed", range(12))
 def test_a_random_history(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rewindmq.engine.runtime.partition.PREPARE_EVENTS", 20)

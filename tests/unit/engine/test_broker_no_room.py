@@ -197,7 +197,7 @@ def test_a_restoration_without_room_is_refused_as_a_whole(
     assert restored(h, plan).restored == 3
 
 
-def test_a_restoration_that_meets_a_full_disk_on_its_way_is_finished_later(
+def test_a_restoration_that_meets_a_full_disk_is_finished_later(
     h: Harness, flow: ScriptedFlow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rewindmq.engine.rewind.restorations.PAGE_MESSAGES", 2)

@@ -244,7 +244,7 @@ def test_s032_fanout_is_one_event_a_partition(tmp_path: Path) -> None:
         assert all(h.ready(name) == [b"news"] for name in names)
 
 
-def test_a_publish_after_a_deletion_in_the_same_turn_does_not_meet_the_queue(h: Harness) -> None:
+def test_a_publish_after_a_deletion_in_one_turn_misses_the_queue(h: Harness) -> None:
     session = h.session()
     h.declare(session, "q")
     h.bind(session, "amq.direct", "q", "k")

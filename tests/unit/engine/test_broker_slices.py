@@ -217,7 +217,7 @@ def test_nobody_meets_a_queue_whose_session_has_ended(h: Harness, owner: Session
     h.loop.run_until_complete(story())
 
 
-def test_a_declaration_that_a_limit_might_refuse_waits_for_the_queues_that_go(h: Harness, owner: Session) -> None:
+def test_a_declaration_near_a_limit_waits_for_the_queues_that_go(h: Harness, owner: Session) -> None:
     limits = ParameterSet("v", "vhost-limits", "limits", json.dumps({"max-queues": QUEUES + 1}))
     h.broker.metadata.append_now(USER, limits)
 

@@ -264,7 +264,7 @@ def asking(broker: Broker, user: str, password: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=transport, base_url="http://b", auth=(user, password))
 
 
-def test_what_there_is_is_told_at_once_and_what_there_is_not_when_the_log_says_so(
+def test_presence_is_told_at_once_and_absence_when_the_log_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(nodes: Nodes) -> None:
@@ -285,7 +285,7 @@ def test_what_there_is_is_told_at_once_and_what_there_is_not_when_the_log_says_s
     run(test, tmp_path, monkeypatch)
 
 
-def test_a_flood_of_what_is_not_there_costs_one_question_to_the_log_at_a_time(
+def test_a_flood_of_misses_costs_one_question_to_the_log_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(nodes: Nodes) -> None:

@@ -119,7 +119,7 @@ def test_a_lost_body_is_read_while_another_process_cuts_the_log(h: Harness, monk
     assert not stale
 
 
-def test_a_segment_that_another_process_removes_at_the_same_time_is_passed_over(
+def test_a_segment_that_another_process_removes_meanwhile_is_passed_over(
     h: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That of a broker that was killed, while the next one starts."""

@@ -177,9 +177,7 @@ def test_b21_no_body_of_a_queued_message_is_lost_however_old(h: DaysHarness) -> 
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_b21_a_message_that_queues_share_holds_its_day_until_it_has_left_the_last_of_them(
-    h: DaysHarness, before: bool
-) -> None:
+def test_b21_a_shared_message_holds_its_day_until_it_left_every_queue(h: DaysHarness, before: bool) -> None:
     session = h.session()
     first = h.today
     names = [f"shared {number}" for number in range(6)]
@@ -216,9 +214,7 @@ def test_b21_a_dead_letter_and_a_delayed_message_hold_their_day(h: DaysHarness, 
     assert {each.name[1] for each in h.expiry.held[first]} == {"dead"}
 
 
-def test_b21_a_message_that_comes_while_the_queues_are_looked_through_is_met(
-    h: DaysHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_b21_a_message_that_comes_during_the_search_is_met(h: DaysHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     first = h.today
     h.send("q", b"again")
     message = h.fetch(h.session(), "q")
@@ -262,7 +258,7 @@ def test_b21_a_clock_that_jumps_by_a_year_destroys_nothing(h: DaysHarness, resta
     assert h.broker.subjects.decrypt(message).body == b"one"
 
 
-def test_b21_a_process_that_has_just_begun_and_one_whose_clock_was_set_wait(h: DaysHarness) -> None:
+def test_b21_a_process_waits_after_its_start_and_after_a_set_clock(h: DaysHarness) -> None:
     h.send("q", b"one")
     h.fetch(h.session(), "q")
     h.pass_days(KEPT)
@@ -362,7 +358,7 @@ def test_b21_a_subject_and_a_day_each_destroy_what_they_promise(h: DaysHarness) 
     assert headers_of(opened[3]) == {"x-erased": True}
 
 
-def test_b21_an_erasure_reaches_the_subjects_keys_from_before_the_option_and_lost_ones(tmp_path: Path) -> None:
+def test_b21_an_erasure_reaches_keys_from_before_the_option_and_lost_ones(tmp_path: Path) -> None:
     with DaysHarness(tmp_path, keep_bodies_days=None) as h:
         h.declare(h.session(), "q")
         h.send("q", b"before", "ada")
@@ -543,6 +539,7 @@ class Story:
             assert set(h.expiry.due_days()) <= {day for day, _ in queued}
 
 
+@pytest.mark.long
 @given(STEPS)
 @settings(max_examples=examples(60), deadline=None)
 def test_b21_whatever_happens_no_queued_message_loses_its_body(

@@ -208,6 +208,7 @@ def test_large_publishes_take_turns_and_small_ones_go_ahead(tmp_path: Path, monk
     run(tmp_path, test)
 
 
+@pytest.mark.long
 def test_acks_become_durable_when_the_disk_gets_full_under_dead_letters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

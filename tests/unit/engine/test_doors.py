@@ -105,7 +105,7 @@ class Crowd:
         return True
 
 
-def test_at_a_limit_the_oldest_connection_of_the_largest_network_makes_room() -> None:
+def test_at_a_limit_the_largest_networks_oldest_connection_makes_room() -> None:
     crowd = Crowd()
     for n in range(10):
         assert crowd.comes(f"10.0.0.{n}")
@@ -154,7 +154,7 @@ def test_a_connection_whose_password_is_under_verification_stays() -> None:
     assert crowd.dropped == ["1", "10"], "whoever brought a wrong password waits again, as one that came now"
 
 
-def test_a_door_full_of_those_who_have_logged_in_has_no_room_for_strangers() -> None:
+def test_a_door_full_of_logged_in_clients_has_no_room_for_strangers() -> None:
     crowd = Crowd()
     for n in range(38):
         assert crowd.comes("10.0.0.1", f"{n}")

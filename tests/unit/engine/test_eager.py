@@ -12,7 +12,7 @@ async def waits(future: "asyncio.Future[None]", ended: list[str]) -> None:
         ended.append("ended")
 
 
-def test_what_is_left_when_its_loop_is_no_more_ends_quietly_in_whatever_order() -> None:
+def test_what_outlives_its_loop_ends_quietly_in_any_order() -> None:
     """The collector may close the coroutine before the generator that goes on with it."""
     for first in (True, False):
         loop = asyncio.new_event_loop()

@@ -308,7 +308,7 @@ def test_b36_events_do_not_feed_themselves(h: Harness) -> None:
     assert h.broker.counters[EVENTS_PUBLISHED] - before == 1  # the ack of the message beside
 
 
-def test_b36_a_policy_that_gives_a_dead_letter_exchange_closes_the_circle_too(h: Harness) -> None:
+def test_b36_a_policys_dead_letter_exchange_closes_the_circle_too(h: Harness) -> None:
     session = h.session()
     h.declare(session, "heard")
     h.declare(session, "dead")

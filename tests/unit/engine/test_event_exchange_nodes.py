@@ -100,7 +100,7 @@ def test_b36_a_new_owner_tells_what_follows_and_nothing_twice(tmp_path: Path, mo
     run(test, tmp_path, monkeypatch)
 
 
-def test_b36_the_owner_tells_what_a_service_caused_and_nothing_that_another_may_have_told(
+def test_b36_the_owner_tells_what_a_service_caused_and_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of records that no node appended, an owner tells those behind a record that it appended as the owner."""

@@ -7,7 +7,7 @@ def any_of(stillness: Stillness, resident_bytes: int) -> bool:
     return any([stillness.look(resident_bytes) for _ in range(5 * STILL_LOOKS)])  # noqa: C419 all looks are taken
 
 
-def test_memory_is_given_back_once_when_the_process_has_grown_and_stands_still() -> None:
+def test_memory_is_given_back_once_when_a_grown_process_stands_still() -> None:
     stillness = Stillness()
     small, grown = 100_000_000, 100_000_000 + GROWN_BYTES
     assert not any_of(stillness, small)

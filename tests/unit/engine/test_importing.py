@@ -112,6 +112,7 @@ def exported(h: Harness) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=documents())
 def test_any_document(h: Harness, document: Any) -> None:

@@ -65,7 +65,7 @@ def test_partitions_that_were_added_are_refused(asked: int | None) -> None:
         require_homes("mq.queues", 2, machines(4, homes(2), joined))
 
 
-def test_queues_that_lie_by_both_numbers_do_not_hide_that_a_node_had_fewer() -> None:
+def test_queues_that_lie_by_both_numbers_hide_no_node_that_had_fewer() -> None:
     grown = machines(4, homes(2, [BOTH]), joined=2)
     with pytest.raises(LogError, match=r"by the 2 .* not by 4: start every node with --partitions 2"):
         require_homes("mq.queues", None, grown)

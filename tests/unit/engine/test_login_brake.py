@@ -89,7 +89,7 @@ def test_b56_a_right_user_elsewhere_is_not_locked_out() -> None:
     assert door.tries("192.0.2.1", "bob", "right") == "in"
 
 
-def test_b56_many_names_from_one_address_are_braked_but_users_who_are_known_there_are_not() -> None:
+def test_b56_many_names_from_one_address_are_braked_but_not_known_users() -> None:
     door = Door()
     assert door.tries(OFFICE, "ann", "right") == "in"
     found = [door.tries(OFFICE, f"name {number}") for number in range(OF_ADDRESS + 10)]
@@ -118,7 +118,7 @@ def test_b56_an_ipv6_address_is_its_network() -> None:
     assert [door.tries("198.51.100.1", "bob") for _ in range(10)] == ["wrong"] * 9 + ["braked"]
 
 
-def test_b56_an_address_has_few_passwords_under_verification_and_the_others_wait() -> None:
+def test_b56_few_passwords_of_an_address_are_verified_at_once() -> None:
     door = Door()
 
     async def together() -> list[bool | BaseException]:
@@ -171,7 +171,7 @@ def familiar() -> Door:
     return door
 
 
-def test_b56_a_password_that_was_right_there_passes_within_a_second_beside_five_wrong_ones_a_second() -> None:
+def test_b56_a_known_password_passes_soon_beside_five_wrong_ones_a_second() -> None:
     door = familiar()
     for _ in range(60):
         began = door.now_s
@@ -187,7 +187,7 @@ def test_b56_a_password_that_was_right_there_passes_within_a_second_beside_five_
     assert door.tries(OFFICE, "bob", "right") == "in"
 
 
-def test_b56_a_days_guesses_beside_a_user_who_logs_in_all_the_time_are_few() -> None:
+def test_b56_a_days_guesses_beside_a_busy_user_are_few() -> None:
     door = familiar()
     looked = braked = 0
     for _ in range(24 * 60):

@@ -72,7 +72,7 @@ def test_a_container_has_what_its_groups_leave_it(tmp_path: Path) -> None:
     assert memory_of_machine(proc, groups) == 200_000_000
 
 
-def test_the_account_tells_once_that_it_is_high_and_then_after_the_next_look() -> None:
+def test_the_account_tells_once_that_it_is_high_then_after_the_next_look() -> None:
     told: list[int] = []
     account = MemoryAccount(1_000, on_high=lambda: told.append(account.used_bytes))
     account.looked(600, {Kind.UNACKED: 100})
@@ -120,7 +120,7 @@ def test_full_is_well_above_the_limit() -> None:
         account.check()
 
 
-def test_full_leaves_room_for_the_broker_itself_and_ends_before_the_machine_does() -> None:
+def test_full_leaves_room_for_the_broker_and_ends_before_the_machine() -> None:
     mega = 1 << 20
     found = [
         MemoryAccount(limit * mega, machine * mega).full_bytes // mega

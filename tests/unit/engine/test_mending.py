@@ -107,7 +107,7 @@ def test_all_of_it_is_mended_and_a_look_stays_short(
     looking(test, tmp_path, monkeypatch)
 
 
-def test_what_is_half_done_behind_the_place_of_a_round_is_found_by_the_next_one(
+def test_what_is_half_done_behind_a_round_is_found_by_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(by_hand: Looking) -> None:

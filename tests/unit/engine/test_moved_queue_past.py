@@ -275,7 +275,7 @@ def test_a_queue_that_moved_back_has_a_stay_for_each_time(back: Back) -> None:
         assert (past.partition, len(past.messages)) == (f"queues-{number}", count)
 
 
-def test_a_reader_gets_each_message_once_through_all_stays_and_what_came_late(back: Back) -> None:
+def test_a_reader_gets_each_message_of_all_stays_once_and_late_ones(back: Back) -> None:
     bodies = read_on(History(back.data), 4, Start(FIRST), BACK_AND_FORTH)
     assert bodies == [b"one", b"two", b"late", b"three", b"four", b"five"]
     since = Start(TIME, back.ended_ms[1])
@@ -351,7 +351,7 @@ def test_a_queue_that_was_deleted_on_its_way_was_where_it_left(tmp_path: Path) -
     assert (plan.partition, len(plan.messages)) == (f"queues-{source}", 1)
 
 
-def test_a_queue_is_not_taken_for_an_earlier_one_that_had_its_number_elsewhere() -> None:
+def test_a_queue_is_not_taken_for_an_earlier_one_of_its_number_elsewhere() -> None:
     placement, home = Placement(), partition_of("/", QUEUE, AFTER)
     placement.count = placement.wanted = AFTER
     placement.moves["/", QUEUE] = [Move(0, 20, home, 7, 1, 2)]

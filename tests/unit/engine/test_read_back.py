@@ -303,7 +303,7 @@ class _Empty:
         return iter(())
 
 
-def test_s053_declaring_a_queue_that_goes_in_the_same_moment_does_not_bring_it_back(
+def test_s053_a_declaration_does_not_bring_back_a_queue_that_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(nodes: Nodes) -> None:

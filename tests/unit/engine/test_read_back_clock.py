@@ -149,7 +149,7 @@ def test_a_step_forward_is_told_and_back_again_nothing_waits(
     run(test, tmp_path, monkeypatch)
 
 
-def test_a_clock_that_goes_back_again_and_again_floods_neither_log_nor_history(
+def test_a_clock_that_keeps_going_back_floods_neither_log_nor_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(story: Story) -> None:

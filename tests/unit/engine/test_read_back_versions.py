@@ -119,7 +119,7 @@ def test_b73_a_partition_goes_over_to_the_newest_schema_after_its_upgrade(
     run(test, tmp_path, monkeypatch)
 
 
-def test_b73_what_follows_an_upgrade_in_the_same_millisecond_is_under_the_newest_schema(
+def test_b73_what_follows_an_upgrade_at_once_has_the_newest_schema(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The older one has no field for what a queue that moves brings along."""

@@ -34,7 +34,7 @@ async def give_up(steps: Steps) -> None:
     await steps.log(QueueMoveBegan("/", Q, queue.queue_id, source.index))
 
 
-def test_b77_a_move_that_is_given_up_when_half_of_the_messages_have_gone_goes_on(play: Play) -> None:
+def test_b77_a_move_that_is_given_up_half_way_goes_on(play: Play) -> None:
     async def test(broker: Broker, steps: Steps) -> None:
         client = await filled(broker, steps, b"0", b"1", b"2", b"3")
         await steps.declare(Q)

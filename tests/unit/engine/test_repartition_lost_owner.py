@@ -22,7 +22,7 @@ DIES_AT_ONCE = (
 )
 
 
-def test_b77_an_owner_that_was_lost_sends_no_dead_letters_to_where_a_queue_was(
+def test_b77_a_lost_owner_sends_no_dead_letters_to_where_a_queue_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for it before a queue moves. Its letter and that of the next owner would be in two partitions."""

@@ -126,6 +126,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.long(step=set(STEPS) - {"_place_anew", "moves.begin", "moves._drain"})
 @pytest.mark.parametrize("step", STEPS)
 def test_b77_another_node_goes_on_where_the_mover_died(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

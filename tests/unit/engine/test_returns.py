@@ -185,7 +185,7 @@ def test_a_node_may_stop_while_a_partition_returns(tmp_path: Path, monkeypatch: 
     run(test, tmp_path, monkeypatch)
 
 
-def test_b71_a_node_that_has_noted_many_queues_that_refuse_folds_their_partition(
+def test_b71_a_node_that_noted_many_refusing_queues_folds_their_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not fold a paused partition by itself otherwise, and must not keep them for ever."""

@@ -78,7 +78,7 @@ def test_a_key_is_made_once_for_all_who_share_the_directory(keys: KeyStore) -> N
     assert keys.directory.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_key_that_was_destroyed_stays_so_and_the_next_has_another_number(keys: KeyStore) -> None:
+def test_a_destroyed_key_stays_so_and_the_next_has_another_number(keys: KeyStore) -> None:
     first, key = keys.current("ada")
     with open(keys.directory / first, "rb") as held:  # what unlinking leaves behind
         keys.destroy(first)
@@ -125,9 +125,7 @@ def test_an_id_never_comes_twice_and_a_lost_directory_may_be_put_back(keys: KeyS
     assert [headers_of(restarted.decrypt(each)).get("x-erased") for each in (before, after)] == [True, True]
 
 
-def test_a_key_that_was_lost_when_its_subject_was_erased_is_of_no_use_when_it_comes_back(
-    keys: KeyStore, tmp_path: Path
-) -> None:
+def test_a_lost_key_of_an_erased_subject_is_of_no_use_when_it_comes_back(keys: KeyStore, tmp_path: Path) -> None:
     """The history never names it, and its mark was never made."""
     before = published(Subjects("who", keys, {}), "ada", b"before")
     assert before.encryption is not None
@@ -285,7 +283,7 @@ def test_a_key_that_is_not_here_is_no_erasure(subjects: Subjects, tmp_path: Path
     )
 
 
-def test_the_event_takes_the_key_from_memory_and_destroys_what_is_still_there(tmp_path: Path) -> None:
+def test_the_event_takes_the_key_from_memory_and_destroys_what_is_left(tmp_path: Path) -> None:
     north, south = KeyStore(tmp_path / "north"), KeyStore(tmp_path / "south")
     there = Subjects("who", north, {})
     message = published(there, "ada", b"secret")
@@ -319,7 +317,7 @@ def test_b15_a_key_that_came_back_is_destroyed_by_asking_again(tmp_path: Path) -
     assert asyncio.run(subjects.erase("ada")) == ()
 
 
-def test_b15_a_key_that_another_node_destroyed_is_let_go_of_though_the_history_never_says_it(
+def test_b15_a_key_that_another_node_destroyed_silently_is_let_go_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That node ended between the two, or its event is still on its way. What is published as soon as the key is marked

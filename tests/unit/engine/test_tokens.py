@@ -156,7 +156,7 @@ def test_b55_a_token_that_is_not_right_is_refused_with_the_reason(provider: Prov
     in_loop(provider, test)
 
 
-def test_b55_the_refusal_names_the_user_of_a_token_that_the_provider_signed(provider: Provider) -> None:
+def test_b55_the_refusal_names_the_user_of_a_signed_token(provider: Provider) -> None:
     async def test(tokens: Tokens) -> None:
         for token, user in ((provider.token(seconds=-1), "ann"), (provider.forged(), "")):
             with pytest.raises(TokenRefused) as refused:
@@ -264,7 +264,7 @@ def test_b55_keys_stay_while_the_provider_is_away_or_talks_nonsense(
     in_loop(provider, test, keys=provider.issuer + "/keys")
 
 
-def test_b55_a_provider_that_does_not_answer_holds_a_login_up_for_a_time_only(
+def test_b55_a_silent_provider_holds_a_login_up_for_a_time_only(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "FETCH_SECONDS", 0.1)

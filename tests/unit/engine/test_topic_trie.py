@@ -87,7 +87,7 @@ def test_a_costly_match_comes_in_small_portions() -> None:
     assert max(parts) <= 2 * portions.PORTION
 
 
-def test_a_binding_that_goes_during_a_match_may_be_found_or_not_and_disturbs_nothing() -> None:
+def test_a_binding_that_goes_during_a_match_disturbs_nothing() -> None:
     trie = TopicTrie()
     there = {place: bound(f"#.a.#.{place}", f"q{place}") for place in range(3_000)}
     for place, each in there.items():

@@ -168,7 +168,7 @@ def test_a_dry_run_changes_nothing(data: Path, story: Story) -> None:
     assert (planned.offset, planned.queued) == (report.offset, report.queued)
 
 
-def test_b22_a_lost_base_and_a_trim_that_was_killed_before_its_event_remove_nothing(
+def test_b22_a_lost_base_or_a_trim_killed_before_its_event_takes_nothing(
     data: Path, story: Story, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def killed(*_: object) -> None:
@@ -253,7 +253,7 @@ def test_a_false_claim_in_the_stretch_is_a_finding(data: Path, story: Story, mon
     assert starts(data)[0] == 0
 
 
-def test_a_kept_time_counts_from_the_newest_event_and_refuses_a_clock_that_jumped(data: Path, story: Story) -> None:
+def test_a_kept_time_counts_from_the_newest_event_unless_a_clock_jumped(data: Path, story: Story) -> None:
     keep = Wanted(keep_ms=2 * DAY_MS)
     [far] = trim(data, keep, dry_run=True, wall_ms=story.end_ms + 10_000 * DAY_MS)
     [near] = trim(data, keep, dry_run=True, wall_ms=story.end_ms)

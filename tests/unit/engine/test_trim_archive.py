@@ -152,7 +152,7 @@ def test_the_archive_of_a_history_that_was_trimmed_before(
     assert ready(data, story) == story.ready
 
 
-def test_an_archive_that_has_a_trim_and_not_the_base_is_not_recovered_until_it_has(
+def test_an_archive_with_a_trim_but_no_base_is_not_recovered(
     lived: tuple[Place, Story], story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The trim was killed when it was logged, and then the first archiver, behind the metadata."""

@@ -113,7 +113,7 @@ def test_http_takes_what_is_left_when_somebody_is_faster(tmp_path: Path, monkeyp
     run(test, tmp_path, monkeypatch)
 
 
-def test_a_restoration_over_a_node_that_is_lost_does_not_say_that_it_is_done(
+def test_a_restoration_over_a_lost_node_does_not_say_that_it_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that was declared lost cannot confirm the restoration, although its message reached the queue."""
@@ -177,7 +177,7 @@ def test_a_publish_whose_queue_is_gone_as_it_gets_there_was_not_routed(
     run(test, tmp_path, monkeypatch)
 
 
-def test_nonsense_in_the_metadata_log_is_listed_by_every_node_and_breaks_nothing(
+def test_every_node_lists_nonsense_in_the_metadata_log_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By those that read it when it comes, and by those that find it at their start."""

@@ -214,7 +214,7 @@ def test_a_connection_above_the_limit_displaces_the_oldest_of_its_network() -> N
     run(scenario, 40)
 
 
-def test_a_connection_above_the_limit_is_told_to_come_again_when_all_have_passwords_under_verification() -> None:
+def test_a_connection_is_told_to_come_again_when_all_verify_passwords() -> None:
     async def scenario(port: int, door: Door) -> None:
         with contextlib.ExitStack() as stack:
             held = [await ask(port) for _ in range(door.most_of_network)]
@@ -389,9 +389,7 @@ def refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("refuses")
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_refused_request_is_not_read_to_its_end_and_its_client_sees_the_answer(
-    chunked: bool, slices: list[int]
-) -> None:
+def test_a_refused_request_is_not_read_to_its_end_but_is_answered(chunked: bool, slices: list[int]) -> None:
     async def scenario(port: int, door: Door) -> None:
         part = b"1\r\n{\r\n" * 100_000
         head = CHUNKED if chunked else HEAD.replace(b"5", b"90000000") + b"\r\n"
@@ -432,7 +430,7 @@ def test_a_refused_client_that_sends_on_is_closed(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("refuses")
-def test_a_refused_request_that_is_there_as_a_whole_leaves_the_connection_open() -> None:
+def test_a_refused_request_that_came_whole_leaves_the_connection_open() -> None:
     async def scenario(port: int, door: Door) -> None:
         reader, writer = await ask(port)
         for _ in range(3):

@@ -91,6 +91,7 @@ CRITERIA = [
 ]
 
 
+@pytest.mark.long
 @given(GROUPS, GROUPS, GROUPS, st.integers(0, 12), st.integers(1, 4), st.integers(1, 10 * DAY_MS // 12))
 def test_b46_a_search_with_the_index_finds_what_one_without_finds(
     older: list[list[Ids]], newer: list[list[Ids]], newest: list[list[Ids]], windows: int, size: int, step_ms: int
@@ -163,7 +164,7 @@ def test_b46_a_range_that_ends_behind_every_offset_is_no_other_question(tmp_path
     index.index.close()
 
 
-def test_b46_what_is_older_than_is_kept_leaves_the_index_and_is_found_in_the_log(tmp_path: Path) -> None:
+def test_b46_what_is_too_old_for_the_index_is_found_in_the_log(tmp_path: Path) -> None:
     append(tmp_path, many(10, str), now_ms() - 5 * DAY_MS)
     index = opened(tmp_path)
     assert len(index.index.buckets) == 1
@@ -235,7 +236,8 @@ def publish(h: Harness, session: Session, first: int, end: int) -> None:
         h.settle()
 
 
-def test_b46_a_trimmed_log_is_searched_from_where_it_begins_and_its_base_too(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_b46_a_trimmed_log_is_searched_from_its_begin_and_its_base_too(tmp_path: Path) -> None:
     with Harness(tmp_path, partitions=1, segment_bytes=SCHEMA_BYTES + 4_000) as h:
         for day in range(3):
             session = h.session()

@@ -38,7 +38,7 @@ def test_the_probe_is_known_by_its_bytes() -> None:
     assert not patience.heard(None, [b"0"])
 
 
-def test_a_partition_from_which_others_come_before_the_probe_is_not_silent() -> None:
+def test_a_partition_with_other_records_before_the_probe_is_not_silent() -> None:
     """Much was appended at once, and Kafka takes it: the last of it comes back late."""
     each = Looking()
     probes = {"queues-1": each.patience.probe(b"last")}

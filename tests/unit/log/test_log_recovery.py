@@ -61,7 +61,7 @@ def test_a_torn_tail_of_any_length_is_cut(tmp_path: Path, caplog: pytest.LogCapt
     assert sum(segment.records for segment in verify_chain(directory)) == 20
 
 
-def test_a_last_block_with_any_byte_wrong_is_cut_when_nothing_says_it_was_durable(tmp_path: Path) -> None:
+def test_a_damaged_last_block_is_cut_when_nothing_says_it_was_durable(tmp_path: Path) -> None:
     """A power loss can leave a block of the right length with pages that were never written."""
     directory = make_log(tmp_path, [4, 3, 2])
     [path] = segment_files(directory)
@@ -96,7 +96,7 @@ def damage_at(path: Path, position: int, with_bytes: bytes | None = None) -> Non
         file.write(new)
 
 
-def test_any_damaged_byte_of_a_block_in_the_middle_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_any_damaged_byte_of_a_middle_block_is_refused_with_its_place(tmp_path: Path) -> None:
     directory = make_log(tmp_path, [4, 3, 2])
     [path] = segment_files(directory)
     whole = path.read_bytes()

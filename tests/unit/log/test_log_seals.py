@@ -268,7 +268,7 @@ def test_two_who_seal_at_the_same_time_are_both_right(data: Path) -> None:
     assert steps[-1].chain == steps[-2].chain
 
 
-def test_b05_the_seal_of_another_partition_leads_nobody_past_what_is_not_sealed(data: Path) -> None:
+def test_b05_another_partitions_seal_does_not_cover_what_is_not_sealed(data: Path) -> None:
     write(data, range(3_000, 3_010))
     part = segmented(data)[1]
     stored, _ = part.seals()
@@ -362,7 +362,7 @@ def test_the_commands(data: Path, keys: tuple[str, str], tmp_path: Path, capsys:
     assert run(["verify_seals", "--public-key", public]) == 64
 
 
-def test_a_file_that_is_no_key_is_bad_input_and_a_key_that_does_not_fit_is_a_finding(
+def test_a_file_that_is_no_key_is_bad_input_and_a_wrong_key_a_finding(
     data: Path, keys: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     private, public = keys

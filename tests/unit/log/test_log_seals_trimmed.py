@@ -86,7 +86,7 @@ def test_b05_sealing_goes_on_behind_a_cut(data: Path) -> None:
     assert not [each.harm for each in checked(data) if each.harm]
 
 
-def test_b05_a_log_that_was_not_sealed_up_to_its_cut_is_sealed_from_there_on(original: Path, tmp_path: Path) -> None:
+def test_b05_a_log_not_sealed_up_to_its_cut_is_sealed_from_there_on(original: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(original, data)
     seals = sorted(directory_of(data).glob("_*.seal"))

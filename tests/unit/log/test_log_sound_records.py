@@ -58,7 +58,7 @@ def harmed(dice: random.Random, sound: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_every_bit_flipped_and_every_end_cut_off_is_judged_as_by_the_decoder(size: int) -> None:
+def test_any_flipped_bit_or_cut_end_is_judged_as_by_the_decoder(size: int) -> None:
     sound = record(publish(ROUTES[0], size))
     head = min(len(sound), 70)
     flipped = [sound[:at] + bytes([sound[at] ^ 1 << bit]) + sound[at + 1 :] for at in range(head) for bit in range(8)]
@@ -66,8 +66,9 @@ def test_every_bit_flipped_and_every_end_cut_off_is_judged_as_by_the_decoder(siz
         assert refused(sound, found) == undecodable(found), found[:head].hex()
 
 
+@pytest.mark.long(seed=range(5, 20))
 @pytest.mark.parametrize("seed", range(20))
-def test_records_of_all_kinds_and_harmed_ones_are_judged_as_by_the_decoder(seed: int) -> None:
+def test_records_sound_and_harmed_are_judged_as_by_the_decoder(seed: int) -> None:
     dice, check = random.Random(seed), SoundRecords()
     origin = Origin("/", "dead", 3, 9, "expired", 4)
     sealed = Encryption("ann", "key", b"n" * 12, 7)

@@ -44,6 +44,7 @@ def by_eye(time: int) -> int:
 MOMENTS = (0, 99, 100, 130, 159, 160, 161, 199, 200, 399, 400, 5_000, 10_149, 10_150, 10_200, 10_249, 20_000)
 
 
+@pytest.mark.long(segment_bytes=[1, 400], lost=[("index",), ("index", "lengths")])
 @pytest.mark.parametrize("segment_bytes", [1, 400, 1 << 20])
 @pytest.mark.parametrize("lost", [(), ("index",), ("index", "lengths")])
 def test_a_moment_is_found_in_the_last_stretch_that_had_it(

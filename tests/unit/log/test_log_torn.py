@@ -182,7 +182,7 @@ def test_each_bit_of_a_block_counts(tmp_path: Path) -> None:
 # --- older logs -------------------------------------------------------------------------------------------------------
 
 
-def test_an_older_log_is_read_and_gone_on_with_and_said_to_have_no_checksums(
+def test_an_older_log_is_read_and_continued_as_one_without_checksums(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = make_log(tmp_path, [10] * 20, segment_bytes=SCHEMA_BYTES + 2_000)

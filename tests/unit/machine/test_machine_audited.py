@@ -156,7 +156,7 @@ def test_counts_that_have_come_to_their_largest_number_are_no_finding() -> None:
     assert bench.product.rows == []
 
 
-def test_an_active_consumer_gives_way_to_one_that_leaves_without_a_message() -> None:
+def test_an_active_consumer_gives_way_to_one_that_leaves_empty_handed() -> None:
     """The next one is of no higher priority than the one before, and is rightly the active one."""
     bench = Watched()
     bench.declare("q", "quorum", semantics="rabbitmq-4.3", single_active_consumer=True)

@@ -133,6 +133,7 @@ def told(product: AuditProduct) -> tuple[object, ...]:
     return arrays(PRODUCT, product), product.rows
 
 
+@pytest.mark.long(seed=range(10, 40))
 @pytest.mark.parametrize("seed", range(40))
 def test_plain_traffic_is_booked_as_the_ledgers_book_it(seed: int) -> None:
     steps = repetition(seed) if seed % 2 else decoded(list(History(seed).steps(600)))

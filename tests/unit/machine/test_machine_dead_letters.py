@@ -117,7 +117,7 @@ def test_s145_s146_s147_when_it_is_at_least_once(type: str, keys: dict[str, obje
     assert queue.settings.at_least_once is expected
 
 
-def test_s149_s153_held_until_forwarded_and_given_up_when_the_strategy_changes() -> None:
+def test_s149_s153_held_until_forwarded_or_the_strategy_changes() -> None:
     bench = Bench()
     queue = bench.declare(type="quorum", policy=policy("p", **AT_LEAST_ONCE))
     message = bench.publish(size=7)

@@ -84,7 +84,7 @@ def test_the_delay_grows_with_failures_up_to_the_maximum() -> None:
     assert delays == [10, 10, 20, 25]
 
 
-def test_who_waits_is_served_in_the_order_of_time_after_what_came_back_before() -> None:
+def test_waiting_messages_are_served_by_time_after_returned_ones() -> None:
     bench = retrying("failed")
     a, b, c, d = (bench.publish() for _ in range(4))
     for consumer in (51, 52, 53):

@@ -130,7 +130,7 @@ def test_a_shared_limit_serves_its_queues_in_turn() -> None:
     assert served(10) == ["a", *["a", "b", "c"] * 3]  # the first message was delivered before b had a consumer
 
 
-def test_a_queue_that_has_run_dry_does_not_hold_up_the_others_of_a_shared_limit() -> None:
+def test_a_dry_queue_does_not_hold_up_the_others_of_a_shared_limit() -> None:
     assert served(30).count("c") == 10
 
 
@@ -273,7 +273,7 @@ def test_s095_where_a_requeued_message_goes(type: str, limit: int | None, how: s
     assert [views[n].delivery_count for n in "ABCD"] == ([1, 1, 0, 0] if type == "quorum" else [0] * 4)
 
 
-def test_s095_s094_a_consumer_that_always_nacks_goes_round_a_quorum_queue_without_a_limit() -> None:
+def test_s095_s094_nacks_go_round_a_quorum_queue_without_a_limit() -> None:
     cases: tuple[tuple[dict[str, Any], str], ...] = (({}, "ABCABC"), ({"delivery_limit": 9}, "AAAAAA"))
     for keys, expected in cases:
         bench = Bench()
@@ -372,7 +372,7 @@ def test_s070_s088_auto_delete_when_the_last_consumer_goes() -> None:
     assert told == [("forget", "q", message, "deleted", one), ("gone", "q", "auto_delete", 0)]
 
 
-def test_s083_s084_an_exclusive_queue_goes_with_its_connection_not_with_a_channel() -> None:
+def test_s083_s084_an_exclusive_queue_goes_with_its_connection() -> None:
     bench = Bench()
     bench.declare(exclusive=True, owner=7)
     bench.publish()

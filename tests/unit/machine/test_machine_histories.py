@@ -22,11 +22,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "DEADLINES_MORE", 0)
 
 
+@pytest.mark.long(seed=range(4, 12))
 @pytest.mark.parametrize("seed", range(12))
 def test_as_the_naive_model(seed: int) -> None:
     follow(seed)
 
 
+@pytest.mark.long(seed=range(16, 24))
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(12, 24))
 def test_as_the_naive_model_with_small_chunks(seed: int) -> None:
@@ -91,6 +93,7 @@ def test_histories_are_dense() -> None:
     assert {what: told[what] for what in expected if told[what] < 5} == {}
 
 
+@pytest.mark.long(seed=[101, 102, 103])
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", [100, 101, 102, 103])
 def test_digest_does_not_depend_on_the_way(seed: int) -> None:

@@ -196,7 +196,7 @@ def test_s028_switching_back_to_drop_head_drops_at_once() -> None:
     assert bench.ready() == ids[3:]
 
 
-def test_s028_limit_and_reject_publish_together_drop_first_in_classic_only() -> None:
+def test_s028_limit_with_reject_publish_drops_first_in_classic_only() -> None:
     """Measured on 3.10.8: the limit is set while the queue still drops from its head; a quorum queue keeps all."""
     for type, left in (("classic", 2), ("quorum", 5)):
         bench = Bench()

@@ -136,6 +136,7 @@ def test_nonsense_is_quarantined(type: str) -> None:
     assert [each.__class__ for each in bench.effects] == [Quarantine]
 
 
+@pytest.mark.long
 def test_many_come_back_before_many_that_wait() -> None:
     bench, consumer, ids = with_lookahead("quorum", prefetch=10, lookahead=3_000, messages=5_000)
     give_back(bench, consumer, ids[10])

@@ -103,7 +103,7 @@ def test_the_end_of_a_session_costs_so_much_for_each_of_its_consumers(
     assert many <= 1.5 * few
 
 
-def test_a_consumer_costs_the_same_among_many_that_were_cancelled_and_hold_messages() -> None:
+def test_a_consumer_costs_the_same_among_many_cancelled_ones() -> None:
     def steps(holders: int) -> int:
         crowd = Crowd("classic", (), "rabbitmq-3.13", 0)
         for number in range(holders):

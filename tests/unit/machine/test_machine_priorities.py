@@ -22,7 +22,7 @@ def publish(bench: Bench, *priorities: int | None, expiration: int | None = None
     return [bench.publish(priority=priority, expiration=expiration) for priority in priorities]
 
 
-def test_s101_the_highest_priority_is_served_first_and_within_it_the_oldest() -> None:
+def test_s101_the_highest_priority_comes_first_and_within_it_the_oldest() -> None:
     """S-089."""
     bench = prioritized()
     a, b, c, d, e = publish(bench, 1, 3, None, 3, 0)

@@ -66,7 +66,7 @@ def test_s100_a_closed_channel_is_a_failure() -> None:
     assert counts(bench) == (1, 1)
 
 
-def test_of_the_former_profile_every_return_counts_and_nothing_is_acquired() -> None:
+def test_in_the_former_profile_every_return_counts_nothing_is_acquired() -> None:
     bench = Bench()
     bench.declare(type="quorum")
     message_id = bench.publish()

@@ -194,7 +194,7 @@ def holds(bench: Bench, consumer: int) -> list[int]:
     return list(bench.queue().holders[consumer].held)
 
 
-def test_s110_a_higher_priority_takes_over_at_once_from_one_that_holds_nothing() -> None:
+def test_s110_a_higher_priority_takes_over_at_once_from_an_idle_consumer() -> None:
     bench = modern()
     first, second = bench.attach(prefetch=2), bench.attach(prefetch=2, priority=5)
     one = bench.publish()
@@ -237,7 +237,7 @@ def test_one_that_gives_way_goes_on_when_the_higher_one_has_left() -> None:
     assert holds(bench, first) == ids[2:]
 
 
-def test_s110_the_next_has_the_highest_priority_then_the_largest_prefetch_then_came_first() -> None:
+def test_s110_the_next_is_chosen_by_priority_then_prefetch_then_age() -> None:
     bench = modern()
     asked = ((0, 1), (3, 1), (5, 1), (5, 7), (5, 0))
     consumers = [bench.attach(prefetch=prefetch, priority=priority) for priority, prefetch in asked]

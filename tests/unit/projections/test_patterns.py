@@ -99,7 +99,7 @@ def test_what_is_no_pattern_is_refused_with_its_reason(text: str, reason: str, p
     assert abs(wrong.position - position) <= 1
 
 
-def test_the_limit_counts_for_the_whole_search_and_not_for_each_place_where_it_begins() -> None:
+def test_the_limit_counts_for_the_whole_search_not_for_each_beginning() -> None:
     """Each place alone would take 16,000 steps, and there are 255."""
     pattern = Pattern("(a|b){0,13}(a|aa){0,8}[cd]", shortcuts=False)
     with pytest.raises(TooManySteps):
@@ -136,7 +136,7 @@ def test_later_a_name_that_is_too_hard_is_not_found_and_told_once(caplog: pytest
 
 
 @pytest.mark.parametrize("text", HARD)
-def test_a_hard_pattern_of_the_history_matches_easy_names_and_holds_nobody_up(text: str) -> None:
+def test_a_hard_pattern_in_a_history_matches_easy_names_without_delay(text: str) -> None:
     pattern = in_history(text)
     assert pattern.found_in("") == (re.search(text, "") is not None)
     began = time.process_time()
@@ -145,7 +145,7 @@ def test_a_hard_pattern_of_the_history_matches_easy_names_and_holds_nobody_up(te
     assert time.process_time() - began < 10, "with the full limit it takes minutes, without any it never ends"
 
 
-def test_a_pattern_of_the_history_that_pcre2_cannot_compile_is_never_found(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_historys_pattern_unknown_to_pcre2_is_never_found(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert not in_history("(?u)q").found_in("q")
     assert "pattern '(?u)q' is never found: unrecognized character after (?" in caplog.text

@@ -51,9 +51,7 @@ def one_queue(projector: Projector, machine: Machine, messages: int, body: bytes
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_live_message_and_nothing_else_is_held_whenever_batches_are_prepared_and_written(
-    tmp_path: Path, seed: int
-) -> None:
+def test_exactly_the_live_messages_are_held_however_batches_are_written(tmp_path: Path, seed: int) -> None:
     """The rule for bodies, against the machine's own view of what is in queues and outboxes."""
     store = StateStore.open(tmp_path)
     machine, projector = store.open_partition("queues-0")
@@ -93,7 +91,7 @@ def test_every_live_message_and_nothing_else_is_held_whenever_batches_are_prepar
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_store_that_lost_its_last_batches_and_the_log_fold_to_the_same_state(tmp_path: Path, seed: int) -> None:
+def test_a_store_that_lost_its_last_batches_folds_to_the_same_state(tmp_path: Path, seed: int) -> None:
     store = StateStore.open(tmp_path)
     machine, projector = store.open_partition("queues-0")
     traffic = Traffic(seed, machine, projector)
@@ -112,7 +110,7 @@ def test_a_store_that_lost_its_last_batches_and_the_log_fold_to_the_same_state(t
     reopened.close()
 
 
-def test_a_message_that_comes_and_goes_between_two_batches_never_reaches_rocksdb(tmp_path: Path) -> None:
+def test_a_message_that_lives_between_two_batches_never_reaches_rocksdb(tmp_path: Path) -> None:
     store = StateStore.open(tmp_path)
     machine, projector = store.open_partition("queues-0")
     traffic = one_queue(projector, machine, 0)
@@ -128,7 +126,7 @@ def test_a_message_that_comes_and_goes_between_two_batches_never_reaches_rocksdb
     store.close()
 
 
-def test_a_message_forgotten_between_prepare_and_write_is_deleted_by_the_next_batch(tmp_path: Path) -> None:
+def test_a_message_forgotten_before_the_write_goes_with_the_next_batch(tmp_path: Path) -> None:
     store = StateStore.open(tmp_path)
     machine, projector = store.open_partition("queues-0")
     traffic = one_queue(projector, machine, 3)

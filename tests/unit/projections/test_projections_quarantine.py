@@ -110,7 +110,7 @@ def test_the_order_in_which_a_batch_was_noted_makes_no_difference(tmp_path: Path
     assert all(entry.reason == f"reason {entry.offset}" for entry in newest)
 
 
-def test_memory_is_bounded_however_many_are_noted_and_however_long_their_reasons() -> None:
+def test_memory_is_bounded_for_any_count_and_length_of_reasons() -> None:
     report = QuarantineReport()
     for offset in range(1_000):
         report.add(offset, "Published", "x" * 100_000)
@@ -192,7 +192,7 @@ def test_a_list_that_is_damaged_is_refused(tmp_path: Path, traffic: Traffic) -> 
     assert difference.key == "queues-0 quarantined records"
 
 
-def test_several_reasons_of_one_event_keep_their_order_where_the_slots_begin_again() -> None:
+def test_reasons_of_one_event_keep_their_order_where_slots_begin_again() -> None:
     """A publish to two queues that do not exist is noted twice, here in the last slot and in the first."""
     report = QuarantineReport()
     for offset in range(9):

@@ -34,6 +34,7 @@ def event_by_event(log: ListLog) -> Machine:
     return machine
 
 
+@pytest.mark.long(seed=range(5, 25))
 @pytest.mark.parametrize("seed", range(25))
 def test_the_store_is_as_the_log_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     dice, log = random.Random(seed), log_of(seed)

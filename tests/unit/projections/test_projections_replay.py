@@ -121,7 +121,7 @@ def test_replay_writes_behind_itself_so_that_its_memory_is_bounded(
     store.close()
 
 
-def test_records_that_cannot_be_decoded_or_make_no_sense_are_listed_and_skipped(tmp_path: Path) -> None:
+def test_records_that_are_undecodable_or_nonsense_are_listed_and_skipped(tmp_path: Path) -> None:
     """The same for the broker's recovery and a fold without bodies (docs/design.md#one-idea)."""
     traffic = Traffic(2)
     traffic.run(30)

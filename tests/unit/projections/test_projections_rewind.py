@@ -93,7 +93,7 @@ def test_moments_outside_the_history_are_refused(tmp_path: Path) -> None:
         require_in_history([later], START_MS)
 
 
-def test_history_that_is_no_longer_kept_is_refused_unless_a_snapshot_bridges_it(tmp_path: Path) -> None:
+def test_history_no_longer_kept_is_refused_unless_a_snapshot_bridges_it(tmp_path: Path) -> None:
     traffic = Traffic(2)
     traffic.run(200)
     snapshots = snapshots_on_the_way(tmp_path, traffic, 100)

@@ -187,7 +187,7 @@ def damage(state: Path, what: bytes) -> None:
     file.write_bytes(damaged)
 
 
-def test_damage_below_rocksdbs_own_checksums_is_reported_with_queue_and_key(tmp_path: Path, traffic: Traffic) -> None:
+def test_damage_below_rocksdbs_checksums_is_reported_with_queue_and_key(tmp_path: Path, traffic: Traffic) -> None:
     """A byte flipped in the file itself: RocksDB refuses the block, verify says which keys cannot be read."""
     bodies = [traffic.random.randbytes(100) for _ in range(600)]  # several of RocksDB's blocks
     for body in bodies:
@@ -214,7 +214,7 @@ def test_damage_below_rocksdbs_own_checksums_is_reported_with_queue_and_key(tmp_
     store.close()
 
 
-def test_a_store_that_cannot_be_read_at_all_is_an_error_that_says_what_to_do(traffic: Traffic, state: Path) -> None:
+def test_the_error_of_an_unreadable_store_says_what_to_do(traffic: Traffic, state: Path) -> None:
     damage(state, b"a body to damage")  # so small that all is in one block
     with pytest.raises(StoreError, match=r"cannot be read \(Corruption.*; delete the directory, it is rebuilt from"):
         verify([traffic.log], state)
@@ -226,7 +226,7 @@ def test_a_store_that_cannot_be_read_at_all_is_an_error_that_says_what_to_do(tra
     store.close()
 
 
-def test_bodies_of_a_deleted_queue_whose_dead_letters_wait_are_no_leftovers(tmp_path: Path) -> None:
+def test_bodies_of_a_deleted_queues_waiting_dead_letters_are_no_leftovers(tmp_path: Path) -> None:
     traffic = Traffic(0)
     traffic.append(ANN, queue_declared("target"))
     short = traffic.machine.queue("/", "short")

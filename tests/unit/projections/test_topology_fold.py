@@ -201,7 +201,7 @@ def test_an_auto_delete_exchange_goes_with_the_last_binding_from_it() -> None:
     assert list(topology.bindings("/")) == []
 
 
-def test_an_auto_delete_exchange_goes_when_the_exchange_that_it_is_bound_to_goes() -> None:
+def test_an_auto_delete_exchange_goes_with_the_one_that_it_is_bound_to() -> None:
     topology = fold(*CHAIN, bound("x1", "q"), ExchangeDeleted("/", "x3"))
     assert exchanges(topology) == ["x1", "x4"]
     assert list(topology.bindings("/")) == [bound("x1", "q"), bound("x4", "x1")]
@@ -333,7 +333,7 @@ def test_parameters_are_set_and_cleared() -> None:
     assert fold(set_, other, ParameterCleared("/", "c", "n"), GlobalParameterCleared("g")).digest() == fold().digest()
 
 
-def test_limits_of_a_vhost_are_a_parameter_and_those_of_a_user_go_with_him() -> None:
+def test_a_vhosts_limits_are_a_parameter_and_a_users_go_with_the_user() -> None:
     topology = fold(USER, ParameterSet("/", "vhost-limits", "limits", '{"max-queues":3,"max-connections":-1}'))
     assert topology.vhost_limits("/") == {"max-connections": -1, "max-queues": 3}
     assert topology.vhost_limits("v") == {}

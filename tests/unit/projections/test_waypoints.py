@@ -22,7 +22,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_b44_a_moment_from_a_waypoint_is_that_of_a_fold_from_the_beginning(data: Path) -> None:
+def test_b44_a_moment_from_a_waypoint_equals_a_fold_from_the_beginning(data: Path) -> None:
     log = EmbeddedLogReader(data).queues[0]
     waypoints = Waypoints()
     with patch.object(module, "EVERY", 500):

@@ -55,7 +55,7 @@ def test_all_stay_if_nobody_knows_which_one_was_returned() -> None:
     assert (it.ack_up_to(), it.rest(), it.refused) == (1, [], {2, 3})
 
 
-def test_whatever_the_destination_answers_no_message_is_acked_that_did_not_arrive() -> None:
+def test_whatever_the_destination_answers_only_arrived_messages_are_acked() -> None:
     for seed in range(200):
         chance = random.Random(seed)
         it, arrived, refused, acked = Account(), set[int](), set[int](), set[int]()

@@ -182,7 +182,7 @@ def test_an_audit_that_is_read_back_at_every_event_finds_the_same(seed: int, lie
 
 
 @pytest.mark.parametrize("seed", [1, 5])
-def test_an_audit_and_its_machine_that_are_read_back_at_every_event_find_the_same(
+def test_an_audit_and_its_machine_read_back_at_every_event_find_the_same(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = histories(seed)

@@ -19,7 +19,7 @@ def test_a_queue_that_moved_is_sound(tmp_path: Path, hold: bool) -> None:
     assert "4 letters sent and arrived" in {each.detail for each in found if each.check == "arrivals"}
 
 
-def test_incarnations_with_the_same_number_in_two_partitions_are_two_sources(tmp_path: Path) -> None:
+def test_incarnations_of_one_number_in_two_partitions_are_two_sources(tmp_path: Path) -> None:
     write_back(tmp_path / "data")
     found = findings_of(tmp_path / "data")
     assert [each for each in found if not each.ok] == []

@@ -19,6 +19,7 @@ def wrong(findings: list[Finding]) -> list[Finding]:
     return [finding for finding in findings if not finding.ok]
 
 
+@pytest.mark.long(seed=range(2, 8))
 @pytest.mark.parametrize("seed", range(8))
 def test_b18_a_trimmed_history_of_everything_is_sound_from_every_floor(tmp_path: Path, seed: int) -> None:
     data = tmp_path / "data"

@@ -78,7 +78,7 @@ def test_true_claims_name_who_made_them(tmp_path: Path) -> None:
     assert details == ["2 claims by blue, red"]
 
 
-def test_a_lost_node_gives_back_what_it_held_and_nothing_of_it_happens_any_more(tmp_path: Path) -> None:
+def test_a_lost_node_gives_back_what_it_held_and_does_nothing_more(tmp_path: Path) -> None:
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders")
     first = publish(told, ON_NODE_3)
@@ -113,7 +113,7 @@ def test_after_a_crash_what_was_ready_counts_as_redelivered(tmp_path: Path) -> N
     assert findings(tmp_path) == []
 
 
-def test_what_a_service_appended_without_sound_properties_never_was_in_a_queue(tmp_path: Path) -> None:
+def test_what_a_service_appended_with_bad_properties_was_in_no_queue(tmp_path: Path) -> None:
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders")
     route = Route("/", "", "orders", ("orders",))

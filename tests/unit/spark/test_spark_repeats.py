@@ -56,6 +56,7 @@ def check(log: RepeatedLog, times: bool, size: int, every_ms: int | None = None)
     return len(whole)
 
 
+@pytest.mark.long
 @settings(max_examples=examples(25), deadline=None, phases=(Phase.generate,))  # no seed is smaller than another
 @given(st.integers(0, 1 << 32), st.booleans(), st.booleans(), st.sampled_from((1, 3, 7, 10_000)))
 def test_the_rows_are_those_of_the_events(seed: int, framed: bool, times: bool, batch: int) -> None:

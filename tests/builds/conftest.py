@@ -1,0 +1,5 @@
+"""These tests run where the compiled build runs."""
+
+import pytest
+
+pytestmark = pytest.mark.of_compiled
