@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import partition_directory
 from rewindmq.engine.log.embedded.segments import segment_files
-from rewindmq.engine.log.embedded.verify import VerifiedSegment, follow_on, unchecked_before, verify_segment
+from rewindmq.engine.log.embedded.verify import VerifiedSegment, follow_on, verify_segment
 from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.findings import Finding
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 CHAIN = "chain"
 TASK_BYTES = 32 << 20
-_NUMBERS = ("base_offset", "next_offset", "records", "blocks", "unproven_blocks", "torn_bytes", "checked")
+_NUMBERS = ("base_offset", "next_offset", "records", "blocks", "torn_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +212,6 @@ def _in_order(
 def _in_words(segments: Sequence[VerifiedSegment], not_read: int) -> str:
     records, blocks = (sum(getattr(each, name) for each in segments) for name in ("records", "blocks"))
     detail = f"{records} records in {blocks} blocks, chain {segments[-1].chain.hex()[:16]}"
-    if unproven := sum(each.unproven_blocks for each in segments):
-        detail += f", {unproven} blocks whole but unproven (their index was lost)"
-    if unchecked := unchecked_before(segments):
-        detail += f", blocks before offset {unchecked} have no checksum"
     if torn := segments[-1].torn_bytes:
         detail += f", {torn} bytes behind the last whole block"
     if not_read:
@@ -224,12 +220,11 @@ def _in_words(segments: Sequence[VerifiedSegment], not_read: int) -> str:
 
 
 def _packed(segment: VerifiedSegment) -> dict[str, Any]:
-    chains = {"chain": segment.chain.hex(), "chain_before": segment.chain_before and segment.chain_before.hex()}
+    chains = {"chain": segment.chain.hex(), "chain_before": segment.chain_before.hex()}
     return {"file": segment.file.name, **chains, **{name: getattr(segment, name) for name in _NUMBERS}}
 
 
 def _unpacked(fields: Mapping[str, Any], path: Path) -> VerifiedSegment:
-    before = fields["chain_before"]
-    numbers: dict[str, Any] = {name: fields[name] for name in _NUMBERS}
-    chain, chain_before = bytes.fromhex(fields["chain"]), None if before is None else bytes.fromhex(before)
-    return VerifiedSegment(file=path, chain=chain, chain_before=chain_before, **numbers)
+    found: dict[str, Any] = {name: fields[name] for name in _NUMBERS}
+    found |= {name: bytes.fromhex(fields[name]) for name in ("chain", "chain_before")}
+    return VerifiedSegment(file=path, **found)

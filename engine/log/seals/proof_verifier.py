@@ -393,7 +393,7 @@ def statement(seal: Mapping[str, Any]) -> bytes:
 def verify(given: Any, trust: Trust) -> Proven:
     """Check a proof, which is decoded JSON. Raises Unsound, Unusable, OSError (for `roots`)."""
     try:
-        _check_fields(given, _PROOF, {"register", "prints_at"})  # proofs of earlier versions have a prints_at
+        _check_fields(given, _PROOF, {"register"})
         proven = _of_seal(given, trust)
         if "register" in given:
             _check_fields(given["register"], _REGISTER, {"time_stamp"})
