@@ -25,6 +25,7 @@ from rewindmq.engine.log.embedded.directory import partition_directory
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.verify import VerifiedSegment, follow_on, verify_segment
 from rewindmq.projections.canonical_json import canonical_json
+from rewindmq.schemas.formats import formatted, values_in
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.fold import for_each
@@ -63,7 +64,8 @@ class Proven:
         self.path = directory / PROVEN
         self._segments: dict[str, dict[str, dict[str, Any]]] = {}  # by partition and name of the file
         try:
-            for partition, segments in json.loads(self.path.read_text()).items():
+            noted = values_in(self.path.read_text(), self.path, BadRequest)
+            for partition, segments in noted["segments"].items():
                 self._segments[partition] = {fields["file"]: fields for fields in segments}
                 for fields in segments:
                     _unpacked(fields, Path(fields["file"])), int(fields["size"])
@@ -108,7 +110,7 @@ class Proven:
     def save(self) -> Path:
         """Write the file. Returns its path."""
         content = {name: list(segments.values()) for name, segments in self._segments.items()}
-        write_whole(self.path, json.dumps(content, sort_keys=True, allow_nan=False) + "\n")
+        write_whole(self.path, formatted({"segments": content}) + "\n")
         return self.path
 
 

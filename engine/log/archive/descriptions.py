@@ -7,13 +7,10 @@
 """
 
 import hashlib
-import json
-from typing import Any, Final
+from typing import Any
 
 from rewindmq.engine.log.archive.objects import ArchiveError
-from rewindmq.schemas.formats import other_format
-
-FORMAT: Final = 1  # of archive.json, and of the entries of a manifest
+from rewindmq.schemas.formats import formatted, values_in
 
 
 def encode_checked(values: dict[str, Any]) -> bytes:
@@ -25,12 +22,7 @@ def decode_checked(stored: bytes, place: str) -> dict[str, Any]:
     """The values in the object at `place`.
 
     Raises ArchiveError for another format, ValueError for bytes that are not as they were written."""
-    values = json.loads(stored)
-    if not isinstance(values, dict) or "format" not in values:
-        raise ValueError("not a JSON object with a format")
-    found = values.pop("format")
-    if found != FORMAT:
-        raise ArchiveError(other_format(place, found, FORMAT))
+    values = values_in(stored, place, ArchiveError)
     if _encoded(values) != stored:
         raise ValueError("not a JSON object as it was written")
     if values.pop("check", None) != hashlib.sha256(_encoded(values)).hexdigest():
@@ -39,5 +31,4 @@ def decode_checked(stored: bytes, place: str) -> dict[str, Any]:
 
 
 def _encoded(values: dict[str, Any]) -> bytes:
-    ordered = {"format": FORMAT} | {name: values[name] for name in sorted(values)}
-    return json.dumps(ordered, allow_nan=False).encode() + b"\n"
+    return formatted({name: values[name] for name in sorted(values)}).encode() + b"\n"

@@ -389,8 +389,8 @@ class ObjectPair(ABC, Generic[R]):
             raise self._corrupt_blocks("the object is gone") from None
         if hashlib.sha256(stored).hexdigest() != self.entry.blocks.sha256:
             raise self._corrupt_blocks("its SHA-256 is not the one in the manifest")
-        if (other := other_magic(self._objects.place(self._blocks), stored, self._magic)) is not None:
-            raise ArchiveError(other)
+        if (other := other_magic(stored, self._magic)) is not None:
+            raise ArchiveError(f"{self._objects.place(self._blocks)}: {other}")
         if not stored.startswith(self._magic):
             raise self._corrupt_blocks("not a file of blocks")
         try:

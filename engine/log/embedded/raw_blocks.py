@@ -22,6 +22,7 @@ from rewindmq.engine.log.embedded.segment_schema import check_schema
 from rewindmq.engine.log.embedded.segments import (
     SYNC_BYTES,
     Header,
+    OtherFormat,
     base_offset_of,
     max_timestamp,
     parse_header,
@@ -118,6 +119,8 @@ def proven_header(data: bytes, directory: Path, end: End) -> Header:
     path = segment_path(directory, end.offset)
     try:
         header = parse_header(data)
+    except OtherFormat as error:
+        raise LogError(f"{path}: the leader sent {error}") from None
     except (IndexError, ValueError) as error:
         raise CorruptLog(path, 0, end.offset, f"the leader sent no whole segment header: {error}") from None
     if header.partition != directory.name or header.base_offset != end.offset:

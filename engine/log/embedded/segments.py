@@ -32,7 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rewindmq.engine.log.contract import CorruptLog
+from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.schemas.formats import other_format
 from rewindmq.schemas.walk import Program, compile_schema
 
 SUFFIX: Final = ".avro"
@@ -42,6 +43,10 @@ CODEC: Final = b"deflate"
 SYNC_BYTES: Final = 16
 MAGIC: Final = b"Obj\x01"
 _HEADER_BYTES: Final = 1 << 20  # bytes that are read to find the header; a larger header is refused
+
+
+class OtherFormat(ValueError):
+    """A segment is of another version of the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +116,14 @@ def create(path: Path, header: bytes) -> int:
 def read_header(path: Path, descriptor: int) -> Header:
     """Read and check the header of a segment.
 
-    Raises CorruptLog."""
+    Raises CorruptLog; LogError for another format."""
     base_offset = base_offset_of(path)
     try:
         header = parse_header(os.pread(descriptor, _HEADER_BYTES, 0))
     except IsADirectoryError:
         raise CorruptLog(path, 0, base_offset, "a directory, in place of a segment") from None
+    except OtherFormat as error:
+        raise LogError(f"{path}: {error}") from None
     except (IndexError, ValueError) as error:
         raise CorruptLog(path, 0, base_offset, f"not a whole segment header: {error}") from None
     if header.base_offset != base_offset or header.partition != path.parent.name:
@@ -128,7 +135,7 @@ def read_header(path: Path, descriptor: int) -> Header:
 def stated_chain(path: Path) -> bytes:
     """The hash chain up to a segment, as its header states it.
 
-    Raises CorruptLog, FileNotFoundError."""
+    Raises CorruptLog, LogError, FileNotFoundError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return read_header(path, descriptor).chain_before
@@ -217,8 +224,8 @@ def parse_header(data: bytes) -> Header:
     end = at + SYNC_BYTES
     if end > len(data):
         raise ValueError(f"it ends at byte {len(data)}")
-    if metadata.get(b"rewindmq.format") != FORMAT:
-        raise ValueError(f"rewindmq.format is {metadata.get(b'rewindmq.format')!r}, this program reads {FORMAT!r}")
+    if (found := metadata.get(b"rewindmq.format")) != FORMAT:
+        raise OtherFormat(other_format(found, FORMAT))
     if metadata.get(b"avro.codec") != CODEC:
         raise ValueError(f"codec {metadata.get(b'avro.codec')!r} in a segment")
     wanted = {b"avro.schema", b"rewindmq.partition", b"rewindmq.base_offset", b"rewindmq.chain_before"}
