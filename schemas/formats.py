@@ -3,8 +3,8 @@
     text = formatted({"url": url})              {"format": 1, "url": ...}
     values = values_in(text, path, LogError)    {"url": ...}, or LogError: PATH: format 2, this program reads format 1
 
-A form says its version where its reader looks first: JSON in its first field; an Avro container file in the metadata of
-its header; other files in their first bytes, the last of which is the digit of the version.
+A form says its version where its reader looks first: JSON in its first field, an Avro container file in the metadata of
+its header, and any other file in its first bytes, which end with the digit of the version.
 """
 
 import json

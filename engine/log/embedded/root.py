@@ -42,7 +42,7 @@ def noted_history(snapshots: Path) -> list[str]:
 
 
 def write_note(snapshots: Path, identities: Sequence[str]) -> None:
-    """Note beside snapshots of which history they are. Raises OSError."""
+    """Note beside snapshots the history that they belong to. Raises OSError."""
     snapshots.mkdir(parents=True, exist_ok=True)
     write_whole(snapshots / NOTE, formatted({"history": identities}).encode() + b"\n", os.replace)
 
