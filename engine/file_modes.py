@@ -1,7 +1,7 @@
 """Only the broker's own user and group may read the broker's files. Nearly every file has bodies of messages.
 
 restrict_new_files()      new directories get mode 0750 and new files 0640, or tighter
-close_to_others(DIR)      tightens the files that an older version made with wider modes
+close_to_others(DIR)      tightens files that have wider modes, as those of a backup may
 """
 
 import logging

@@ -34,7 +34,7 @@ from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.ends import End
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.raw_blocks import Piece, beginning_of_log, chain_at, piece_behind
-from rewindmq.engine.log.embedded.roles import FENCED, FOLLOWERS, fence_text, read_note, write_note
+from rewindmq.engine.log.embedded.roles import FENCED, FOLLOWERS, fence_text, noted_followers, write_note
 from rewindmq.projections.topology.about_history import AboutHistory, Fork
 
 if TYPE_CHECKING:
@@ -174,8 +174,7 @@ class Followers:
         self._failed = failed
         self._fenced = False
         self._waiting: list[asyncio.Future[None]] = []
-        note = read_note(config.data / FOLLOWERS) or {}
-        self.known = {name: Follower(name, str(instance)) for name, instance in note.items()}
+        self.known = {name: Follower(name, copy) for name, copy in noted_followers(config.data).items()}
         self._noting = asyncio.Lock()
         self._turns: Turns | None = None
         self._passed: dict[str, int] = {}  # by partition: nothing below waits for a follower
@@ -305,7 +304,8 @@ class Followers:
         return follower
 
     def _note(self, known: Mapping[str, Follower]) -> None:
-        write_note(self._data / FOLLOWERS, {name: follower.instance for name, follower in known.items()})
+        copies = {name: follower.instance for name, follower in known.items()}
+        write_note(self._data / FOLLOWERS, {"followers": copies})
 
     def _see(self, follower: Follower) -> None:
         follower.seen = asyncio.get_running_loop().time()

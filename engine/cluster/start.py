@@ -18,13 +18,15 @@ from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.cluster.entry import begin_with_copy
 from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.config import Config
+from rewindmq.engine.log.archive.directory_note import NODE
 from rewindmq.engine.log.contract import LogError, NoAnswer, NobodyAnswers
-from rewindmq.engine.log.location import begun_anew
+from rewindmq.engine.log.location import begun_anew, noted_identity
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import Recovery, fold, recover
 from rewindmq.projections.rules.placement import astray, count_of
 from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.topology.placement import Placement
+from rewindmq.schemas.formats import formatted
 
 if TYPE_CHECKING:
     from rewindmq.engine.cluster.entry import EnteredHistory
@@ -202,12 +204,11 @@ def require_homes(topic: str, asked: int | None, machines: Sequence[Machine]) ->
 
 def state_belongs_to(config: Config, identity: str) -> None:
     """Check that the state directory is a fold of this Kafka's history. LogError: it is not."""
-    path = config.data / "kafka"
-    known = path.read_text().strip() if path.exists() else None
+    known = noted_identity(config.data)
     if (config.data / "log").exists():
         raise LogError(f"{config.data}: holds an embedded log: give the node on Kafka another data directory")
     if known is None:
-        path.write_text(identity + "\n")
+        (config.data / NODE).write_text(formatted({"history": identity}) + "\n")
     elif known != identity:
         raise LogError(
             f"{config.data}: holds the state of another history than {config.kafka_prefix}.* at {config.kafka}"

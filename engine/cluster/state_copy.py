@@ -17,7 +17,6 @@ Rules
 
 import hashlib
 import io
-import json
 import os
 import re
 import shutil
@@ -29,8 +28,8 @@ from typing import IO
 
 from rewindmq.engine.log.embedded.segments import sync_directory
 from rewindmq.projections.store.store import StateStore
+from rewindmq.schemas.formats import formatted, values_in
 
-FORMAT = 1
 MANIFEST = "manifest.json"
 EXPECTED = re.compile(
     r"kafka|snapshots/queues-[0-9]+/[0-9]{20}\.snapshot"
@@ -96,7 +95,7 @@ class StateCopy:
                     yield piece
                 yield _padding(size)
             files[name] = {"bytes": size, "sha256": sha.hexdigest()}
-        manifest = json.dumps({"format": FORMAT, "node": self._node, "files": files}, allow_nan=False).encode()
+        manifest = formatted({"node": self._node, "files": files}).encode()
         yield _header(MANIFEST, len(manifest)) + manifest + _padding(len(manifest)) + bytes(2 * tarfile.BLOCKSIZE)
 
     def _files(self) -> Iterator[tuple[str, Path]]:
@@ -192,12 +191,10 @@ def _check(manifest: bytes, files: Files) -> str:
     if not manifest:
         raise BadCopy("the copy is cut short: its manifest is missing")
     try:
-        said = json.loads(manifest)
-        format_, node, listed = said["format"], str(said["node"]), dict(said["files"])
+        said = values_in(manifest, f"{MANIFEST} of the copy", BadCopy)
+        node, listed = str(said["node"]), dict(said["files"])
     except (ValueError, KeyError, TypeError):
         raise BadCopy("the copy's manifest is not readable") from None
-    if format_ != FORMAT:
-        raise BadCopy(f"the copy has format {format_!r}; this version reads {FORMAT}")
     if wrong := sorted(name for name in listed.keys() | files.keys() if listed.get(name) != files.get(name)):
         raise BadCopy(f"{wrong[0]} is missing, or differs from the manifest")
     if not {"kafka", "state/CURRENT"} <= files.keys():

@@ -165,7 +165,7 @@ class TopicTrimming:
         manifest = self.manifest(name)
         segments = [(each.base_offset, each.size_bytes) for each in manifest.segments]
         offset = self._archived(name).offset_at(before_ms - 1)
-        return last_floor(segments, manifest.floor, offset, {base for base, _ in segments}, most_bytes)
+        return last_floor(segments, manifest.floor, offset, most_bytes)
 
     def audit(self, report: TrimReport, between: Callable[[], object] = lambda: None) -> Machine:
         """Audit what goes, note what was found, and return the state at the floor. `between`: called again and again.

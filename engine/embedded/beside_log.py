@@ -5,18 +5,16 @@
                                                      LostEnd: each is written only when the log is durable up to it
 
 State (a key of RocksDB) and snapshots (the file `history`) note the identities of their history: the one with which it
-began, then those of the forks that it is. A fork goes on with what its parent had at the branch. Without a note, as
-older versions leave them, they count as this history's. The topology's snapshots, bases and the index of ids are bound
-to the log by hashes of their own.
+began, then those of the forks that it is. A fork goes on with what its parent had at the branch. Without a note they
+count as this history's: a full disk may have prevented it. The topology's snapshots, bases and the index of ids are
+bound to the log by hashes of their own.
 
 A torn tail that was never synced trips nothing, because nothing beside the log knows it. With `--accept-lost-end` the
 broker goes on without the missing records, and what still tells of them is kept in DIR/aside/TIME.
 """
 
 import errno
-import json
 import logging
-import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -28,9 +26,8 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import SegmentReader
-from rewindmq.engine.log.embedded.root import NOTE, noted_history, root_of
+from rewindmq.engine.log.embedded.root import noted_history, root_of, write_note
 from rewindmq.engine.log.embedded.segments import segment_files
-from rewindmq.engine.log.whole_file import write_whole
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.topology.about_history import AboutHistory, Fork
@@ -117,8 +114,7 @@ def note_history(data_dir: Path, store: StateStore, forks: Sequence[Fork]) -> No
         store.history = ours
     with suppress(OSError):
         if noted_history(snapshots) != ours:
-            snapshots.mkdir(parents=True, exist_ok=True)
-            write_whole(snapshots / NOTE, json.dumps(ours, allow_nan=False).encode() + b"\n", os.replace)
+            write_note(snapshots, ours)
 
 
 def require_end(

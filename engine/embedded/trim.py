@@ -211,10 +211,8 @@ class Trimming:
         offset, start = log.offset_at(before_ms - 1), log.start_offset
         archived = [] if manifest is None else manifest.segments
         segments = [(each.base_offset, each.size_bytes) for each in archived if start <= each.base_offset < begins]
-        stated = {base_offset_of(path) for path in files if stated_chain(path) is not None}
-        stated.update(base for base, _ in segments)
         segments += [(base_offset_of(path), path.stat().st_size) for path in files]
-        return last_floor(segments, start, offset, stated, most_bytes)
+        return last_floor(segments, start, offset, most_bytes)
 
     def audit(self, report: TrimReport, between: Callable[[], object] = lambda: None) -> Machine:
         """Audit the stretch, note in the report what was found, and return the state at the floor.
@@ -239,7 +237,6 @@ class Trimming:
         reader, manifest, queued = self.readers[name], self.manifest(name), queued_offsets(machine)
         if offset >= reader.start_offset:
             chain = stated_chain(segment_path(reader.directory, offset))
-            assert chain is not None, "the floor is at a segment that states its chain"
             self._bases.write(machine, chain, queued_records(reader, queued))
             prove_base(reader.directory, offset)
         else:

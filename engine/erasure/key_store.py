@@ -1,7 +1,8 @@
 """The keys that encrypt bodies of messages: a directory with two files a key, for all nodes of a log.
 
-    0fc1...9a-1-77e0...c4              32 random bytes: a key, named by its id. Or a key that a Vault has sealed
-    0fc1...9a-1                        that id: the subject's current key in its first generation
+    0fc1...9a-1-77e0...c4              "rwmqkey1", then 32 random bytes: a key, named by its id. Or one that a Vault has
+                                       sealed
+    0fc1...9a-1                        "rwmqkey1", then that id: the subject's current key in its first generation
     0fc1...9a-1-77e0...c4.destroyed    a tombstone, empty: that key was destroyed, and is used no more
     .new-...                           a file under construction; the next start removes what a crash has left
     vault.json                         where the Vault is that seals new keys (vault.py); without it they are plain
@@ -27,7 +28,6 @@ Rules of this file
 """
 
 import hashlib
-import json
 import os
 import re
 import secrets
@@ -42,11 +42,13 @@ from rewindmq.engine.config import VaultPlace
 from rewindmq.engine.erasure.key_content import KEY_BYTES, is_key, is_sealed
 from rewindmq.projections.topology.about_history import Erasure, ExpiredDay
 from rewindmq.projections.topology.topology import Topology
+from rewindmq.schemas.formats import formatted, other_magic, values_in
 
 if TYPE_CHECKING:
     from rewindmq.engine.erasure.vault import Vault
 
 NOTE = "vault.json"
+MAGIC = b"rwmqkey1"
 # The history may name ids of another form, which this broker has not made.
 KEY_ID = re.compile(r"([0-9a-f]{40})-([1-9][0-9]{0,8})-[0-9a-f]{16}")
 DIGITS = 24  # of a subject's hash, in every name of it
@@ -108,7 +110,7 @@ class KeyStore:
         self._make_directory()
         unfinished = self.directory / f"{UNFINISHED}{secrets.token_hex(8)}"
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(asdict(place), file, allow_nan=False)
+            file.write(formatted(asdict(place)))
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, self.directory / NOTE)
@@ -141,8 +143,7 @@ class KeyStore:
 
     def _place(self) -> VaultPlace | None:
         try:
-            said = json.loads((self.directory / NOTE).read_bytes())
-            return VaultPlace(**said)
+            return VaultPlace(**values_in((self.directory / NOTE).read_bytes(), self.directory / NOTE, OSError))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, TypeError) as error:
@@ -192,7 +193,7 @@ class KeyStore:
     def _named_in(self, place: str) -> str | None:
         """The id of the current key; None if no file names one."""
         try:
-            named = (self.directory / place).read_bytes().decode("ascii", "replace")
+            named = self._bare(place, (self.directory / place).read_bytes()).decode("ascii", "replace")
         except (FileNotFoundError, NotADirectoryError):
             return None
         if not (named.startswith(f"{place}-") and KEY_ID.fullmatch(named)):
@@ -214,12 +215,19 @@ class KeyStore:
             if vault is not None:
                 vault.destroy(key_id)
 
+    def _bare(self, name: str, stored: bytes) -> bytes:
+        """The content of a file without the bytes that say its format. OSError: it is of another one."""
+        if not stored.startswith(MAGIC):
+            why = other_magic(stored, MAGIC) or "not a file of keys that this program writes"
+            raise OSError(f"{self.directory / name}: {why}")
+        return stored[len(MAGIC) :]
+
     def _put(self, name: str, content: bytes) -> bool:
-        """Make a file that is whole as soon as it has its name. False: there is a file of that name, or a node that
-        starts has removed the unfinished one."""
+        """Make a file that is whole as soon as it has its name; an empty one is a tombstone. False: there is a file of
+        that name, or a node that starts has removed the unfinished one."""
         unfinished = self.directory / f"{UNFINISHED}{secrets.token_hex(8)}"
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
+            file.write(MAGIC + content if content else b"")
             file.flush()
             os.fsync(file.fileno())
         try:
@@ -249,11 +257,12 @@ class KeyStore:
         if not KEY_ID.fullmatch(key_id):
             return None
         try:
-            content = (self.directory / key_id).read_bytes()
+            stored = (self.directory / key_id).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        if self.is_destroyed(key_id):
+        if self.is_destroyed(key_id):  # then other bytes may be there already
             return None
+        content = self._bare(key_id, stored)
         if not is_key(content):
             raise OSError(f"{self.directory / key_id}: is no key, it has {len(content)} bytes instead of {KEY_BYTES}")
         return content
@@ -348,7 +357,7 @@ class KeyStore:
             return
         try:
             with open(path, "r+b") as file:
-                file.write(secrets.token_bytes(max(KEY_BYTES, os.fstat(file.fileno()).st_size)))
+                file.write(secrets.token_bytes(max(len(MAGIC) + KEY_BYTES, os.fstat(file.fileno()).st_size)))
                 file.flush()
                 os.fsync(file.fileno())
         except FileNotFoundError:  # somebody else did it

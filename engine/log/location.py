@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from rewindmq.engine.log.archive.directory_note import archive_of
+from rewindmq.engine.log.archive.directory_note import NODE, archive_of
 from rewindmq.engine.log.contract import BelowStart, Block, LogError
 from rewindmq.engine.log.embedded.root import require_own
 from rewindmq.engine.log.tiers import TieredLogReader
@@ -24,6 +24,7 @@ from rewindmq.projections.rewind import TrimmedMeanwhile
 from rewindmq.projections.store.bases import BaseGone
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.topology.placement import Placement
+from rewindmq.schemas.formats import values_in
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.kafka.reader import KafkaLogReader
@@ -88,15 +89,29 @@ class History:
         return None if self.data is None else Snapshots(self.data / "snapshots")
 
     def _require_same(self, data: Path, identity: str) -> None:
-        path = data / "kafka"
-        if not path.exists():
+        known = noted_identity(data)
+        if known is None:
             raise OtherHistory(f"{data}: not the data directory of a node whose log is in Kafka")
-        known = path.read_text().strip()
         if known != identity:
             raise OtherHistory(
                 f"{data}: holds the state of another history than {self.prefix}.* at {self.kafka}"
                 f" ({known}; there {identity})"
             )
+
+
+def noted_identity(data: Path) -> str | None:
+    """The history in Kafka whose state is in a node's directory; None: it notes none.
+
+    Raises LogError."""
+    path = data / NODE
+    try:
+        return str(values_in(path.read_text(), path, LogError)["history"])
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LogError(f"{path}: {error.strerror}") from None
+    except (ValueError, KeyError):
+        raise LogError(f"{path}: it does not name a history") from None
 
 
 class HistoryPartition(PartitionLog, Protocol):

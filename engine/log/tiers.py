@@ -27,7 +27,7 @@ from rewindmq.engine.log.archive.directory_note import archive_of
 from rewindmq.engine.log.contract import BelowStart, Block, CorruptLog, LogError, NoAnswer
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
 from rewindmq.engine.log.embedded.reader import CutMeanwhile, PartitionReader, Segment, SegmentReader
-from rewindmq.engine.log.embedded.segments import segment_path
+from rewindmq.engine.log.embedded.segments import segment_path, stated_chain
 from rewindmq.projections.floors import in_words
 from rewindmq.projections.replay import events_of
 from rewindmq.projections.store.bases import Base, BaseError, Bases
@@ -192,12 +192,8 @@ class TieredPartition:
             end = archived.next_offset
             raise LogError(f"{url}: it ends at offset {end} of {self.name}, and the local log begins at {start}")
         path = segment_path(self.local.directory, start)
-        segment = SegmentReader(path, last=False)
-        try:
-            if segment.chain_before != entry.chain:
-                raise CorruptLog(path, 0, start, f"it does not go on where the archive at {url} ends: another history")
-        finally:
-            segment.close()
+        if stated_chain(path) != entry.chain:
+            raise CorruptLog(path, 0, start, f"it does not go on where the archive at {url} ends: another history")
         return archived
 
 

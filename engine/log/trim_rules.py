@@ -5,7 +5,7 @@
 The steps themselves differ: engine/embedded/trim.py, engine/cluster/topic_trim.py.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -84,14 +84,8 @@ def oldest_kept_ms(
     raise TrimRefused(f"{place}: {what}: a clock may have jumped; name the time with --before")
 
 
-def last_floor(
-    segments: Sequence[tuple[int, int]],
-    start: int,
-    offset: int,
-    possible: Collection[int],
-    most_bytes: int | None = None,
-) -> int:
-    """The last possible offset at which a segment begins, up to which all lies below `offset`; else the start.
+def last_floor(segments: Sequence[tuple[int, int]], start: int, offset: int, most_bytes: int | None = None) -> int:
+    """The last offset at which a segment begins, up to which all lies below `offset`; else the start.
 
     `segments`: offset and size of each, in order; the last one stays. `most_bytes`: of segments that go, but one goes
     at least."""
@@ -100,7 +94,7 @@ def last_floor(
         size += older_bytes
         if base > offset or (most_bytes is not None and size > most_bytes and floor > start):
             break
-        if base in possible and base > start:
+        if base > start:
             floor = base
     return floor
 

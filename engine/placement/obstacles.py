@@ -1,7 +1,7 @@
 """Obstacles to a repartition: what this broker's log is bound to that knows one number of partitions only."""
 
 from rewindmq.engine.config import Config
-from rewindmq.engine.log.embedded.roles import FOLLOWERS, read_note
+from rewindmq.engine.log.embedded.roles import noted_followers
 
 
 def why_not_repartition(config: Config) -> str:
@@ -12,7 +12,7 @@ def why_not_repartition(config: Config) -> str:
         return f"this node copies the log of {config.follow}: repartition that one"
     if config.read_only:
         return "this broker serves its history only, and writes nothing"
-    followers = read_note(config.data / FOLLOWERS) if config.kafka is None else None
+    followers = noted_followers(config.data) if config.kafka is None else None
     if followers:
         names = ", ".join(sorted(followers))
         return (

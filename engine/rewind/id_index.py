@@ -4,6 +4,8 @@
     index.add(bucket, Stretch("queues-0", 0, 500, proof), entries)      # all that is in these records
     index.lookup(key_of(MESSAGE_ID, b"4711"), {"queues-0": None})       # {"queues-0": Indexed(stretches, offsets)}
 
+    default column family
+      format                                    -> 1
     column family "20783"         a bucket: the records of a stretch of time, of all partitions
       hash 6 | partition 2 | offset 6           -> nothing             an id in a record
       stretch/queues-0                          -> first, end, proof   what of a partition is in the bucket
@@ -26,9 +28,11 @@ from typing import Final, cast
 
 from rocksdict import Options, Rdict, WriteBatch
 
+from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.rules.placement import number_of
 from rewindmq.projections.store.keys import past
 from rewindmq.projections.store.rocks import column_families, open_column_families, scan, without_wal
+from rewindmq.schemas.formats import other_format
 
 HASH_BYTES: Final = 6
 PARTITION_BYTES: Final = 2
@@ -36,6 +40,8 @@ OFFSET_BYTES: Final = 6
 MOST_OFFSET: Final = (1 << 8 * OFFSET_BYTES) - 1
 ENTRY_BYTES: Final = HASH_BYTES + PARTITION_BYTES + OFFSET_BYTES
 STRETCH: Final = b"stretch/"
+FORMAT: Final = b"format"
+VERSION: Final = b"1"
 MOST_OFFSETS: Final = 20_000  # in one answer, over all partitions
 FEWEST_OFFSETS: Final = 100  # of a partition, however many there are
 
@@ -114,6 +120,12 @@ class IdIndex:
         directory.mkdir(mode=0o700, exist_ok=True)
         numbers = [int(name) for name in column_families(directory) if name.isdigit()]
         rocks, options = open_column_families(directory, [str(number) for number in numbers])
+        found = rocks.get(FORMAT)
+        if found is None and not numbers:
+            rocks.put(FORMAT, VERSION)
+        elif found != VERSION:
+            rocks.close()
+            raise LogError(f"{directory}: {other_format(found, VERSION)}")
         return cls(rocks, options, {number: rocks.get_column_family(str(number)) for number in numbers})
 
     @staticmethod

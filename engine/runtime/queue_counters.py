@@ -3,7 +3,7 @@
     owner:   Queue -> QueueCounters.of -> encoded -> the topic of counters, under the key of the queue (key_of)
     others:  CounterTable.take(offset, time, value) -> `queues`: the newest QueueCounters of each queue
 
-A record is a JSON object. Its `kind` is one of three:
+A record is a JSON object. Its first field is its `format`, and its `kind` is one of three:
 
     queue    the counters of one queue, with what was declared
     gone     the queue was deleted. A record without a value follows under the same key: Kafka's compaction removes both
@@ -37,6 +37,7 @@ from rewindmq.engine.runtime.counters import Served
 from rewindmq.projections.machine.data.queue import Outcomes, Queue
 from rewindmq.projections.machine.data.reasons import ACKED
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
+from rewindmq.schemas.formats import FORMAT, values_in
 from rewindmq.schemas.json_values import json_text
 
 Name = tuple[str, str]  # vhost and queue
@@ -231,7 +232,7 @@ def round_record(history: str, at: int, node: str, policies: int) -> bytes:
 
 
 def _json(record: Mapping[str, object]) -> bytes:
-    return json_text(record, ensure_ascii=False, separators=(",", ":")).encode()
+    return json_text({FORMAT: 1, **record}, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decoded(value: bytes) -> dict[str, Any]:
@@ -239,10 +240,12 @@ def decoded(value: bytes) -> dict[str, Any]:
     if len(value) > MOST_BYTES:
         raise NoCounters(f"{len(value)} bytes are too many")
     try:
-        record = json.loads(value)
+        record = values_in(value, "counters of a queue", NoCounters)
+    except NoCounters:
+        raise
     except (ValueError, RecursionError) as error:
         raise NoCounters(f"no JSON: {error}") from None
-    if not isinstance(record, dict) or not isinstance(record.get("history"), str):
+    if not isinstance(record.get("history"), str):
         raise NoCounters("no record of counters")
     _number(record, "at")
     return record
@@ -345,7 +348,7 @@ class CounterTable:
             case "round":
                 self.policies = max(self.policies, _number(record, "policies"))  # a later owner may not know it yet
                 if at >= self._floor:
-                    self.owner = _word(record, "node") if "node" in record else ""
+                    self.owner = _word(record, "node")
                     self._floor = at
                     self.round_ms = time_ms
                     self.rounds += 1

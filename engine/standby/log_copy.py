@@ -40,6 +40,7 @@ from rewindmq.engine.log.embedded.segments import (
 )
 from rewindmq.engine.log.embedded.writer import PartitionWriter
 from rewindmq.projections.store.bases import Bases
+from rewindmq.schemas.formats import other_magic
 
 MOMENT = "follower.moment"
 _UNBOUNDED = 1 << 62  # bytes of a segment: the leader decides where one ends
@@ -157,12 +158,18 @@ class Moments:
     """The file of the synced ends and of the last whole moment. `moment`: None: there was none yet."""
 
     def __init__(self, data_dir: Path) -> None:
-        """Raises OSError."""
+        """Raises LogError for another format; OSError."""
         path = data_dir / MOMENT
         new = not path.exists()
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         if new:
             sync_directory(data_dir)
+        found_magic = read_at(self._descriptor, len(_MAGIC), 0)
+        if (other := other_magic(found_magic, _MAGIC)) is not None:
+            os.close(self._descriptor)
+            raise LogError(f"{path}: {other}")
+        if found_magic != _MAGIC:  # it is new, or a crash left it so
+            write_at(self._descriptor, _MAGIC, 0)
         found = max((self._slot(0), self._slot(1)), key=lambda slot: int(slot.get("number", 0)))
         self._number: int = found.get("number", 0)
         self.synced = ends_in(found.get("synced") or {})
@@ -179,15 +186,15 @@ class Moments:
         body = json.dumps(content, allow_nan=False).encode()
         assert len(body) + 8 <= _SLOT_BYTES
         raw = len(body).to_bytes(4, "big") + crc32(body).to_bytes(4, "big") + body
-        write_at(self._descriptor, raw, number % 2 * _SLOT_BYTES)
+        write_at(self._descriptor, raw, _slot_at(number % 2))
         os.fdatasync(self._descriptor)
         self._number, self.synced = number, dict(synced)
         self.moment = None if moment is None else dict(moment)
 
     def _slot(self, which: int) -> dict[str, Any]:
-        head = read_at(self._descriptor, 8, which * _SLOT_BYTES)
+        head = read_at(self._descriptor, 8, _slot_at(which))
         size = int.from_bytes(head[:4], "big")
-        body = read_at(self._descriptor, min(size, _SLOT_BYTES), which * _SLOT_BYTES + 8)
+        body = read_at(self._descriptor, min(size, _SLOT_BYTES), _slot_at(which) + 8)
         if not size or len(body) != size or crc32(body) != int.from_bytes(head[4:], "big"):
             return {}
         found: dict[str, Any] = json.loads(body)
@@ -198,7 +205,13 @@ class Moments:
         os.close(self._descriptor)
 
 
+_MAGIC = b"rwmqmom1"
 _SLOT_BYTES = 1 << 19  # for the 1,024 partitions that a log has at most
+
+
+def _slot_at(which: int) -> int:
+    """The byte at which a slot begins."""
+    return len(_MAGIC) + which * _SLOT_BYTES
 
 
 def header_of(path: Path) -> Header:

@@ -39,6 +39,7 @@ from rewindmq.projections.store.snapshots import (
     SnapshotError,
     add_piece,
     begin_sum,
+    metadata_in,
     metadata_of,
     queues_in,
     require_sum,
@@ -113,7 +114,7 @@ class Base:
 
         with self._opened() as file:
             reader = fastavro.block_reader(file)
-            metadata = {name: reader.metadata[name] for name in _METADATA}
+            metadata = metadata_in(reader, _METADATA)
             sha = begin_sum(metadata)
             for block in reader:
                 self._header_bytes = self._header_bytes or block.offset

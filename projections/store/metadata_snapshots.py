@@ -5,7 +5,7 @@
 The file has the form of a queue partition's snapshot (snapshots.py): one record `head`, then records `chunk`
 (topology/fold_image.py says what they hold), and the record `end` with the checksum. Its metadata:
 
-    rewindmq.partition, rewindmq.offset, rewindmq.clock_ms, rewindmq.digest (of the state) as there
+    rewindmq.format, rewindmq.partition, rewindmq.offset, rewindmq.clock_ms, rewindmq.digest (of the state) as there
     rewindmq.latest_ms           the largest timestamp below the offset
     rewindmq.topology_version    the rules by which it was folded (TOPOLOGY_VERSION)
     rewindmq.history             names the history up to the offset: the hash chain of the block with the last record,
@@ -34,6 +34,7 @@ from rewindmq.projections.store.snapshots import (
     Snapshots,
     add_piece,
     begin_sum,
+    metadata_in,
     require_sum,
     write_snapshot,
 )
@@ -174,7 +175,7 @@ def _load(file: BinaryIO) -> tuple[MetadataFold, About]:
 
     reader = fastavro.reader(file)
     said = _about(reader)
-    sha = begin_sum({name: reader.metadata[name] for name in _METADATA})
+    sha = begin_sum(metadata_in(reader, _METADATA))
     contents: list[bytes] = []
     for record in reader:
         assert isinstance(record, dict), "the schema is that of a record"
@@ -187,7 +188,7 @@ def _load(file: BinaryIO) -> tuple[MetadataFold, About]:
 
 
 def _about(reader: Any) -> About:
-    partition, offset, clock_ms, latest_ms, version, history, digest = (reader.metadata[name] for name in _METADATA)
+    partition, offset, clock_ms, latest_ms, version, history, digest = metadata_in(reader, _METADATA).values()
     if int(version) != TOPOLOGY_VERSION:
         raise OtherVersion(f"its topology is of version {int(version)}, and this program folds {TOPOLOGY_VERSION}")
     return About(partition, int(offset), int(clock_ms), int(latest_ms), int(version), history, digest)

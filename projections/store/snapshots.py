@@ -5,7 +5,8 @@
 
 A snapshot is an Avro Object Container File, which any Avro tool reads:
 
-    file metadata   rewindmq.partition, rewindmq.offset, rewindmq.clock_ms, rewindmq.machine_version,
+    file metadata   rewindmq.format, rewindmq.partition, rewindmq.offset, rewindmq.clock_ms,
+                    rewindmq.machine_version,
                     rewindmq.digest (of the state: `Machine.digest`, as `Checkpointed` events claim it)
                         record 1        kind head:  the machine's state that belongs to no queue
     then a queue    kind queue: its settings, counters, consumers, unacked, outbox; then kind chunk: its ready messages
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from rewindmq.projections.machine.machine import Machine, NewerHistory
+from rewindmq.schemas.formats import IN_METADATA, other_format
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,7 @@ def schema_of(namespace: str, kinds: Sequence[str]) -> dict[str, Any]:
     }
 
 
+_VERSION = "1"  # of a file of pieces
 _SCHEMA = schema_of("rewindmq.snapshot", ("head", "queue", "chunk", "end"))
 _BLOCK_BYTES = 16_000  # of an Avro block, before it is compressed
 
@@ -233,7 +236,7 @@ def write_pieces(
     try:
         with beside.open("wb") as file:
             records = _with_end(pieces, begin_sum(metadata))
-            fastavro.writer(file, parsed, records, "zstandard", block_bytes, dict(metadata))
+            fastavro.writer(file, parsed, records, "zstandard", block_bytes, {IN_METADATA: _VERSION, **metadata})
             if durably:
                 file.flush()
                 os.fsync(file.fileno())
@@ -277,7 +280,7 @@ def _load(file: BinaryIO) -> tuple[Machine, str]:
     import fastavro
 
     reader = fastavro.reader(file)
-    metadata = {name: reader.metadata[name] for name in FILE_METADATA}
+    metadata = metadata_in(reader, FILE_METADATA)
     pieces = _checked(reader, begin_sum(metadata))
     head = next(pieces)
     machine = Machine.load(metadata["rewindmq.partition"], head["content"], queues_in(pieces))
@@ -325,6 +328,15 @@ def state_of(machine: Machine) -> Iterator[dict[str, Any]]:
         yield {"kind": "queue", "queue_id": queue_id, "number": 0, "content": meta}
         for number, packed in chunks.items():
             yield {"kind": "chunk", "queue_id": queue_id, "number": number, "content": packed}
+
+
+def metadata_in(reader: Any, names: Sequence[str]) -> dict[str, str]:
+    """The metadata with these names of a file of pieces that fastavro reads.
+
+    Raises SnapshotError for another format; KeyError."""
+    if (found := reader.metadata.get(IN_METADATA)) != _VERSION:
+        raise SnapshotError(other_format(found, _VERSION))
+    return {name: reader.metadata[name] for name in names}
 
 
 def begin_sum(metadata: Mapping[str, str]) -> "hashlib._Hash":

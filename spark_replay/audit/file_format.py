@@ -12,6 +12,7 @@ Rules
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, is_dataclass
 from functools import partial
@@ -27,6 +28,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.claims import Claims
 from rewindmq.projections.last_words import Behind, LastWords
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.formats import other_format
 from rewindmq.schemas.values import Argument, Policy
 from rewindmq.spark_replay.audit.consumers import Attached
 from rewindmq.spark_replay.audit.fold import AuditProduct
@@ -38,6 +40,7 @@ from rewindmq.spark_replay.audit.priority_levels import Levels
 
 FORMAT = 1
 _HEADER = b"RewindMQ audit, format %d\n" % FORMAT
+_OTHER = re.compile(rb"RewindMQ audit, format ([0-9]{1,9})\n")
 _DIGEST_BYTES = 32  # of SHA-256
 
 # -- columns: each writes values as Avro, and reads them ---------------------------------------------------------------
@@ -271,7 +274,9 @@ def unpacked(path: Path) -> Stored:
     Raises OSError, and LogError for a file that is damaged or of another format."""
     content = path.read_bytes()
     if not content.startswith(_HEADER):
-        raise LogError(f"{path}: of another version of the audit; begin again with another directory")
+        found = _OTHER.match(content)
+        why = "not a file of an audit" if found is None else other_format(int(found[1]), FORMAT)
+        raise LogError(f"{path}: {why}; begin again with another directory")
     file = BytesIO(content)
     file.seek(len(_HEADER))
     if file.read(_DIGEST_BYTES) != hashlib.sha256(file.read()).digest():

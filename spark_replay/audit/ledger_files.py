@@ -2,7 +2,8 @@
 
     OWN/queues-0/00000000000001000000.snapshot    the machine there (`cut`)
     OWN/queues-0/00000000000001000000.ledger      the audit's beliefs there: a Stored (file_format.py)
-    OWN/queues-0/00000000000001000000.letters     rows of LETTERS since the ledger before, an Arrow stream
+    OWN/queues-0/00000000000001000000.letters     rows of LETTERS since the ledger before: an Arrow stream, whose schema
+                                                  has rewindmq.format in its metadata
 
 Rules
 - A ledger is bound to its snapshot by the digest of the machine, and by its head (clock, state that belongs to no
@@ -20,6 +21,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.whole_file import write_whole
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.schemas.formats import IN_METADATA, other_format
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
 from rewindmq.spark_replay.audit.file_format import Stored, differences, packed, resumed, unpacked
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LEDGER, LETTERS = ".ledger", ".letters"
+_VERSION = b"1"  # of the letters
 
 
 class BadLedger(LogError):
@@ -92,7 +95,10 @@ class Ledgers:
             path = self._path(at, LETTERS)
             try:
                 with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-                    found += stream
+                    version = (stream.schema.metadata or {}).get(IN_METADATA.encode())
+                    if version != _VERSION:
+                        raise BadLedger(f"{path}: {other_format(version, _VERSION)}")
+                    found += (each.replace_schema_metadata() for each in stream)
             except (OSError, pa.ArrowInvalid) as error:
                 raise BadLedger(f"{path}: {error}") from None
         return found
@@ -123,7 +129,7 @@ def _arrow(batches: "Sequence[pa.RecordBatch]") -> bytes:
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, columns.LETTERS) as stream:
+    with pa.ipc.new_stream(sink, columns.LETTERS.with_metadata({IN_METADATA: _VERSION})) as stream:
         for batch in batches:
             stream.write_batch(batch)
     return bytes(sink.getvalue())

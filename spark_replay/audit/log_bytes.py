@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import partition_directory
 from rewindmq.engine.log.embedded.segments import segment_files
-from rewindmq.engine.log.embedded.verify import VerifiedSegment, follow_on, unchecked_before, verify_segment
+from rewindmq.engine.log.embedded.verify import VerifiedSegment, follow_on, verify_segment
 from rewindmq.projections.canonical_json import canonical_json
+from rewindmq.schemas.formats import formatted, values_in
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.fold import for_each
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 CHAIN = "chain"
 TASK_BYTES = 32 << 20
-_NUMBERS = ("base_offset", "next_offset", "records", "blocks", "unproven_blocks", "torn_bytes", "checked")
+_NUMBERS = ("base_offset", "next_offset", "records", "blocks", "torn_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class Proven:
         self.path = directory / PROVEN
         self._segments: dict[str, dict[str, dict[str, Any]]] = {}  # by partition and name of the file
         try:
-            for partition, segments in json.loads(self.path.read_text()).items():
+            noted = values_in(self.path.read_text(), self.path, BadRequest)
+            for partition, segments in noted["segments"].items():
                 self._segments[partition] = {fields["file"]: fields for fields in segments}
                 for fields in segments:
                     _unpacked(fields, Path(fields["file"])), int(fields["size"])
@@ -108,7 +110,7 @@ class Proven:
     def save(self) -> Path:
         """Write the file. Returns its path."""
         content = {name: list(segments.values()) for name, segments in self._segments.items()}
-        write_whole(self.path, json.dumps(content, sort_keys=True, allow_nan=False) + "\n")
+        write_whole(self.path, formatted({"segments": content}) + "\n")
         return self.path
 
 
@@ -212,10 +214,6 @@ def _in_order(
 def _in_words(segments: Sequence[VerifiedSegment], not_read: int) -> str:
     records, blocks = (sum(getattr(each, name) for each in segments) for name in ("records", "blocks"))
     detail = f"{records} records in {blocks} blocks, chain {segments[-1].chain.hex()[:16]}"
-    if unproven := sum(each.unproven_blocks for each in segments):
-        detail += f", {unproven} blocks whole but unproven (their index was lost)"
-    if unchecked := unchecked_before(segments):
-        detail += f", blocks before offset {unchecked} have no checksum"
     if torn := segments[-1].torn_bytes:
         detail += f", {torn} bytes behind the last whole block"
     if not_read:
@@ -224,12 +222,11 @@ def _in_words(segments: Sequence[VerifiedSegment], not_read: int) -> str:
 
 
 def _packed(segment: VerifiedSegment) -> dict[str, Any]:
-    chains = {"chain": segment.chain.hex(), "chain_before": segment.chain_before and segment.chain_before.hex()}
+    chains = {"chain": segment.chain.hex(), "chain_before": segment.chain_before.hex()}
     return {"file": segment.file.name, **chains, **{name: getattr(segment, name) for name in _NUMBERS}}
 
 
 def _unpacked(fields: Mapping[str, Any], path: Path) -> VerifiedSegment:
-    before = fields["chain_before"]
-    numbers: dict[str, Any] = {name: fields[name] for name in _NUMBERS}
-    chain, chain_before = bytes.fromhex(fields["chain"]), None if before is None else bytes.fromhex(before)
-    return VerifiedSegment(file=path, chain=chain, chain_before=chain_before, **numbers)
+    found: dict[str, Any] = {name: fields[name] for name in _NUMBERS}
+    found |= {name: bytes.fromhex(fields[name]) for name in ("chain", "chain_before")}
+    return VerifiedSegment(file=path, **found)

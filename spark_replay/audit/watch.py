@@ -8,7 +8,7 @@ Policies are compared with the metadata log, which the driver reads on.
 
     WATCH/spark            Spark's own checkpoint: which offsets belong to which batch
     WATCH/queues-N         the audit of each partition after the last batches
-    WATCH/reports.jsonl    one line a batch, the same as is reported
+    WATCH/reports.jsonl    one line a batch: its format, then the same as is reported
     WATCH/begins.json      how the history begins: the directory is of no other one
 
 An unfinished batch is done again with the same offsets, and is reported once. `lag_ms`: how long the oldest event that
@@ -29,6 +29,7 @@ from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.replay import PartitionLog, RecordGroup
 from rewindmq.projections.rewind import format_time
+from rewindmq.schemas.formats import formatted, values_in
 from rewindmq.schemas.single_object import FramedDecoder
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checks import Finding, of_row
@@ -155,11 +156,11 @@ class Watch:
     def _require_same(self, note: Path) -> None:
         """Check that the directory is a watch of this history, or note that it is. Raises BadRequest."""
         begins = begins_of(self.location)
-        noted = json.loads(note.read_text()) if note.exists() else {}
+        noted = values_in(note.read_text(), note, BadRequest)["begins"] if note.exists() else {}
         other = begins_otherwise(noted, begins)
         if other is not None:
             raise BadRequest(f"{self.directory} watched another history: its {other} does not begin as the one here")
-        write_whole(note, json.dumps(noted | begins, allow_nan=False) + "\n")
+        write_whole(note, formatted({"begins": noted | begins}) + "\n")
 
     def report_lineage(self) -> None:
         """Report the run to its lineage."""
@@ -288,13 +289,13 @@ class Reports:
             if whole != content:  # the watch ended while it wrote a line
                 path.write_bytes(whole)
             if whole:
-                self.last = json.loads(whole.splitlines()[-1])["batch"]
+                self.last = values_in(whole.splitlines()[-1], path, BadRequest)["batch"]
 
     def add(self, report: BatchReport) -> bool:
         """Write a report, unless its batch was reported before. Returns whether it was new."""
         if report.batch <= self.last:
             return False
         with self.path.open("ab") as file:
-            file.write(json.dumps(asdict(report), ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            file.write(formatted(asdict(report)).encode() + b"\n")
         self.last = report.batch
         return True

@@ -5,8 +5,8 @@ Each run adds the rows since the last one.
     OUT/run=000000/part-*.parquet    the rows of a range of each partition
     OUT/run=000001/...               spark.read.format(FORMAT).load("OUT") reads all of them, with a column `run`
     OUT/_delta_log/                  (delta) the files that count
-    OUT/_progress.json               {"runs": 2, "offsets": {"queues-0": 1200, "queues-1": 318}, "begins": as cut.json
-                                     has them (snapshots/external.py), ...}
+    OUT/_progress.json               {"format": 1, "runs": 2, "offsets": {"queues-0": 1200, "queues-1": 318}, "kept_as":
+                                     "parquet", "begins": as cut.json has them (snapshots/external.py), ...}
 
 A run's rows are written whole before the progress is (by a rename). So a run that was cut short is done again under the
 same number, in place of its incomplete rows: no row is missing and none is there twice. A Delta table shows a run as a
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.schemas.formats import formatted, values_in
 from rewindmq.spark_replay.commands.output import save
 from rewindmq.spark_replay.history.history import history_frame, plan_history
 from rewindmq.spark_replay.location.log import Location
@@ -63,7 +64,7 @@ def keep_history(
     ranges = [each for each in plan_history(location, options) if each.start < each.end]
     if not ranges:
         return HistoryRun(runs, (), 0)
-    progress = {"runs": runs, "offsets": offsets, "queue": queue, "format": form, "begins": begins}
+    progress = {"runs": runs, "offsets": offsets, "queue": queue, "kept_as": form, "begins": begins}
     _write_progress(out, progress)  # the directory is ours from now on
     rows = save_run(history_frame(spark, location, ranges, queue), out, form, runs)
     _write_progress(out, progress | {"runs": runs + 1, "offsets": ends})
@@ -90,25 +91,25 @@ def read_progress(out: Path, queue: str | None, form: str = "parquet") -> tuple[
 
     Raises BadRequest."""
     try:
-        found: Any = json.loads((out / _PROGRESS).read_text())
+        found = values_in((out / _PROGRESS).read_text(), out / _PROGRESS, BadRequest)
     except FileNotFoundError:
         if out.exists() and any(out.iterdir()):
             raise BadRequest(f"{out} is no kept history: it has no {_PROGRESS}") from None
         return 0, {}, {}
-    except ValueError:
-        raise BadRequest(f"{out / _PROGRESS}: not JSON") from None
+    except ValueError as error:
+        raise BadRequest(f"{out / _PROGRESS}: {error}") from None
     if found["queue"] != queue:
         raise BadRequest(f"{out} was kept of {found['queue'] or 'all queues'}")
-    if found.get("format", "parquet") != form:
-        raise BadRequest(f"{out} is kept as {found.get('format', 'parquet')}, not as {form}")
-    return found["runs"], found["offsets"], found.get("begins", {})
+    if found["kept_as"] != form:
+        raise BadRequest(f"{out} is kept as {found['kept_as']}, not as {form}")
+    return found["runs"], found["offsets"], found["begins"]
 
 
 def _write_progress(out: Path, progress: dict[str, Any]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     new = out / f"{_PROGRESS}.new"
     with new.open("w") as file:
-        file.write(json.dumps(progress, allow_nan=False) + "\n")
+        file.write(formatted(progress) + "\n")
         file.flush()
         os.fsync(file.fileno())
     os.rename(new, out / _PROGRESS)

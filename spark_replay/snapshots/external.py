@@ -1,7 +1,7 @@
 """An auditor's own directory of snapshots: it names the log that they belong to, and proves later that it is unchanged.
 
-    OWN/cut.json         {"every": 1000000, "begins": {"queues-0": SHA-256 of its first record, ...}}; the metadata log
-                         is never cut, so its first record always tells two histories apart
+    OWN/cut.json         {"format": 1, "every": 1000000, "begins": {"queues-0": SHA-256 of its first record, ...}}; the
+                         metadata log is never cut, so its first record always tells two histories apart
     OWN/queues-0/...     snapshots, in the format of projections/store/snapshots.py
     OWN/queues-0/...     ledgers that audits kept beside them, in the format of audit/ledger_files.py
     OWN/chain.json       segments of the log that audits have proven, in the format of audit/log_bytes.py
@@ -12,7 +12,6 @@ directory without `cut.json` is taken as it is: as that of a broker or a node.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from rewindmq.engine.log.contract import BelowStart
 from rewindmq.engine.log.embedded.root import require_own
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.snapshots import Snapshots, SnapshotSet
+from rewindmq.schemas.formats import formatted, values_in
 from rewindmq.spark_replay.location.log import Location, open_log
 from rewindmq.spark_replay.location.ranges import BadRequest
 
@@ -70,7 +70,7 @@ def read_about(directory: Path) -> dict[str, Any] | None:
 
     Raises BadRequest when `cut` did not write it."""
     try:
-        found: Any = json.loads((directory / CUT).read_text())
+        found = values_in((directory / CUT).read_text(), directory / CUT, BadRequest)
         return {"every": int(found["every"]), "begins": dict(found["begins"])}
     except FileNotFoundError:
         return None
@@ -114,7 +114,7 @@ def _first_record(partition: PartitionLog) -> bytes | None:
 
 def write_about(directory: Path, about: dict[str, Any]) -> None:
     """Write `cut.json`."""
-    write_whole(directory / CUT, json.dumps(about, sort_keys=True, allow_nan=False) + "\n")
+    write_whole(directory / CUT, formatted(about) + "\n")
 
 
 def write_sums(directory: Path, written: set[Path]) -> str:

@@ -55,9 +55,9 @@ from rewindmq.engine.log.embedded.directory import (
     read_layout,
 )
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.log.embedded.reader import PartitionReader, Place, SegmentReader
+from rewindmq.engine.log.embedded.reader import PartitionReader, Place
 from rewindmq.engine.log.embedded.root import root_of
-from rewindmq.engine.log.embedded.segments import base_offset_of, record_timestamp, segment_files
+from rewindmq.engine.log.embedded.segments import base_offset_of, record_timestamp, segment_files, stated_chain
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
 
@@ -121,7 +121,7 @@ class Archiver:
         for manifest, paths in zip(manifests, waiting, strict=True):
             of_partition = PartitionReport(manifest.partition)
             report.partitions.append(of_partition)
-            manifest.make_pages()  # that a run left out which was ended, or an older version
+            manifest.make_pages()  # that a run left out which was ended
             for path in paths:
                 if report.stopped or until():
                     report.stopped = True
@@ -236,12 +236,7 @@ def segments_behind(directory: Path, manifest: Manifest) -> list[Path]:
     if not behind or base_offset_of(behind[0]) != manifest.end:
         what = "ends before" if not behind else "has no segment that begins at"
         raise OtherHistory(f"{directory}: the log {what} offset {manifest.end}, up to which it is archived")
-    segment = SegmentReader(behind[0], last=len(behind) == 1)
-    try:
-        chain = segment.chain_before
-    finally:
-        segment.close()
-    if chain not in (None, manifest.chain):
+    if stated_chain(behind[0]) != manifest.chain:
         why = f"its records before offset {manifest.end} are others than the archived ones"
         raise OtherHistory(f"{behind[0]}: {why}: archive to another URL")
     return behind

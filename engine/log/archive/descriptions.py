@@ -1,39 +1,34 @@
 """The small JSON objects of an archive, as bytes that are checked: no byte of them can change unseen.
 
-    {"archived_ms": 7, "base_offset": 0, ..., "check": "9f86d0..."}
+    {"format": 1, "archived_ms": 7, "base_offset": 0, ..., "check": "9f86d0..."}
 
-- `check` is the SHA-256 of the same object without it. Keys are sorted, so that equal values are equal bytes.
-- Objects of RewindMQ 0.x before this rule have no `check`. They are read if they hold the known keys and no others.
+- `check` is the SHA-256 of the same object without it. The format comes first, and the other keys are sorted, so that
+  equal values are equal bytes.
 """
 
 import hashlib
-import json
-from collections.abc import Collection
-from typing import Any, Final
+from typing import Any
 
-CHECK: Final = "check"
+from rewindmq.engine.log.archive.objects import ArchiveError
+from rewindmq.schemas.formats import formatted, values_in
 
 
 def encode_checked(values: dict[str, Any]) -> bytes:
-    """The values as JSON with their check."""
-    return _encoded(values | {CHECK: hashlib.sha256(_encoded(values)).hexdigest()})
+    """The values as JSON with their format and their check."""
+    return _encoded(values | {"check": hashlib.sha256(_encoded(values)).hexdigest()})
 
 
-def decode_checked(stored: bytes, known: Collection[str]) -> dict[str, Any]:
-    """The values in an object. `known`: the keys of one without a check.
+def decode_checked(stored: bytes, place: str) -> dict[str, Any]:
+    """The values in the object at `place`.
 
-    Raises ValueError for bytes that are not as they were written."""
-    values = json.loads(stored)
-    if not isinstance(values, dict) or _encoded(values) != stored:
+    Raises ArchiveError for another format, ValueError for bytes that are not as they were written."""
+    values = values_in(stored, place, ArchiveError)
+    if _encoded(values) != stored:
         raise ValueError("not a JSON object as it was written")
-    check = values.pop(CHECK, None)
-    if check is None:
-        if not values.keys() <= set(known):
-            raise ValueError("no check")
-    elif check != hashlib.sha256(_encoded(values)).hexdigest():
+    if values.pop("check", None) != hashlib.sha256(_encoded(values)).hexdigest():
         raise ValueError("its check is that of other values")
     return values
 
 
 def _encoded(values: dict[str, Any]) -> bytes:
-    return json.dumps(values, sort_keys=True, allow_nan=False).encode() + b"\n"
+    return formatted({name: values[name] for name in sorted(values)}).encode() + b"\n"

@@ -1,17 +1,17 @@
 """`DIR/log/archive.json`: which archive has the history of a data directory; of a node on Kafka `DIR/archive.json`.
 
-    {"url": "s3://BUCKET/PREFIX"}      written when a run of an archiver has succeeded; no login is in it
+    {"format": 1, "url": "s3://BUCKET/PREFIX"}      written when a run of an archiver has succeeded; no login is in it
 
 Readers find by it the part of the history that is in the archive alone.
 """
 
-import json
 import os
 from pathlib import Path
 from typing import Final
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.segments import sync_directory
+from rewindmq.schemas.formats import formatted, values_in
 
 NAME: Final = "archive.json"
 NODE: Final = "kafka"  # a file of a node's directory, which has no log (engine/cluster/node.py)
@@ -23,7 +23,7 @@ def archive_of(data_dir: Path) -> str | None:
     Raises LogError."""
     file = _note_in(data_dir)
     try:
-        url = json.loads(file.read_text())["url"]
+        url = values_in(file.read_text(), file, LogError)["url"]
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -48,7 +48,7 @@ def note_archive(data_dir: Path, url: str) -> None:
     new = file.with_name(f"{NAME}.{os.getpid()}.new")
     try:
         with new.open("w") as written:
-            written.write(json.dumps({"url": url}, allow_nan=False) + "\n")
+            written.write(formatted({"url": url}) + "\n")
             written.flush()
             os.fsync(written.fileno())
         os.rename(new, file)

@@ -20,8 +20,6 @@ from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Obj
 from rewindmq.engine.log.embedded.directory import METADATA
 
 IDENTITY: Final = "archive.json"
-FORMAT: Final = 1
-_KEYS: Final = {"format", "history", "queue_partitions", "log"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +86,10 @@ def _begun(objects: Objects) -> Identity | None:
     except MissingObject:
         return None
     try:
-        values = decode_checked(stored, _KEYS)
-        stated, history, log = values["format"], values["history"], values["log"]
-        begun_with = int(values["queue_partitions"])
+        values = decode_checked(stored, objects.place(IDENTITY))
+        history, log, begun_with = values["history"], values["log"], int(values["queue_partitions"])
     except (ValueError, KeyError, TypeError):
         raise ArchiveError(f"{objects.place(IDENTITY)}: not a description of an archive: it was changed") from None
-    if stated != FORMAT:
-        raise ArchiveError(f"{objects.place(IDENTITY)}: format {stated}, this version reads format {FORMAT}")
     return Identity(history, begun_with, log, begun_with)
 
 
@@ -103,9 +98,4 @@ def _by_now(begun: Identity, metadata: Manifest) -> Identity:
 
 
 def _as_json(identity: Identity) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "history": identity.history,
-        "queue_partitions": identity.queue_partitions,
-        "log": identity.log,
-    }
+    return {"history": identity.history, "queue_partitions": identity.queue_partitions, "log": identity.log}

@@ -71,15 +71,14 @@ class Limits:
 class LocalSegment:
     """A segment that is here. `file_bytes`: of the file; `local_bytes`: with its sidecars.
 
-    `chain_before` and `chain`: the hash chain as its header states it, and as that of the next segment does; None where
-    no header states it."""
+    `chain_before` and `chain`: the hash chain as its header states it, and as that of the next segment does."""
 
     base_offset: int
     next_offset: int
     file_bytes: int
     local_bytes: int
-    chain_before: bytes | None
-    chain: bytes | None
+    chain_before: bytes
+    chain: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +184,7 @@ def _covered(partition: LocalPartition) -> int:
     count = 0
     for segment in partition.segments[: max(0, len(partition.segments) + 1 - STAY)]:
         entry = entries.get(segment.base_offset)
-        if entry is None or segment.chain_before is None or segment.chain is None:
+        if entry is None:
             break
         here = segment.next_offset, segment.file_bytes, segment.chain_before, segment.chain
         if here != (entry.next_offset, entry.size_bytes, entry.chain_before, entry.chain):
@@ -229,7 +228,7 @@ def _local(directory: Path, archived: Sequence[SegmentEntry]) -> LocalPartition:
 
 
 @lru_cache(maxsize=4_096)
-def _stated_chain(path: Path, _modified_ns: int) -> bytes | None:
+def _stated_chain(path: Path, _modified_ns: int) -> bytes:
     return stated_chain(path)
 
 
@@ -264,7 +263,6 @@ def _cut(data_dir: Path, manifest: Manifest, segments: Sequence[LocalSegment]) -
         partition.why = f"a base would take {base_bytes} bytes for what is queued, and free {going_bytes}"
         _too_large[partition_directory(data_dir, name)] = partition.start_offset, offset, partition.why
         return partition
-    assert first.chain_before is not None, "the manifest covers what goes"
     path = bases.write(machine, first.chain_before, _records(log, bases, queued))
     if offset not in snapshots.offsets(name):  # a fold of what is local can begin with it
         snapshots.take(machine)

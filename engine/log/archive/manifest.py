@@ -34,7 +34,8 @@ from rewindmq.engine.log.embedded.index import first_chain
 
 NOTHING_BEFORE: Final = "0" * 64
 _DIGITS: Final = 10
-_NUMBERS: Final = "offset", "_ms", "number", "bytes", "format", "queue_partitions"  # how the names of numbers end
+_NUMBERS: Final = "offset", "_ms", "number", "bytes", "queue_partitions"  # how the names of numbers end
+SEGMENT, TOPIC = "segment", "topic"  # kinds of a SegmentEntry
 
 E = TypeVar("E", "SegmentEntry", "SnapshotEntry", "BaseEntry", "TrimmedEntry", "GrownEntry")
 
@@ -54,11 +55,13 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class SegmentEntry:
-    """A closed segment. `number` and `before` are the manifest's own (`Manifest.extend`).
+    """A closed segment (kind SEGMENT), or a stretch of a topic in Kafka (kind TOPIC).
 
-    `size_bytes` and `format`: of the segment file. `first_ms`: time of the first record. `max_timestamp_ms`: as the
-    index has it at the end. `chain_before` and `chain`: the hash chain up to the segment and up to its end."""
+    `size_bytes`: of the segment file, or of the keys and values. `first_ms`: time of the first record.
+    `max_timestamp_ms`: as the index has it at the end. `chain_before` and `chain`: the hash chain up to the segment and
+    up to its end. `number` and `before` are the manifest's own (`Manifest.extend`)."""
 
+    kind: str
     base_offset: int
     next_offset: int
     first_ms: int
@@ -66,7 +69,6 @@ class SegmentEntry:
     begins_anew: bool
     chain_before: bytes
     chain: bytes
-    format: int
     size_bytes: int
     avro: StoredObject
     blocks: StoredObject
@@ -128,13 +130,13 @@ class GrownEntry:
 FileEntry = SnapshotEntry | BaseEntry
 Entry = SegmentEntry | FileEntry | TrimmedEntry | GrownEntry
 _KINDS: Final[dict[str, type[Entry]]] = {
-    "segment": SegmentEntry,
+    SEGMENT: SegmentEntry,
+    TOPIC: SegmentEntry,
     "snapshot": SnapshotEntry,
     "base": BaseEntry,
     "trimmed": TrimmedEntry,
     "grown": GrownEntry,
 }
-_KEYS: Final = {"kind", *(each.name for kind in _KINDS.values() for each in fields(kind))}
 
 
 def objects_of(entry: Entry) -> tuple[StoredObject, ...]:
@@ -290,7 +292,8 @@ class Manifest:
 
     def key(self, entry: Entry, stored: StoredObject) -> str:
         """The key of an object that an entry names."""
-        return f"{self.partition}/{_kind_of(entry)}s/{stored.name}"
+        folder = "segments" if isinstance(entry, SegmentEntry) else f"{_kind_of(entry)}s"
+        return f"{self.partition}/{folder}/{stored.name}"
 
     def extend(self, entry: E) -> E:
         """Add an entry behind the others. Returns it as the archive has it now, with its number.
@@ -358,7 +361,7 @@ class Manifest:
         """Check the entry with the next number, and count it in."""
         place = self.objects.place(self._key(self._count))
         try:
-            entry = _from_json(stored)
+            entry = _from_json(stored, place)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             why = f"{type(error).__name__}: {error}"
             raise ArchiveError(f"{place}: not an entry of a manifest ({why}): it was changed") from None
@@ -405,6 +408,8 @@ class Manifest:
 
 
 def _kind_of(entry: Entry) -> str:
+    if isinstance(entry, SegmentEntry):
+        return entry.kind
     return next(kind for kind, of in _KINDS.items() if type(entry) is of)
 
 
@@ -416,11 +421,11 @@ def _as_json(entry: Entry) -> dict[str, Any]:
     return {"kind": _kind_of(entry), **values}
 
 
-def _from_json(stored: bytes) -> Entry:
+def _from_json(stored: bytes, place: str) -> Entry:
     """The entry in these bytes.
 
-    Raises KeyError, TypeError, ValueError, AttributeError for bytes that are none."""
-    values = decode_checked(stored, _KEYS)
+    Raises ArchiveError for another format; KeyError, TypeError, ValueError, AttributeError for bytes that are none."""
+    values = decode_checked(stored, place)
     kind = _KINDS[values["kind"]]
     given = {each.name: values[each.name] for each in fields(kind)}
     for name in ("chain_before", "chain"):

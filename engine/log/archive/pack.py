@@ -5,7 +5,7 @@
 
     BASE20-SHA16.avro     an Avro container file with the schema of the segment and codec zstandard
     +--------------------------------------------------------------------------------------------------+
-    | "Obj" 1 | metadata map: avro.schema, avro.codec = zstandard, rewindmq.archive = 1,                | header
+    | "Obj" 1 | metadata map: avro.schema, avro.codec = zstandard, rewindmq.format = 1,                 | header
     |         | rewindmq.partition, rewindmq.base_offset | sync marker (16 bytes)                       |
     +--------------------------------------------------------------------------------------------------+
     | count (long) | size (long) | the records' Avro binaries, compressed | sync marker                 | archived
@@ -46,8 +46,8 @@ from types import TracebackType
 from typing import BinaryIO, Final, Generic, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
-from rewindmq.engine.log.archive.manifest import SegmentEntry, StoredObject
-from rewindmq.engine.log.archive.objects import MissingObject, Objects
+from rewindmq.engine.log.archive.manifest import SEGMENT, SegmentEntry, StoredObject
+from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.blocks import encode_joined
 from rewindmq.engine.log.embedded.index import Entry, next_chain
@@ -61,6 +61,7 @@ from rewindmq.engine.log.embedded.segments import (
     read_long,
     record_timestamp,
 )
+from rewindmq.schemas.formats import other_magic
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -197,6 +198,7 @@ class _PackWriter:
         blocks = self._blocks()
         return Packed(
             SegmentEntry(
+                kind=SEGMENT,
                 base_offset=header.base_offset,
                 next_offset=end.offset,
                 first_ms=self._first_ms,
@@ -204,7 +206,6 @@ class _PackWriter:
                 begins_anew=header.begins_anew,
                 chain_before=before.chain,
                 chain=end.chain,
-                format=2 if header.checked else 1,
                 size_bytes=size,
                 avro=_stored(header, "avro", self._position, self._sha.hexdigest()),
                 blocks=_stored(header, "blocks", len(blocks), hashlib.sha256(blocks).hexdigest()),
@@ -388,8 +389,10 @@ class ObjectPair(ABC, Generic[R]):
             raise self._corrupt_blocks("the object is gone") from None
         if hashlib.sha256(stored).hexdigest() != self.entry.blocks.sha256:
             raise self._corrupt_blocks("its SHA-256 is not the one in the manifest")
+        if (other := other_magic(stored, self._magic)) is not None:
+            raise ArchiveError(f"{self._objects.place(self._blocks)}: {other}")
         if not stored.startswith(self._magic):
-            raise self._corrupt_blocks("not a file of blocks that this version knows")
+            raise self._corrupt_blocks("not a file of blocks")
         try:
             inflater = zstd.ZstdDecompressor()
             body = inflater.decompress(memoryview(stored)[len(self._magic) :], max_length=self._most_blocks_bytes)
@@ -458,13 +461,10 @@ class Unpacked(ObjectPair[ArchivedBlock]):
             count = self._counts[each]
             lengths = self._lengths[4 * (offset - base) : 4 * (offset - base + count)]
             start, end = (starts[at - archived.first_offset] for at in (offset, offset + count))
-            if header.checked:
-                pieces = encode_joined(data[start:end], count, header.sync, offset, chain)
-            else:
-                pieces = [b"".join((encode_long(count), encode_long(end - start), data[start:end], header.sync))]
+            pieces = encode_joined(data[start:end], count, header.sync, offset, chain)
             chain = next_chain(chain, *pieces)
             raw = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            entry = Entry(offset, count, len(raw), position, self._times[each], chain, crc32(lengths), 0)
+            entry = Entry(offset, count, len(raw), position, self._times[each], chain, crc32(lengths))
             blocks.append(StoredBlock(entry, raw, data, start, lengths))
             offset, position = offset + count, position + len(raw)
         return blocks, chain
@@ -511,7 +511,7 @@ def _avro_header(header: Header, sync: bytes) -> bytes:
     metadata = {
         b"avro.schema": header.schema.encode(),
         b"avro.codec": b"zstandard",
-        b"rewindmq.archive": b"1",
+        b"rewindmq.format": b"1",
         b"rewindmq.partition": header.partition.encode(),
         b"rewindmq.base_offset": str(header.base_offset).encode(),
     }

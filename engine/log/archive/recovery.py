@@ -29,7 +29,6 @@ for a PartitionsAdded: the archive may count partitions that its metadata log do
   between partitions, as after a crash.
 """
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -76,6 +75,7 @@ from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import MetadataEvent
+from rewindmq.schemas.formats import formatted, values_in
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 from rewindmq.schemas.placement_events import PartitionsAdded
 from rewindmq.schemas.registry import envelope_schema_json
@@ -346,7 +346,7 @@ def _require_begun(data_dir: Path, history: str, at: str | None) -> _Begun | Non
     if not file.exists():
         return None
     try:
-        stored = json.loads(file.read_text())
+        stored = values_in(file.read_text(), file, LogError)
         branch = None if stored.get("branch") is None else Branch(**stored["branch"])
         begun = _Begun(stored["history"], branch)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -364,7 +364,7 @@ def _write_begun(data_dir: Path, objects: Objects, begun: _Begun) -> None:
     stored: dict[str, object] = {"history": begun.history, "from": objects.url}
     if begun.branch is not None:
         stored["branch"] = asdict(begun.branch)
-    _write(data_dir / "log" / RECOVERY, [json.dumps(stored, allow_nan=False).encode()])
+    _write(data_dir / "log" / RECOVERY, [formatted(stored).encode()])
 
 
 def _require_no_log(data_dir: Path, begun: _Begun | None) -> None:

@@ -34,7 +34,7 @@ from hashlib import sha256
 from itertools import accumulate, pairwise
 from typing import BinaryIO, Final, NamedTuple
 
-from rewindmq.engine.log.archive.manifest import SegmentEntry, StoredObject
+from rewindmq.engine.log.archive.manifest import TOPIC, SegmentEntry, StoredObject
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.pack import (
     BLOCK_BYTES,
@@ -56,7 +56,6 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-FORMAT: Final = 3  # of a SegmentEntry: a stretch of a topic
 SEGMENT_BYTES: Final = 64 << 20  # of keys and values in a stretch
 SEGMENT_RECORDS: Final = 1_000_000
 ASIDE_BYTES: Final = 1 << 20  # of values that are not in the .avro; with more, another schema gets its own stretch
@@ -211,6 +210,7 @@ class TopicPacker:
         blocks = self._blocks()
         return Packed(
             SegmentEntry(
+                kind=TOPIC,
                 base_offset=self.base_offset,
                 next_offset=next_offset,
                 first_ms=self.first_ms,
@@ -218,7 +218,6 @@ class TopicPacker:
                 begins_anew=False,
                 chain_before=self.chain_before,
                 chain=chain,
-                format=FORMAT,
                 size_bytes=self.size_bytes,
                 avro=self._stored("avro", self._position, self._sha.hexdigest()),
                 blocks=self._stored("blocks", len(blocks), sha256(blocks).hexdigest()),
@@ -369,7 +368,7 @@ class UnpackedTopic(ObjectPair[ArchivedRecords]):
             offset += self._gaps.get(index, 0)
             records = [value or b"" for value in values[index - first : end - first]]
             times = list(self._times[index:end])
-            runs.append(TopicRun(Entry(offset, len(records), 0, 0, max(times), b"", 0, 0), records, times))
+            runs.append(TopicRun(Entry(offset, len(records), 0, 0, max(times), b"", 0), records, times))
             offset += len(records)
         return runs
 
@@ -444,7 +443,7 @@ def _avro_header(partition: str, base_offset: int, schema: str, sync: bytes) -> 
     metadata = {
         b"avro.schema": schema.encode(),
         b"avro.codec": b"zstandard",
-        b"rewindmq.archive": b"1",
+        b"rewindmq.format": b"1",
         b"rewindmq.log": b"kafka",
         b"rewindmq.partition": partition.encode(),
         b"rewindmq.base_offset": str(base_offset).encode(),

@@ -6,7 +6,7 @@
 
 The format is drawn in segments.py. A check of 15 bytes stands in a file that every Avro tool reads, in this way:
 
-- Format 2 names Avro's codec `deflate`, which every implementation has. Nothing is compressed: the records stand in
+- A segment names Avro's codec `deflate`, which every implementation has. Nothing is compressed: the records stand in
   stored blocks of deflate (RFC 1951, 3.2.4), as they are, after 5 bytes for each 65,535 of them.
 - Before them are 24 stored blocks of no bytes. A stored block begins with 3 bits, and the rest of their byte is
   ignored, as the RFC says. So each of the 24 carries 5 bits of the check, and a tool inflates it to nothing.
@@ -64,8 +64,7 @@ class Misplaced(BadBlock):
 class Parsed(NamedTuple):
     """A whole block with this number of `records`: the bytes of `data` from `start` to `end`.
 
-    `first_offset` and the beginning of the hash chain before it (`chain_before`) are stated by the block itself; -1 and
-    empty in a block of format 1."""
+    `first_offset` and the beginning of the hash chain before it (`chain_before`) are stated by the block itself."""
 
     records: int
     data: bytes
@@ -76,7 +75,7 @@ class Parsed(NamedTuple):
 
 
 def encode_block(records: Sequence[bytes], size: int, sync: bytes, first_offset: int, chain_before: bytes) -> bytes:
-    """The bytes of one block of format 2; `size` is the length of all records together."""
+    """The bytes of one block; `size` is the length of all records together."""
     return b"".join(encode_pieces(records, size, sync, first_offset, chain_before))
 
 
@@ -132,7 +131,7 @@ def read_block(descriptor: int, position: int, file_size: int, header: Header) -
 
 
 def parse_block(raw: bytes, position: int, header: Header) -> Parsed:
-    """Check that a block is whole: count, size and sync marker; in format 2 its checksum, over every byte.
+    """Check that a block is whole: count, size, sync marker, and its checksum, over every byte.
 
     The records are not looked at. Raises BadBlock, and Misplaced for a whole block of another segment."""
     if len(raw) > 17 and raw[0] < 128 and raw[1] < 128:  # small numbers, as in many blocks
@@ -148,24 +147,19 @@ def parse_block(raw: bytes, position: int, header: Header) -> Parsed:
     if start + size + SYNC_BYTES != len(raw):
         raise BadBlock(position, f"a block of {start + size + SYNC_BYTES} bytes in {len(raw)}")
     end = len(raw) - SYNC_BYTES
-    known_sync = raw[end:] == header.sync
-    if not header.checked:
-        if not known_sync:
-            raise BadBlock(position, "the sync marker behind the block is not the file's")
-        return Parsed(count, raw, start, end, -1, b"")
     at = start + CHECK_BYTES
     place, chain_before, crc = _decode_check(raw[start:at], position)
     if crc32(memoryview(raw)[at:], crc32(raw[:start], crc32(place + chain_before))) != crc:
         raise BadBlock(position, "its bytes do not match its checksum")
     first_offset = int.from_bytes(place, "big")
-    if not known_sync:
+    if raw[end:] != header.sync:
         raise Misplaced(position, f"a whole block of offset {first_offset} of another segment: its sync marker says so")
     data, at, end = _stored(raw, at, end, position)
     return Parsed(count, data, at, end, first_offset, chain_before)
 
 
 def require_place(block: Parsed, position: int, offset: int, chain: bytes) -> None:
-    """Check that a block of format 2 states that it begins with record `offset`, behind `chain`.
+    """Check that a block states that it begins with record `offset`, behind `chain`.
 
     Raises Misplaced."""
     if block.first_offset != offset:
@@ -189,8 +183,8 @@ def whole_block_behind(descriptor: int, header: Header, position: int, file_size
     """The position of a whole block behind the bad one at `position`; None if there is none (a torn tail).
 
     `offset`: the record with which the bad block should begin. The search looks at the end that the bad block states,
-    and behind each sync marker. A block of format 2 with this offset or a smaller one does not count: the sectors of a
-    torn block may hold older bytes.
+    and behind each sync marker. A block with this offset or a smaller one does not count: the sectors of a torn block
+    may hold older bytes.
     """
     rest = read_at(descriptor, file_size - position, position)
     candidates = []
@@ -208,13 +202,10 @@ def whole_block_behind(descriptor: int, header: Header, position: int, file_size
         if 0 < candidate < len(rest):
             try:
                 _, block = read_block(descriptor, position + candidate, file_size, header)
-                if not header.checked:
-                    block_lengths(block, position + candidate, header)
-                elif block.first_offset <= offset:
-                    continue
             except BadBlock:
                 continue
-            return position + candidate
+            if block.first_offset > offset:
+                return position + candidate
     return None
 
 

@@ -22,8 +22,13 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.index import index_path, lengths_path
 from rewindmq.engine.log.embedded.log_start import bases_of, cut_notes, unfinished_cut
-from rewindmq.engine.log.embedded.reader import SegmentReader
-from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, segment_path, sync_directory
+from rewindmq.engine.log.embedded.segments import (
+    base_offset_of,
+    segment_files,
+    segment_path,
+    stated_chain,
+    sync_directory,
+)
 from rewindmq.projections.store.bases import Base, BaseError
 
 
@@ -67,13 +72,7 @@ def prove_base(directory: Path, offset: int) -> Base:
     path = segment_path(directory, offset)
     if not path.exists():
         raise LogError(f"{name}: no segment begins at offset {offset}")
-    segment = SegmentReader(path, last=True)
-    try:
-        chain = segment.header.chain_before
-    finally:
-        segment.close()
-    if chain is None:
-        raise LogError(f"{path}: a segment of format 1 does not state its hash chain: a log cannot begin with it")
+    chain = stated_chain(path)
     try:
         base = bases_of(directory).open(name, offset)
         base.machine()

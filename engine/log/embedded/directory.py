@@ -4,7 +4,7 @@
     DIR/log/archive.json         which archive has the history, if any (engine/log/archive/directory_note.py)
     DIR/log/layout.json          {"format": 1, "queue_partitions": N}, written once, when all of these are made.
                                  Of a fork also {"history": its identity}, which the metadata log decides
-    DIR/log/growing.json         {"queue_partitions": N}, while partitions are added (`begin_growing`)
+    DIR/log/growing.json         {"format": 1, "queue_partitions": N}, while partitions are added (`begin_growing`)
     DIR/log/metadata-0/          segments and their sidecars
     DIR/log/queues-0/ .. queues-N-1/
     DIR/snapshots/               states
@@ -12,19 +12,18 @@
 N grows by a repartition (engine/placement/repartition.py), and by nothing else: a queue's partition follows from N.
 """
 
-import json
 import os
 from pathlib import Path
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.segments import sync_directory
+from rewindmq.schemas.formats import formatted, values_in
 
 METADATA = "metadata-0"
 GROWING = "growing.json"  # beside the layout, until the added partitions are made
 RECOVERY = "recovery.json"  # beside the layout, until a recovery from an archive is done (archive/recovery.py)
 MAX_PARTITIONS = 1_024
 NEW_PARTITIONS = 2  # one for each core of a small machine when Spark folds (ARCHITECTURE.md)
-_FORMAT = 1
 
 
 def partition_directory(data_dir: Path, name: str) -> Path:
@@ -43,23 +42,20 @@ def read_layout(data_dir: Path) -> int:
     Raises LogError if there is no log, or one that this version doesn't know."""
     file = layout_file(data_dir)
     try:
-        layout = json.loads(file.read_text())
-        found = layout["format"], layout["queue_partitions"]
+        found = values_in(file.read_text(), file, LogError)["queue_partitions"]
     except FileNotFoundError:
         raise LogError(f"{data_dir}: no RewindMQ log is here ({file} is missing)") from None
     except OSError as error:
         raise LogError(f"{file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise LogError(f"{file}: not a description of a log") from None
-    if found[0] != _FORMAT:
-        raise LogError(f"{file}: format {found[0]}, this version reads format {_FORMAT}")
-    if not isinstance(found[1], int) or not 1 <= found[1] <= MAX_PARTITIONS:
-        raise LogError(f"{file}: {found[1]!r} queue partitions")
-    for name in (METADATA, *map(queue_partition, range(found[1]))):
+    if not isinstance(found, int) or not 1 <= found <= MAX_PARTITIONS:
+        raise LogError(f"{file}: {found!r} queue partitions")
+    for name in (METADATA, *map(queue_partition, range(found))):
         if not partition_directory(data_dir, name).is_dir():
             raise LogError(f"{partition_directory(data_dir, name)}: this partition of the log ({file}) is gone")
-    _require_no_more(data_dir, found[1])
-    return found[1]
+    _require_no_more(data_dir, found)
+    return found
 
 
 def prepare(data_dir: Path, partitions: int | None) -> tuple[int, bool]:
@@ -101,12 +97,13 @@ def end_growing(data_dir: Path) -> None:
 
 def _growing_to(data_dir: Path) -> int:
     """The number of queue partitions to which the log was growing when a crash came; 0: none."""
+    file = data_dir / "log" / GROWING
     try:
-        return int(json.loads((data_dir / "log" / GROWING).read_text())["queue_partitions"])
+        return int(values_in(file.read_text(), file, LogError)["queue_partitions"])
     except FileNotFoundError:
         return 0
     except (OSError, ValueError, KeyError, TypeError):
-        raise LogError(f"{data_dir / 'log' / GROWING}: not a note of partitions that are added") from None
+        raise LogError(f"{file}: not a note of partitions that are added") from None
 
 
 def _require_no_more(data_dir: Path, partitions: int) -> None:
@@ -124,10 +121,10 @@ def read_fork(data_dir: Path) -> str | None:
     Raises LogError."""
     file = layout_file(data_dir)
     try:
-        found = json.loads(file.read_text()).get("history")
+        found = values_in(file.read_text(), file, LogError).get("history")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError):
         raise LogError(f"{file}: not a description of a log") from None
     return None if found is None else str(found)
 
@@ -136,7 +133,7 @@ def write_layout(data_dir: Path, partitions: int, fork: str | None = None) -> No
     """Write the layout, durably: the log is made, every partition has its first segment.
 
     `fork`: the identity of the history, if it is a fork."""
-    layout: dict[str, object] = {"format": _FORMAT, "queue_partitions": partitions}
+    layout: dict[str, object] = {"queue_partitions": partitions}
     if fork is not None:
         layout["history"] = fork
     _write_durably(layout_file(data_dir), layout)
@@ -145,7 +142,7 @@ def write_layout(data_dir: Path, partitions: int, fork: str | None = None) -> No
 
 def _write_durably(file: Path, content: dict[str, object]) -> None:
     new = file.with_name(file.name + ".new")
-    new.write_text(json.dumps(content, allow_nan=False) + "\n")
+    new.write_text(formatted(content) + "\n")
     descriptor = os.open(new, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

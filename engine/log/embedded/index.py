@@ -6,21 +6,19 @@
     | max timestamp before | CRC                      |      | at 4 * (offset - base offset)        |
     +-------------------------------------------------+      +--------------------------------------+
     | first offset | count | length | position        | per
-    | max timestamp | chain | CRC of lengths | flags  | block
+    | max timestamp | chain | CRC of lengths          | block
     | CRC of the entry                                |
     +-------------------------------------------------+
 
 - Both are derived from the segment and can be lost: a reader that finds an entry missing or damaged (its CRC tells)
   goes on from the last good one by walking the segment. They are written after their block is durable and are not
   synced.
-- An entry is therefore proof that its block was durable: a block of format 1 that disagrees with its entry is
-  corruption. In format 2 the block's own check decides: an entry that disagrees with a sound block is ignored.
+- An entry is therefore proof that its block was durable. But the block's own check (blocks.py) decides: an entry that
+  disagrees with a sound block is ignored.
 - chain = SHA-256(chain before || block as stored). A segment's header counts as its first block, a new segment goes on
   with the chain of the one before, and a partition begins with SHA-256(its name).
 - Opening a log looks at the end of each index only. Damage in the middle costs time at every read, until the broker is
   started without the file.
-- A chain computed anew from a segment of format 1 proves nothing about the time before: such entries carry the flag
-  REBUILT. A block of format 2 proves itself (blocks.py).
 - `max timestamp` is the largest of the partition so far (milliseconds), so that it never runs backwards; but a segment
   whose header says that time begins anew with it (the clock was set) begins at 0.
 - Their names begin with an underscore, so that Spark and similar tools ignore them when they read the directory.
@@ -43,8 +41,7 @@ from rewindmq.engine.log.embedded.segments import read_at
 
 MAGIC: Final = b"rwmqidx1"
 HEADER: Final = struct.Struct(">8sQ32sqI")
-ENTRY: Final = struct.Struct(">QIIQq32sIII")
-REBUILT: Final = 1
+ENTRY: Final = struct.Struct(">QIIQq32sII")
 _ENTRIES_AT_ONCE: Final = 256
 
 
@@ -63,7 +60,6 @@ class Entry:
     max_timestamp_ms: int
     chain: bytes
     lengths_crc: int
-    flags: int
 
     def __init__(
         self,
@@ -74,7 +70,6 @@ class Entry:
         max_timestamp_ms: int,
         chain: bytes,
         lengths_crc: int,
-        flags: int,
     ) -> None:
         self.first_offset = first_offset
         self.count = count
@@ -83,7 +78,6 @@ class Entry:
         self.max_timestamp_ms = max_timestamp_ms
         self.chain = chain
         self.lengths_crc = lengths_crc
-        self.flags = flags
 
     @property
     def next_offset(self) -> int:
@@ -149,7 +143,6 @@ def encode_entry(entry: Entry) -> bytes:
         entry.max_timestamp_ms,
         entry.chain,
         entry.lengths_crc,
-        entry.flags,
         0,
     )[:-4]
     return body + struct.pack(">I", crc32(body))

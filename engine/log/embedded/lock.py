@@ -2,9 +2,7 @@
 
     DIR/lock                     held (flock) by the broker that writes; holds its process id
 
-It stands beside `DIR/log` and not in it: a backup copies that directory, and other tools read it. An older broker
-version holds `DIR/log/lock`: the starting broker takes that lock, too, and removes the file. An older broker that
-starts later meets segments of format 2, and refuses.
+It stands beside `DIR/log` and not in it: a backup copies that directory, and other tools read it.
 """
 
 import contextlib
@@ -25,23 +23,7 @@ def lock(data_dir: Path) -> int:
 
     Raises LogInUse, which names the process that holds the lock."""
     (data_dir / "log").mkdir(parents=True, exist_ok=True)
-    descriptor = _held(data_dir, data_dir / "lock")
-    former = data_dir / "log" / "lock"
-    try:
-        if former.exists():
-            former_descriptor = _held(data_dir, former)
-            former.unlink()
-            os.close(former_descriptor)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    with contextlib.suppress(OSError):  # the number is for a broker that is kept out; a full disk prevents no start
-        os.ftruncate(descriptor, 0)
-        write_at(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
-
-
-def _held(data_dir: Path, file: Path) -> int:
+    file = data_dir / "lock"
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,4 +31,7 @@ def _held(data_dir: Path, file: Path) -> int:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
         raise LogInUse(f"{data_dir}: in use by another broker (process {holder}, lock {file})") from None
+    with contextlib.suppress(OSError):  # the number is for a broker that is kept out; a full disk prevents no start
+        os.ftruncate(descriptor, 0)
+        write_at(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor

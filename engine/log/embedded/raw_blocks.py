@@ -22,6 +22,7 @@ from rewindmq.engine.log.embedded.segment_schema import check_schema
 from rewindmq.engine.log.embedded.segments import (
     SYNC_BYTES,
     Header,
+    OtherFormat,
     base_offset_of,
     max_timestamp,
     parse_header,
@@ -118,12 +119,14 @@ def proven_header(data: bytes, directory: Path, end: End) -> Header:
     path = segment_path(directory, end.offset)
     try:
         header = parse_header(data)
+    except OtherFormat as error:
+        raise LogError(f"{path}: the leader sent {error}") from None
     except (IndexError, ValueError) as error:
         raise CorruptLog(path, 0, end.offset, f"the leader sent no whole segment header: {error}") from None
     if header.partition != directory.name or header.base_offset != end.offset:
         why = f"the leader sent a header of offset {header.base_offset} of partition {header.partition}"
         raise CorruptLog(path, 0, end.offset, why)
-    if header.chain_before not in (None, end.chain):
+    if header.chain_before != end.chain:
         raise CorruptLog(path, 0, end.offset, "the leader's segment does not continue the hash chain that is here")
     check_schema(header, path)
     return header
@@ -144,14 +147,13 @@ def proven_blocks(data: bytes, place: Place, header: Header, path: Path) -> Prov
         raw = data[at : at + length]
         try:
             block = parse_block(raw, begun + at, header)
-            if header.checked:
-                require_place(block, begun + at, place.offset, place.chain)
+            require_place(block, begun + at, place.offset, place.chain)
             of_block = encode_lengths(block_lengths(block, begun + at, header))
         except BadBlock as bad:
             raise CorruptLog(path, begun + at, place.offset, f"the leader sent {bad.why}") from None
         newest = max(place.max_timestamp_ms, max_timestamp(split(block.data, block.start, of_block)))
         chain = next_chain(place.chain, raw)
-        entries.append(Entry(place.offset, block.records, length, begun + at, newest, chain, crc32(of_block), 0))
+        entries.append(Entry(place.offset, block.records, length, begun + at, newest, chain, crc32(of_block)))
         lengths.append(of_block)
         at += length
         place = Place(place.offset + block.records, begun + at, chain, newest)

@@ -3,10 +3,8 @@
     log = EmbeddedLogReader(data_dir)                  # never writes; cheap to open; can be sent to another process
     for block in log.queues[0].read(1_000, 2_000): ...
 
-A block of format 2 is given out when its own check holds (blocks.py): the checksum of its bytes, its offset, the chain
-before it. The index says where to look; where it disagrees with a sound block, it is ignored. A block of format 1 is
-given out when its index entry agrees with it in every byte (the hash chain), or, where the index ends or is damaged,
-when it is whole and its records are.
+A block is given out when its own check holds (blocks.py): the checksum of its bytes, its offset, the chain before it.
+The index says where to look; where it disagrees with a sound block, it is ignored.
 
 If the end of the last segment is not a whole block, it is being written or was torn by a crash, and the reading ends
 there. Anywhere else it is CorruptLog, and so is a whole block that belongs elsewhere, or half a block that the index
@@ -32,15 +30,7 @@ from rewindmq.engine.log.embedded.blocks import (
     whole_block_behind,
 )
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
-from rewindmq.engine.log.embedded.index import (
-    REBUILT,
-    BadIndex,
-    Entry,
-    Index,
-    encode_lengths,
-    next_chain,
-    split,
-)
+from rewindmq.engine.log.embedded.index import BadIndex, Entry, Index, encode_lengths, next_chain, split
 from rewindmq.engine.log.embedded.log_start import base_at_start, beginning_of
 from rewindmq.engine.log.embedded.segment_schema import check_schema, records_of_today
 from rewindmq.engine.log.embedded.segments import (
@@ -115,18 +105,11 @@ class SegmentReader:
             self.header = header or read_header(path, self.descriptor)
             check_schema(self.header, path)
             self.index = Index(path, self.header.base_offset, len(self.header.raw))
-            if self.header.checked and self.index.chain_before != self.header.chain_before:
+            if self.index.chain_before != self.header.chain_before:
                 self.index.forget()
         except BaseException:
             os.close(self.descriptor)
             raise
-
-    @property
-    def chain_before(self) -> bytes | None:
-        """The hash chain of the partition up to this segment, as the header states it.
-
-        In format 1 the index states it, if at all."""
-        return self.header.chain_before or self.index.chain_before
 
     def first_place(self) -> Place:
         """The end of what was before, if this is the first segment that is there (log_start.py).
@@ -147,7 +130,7 @@ class SegmentReader:
         """Check that the segment goes on where the one before ended.
 
         Raises CorruptLog."""
-        check_joint(self.path, self.header.base_offset, self.chain_before, before.offset, before.chain)
+        check_joint(self.path, self.header.base_offset, self.header.chain_before, before.offset, before.chain)
 
     def beginning(self, before: Place) -> Place:
         """The place of the first block, behind `before`: the end of the partition's earlier segments."""
@@ -208,14 +191,14 @@ class SegmentReader:
                 yield found
 
     def _holds(self, number: int) -> bool:
-        """Return True if the block of this entry is as the entry says, and follows the previous block (format 2).
+        """Return True if the block of this entry is as the entry says, and follows the previous block.
 
-        If so, the next block begins where it ends. Always True in format 1."""
-        if number < 0 or not self.header.checked:
+        If so, the next block begins where it ends."""
+        if number < 0:
             return True
         try:
             entry = self.index.entry(number)
-            beginning = next_chain(self.chain_before or b"", self.header.raw)
+            beginning = next_chain(self.header.chain_before, self.header.raw)
             before = self.index.entry(number - 1).chain if number else beginning
             raw = read_at(self.descriptor, entry.length, entry.position)
             require_place(parse_block(raw, entry.position, self.header), entry.position, entry.first_offset, before)
@@ -252,7 +235,7 @@ class SegmentReader:
     def _indexed(self, entries: list[Entry], chain: bytes) -> Iterator[StoredBlock]:
         """Yields the blocks of successive index entries.
 
-        They were durable, so every difference is corruption in format 1 (CorruptLog), and raises _Doubt in format 2."""
+        Every difference between a block and its entry raises _Doubt."""
         first = entries[0].position
         data = read_at(self.descriptor, entries[-1].end - first, first)
         for entry, lengths in zip(entries, self.index.lengths(entries), strict=True):
@@ -262,8 +245,7 @@ class SegmentReader:
                 if len(raw) < entry.length:
                     raise BadBlock(position, f"the file ends {len(raw)} bytes into a block of {entry.length}")
                 block = parse_block(raw, position, self.header)
-                if self.header.checked:
-                    require_place(block, position, entry.first_offset, chain)
+                require_place(block, position, entry.first_offset, chain)
                 if block.records != entry.count:
                     raise BadBlock(position, f"{block.records} records, {entry.count} in the index")
                 chain = next_chain(chain, raw)
@@ -271,10 +253,8 @@ class SegmentReader:
                     raise BadBlock(position, "its bytes do not match the hash chain in the index")
                 if lengths is None:
                     lengths = encode_lengths(block_lengths(block, position, self.header))
-            except BadBlock as bad:
-                if self.header.checked:
-                    raise _Doubt(entry.end) from None
-                raise CorruptLog(self.path, position, entry.first_offset, bad.why) from None
+            except BadBlock:
+                raise _Doubt(entry.end) from None
             yield StoredBlock(entry, raw, block.data, block.start, lengths)
 
     def _unindexed(self, place: Place) -> StoredBlock | None:
@@ -307,22 +287,18 @@ class SegmentReader:
                 torn = bad
         newest = max(place.max_timestamp_ms, max_timestamp(split(block.data, block.start, lengths)))
         chain = next_chain(place.chain, raw)
-        flags = 0 if self.header.checked else REBUILT
-        entry = Entry(place.offset, block.records, len(raw), place.position, newest, chain, crc32(lengths), flags)
+        entry = Entry(place.offset, block.records, len(raw), place.position, newest, chain, crc32(lengths))
         return StoredBlock(entry, raw, block.data, block.start, lengths)
 
     def _belonging(self, block: Parsed, place: Place) -> bytes:
         """The lengths of the records of a block that belongs at `place`.
 
-        Raises BadBlock, Misplaced."""
-        if self.header.checked:
-            require_place(block, place.position, place.offset, place.chain)
+        Raises Misplaced."""
+        require_place(block, place.position, place.offset, place.chain)
         try:
             return encode_lengths(block_lengths(block, place.position, self.header))
-        except BadBlock as bad:
-            if self.header.checked:  # the block is whole, so these bytes were written, not torn
-                raise Misplaced(bad.position, bad.why) from None
-            raise
+        except BadBlock as bad:  # the block is whole, so these bytes were written, not torn
+            raise Misplaced(bad.position, bad.why) from None
 
 
 class CutMeanwhile(BelowStart):
@@ -330,7 +306,7 @@ class CutMeanwhile(BelowStart):
 
 
 class _Doubt(Exception):
-    """A block of format 2 and its index entry disagree. `end`: up to this byte the index knows of durable blocks."""
+    """A block and its index entry disagree. `end`: up to this byte the index knows of durable blocks."""
 
     def __init__(self, end: int) -> None:
         super().__init__()
@@ -536,10 +512,10 @@ class PartitionReader:
             segment.close()
 
 
-def first_chain_of(first: Path, stated: bytes | None) -> tuple[int, bytes]:
+def first_chain_of(first: Path, stated: bytes) -> tuple[int, bytes]:
     """Offset and hash chain with which the partition of this first segment begins (log_start.py).
 
-    `stated`: the chain that the segment's header states, if any. Raises CorruptLog; CutMeanwhile: the segment is gone,
+    `stated`: the chain that the segment's header states. Raises CorruptLog; CutMeanwhile: the segment is gone,
     and so is what said that the log begins with it."""
     offset, chain = beginning_of(first, stated, _records_of)
     if offset < base_offset_of(first) and not first.exists():
@@ -568,14 +544,14 @@ class EmbeddedLogReader:
         return [self.metadata, *self.queues]
 
 
-def check_joint(path: Path, base_offset: int, chain_before: bytes | None, offset: int, chain: bytes) -> None:
+def check_joint(path: Path, base_offset: int, chain_before: bytes, offset: int, chain: bytes) -> None:
     """Check that a segment goes on with the `offset` and `chain` with which the segment before ended.
 
-    `chain_before`: the chain that the segment itself states, if any. Raises CorruptLog."""
+    `chain_before`: the chain that the segment itself states. Raises CorruptLog."""
     if base_offset != offset:
         why = f"the segment before ends at offset {offset}" if offset else "what was before is gone"
         raise CorruptLog(path, 0, base_offset, why)
-    if chain_before not in (None, chain):
+    if chain_before != chain:
         raise CorruptLog(path, 0, base_offset, "its hash chain does not continue that of the segment before")
 
 

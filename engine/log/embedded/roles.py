@@ -2,12 +2,12 @@
 
     DIR/follower.json    it is a copy: which leader, and which copy this is. `rewindmq promote` removes the file
     DIR/fenced.json      a follower of this broker was promoted: the history goes on there
+    DIR/followers.json   of a leader: {"format": 1, "followers": {name: which copy it is}}
     DIR/aside/...        records that are not in the history that goes on (cut_back.py)
 
 A broker starts on neither of the first two.
 """
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.segments import sync_directory
 from rewindmq.engine.log.whole_file import write_whole
+from rewindmq.schemas.formats import formatted, values_in
 
 FOLLOWER, FENCED, FOLLOWERS = "follower.json", "fenced.json", "followers.json"
 
@@ -47,21 +48,32 @@ def read_note(path: Path) -> dict[str, Any] | None:
 
     Raises LogError."""
     try:
-        found = json.loads(path.read_bytes())
+        return values_in(path.read_bytes(), path, LogError)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
-        raise LogError(f"{path}: cannot be read") from None
-    if not isinstance(found, dict):
-        raise LogError(f"{path}: not a note of this program")
-    return found
+    except OSError as error:
+        raise LogError(f"{path}: {error.strerror}") from None
+    except ValueError:
+        raise LogError(f"{path}: not a note of this program") from None
+
+
+def noted_followers(data_dir: Path) -> dict[str, str]:
+    """The followers of a leader, and which copy each of them is.
+
+    Raises LogError."""
+    path = data_dir / FOLLOWERS
+    note = read_note(path)
+    try:
+        return {} if note is None else {str(name): str(copy) for name, copy in note["followers"].items()}
+    except (KeyError, AttributeError):
+        raise LogError(f"{path}: not a note of this program") from None
 
 
 def write_note(path: Path, content: dict[str, Any]) -> None:
     """Write a note, durably.
 
     Raises OSError."""
-    write_whole(path, json.dumps(content, allow_nan=False).encode() + b"\n", os.replace)
+    write_whole(path, formatted(content).encode() + b"\n", os.replace)
     sync_directory(path.parent)
 
 

@@ -1,6 +1,7 @@
 """The identity with which the history of a data directory begins."""
 
-import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from rewindmq.engine.log.contract import LogError
@@ -8,6 +9,8 @@ from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.index import first_chain, next_chain
 from rewindmq.engine.log.embedded.reader import SegmentReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
+from rewindmq.engine.log.whole_file import write_whole
+from rewindmq.schemas.formats import formatted, values_in
 
 NOTE = "history"  # a file beside snapshots
 
@@ -31,11 +34,17 @@ def root_of(data_dir: Path) -> str:
 
 
 def noted_history(snapshots: Path) -> list[str]:
-    """The identities of the history that snapshots note (engine/embedded/beside_log.py); empty: they note none."""
+    """The identities of the history that snapshots note; empty: they note none. Raises LogError for another format."""
     try:
-        return [str(each) for each in json.loads((snapshots / NOTE).read_text())]
-    except (OSError, ValueError, TypeError):
+        return [str(each) for each in values_in((snapshots / NOTE).read_text(), snapshots / NOTE, LogError)["history"]]
+    except (OSError, ValueError, KeyError, TypeError):
         return []
+
+
+def write_note(snapshots: Path, identities: Sequence[str]) -> None:
+    """Note beside snapshots the history that they belong to. Raises OSError."""
+    snapshots.mkdir(parents=True, exist_ok=True)
+    write_whole(snapshots / NOTE, formatted({"history": identities}).encode() + b"\n", os.replace)
 
 
 def require_own(snapshots: Path, data_dir: Path) -> None:

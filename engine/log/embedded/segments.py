@@ -2,7 +2,7 @@
 
     <base offset, 20 digits>.avro
     +--------------------------------------------------------------------------------------------------+
-    | "Obj" 1 | metadata map: avro.schema, avro.codec = deflate, rewindmq.format = 2,                   | header
+    | "Obj" 1 | metadata map: avro.schema, avro.codec = deflate, rewindmq.format = 1,                   | header
     |         | rewindmq.partition, rewindmq.base_offset, rewindmq.chain_before | sync marker (16 bytes) |
     +--------------------------------------------------------------------------------------------------+
     | count (long) | size (long) | check: 24 empty stored blocks of deflate, 120 bytes                  | block: one
@@ -23,10 +23,6 @@
 - Blocks are only ever added at the end, and a block is synced before the next one is written. So at most the last block
   of the last segment can be torn by a crash, and any other block that is not whole is corruption.
 - A segment belongs to one schema: a broker with another one begins a new segment.
-
-Format 1, of earlier versions, has avro.codec = null, no chain_before, and blocks without a check: count, size, records,
-sync marker. Damage there is found by the hash chain in the index, and else only where the structure breaks. Such
-segments are read, and none is written: a broker begins a new segment behind them.
 """
 
 import os
@@ -36,15 +32,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rewindmq.engine.log.contract import CorruptLog
+from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.schemas.formats import other_format
 from rewindmq.schemas.walk import Program, compile_schema
 
 SUFFIX: Final = ".avro"
 BEGINS_ANEW: Final = b"rewindmq.time"
-FORMATS: Final = {b"1": b"null", b"2": b"deflate"}  # with the codec of each
+FORMAT: Final = b"1"
+CODEC: Final = b"deflate"
 SYNC_BYTES: Final = 16
 MAGIC: Final = b"Obj\x01"
 _HEADER_BYTES: Final = 1 << 20  # bytes that are read to find the header; a larger header is refused
+
+
+class OtherFormat(ValueError):
+    """A segment is of another version of the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +54,15 @@ class Header:
     """The beginning of a segment.
 
     `raw`: its bytes as stored; the blocks begin behind them. `chain_before`: the hash chain of the partition up to the
-    header; None in format 1, whose blocks have no check."""
+    header."""
 
     schema: str
     partition: str
     base_offset: int
     sync: bytes
     raw: bytes
-    chain_before: bytes | None = None
+    chain_before: bytes
     begins_anew: bool = False  # the clock was set: timestamps may be lower than in the segment before
-
-    @property
-    def checked(self) -> bool:
-        """Return True if the blocks carry a check."""
-        return self.chain_before is not None
 
     @property
     def program(self) -> Program:
@@ -86,11 +83,11 @@ def segment_files(directory: Path) -> list[Path]:
 def encode_header(
     schema: str, partition: str, base_offset: int, chain_before: bytes, begins_anew: bool = False
 ) -> bytes:
-    """The header of a segment of format 2, as bytes."""
+    """The header of a segment, as bytes."""
     metadata = {
         b"avro.schema": schema.encode(),
-        b"avro.codec": FORMATS[b"2"],
-        b"rewindmq.format": b"2",
+        b"avro.codec": CODEC,
+        b"rewindmq.format": FORMAT,
         b"rewindmq.partition": partition.encode(),
         b"rewindmq.base_offset": str(base_offset).encode(),
         b"rewindmq.chain_before": chain_before.hex().encode(),
@@ -119,12 +116,14 @@ def create(path: Path, header: bytes) -> int:
 def read_header(path: Path, descriptor: int) -> Header:
     """Read and check the header of a segment.
 
-    Raises CorruptLog."""
+    Raises CorruptLog; LogError for another format."""
     base_offset = base_offset_of(path)
     try:
         header = parse_header(os.pread(descriptor, _HEADER_BYTES, 0))
     except IsADirectoryError:
         raise CorruptLog(path, 0, base_offset, "a directory, in place of a segment") from None
+    except OtherFormat as error:
+        raise LogError(f"{path}: {error}") from None
     except (IndexError, ValueError) as error:
         raise CorruptLog(path, 0, base_offset, f"not a whole segment header: {error}") from None
     if header.base_offset != base_offset or header.partition != path.parent.name:
@@ -133,10 +132,10 @@ def read_header(path: Path, descriptor: int) -> Header:
     return header
 
 
-def stated_chain(path: Path) -> bytes | None:
-    """The hash chain up to a segment, as its header states it; None in format 1.
+def stated_chain(path: Path) -> bytes:
+    """The hash chain up to a segment, as its header states it.
 
-    Raises CorruptLog, FileNotFoundError."""
+    Raises CorruptLog, LogError, FileNotFoundError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return read_header(path, descriptor).chain_before
@@ -225,19 +224,15 @@ def parse_header(data: bytes) -> Header:
     end = at + SYNC_BYTES
     if end > len(data):
         raise ValueError(f"it ends at byte {len(data)}")
-    stated = metadata.get(b"rewindmq.format")
-    if stated not in FORMATS:
-        known = " and ".join(str(each, "ascii") for each in FORMATS)
-        raise ValueError(f"rewindmq.format is {stated!r}, this version knows {known}")
-    if metadata.get(b"avro.codec") != FORMATS[stated]:
-        raise ValueError(f"codec {metadata.get(b'avro.codec')!r} in a segment of format {str(stated, 'ascii')}")
-    wanted = {b"avro.schema", b"rewindmq.partition", b"rewindmq.base_offset"}
-    if stated == b"2":
-        wanted.add(b"rewindmq.chain_before")
+    if (found := metadata.get(b"rewindmq.format")) != FORMAT:
+        raise OtherFormat(other_format(found, FORMAT))
+    if metadata.get(b"avro.codec") != CODEC:
+        raise ValueError(f"codec {metadata.get(b'avro.codec')!r} in a segment")
+    wanted = {b"avro.schema", b"rewindmq.partition", b"rewindmq.base_offset", b"rewindmq.chain_before"}
     if missing := wanted - metadata.keys():
         raise ValueError(f"no {', '.join(sorted(key.decode() for key in missing))}")
-    chain_before = bytes.fromhex(metadata[b"rewindmq.chain_before"].decode()) if stated == b"2" else None
-    if chain_before is not None and len(chain_before) != 32:
+    chain_before = bytes.fromhex(metadata[b"rewindmq.chain_before"].decode())
+    if len(chain_before) != 32:
         raise ValueError(f"a hash chain of {len(chain_before)} bytes")
     return Header(
         metadata[b"avro.schema"].decode(),

@@ -6,12 +6,13 @@ It follows the newest log time, at most twice as fast as the machine's monotonic
 it. The first run notes a beginning, and says nothing.
 """
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.schemas.formats import formatted, values_in
 
 APART_SECONDS: Final = 30.0  # between two runs, by the monotonic clock, for the second one to count
 CATCHING_UP: Final = 2  # so many times as fast as the monotonic clock the steady time may follow the log's
@@ -27,10 +28,11 @@ def steady_ms(noted_ms: int, elapsed_seconds: float, newest_ms: int) -> int:
 def steady_now(note: Path, newest_ms: int, first_ms: int, monotonic: float) -> int | None:
     """The steady time now, which is noted; None where no earlier run, or only one just before, has noted one.
 
-    `newest_ms`: the newest log time. `first_ms`: what is noted by the first run. Raises OSError."""
+    `newest_ms`: the newest log time. `first_ms`: what is noted by the first run. Raises LogError for another
+    format; OSError."""
     found: int | None = None
     try:
-        noted = json.loads(note.read_text())
+        noted = values_in(note.read_text(), note, LogError)
         noted_ms, noted_at = int(noted["log_ms"]), float(noted["monotonic_seconds"])
     except (OSError, ValueError, KeyError, TypeError):
         noted_ms = first_ms
@@ -41,7 +43,7 @@ def steady_now(note: Path, newest_ms: int, first_ms: int, monotonic: float) -> i
             return None
         noted_ms = found = steady_ms(noted_ms, elapsed, newest_ms)
     new = note.with_name(f"_{note.name}.new")
-    new.write_text(json.dumps({"log_ms": noted_ms, "monotonic_seconds": monotonic}, allow_nan=False) + "\n")
+    new.write_text(formatted({"log_ms": noted_ms, "monotonic_seconds": monotonic}) + "\n")
     new.replace(note)
     return found
 

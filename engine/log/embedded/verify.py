@@ -1,7 +1,7 @@
 """Verifies a partition's whole history, byte by byte: without a broker, or beside one.
 
     for segment in verify_chain(data_dir / "log" / "queues-0"):           one after the other
-        print(segment.file, segment.records, segment.unproven_blocks)
+        print(segment.file, segment.records)
 
     parts = [verify_segment(file, last) for file in ...]                  in any order, in any process
     for segment in follow_on(parts): ...                                  and each goes on where the one before ended
@@ -15,8 +15,7 @@ A segment states the hash chain with which it begins, so it is proven by itself.
 before ends with this chain.
 
 The `chain` of the last segment stands for every byte before it: a copy of it that was noted earlier, and elsewhere,
-proves that nothing was changed since. Blocks of format 1 have no checksum (`checked` is false): where their index entry
-was lost and made anew (`unproven_blocks`), they are only known to be whole.
+proves that nothing was changed since.
 """
 
 import json
@@ -29,7 +28,6 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from rewindmq.engine.log.contract import CorruptLog, LogError
-from rewindmq.engine.log.embedded.index import REBUILT
 from rewindmq.engine.log.embedded.reader import (
     CUTS,
     CutMeanwhile,
@@ -54,19 +52,16 @@ class VerifiedSegment:
     """A segment that is as it was written.
 
     `torn_bytes`: bytes behind the last whole block of the last segment: a block that is being written, or was when its
-    broker ended. `chain_before` and `chain`: the hash chain up to the segment and up to its end; a segment of format 1
-    that has lost its index states no `chain_before`. `checked`: its blocks have checksums."""
+    broker ended. `chain_before` and `chain`: the hash chain up to the segment and up to its end."""
 
     file: Path
     base_offset: int
     next_offset: int
     records: int
     blocks: int
-    unproven_blocks: int
     torn_bytes: int
-    chain_before: bytes | None
+    chain_before: bytes
     chain: bytes
-    checked: bool
 
 
 def verify_chain(directory: Path) -> Iterator[VerifiedSegment]:
@@ -99,38 +94,25 @@ def _verified(directory: Path) -> list[VerifiedSegment]:
         return list(follow_on(parts))
 
 
-def verify_segment(path: Path, last: bool, chain_before: bytes | None = None) -> VerifiedSegment:
+def verify_segment(path: Path, last: bool) -> VerifiedSegment:
     """Verify one segment by itself.
 
-    `last`: no segment follows, so its end may be torn. `chain_before`: for a segment that does not state it. Raises
-    CorruptLog, LogError; CutMeanwhile: the segment is gone."""
+    `last`: no segment follows, so its end may be torn. Raises CorruptLog, LogError; CutMeanwhile: the segment is
+    gone."""
     try:
         segment = SegmentReader(path, last)
     except FileNotFoundError:
         raise CutMeanwhile(f"{path}: it was cut off") from None
     try:
-        before = segment.chain_before or chain_before
-        beginning = segment.beginning(Place(segment.header.base_offset, 0, before or b"", 0))
-        blocks = unproven = 0
+        base, before = segment.header.base_offset, segment.header.chain_before
+        blocks = 0
         check = _checker(segment.header.schema)
-        for block in segment.stored(0, beginning):
+        for block in segment.stored(0, segment.beginning(Place(base, 0, before, 0))):
             blocks += 1
-            unproven += block.entry.flags & REBUILT
             _check_records(path, block, check)
-        end, base = segment.place, segment.header.base_offset
+        end = segment.place
         torn = segment.size() - end.position if segment.torn is not None else 0
-        return VerifiedSegment(
-            path,
-            base,
-            end.offset,
-            end.offset - base,
-            blocks,
-            unproven,
-            torn,
-            before,
-            end.chain,
-            segment.header.checked,
-        )
+        return VerifiedSegment(path, base, end.offset, end.offset - base, blocks, torn, before, end.chain)
     finally:
         segment.close()
 
@@ -142,19 +124,12 @@ def follow_on(segments: Iterable[VerifiedSegment]) -> Iterator[VerifiedSegment]:
     before: VerifiedSegment | None = None
     for segment in segments:
         if before is None:
-            offset, chain = first_chain_of(segment.file, segment.chain_before if segment.checked else None)
+            offset, chain = first_chain_of(segment.file, segment.chain_before)
         else:
             offset, chain = before.next_offset, before.chain
-        if segment.chain_before is None:
-            segment = verify_segment(segment.file, True, chain)
         check_joint(segment.file, segment.base_offset, segment.chain_before, offset, chain)
         yield segment
         before = segment
-
-
-def unchecked_before(segments: Iterable[VerifiedSegment]) -> int:
-    """The offset below which blocks have no checksum of their own; 0: all blocks have one."""
-    return max((each.next_offset for each in segments if each.blocks and not each.checked), default=0)
 
 
 def _files(directory: Path) -> list[Path]:

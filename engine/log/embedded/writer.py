@@ -188,7 +188,6 @@ class PartitionWriter:
             max(max_timestamp_ms, place.max_timestamp_ms),
             next_chain(place.chain, *pieces),
             zlib.crc32(encoded),
-            0,
         )
         self._move_to(entry)
         assert self._sidecars is not None
@@ -334,7 +333,7 @@ class PartitionWriter:
         self._descriptor = os.open(segment.path, os.O_RDWR | os.O_CLOEXEC)
         self._sync = segment.header.sync
         self._begins_anew = segment.header.begins_anew
-        self._roll_next = older_schema(segment.header.schema) is not None or not segment.header.checked
+        self._roll_next = older_schema(segment.header.schema) is not None
         if segment.torn is not None:
             position = segment.place.position
             logger.warning(

@@ -3,7 +3,7 @@
     <prefix>.states     N partitions, as the queues' topic       snapshot -> pieces -> a record that ends them
 
     key     a JSON list of two: the copy's id, and the piece's number from 0 on, or -1 for the last record
-    value   a piece of the snapshot's file; of the last record JSON: offset, claim, pieces, bytes, sha256
+    value   a piece of the snapshot's file; of the last record JSON: format, offset, claim, pieces, bytes, sha256
 
 The owner of a partition writes copies (engine/cluster/state_offers.py). The topic is no part of the history: it may be
 deleted, and is made anew by the next owner that has a snapshot.
@@ -16,6 +16,7 @@ deleted, and is made anew by the next owner that has a snapshot.
 
 import hashlib
 import json
+import logging
 import os
 import uuid
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from rewindmq.engine.log.kafka.clients import KafkaClients, text_of
 from rewindmq.engine.log.kafka.reader import KafkaPartition
 from rewindmq.engine.log.kafka.topics import KafkaTopics
 from rewindmq.engine.log.shared_contract import StateCopied, WritingStopped
+from rewindmq.schemas.formats import formatted, values_in
 
 PIECE_BYTES: Final = 524_288  # less than the mebibyte that Kafka takes by default
 END: Final = -1
@@ -39,6 +41,8 @@ NONSENSE: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionErro
 _QUEUE_KBYTES: Final = 8_192  # of pieces that wait for Kafka
 _SENT_MS: Final = 30_000  # a piece that is not in Kafka by then ends the copy
 _POLL_SECONDS: Final = 0.1
+
+logger = logging.getLogger(__name__)
 
 
 class KafkaStates:
@@ -109,7 +113,7 @@ class _Writing:
                 sha.update(piece)
             self._wait()  # no last record without the pieces
             said = {"offset": offset, "claim": claim, "pieces": count, "bytes": size, "sha256": sha.hexdigest()}
-            self._send(END, json.dumps(said, allow_nan=False).encode())
+            self._send(END, formatted(said).encode())
             self._wait()
         finally:
             self._producer.purge()
@@ -201,14 +205,17 @@ class _Reading:
             part.add(value)
         elif number == END:
             del self._parts[copy]
-            self._end(part, value)
+            self._end(part, f"Kafka: {message.topic()} partition {message.partition()}", value)
 
-    def _end(self, part: _Part, value: bytes) -> None:
+    def _end(self, part: _Part, place: str, value: bytes) -> None:
         try:
-            said = json.loads(value)
+            said = values_in(value, place, LogError)
             offset, claim = int(said["offset"]), int(said["claim"])
             whole = part.is_whole(said)
         except NONSENSE:
+            whole = False
+        except LogError as error:
+            logger.warning("%s: the copy is passed over", error)
             whole = False
         newest = -1 if self.newest is None else self.newest.offset
         if not whole or offset < max(self._least, newest):

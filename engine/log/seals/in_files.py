@@ -134,7 +134,7 @@ def _runs(segment: SegmentReader, start: int, end: int | None, chain: bytes) -> 
 
     The reading also checks that the index agrees with itself, even if it was replaced, and names a block that is not as
     it was."""
-    before = Place(segment.header.base_offset, 0, segment.chain_before or b"", 0)
+    before = Place(segment.header.base_offset, 0, segment.header.chain_before, 0)
     number = 0 if before.offset == start else segment.index.find_offset(start)
     if before.offset == start:
         chain = next_chain(chain, segment.header.raw)

@@ -12,8 +12,7 @@ the program openssl is missing. The format is proof.schema.json. Each step leads
     note --> time stamp                     RFC 3161, over the note with the signature of the register alone
 
 The last three are there if the proof has a register. openssl checks a time stamp, if roots are given. RewindMQ itself
-checks proofs with this file, too. A field that this file does not know, or that is written in another way than `prove`
-writes it, makes a proof invalid.
+uses this file, too. A field that it does not know, or that `prove` writes in another way, makes a proof invalid.
 """
 
 from __future__ import annotations
@@ -224,8 +223,7 @@ def signed_by(note: Note, keys: Iterable[VerifierKey]) -> dict[VerifierKey, int 
     found: dict[VerifierKey, int | None] = {}
     known = {(key.name, key.id): key for key in keys}
     for name, signature in note.signatures:
-        key = known.get((name, signature[:4]))
-        if key is None:
+        if (key := known.get((name, signature[:4]))) is None:
             continue
         message, at, seconds = note.text.encode(), 4, None
         if key.kind == COSIGNATURE:
@@ -348,7 +346,9 @@ def check_stamp(stamped: bytes, answer: bytes, roots: Path | None) -> Stamp:
 
 _SEAL_TEXTS, _SEAL_NUMBERS = "log partition root chain prints previous", "base_offset next_offset time_ms"
 _SEAL: dict[str, type] = {**dict.fromkeys(_SEAL_TEXTS.split(), str), **dict.fromkeys(_SEAL_NUMBERS.split(), int)}
-_PROOF = {"partition": str, "offset": int, "record": str, "path": list, "seal": dict, "key": str, "signature": str}
+FORMAT = 1  # of a proof: its first field
+_PROOF: dict[str, type] = {"format": int, "offset": int, "path": list, "seal": dict}
+_PROOF.update(dict.fromkeys(("partition", "record", "key", "signature"), str))
 _REGISTER = {"entry": int, "path": list, "note": str}
 
 
@@ -392,8 +392,10 @@ def statement(seal: Mapping[str, Any]) -> bytes:
 
 def verify(given: Any, trust: Trust) -> Proven:
     """Check a proof, which is decoded JSON. Raises Unsound, Unusable, OSError (for `roots`)."""
+    if type(given) is dict and given.get("format", FORMAT) != FORMAT:
+        raise Unusable(DATA, f"the proof: format {given['format']}, this program reads format {FORMAT}")
     try:
-        _check_fields(given, _PROOF, {"register", "prints_at"})  # proofs of earlier versions have a prints_at
+        _check_fields(given, _PROOF, {"register"})
         proven = _of_seal(given, trust)
         if "register" in given:
             _check_fields(given["register"], _REGISTER, {"time_stamp"})
@@ -415,8 +417,7 @@ def _check_fields(given: Any, fields: Mapping[str, type], optional: Iterable[str
     for name, kind in fields.items():
         if type(given.get(name)) is not kind:
             raise ValueError(f"{name} is missing, or of another type")
-    unknown = given.keys() - {*fields, *optional}
-    if unknown:
+    if unknown := given.keys() - {*fields, *optional}:
         raise ValueError(f"it has an unknown field, {min(unknown)!r}")
 
 
@@ -452,8 +453,7 @@ def _add_register(proven: Proven, given: Mapping[str, Any], trust: Trust) -> Non
         raise Unsound("the proof does not lead to the root in the note: the seal is another one")
     proven.origin, proven.entry, proven.size = note.origin, given["entry"], note.size
     for witness in trust.witnesses:
-        seconds = signed.get(witness)
-        if seconds is None:
+        if (seconds := signed.get(witness)) is None:
             raise Unsound(f"{witness.name} has not cosigned the note")
         proven.witnesses.append((witness.name, seconds))
     if "time_stamp" in given:

@@ -1,6 +1,7 @@
 """Seals: signed statements about stretches of a log, which need no broker to be checked.
 
-    {"seal": {log, partition, base_offset, next_offset, root, chain, prints, previous, time_ms}, "key", "signature"}
+    {"format": 1, "seal": {log, partition, base_offset, next_offset, root, chain, prints, previous, time_ms}, "key",
+     "signature"}
 
 - `root` is the Merkle root over the records base_offset .. next_offset - 1 (merkle.py), `chain` the partition's hash
   chain behind the last of them, `previous` the SHA-256 of the seal before in the same partition. Stretches follow on
@@ -29,6 +30,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.seals.proof_verifier import Proven, Trust, Unsound, VerifierKey, statement, verify
+from rewindmq.schemas.formats import formatted, values_in
 
 
 class BadSeal(Exception):
@@ -101,7 +103,7 @@ class Stored:
     @property
     def line(self) -> str:
         """The stored form: a line of JSON."""
-        return json.dumps(self.content, separators=(",", ":"), allow_nan=False)
+        return formatted(self.content)
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -163,11 +165,12 @@ def signed(seal: Seal, key: Ed25519PrivateKey) -> Stored:
     return Stored(seal, fingerprint(key.public_key()), key.sign(seal.statement), "a new seal")
 
 
-def parsed(content: Any, where: str, at: int | None = None) -> Stored:
-    """The seal in a decoded JSON object.
+def parsed_line(line: str | bytes, where: str, at: int | None = None) -> Stored:
+    """The seal in a line of JSON.
 
     Raises BadSeal."""
     try:
+        content = values_in(line, where, BadSeal)
         seal = Seal(**content["seal"])
         kinds = {name: type(getattr(seal, name)) for name in Seal.__slots__}
         if any(kinds[name] is not kind for name, kind in Seal.__annotations__.items()):
@@ -178,17 +181,7 @@ def parsed(content: Any, where: str, at: int | None = None) -> Stored:
         (seal.log + seal.partition).encode()  # half a surrogate pair can't even be shown
         signature, prints_at = base64.b64decode(content["signature"], validate=True), content.get("prints_at")
         return Stored(seal, str(content["key"]), signature, where, at, prints_at if type(prints_at) is int else None)
-    except (KeyError, TypeError, ValueError):
-        raise BadSeal(f"{where}: not a seal") from None
-
-
-def parsed_line(line: str | bytes, where: str, at: int | None = None) -> Stored:
-    """The seal in a line of JSON.
-
-    Raises BadSeal."""
-    try:
-        return parsed(json.loads(line), where, at)
-    except (ValueError, RecursionError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise BadSeal(f"{where}: not a seal") from None
 
 

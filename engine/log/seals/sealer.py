@@ -23,7 +23,7 @@ from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.index import first_chain
 from rewindmq.engine.log.seals.fingerprints import located, print_of
 from rewindmq.engine.log.seals.merkle import Tree, proof
-from rewindmq.engine.log.seals.proof_verifier import leaf_hash
+from rewindmq.engine.log.seals.proof_verifier import FORMAT, leaf_hash
 from rewindmq.engine.log.seals.register import Register
 from rewindmq.engine.log.seals.seal import BadSeal, Keys, Seal, Stored, fingerprint, signed, verify_signature
 
@@ -403,6 +403,7 @@ def prove(partition: Sealable, offset: int, register: Register | None = None) ->
         raise LogError(f"{partition.name}: offset {offset} was sealed, and is not in the log")
     path = proof([leaf_hash(record) for record in records], index)
     return {
+        "format": FORMAT,
         "partition": partition.name,
         "offset": offset,
         "record": base64.b64encode(records[index]).decode(),

@@ -107,7 +107,7 @@ def test_a_changed_byte_is_found_and_named(data: Path, place: Place) -> None:
 def test_a_changed_manifest_is_found_and_named(data: Path, place: Place) -> None:
     archive(data, place)
     entry = place.files / "queues-0" / "manifest" / "0000000001.json"
-    entry.write_text(entry.read_text().replace('"format": 2', '"format": 1'))
+    entry.write_text(entry.read_text().replace('"kind": "segment"', '"kind": "topic"'))
     done = verify(place)
     assert done.returncode == 1
     assert "0000000001.json: not an entry of a manifest" in done.stderr

@@ -49,7 +49,7 @@ def tar(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def copied(data: Path, version: bytes) -> bytes:
-    (data / "kafka").write_text("a history\n")
+    (data / "kafka").write_text('{"format": 1, "history": "a history"}\n')
     store = StateStore.open(data / "state")
     store._db.put(keys.FORMAT, version)
     copy = StateCopy(data, "north")

@@ -192,7 +192,7 @@ def changes(draw: st.DrawFn, proof: dict[str, Any]) -> tuple[Way, Any]:
     elif isinstance(value, int):
         parent_of[last] = value + draw(st.integers(-(2**70), 2**70).filter(bool))
     elif isinstance(value, dict):
-        value[draw(st.text().filter(lambda name: name not in (*value, "prints_at", "time_stamp")))] = 1
+        value[draw(st.text().filter(lambda name: name not in (*value, "time_stamp")))] = 1
     else:
         value.insert(draw(st.integers(0, len(value))), draw(st.sampled_from([0, "", "00" * 32])))
     return way, changed

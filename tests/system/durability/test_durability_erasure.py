@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from rewindmq.engine.cli import main
-from rewindmq.engine.erasure.key_store import KEY_ID, KeyStore
+from rewindmq.engine.erasure.key_store import KEY_ID, MAGIC, KeyStore
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Published
@@ -330,7 +330,7 @@ def test_b15_audits_hold_and_the_proof_can_be_had_without_a_broker(erased: Path,
     assert (done.returncode, done.stderr) == (1, "Error: subject 'ada' is not erased: unknown\n")
     for key_id in (report["key_id"], report["key_id"][:43] + "0" * 16):  # of the other the history knows nothing
         key = erased / "keys" / key_id
-        key.write_bytes(b"k" * 32)  # from a backup
+        key.write_bytes(MAGIC + b"k" * 32)  # from a backup
         try:
             done = run("check_erasure", "ada", "--data", str(erased))
             assert (done.returncode, done.stderr) == (1, "Error: subject 'ada' is not erased: STILL THERE\n")
@@ -355,10 +355,10 @@ def test_b15_a_key_from_a_backup_is_destroyed_at_the_start(erased: Path, start_b
     (mark,) = (erased / "keys").glob("*.destroyed")
     key = mark.with_suffix("")
     mark.unlink()
-    key.write_bytes(b"k" * 32)
+    key.write_bytes(MAGIC + b"k" * 32)
     ids = ((path, KEY_ID.fullmatch(path.name)) for path in key.parent.iterdir() if path != key)
     (bobs,) = (path for path, key_id in ids if key_id is not None and key_id[3])
-    bobs.write_bytes(b"k" * 32)  # not the key of bob's message
+    bobs.write_bytes(MAGIC + b"k" * 32)  # not the key of bob's message
     broker = start_broker(erased)  # also without the option, which decides about what comes in
     assert not key.exists()
     assert mark.exists()
@@ -372,7 +372,7 @@ def test_b15_a_key_from_a_backup_is_destroyed_at_the_start(erased: Path, start_b
         channel.basic_publish("", "b", b"nobody asks", ADA)
         channel.queue_declare("b", passive=True)
     mark.unlink()  # a backup of the whole directory, under a running broker
-    key.write_bytes(b"k" * 32)
+    key.write_bytes(MAGIC + b"k" * 32)
     with api(broker) as client:
         moment = {"offset": end_of(client, "b"), "count": 1}
         (shown,) = client.get("/queues/%2F/b/at", params=moment).json()["message_details"]

@@ -72,7 +72,7 @@ def test_the_copy_is_gone_when_it_ends(
 ) -> None:
     if said:
         monkeypatch.setattr(state, "STALLED_SECONDS", 1)
-    (tmp_path / "kafka").write_text("a history\n")
+    (tmp_path / "kafka").write_text('{"format": 1, "history": "a history"}\n')
     store = StateStore.open(tmp_path / "state")
     copy = StateCopy(tmp_path, "north")
     copy.make(store)
@@ -94,7 +94,7 @@ def test_the_copy_is_gone_when_it_ends(
 
 def test_it_ends_with_the_broker(tmp_path: Path) -> None:
     """Which cancels what is under way."""
-    (tmp_path / "kafka").write_text("a history\n")
+    (tmp_path / "kafka").write_text('{"format": 1, "history": "a history"}\n')
     store = StateStore.open(tmp_path / "state")
     copy = StateCopy(tmp_path, "north")
     copy.make(store)

@@ -256,7 +256,7 @@ def test_verify_finds_what_is_not_as_the_topics_say(
     other, nobodys = tmp_path / "other", tmp_path / "nobodys"
     other.mkdir()
     nobodys.mkdir()
-    (other / "kafka").write_text("cluster=x\n")
+    (other / "kafka").write_text('{"format": 1, "history": "cluster=x"}\n')
     with ThreadPoolExecutor() as pool:
         damaged, of_other, of_nobody = pool.map(partial(verify, nodes), (west.data, other, nobodys))
     assert damaged.returncode == 1

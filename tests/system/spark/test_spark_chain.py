@@ -17,7 +17,6 @@ from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.log_bytes import CHAIN, prove
 from rewindmq.spark_replay.snapshots.build import cut
-from tests.support.older import to_format_1
 from tests.support.records import SCHEMA_BYTES
 from tests.support.spark.histories import Recorder, random_history
 
@@ -124,15 +123,6 @@ def test_each_harm_is_located_as_by_one_that_reads_all_in_order(
     bad = found["queues-0"]
     assert (bad.ok, bad.corrupt, bad.offset, bad.detail) == (False, True, refused.value.offset, str(refused.value))
     assert found["queues-1"].ok
-
-
-def test_segments_of_format_1_are_joined_too(spark: SparkSession, long: Path, tmp_path: Path) -> None:
-    data = copied(long, tmp_path)
-    to_format_1(data / "log" / "queues-0")
-    [finding] = prove(spark, str(data), ["queues-0"], None, False)
-    segments = list(verify_chain(data / "log" / "queues-0"))
-    assert finding.ok
-    assert f"blocks before offset {segments[-1].next_offset} have no checksum" in finding.detail
 
 
 # -- what is new -------------------------------------------------------------------------------------------------------

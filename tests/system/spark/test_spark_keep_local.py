@@ -119,7 +119,7 @@ def test_without_the_archive_the_local_part_is_read_the_rest_an_error(
 ) -> None:
     data = tmp_path / "data"
     shutil.copytree(tiers.data, data)
-    (data / "log" / "archive.json").write_text(f'{{"url": "file://{tmp_path}/away"}}')
+    (data / "log" / "archive.json").write_text(f'{{"format": 1, "url": "file://{tmp_path}/away"}}')
     late = ["--from", format_time(tiers.late_ms)]
     for command in (["history"], ["audit"], ["state-at", "--time", format_time(tiers.early_ms)]):
         assert run([*command, "--data", str(data)]) in (65, 69), command

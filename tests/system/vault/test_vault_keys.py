@@ -14,7 +14,7 @@ from rewindmq.engine.erasure import encryption, vault
 from rewindmq.engine.erasure.encryption import NoKeyYet, Subjects
 from rewindmq.engine.erasure.key_content import KEY_BYTES, NotAtHand
 from rewindmq.engine.erasure.key_copies import copy_keys
-from rewindmq.engine.erasure.key_store import NOTE, KeyStore
+from rewindmq.engine.erasure.key_store import MAGIC, NOTE, KeyStore
 from rewindmq.engine.erasure.vault import PREFIX, Vault, VaultAway, vault_at
 from rewindmq.engine.errors import ResourceError
 from rewindmq.schemas.events import Published
@@ -49,7 +49,7 @@ def message(subjects: Subjects, subject: str, body: bytes) -> Published:
 def test_b64_the_directory_has_no_key_in_clear(keys: KeyStore, server: VaultServer) -> None:
     key_id, key = keys.current("ada")
     held = {path.name: path.read_bytes() for path in keys.directory.iterdir()}
-    assert held[key_id].startswith(b"vault:v1:")
+    assert held[key_id].startswith(MAGIC + b"vault:v1:")
     assert not any(key in content for content in held.values())
     assert PREFIX + key_id in server.keys
     assert stat.S_IMODE((keys.directory / NOTE).stat().st_mode) == 0o600
@@ -72,7 +72,7 @@ def test_b64_an_erasure_destroys_the_key_in_the_vault_and_in_memory(keys: KeySto
     assert held.open(key_id, sealed) is None, "a copy of the directory is of no use"
     assert keys.read(key_id) is None
     assert not keys.is_held(key_id)
-    (keys.directory / key_id).write_bytes(sealed)  # it comes back from a backup
+    (keys.directory / key_id).write_bytes(MAGIC + sealed)  # it comes back from a backup
     assert keys.read(key_id) is None
     assert keys.current("bob")[1] != key
 
@@ -129,7 +129,7 @@ def test_b64_plain_keys_from_before_stay(server: VaultServer, tmp_path: Path) ->
     key_id, key = keys.current("old")
     keys.use_vault(server.place)
     assert keys.current("old") == (key_id, key)
-    assert len((keys.directory / key_id).read_bytes()) == KEY_BYTES
+    assert len((keys.directory / key_id).read_bytes()) == len(MAGIC) + KEY_BYTES
     keys.destroy(key_id)
     assert keys.read(key_id) is None
     assert keys.current("old")[0].startswith(key_id.split("-")[0])

@@ -19,7 +19,6 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.segments import segment_files
 from tests.support.archiving import object_path
 from tests.support.examples import rounds
-from tests.support.older import to_format_1
 from tests.support.records import SCHEMA_BYTES, fill, make_log
 
 T = TypeVar("T")
@@ -155,22 +154,6 @@ def test_a_later_run_goes_on(data: Path, tmp_path: Path) -> None:
     close_segments(data)
     assert Archiver(objects, data).run().partitions[1].records == 120
     assert archived_log(objects, "queues-0") == stored_log(data, "queues-0")
-
-
-def test_segments_of_format_1_are_archived_and_newer_ones_behind_them(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    grow(data, 0)
-    for name in PARTITIONS:
-        to_format_1(data / "log" / name)
-    grow(data, 120)
-    close_segments(data)
-    objects = open_objects(str(tmp_path / "archive"), make=True)
-    Archiver(objects, data).run()
-    entries = Manifest.load(objects, "queues-0").segments
-    assert {each.format for each in entries} == {1, 2}
-    for name in PARTITIONS:
-        assert archived_log(objects, name) == stored_log(data, name)
 
 
 def test_it_stops_when_it_is_asked(data: Path, tmp_path: Path) -> None:

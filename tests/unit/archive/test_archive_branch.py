@@ -224,7 +224,7 @@ def test_an_archive_with_another_identity_than_its_last_fork_is_refused(archive:
     own = open_objects(str(tmp_path / "own"), make=True)
     Archiver(own, tmp_path / "fork").run()
     path = tmp_path / "own" / "archive.json"
-    path.write_bytes(encode_checked(decode_checked(path.read_bytes(), ()) | {"history": "ab" * 32}))
+    path.write_bytes(encode_checked(decode_checked(path.read_bytes(), str(path)) | {"history": "ab" * 32}))
     with pytest.raises(ArchiveError, match="belongs to another history"):
         recover(own, tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -19,7 +19,7 @@ from rewindmq.engine.log.archive.local_space import (
     keep_local,
     removable,
 )
-from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, SegmentEntry, StoredObject
+from rewindmq.engine.log.archive.manifest import SEGMENT, Manifest, OtherHistory, SegmentEntry, StoredObject
 from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.engine.log.archive.recovery import recover
 from rewindmq.engine.log.archive.snapshots import ArchivedSnapshots
@@ -89,9 +89,8 @@ def partitions(draw: st.DrawFn) -> LocalPartition:
         time += draw(st.integers(-20, 100))
         chain, behind = bytes([number]) * 32, bytes([number + 1]) * 32
         size = draw(st.integers(1, 90))
-        stated = draw(st.sampled_from([chain, chain, chain, None]))
-        segments.append(LocalSegment(offset, end, size, size + draw(st.integers(0, 9)), stated, behind))
-        entry = SegmentEntry(offset, end, time, time, False, chain, behind, 2, size, OBJECT, OBJECT, 0)
+        segments.append(LocalSegment(offset, end, size, size + draw(st.integers(0, 9)), chain, behind))
+        entry = SegmentEntry(SEGMENT, offset, end, time, time, False, chain, behind, size, OBJECT, OBJECT, 0)
         wrong = draw(
             st.sampled_from([{}] * 8 + [{"next_offset": end + 1}, {"size_bytes": size + 1}, {"chain": b"x" * 32}, None])
         )
@@ -146,7 +145,7 @@ def test_of_several_partitions_the_oldest_records_go_first() -> None:
     def made(name: str, times: list[int]) -> LocalPartition:
         segments = [LocalSegment(n, n + 1, 10, 10, bytes([n]) * 32, bytes([n + 1]) * 32) for n in range(len(times))]
         entries = [
-            SegmentEntry(n, n + 1, 0, time, False, bytes([n]) * 32, bytes([n + 1]) * 32, 2, 10, OBJECT, OBJECT, 0)
+            SegmentEntry(SEGMENT, n, n + 1, 0, time, False, bytes([n]) * 32, bytes([n + 1]) * 32, 10, OBJECT, OBJECT, 0)
             for n, time in enumerate(times)
         ]
         return LocalPartition(name, segments, entries)

@@ -23,7 +23,6 @@ from rewindmq.engine.log.embedded.segments import read_header, record_timestamp,
 from rewindmq.schemas.registry import envelope_schema
 from tests.support.archiving import archive_segments, object_path, original, unpacked, write_segment
 from tests.support.examples import examples
-from tests.support.older import to_format_1
 from tests.support.other_schema import EARLIER_JSON, EARLIER_SCHEMA, under
 from tests.support.records import SCHEMA_BYTES, START_MS, avro_rows, expected, make_log, record
 
@@ -40,12 +39,12 @@ def test_the_records_are_a_plain_avro_file(objects: Objects, tmp_path: Path) -> 
         avro = fastavro.reader(file)
         assert avro.codec == "zstandard"
         assert json.loads(avro.metadata["avro.schema"]) == envelope_schema()
-        assert avro.metadata["rewindmq.archive"] == "1"
+        assert avro.metadata["rewindmq.format"] == "1"
         assert avro.metadata["rewindmq.partition"] == "queues-0"
         assert avro.metadata["rewindmq.base_offset"] == "0"
     with object_path(manifest, entry, "avro").open("rb") as archived, segment_files(directory)[0].open("rb") as stored:
         assert avro_rows(archived) == avro_rows(stored)
-    assert (entry.base_offset, entry.next_offset, entry.format) == (0, 38, 2)
+    assert (entry.base_offset, entry.next_offset, entry.kind) == (0, 38, "segment")
     assert (entry.first_ms, entry.max_timestamp_ms) == (START_MS, START_MS + 37)
     assert (entry.chain_before, entry.chain) == (
         first_chain("queues-0"),
@@ -98,12 +97,11 @@ bodies = st.one_of(st.integers(0, 300), st.sampled_from([65_300, 65_535, 70_000,
 @settings(max_examples=examples(60), deadline=None)
 @given(
     groups=st.lists(st.lists(bodies, min_size=1, max_size=12), min_size=1, max_size=12),
-    old_format=st.booleans(),
     old_schema=st.booleans(),
     block_bytes=st.sampled_from([1, 500, 100_000, 4 << 20]),
 )
 def test_any_segment_comes_back_byte_for_byte(
-    groups: Sequence[Sequence[int]], old_format: bool, old_schema: bool, block_bytes: int
+    groups: Sequence[Sequence[int]], old_schema: bool, block_bytes: int
 ) -> None:
     number = 0
     records: list[list[bytes]] = []
@@ -117,11 +115,8 @@ def test_any_segment_comes_back_byte_for_byte(
             records = [[under(EARLIER_SCHEMA, one) for one in group] for group in records]
         directory = Path(folder) / "queues-0"
         [path] = write_segment(directory, records)
-        if old_format:
-            to_format_1(directory)
         manifest = archive_segments(open_objects(f"{folder}/archive", make=True), directory, [path])
         assert original(manifest) == path.read_bytes()
-        assert manifest.segments[0].format == (1 if old_format else 2)
         unpacked(manifest).prove()
         given_out = [one for each in range(len(unpacked(manifest).archived)) for one in unpacked(manifest).read(each)]
         assert [block.records for block in given_out] == records

@@ -199,7 +199,7 @@ def test_damage_stops_the_recovery_and_is_named(archive: Objects, tmp_path: Path
 def test_an_archive_whose_metadata_is_of_another_history_is_refused(archive: Objects, tmp_path: Path) -> None:
     path = tmp_path / "archive" / "archive.json"
     history = Manifest.load(archive, "queues-0").chain.hex()
-    values = decode_checked(path.read_bytes(), ())
+    values = decode_checked(path.read_bytes(), str(path))
     path.write_bytes(encode_checked(values | {"history": history}))
     with pytest.raises(ArchiveError, match=r"belongs to another history than its archive\.json"):
         recover(archive, tmp_path / "recovered")

@@ -14,7 +14,7 @@ from rewindmq.engine.config import Config
 from rewindmq.engine.erasure import day_expiry
 from rewindmq.engine.erasure.day_expiry import SETTLE_SECONDS, Expiry
 from rewindmq.engine.erasure.encryption import day_at
-from rewindmq.engine.erasure.key_store import KEY_ID, KeyStore, day_of, is_of_nobody, name_of
+from rewindmq.engine.erasure.key_store import KEY_ID, MAGIC, KeyStore, day_of, is_of_nobody, name_of
 from rewindmq.engine.process import open_broker
 from rewindmq.projections.store.projector import live_ids
 from rewindmq.schemas.amqp.properties import parse
@@ -318,7 +318,7 @@ def test_b21_a_key_that_comes_back_from_a_backup_is_destroyed(h: DaysHarness) ->
     key = h.keys.read(key_id)
     assert key is not None
     h.pass_days(KEPT + 1)
-    (h.keys.directory / key_id).write_bytes(key)
+    (h.keys.directory / key_id).write_bytes(MAGIC + key)
     assert h.keys.read(key_id) is None
     h.restart()
     assert not h.keys.is_there(key_id)
@@ -376,7 +376,7 @@ def test_b21_an_erasure_reaches_keys_from_before_the_option_and_lost_ones(tmp_pa
         for path in (lost, lost[:42]):
             (h.keys.directory / path).unlink()
         h.loop.run_until_complete(h.broker._broker.erasures.erase(Actor("guest", 0), "ada", ""))
-        (h.keys.directory / lost).write_bytes(key)
+        (h.keys.directory / lost).write_bytes(MAGIC + key)
         h.restart()
         for each in (before, after):
             assert headers_of(h.broker.subjects.decrypt(each)) == {"x-erased": True}

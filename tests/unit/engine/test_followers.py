@@ -1,7 +1,6 @@
 """A broker keeps account of its followers, and confirms and publishers wait for them (B-60)."""
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -16,7 +15,7 @@ from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import BelowStart
 from rewindmq.engine.log.embedded.ends import End
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.log.embedded.roles import FENCED, FOLLOWERS
+from rewindmq.engine.log.embedded.roles import FENCED, FOLLOWERS, noted_followers
 from rewindmq.projections.topology.about_history import AboutHistory
 from tests.support.broker_harness import Client, Harness
 
@@ -36,8 +35,7 @@ async def alone(data: Path, failed: list[Exception]) -> AsyncIterator[Followers]
 
 
 def noted(data: Path) -> dict[str, str]:
-    found: dict[str, str] = json.loads((data / FOLLOWERS).read_text())
-    return found
+    return noted_followers(data)
 
 
 class Copy:

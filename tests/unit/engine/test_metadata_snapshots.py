@@ -208,6 +208,7 @@ def rewritten(path: Path, change: Callable[[dict[str, str], list[bytes]], None])
     with path.open("rb") as file:
         reader = fastavro.reader(file)
         metadata = {name: value for name, value in reader.metadata.items() if name.startswith("rewindmq.")}
+        del metadata["rewindmq.format"]  # it is written again
         records: list[Any] = list(reader)
     contents = [record["content"] for record in records if record["kind"] != "end"]
     change(metadata, contents)

@@ -15,6 +15,7 @@ from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
 
 NUMBER = b"queues-0\x00M"
+NODE = '{"format": 1, "history": "cluster a, topic b"}\n'
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def data(tmp_path: Path) -> Path:
     data = tmp_path / "data"
     (data / "keys").mkdir(parents=True)
     (data / "keys" / "subject.key").write_bytes(b"SECRET")
-    (data / "kafka").write_text("cluster a, topic b\n")
+    (data / "kafka").write_text(NODE)
     snapshot = Snapshots(data / "snapshots").take(Machine("queues-0"))
     snapshot.with_suffix(".1.part").write_bytes(b"just being written")
     return data
@@ -70,7 +71,7 @@ def test_what_is_received_is_what_was_sent(data: Path, store: StateStore, tmp_pa
     laid_down = [path for path in (tmp_path / "new").rglob("*") if path.is_file()]
     assert {path.relative_to(tmp_path / "new").as_posix() for path in laid_down} == files.keys()
     assert {name.partition("/")[0] for name in files} == {"kafka", "snapshots", "state"}
-    assert (tmp_path / "new" / "kafka").read_text() == "cluster a, topic b\n"
+    assert (tmp_path / "new" / "kafka").read_text() == NODE
     assert Snapshots(tmp_path / "new" / "snapshots").offsets("queues-0") == [0]
     assert len(content(tmp_path / "new" / "state")) == 400
     assert not (data / "copying").exists()
@@ -182,7 +183,10 @@ def test_nothing_comes_twice_or_after_the_end(data: Path, store: StateStore, tmp
 @pytest.mark.parametrize(
     ("manifest", "reason"),
     [
-        (b'{"format": 2, "node": "n", "files": {}}', "has format 2; this version reads 1"),
+        (
+            b'{"format": 2, "node": "n", "files": {}}',
+            "manifest.json of the copy: format 2, this program reads format 1",
+        ),
         (b'{"format": 1, "node": "n", "files": {}}', "the copy has no state"),
         (b'{"format": 1, "node": "n", "files": {"kafka": {}}}', "kafka is missing"),
         (b'{"format": 1, "node": "n", "files": 7}', "not readable"),

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import fcntl
 import json
 import os
 import random
@@ -28,20 +27,6 @@ from tests.support.records import SCHEMA_BYTES, START_MS, contents, expected, fi
 
 def note(offsets: list[int], queue: EmbeddedPartition) -> None:
     offsets.append(queue.durable_offset)
-
-
-def test_the_lock_of_an_older_broker_counts_and_then_goes(tmp_path: Path) -> None:
-    """It was within the log's directory, where backups and other tools met it."""
-    make_log(tmp_path, [3])
-    former = tmp_path / "log" / "lock"
-    former.write_text("4711\n")
-    with former.open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        for _ in range(2):
-            with pytest.raises(LogError, match=rf"in use by another broker \(process 4711, lock {former}\)"):
-                EmbeddedLog.open(tmp_path, 1)
-    assert reopened(tmp_path) == expected(3)
-    assert not former.exists()
 
 
 def test_the_number_of_partitions_is_for_ever(tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Published, Purged
 from rewindmq.schemas.values import Actor, Route
 from tests.support.moved_queue import write_moved
-from tests.support.older import to_format_1
 from tests.support.records import SCHEMA_BYTES
 
 KEY = Ed25519PrivateKey.generate()
@@ -448,20 +447,16 @@ def drop_a_block(data: Path) -> int:
     return block.first_offset
 
 
-@pytest.mark.parametrize("format_1", [False, True])
-def test_a_dropped_block_whose_index_is_gone_is_located(tmp_path: Path, format_1: bool) -> None:
-    """In format 1 nothing but the prints can tell; in format 2 the block behind says that it belongs elsewhere."""
+def test_a_dropped_block_whose_index_is_gone_is_located(tmp_path: Path) -> None:
+    """The block behind says that it belongs elsewhere."""
     data = tmp_path / "data"
     write(data, range(3_000))
-    if format_1:
-        to_format_1(data / "log" / "queues-0")
     seal(data)
     assert harms(data) == []
     offset = drop_a_block(data)
     found = next(each for each in harms(data) if each.partition == "queues-0")
     assert found.offset == offset
-    says = f"50 records were dropped at offset {offset}" if format_1 else f"that of offset {offset} belongs here"
-    assert says in found.what
+    assert f"that of offset {offset} belongs here" in found.what
 
 
 def test_prints_that_are_not_those_of_the_seal_are_noticed(data: Path) -> None:

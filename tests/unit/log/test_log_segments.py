@@ -40,7 +40,7 @@ def test_a_segment_is_a_plain_avro_container_file(tmp_path: Path) -> None:
         assert json.loads(avro.metadata["avro.schema"]) == envelope_schema()
         assert avro.metadata["rewindmq.partition"] == "queues-0"
         assert avro.metadata["rewindmq.base_offset"] == "0"
-        assert avro.metadata["rewindmq.format"] == "2"
+        assert avro.metadata["rewindmq.format"] == "1"
         assert avro.metadata["rewindmq.chain_before"] == hashlib.sha256(b"queues-0").hexdigest()
         envelopes = [each for each in avro if isinstance(each, dict)]
     assert len(envelopes) == 38
@@ -93,7 +93,6 @@ def test_the_chain_runs_from_the_name_over_every_stored_byte(tmp_path: Path) -> 
     assert verified[-1].chain == chain
     assert sum(segment.records for segment in verified) == 150
     assert sum(segment.blocks for segment in verified) == 30
-    assert sum(segment.unproven_blocks for segment in verified) == 0
 
 
 def test_many_small_blocks_are_all_read_by_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +102,7 @@ def test_many_small_blocks_are_all_read_by_the_index(tmp_path: Path, monkeypatch
     directory = make_log(tmp_path, [1] * 700)
     monkeypatch.setattr(walk, "skip", None)
     [segment] = verify_chain(directory)
-    assert (segment.blocks, segment.unproven_blocks) == (700, 0)
+    assert segment.blocks == 700
     log = EmbeddedLogReader(tmp_path).queues[0]
     assert contents(log.read()) == expected(700)
     for offset in range(700):

@@ -2,24 +2,21 @@
 for it."""
 
 import random
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.cli.main import run as cli
 from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.engine.log.embedded import blocks, reader
 from rewindmq.engine.log.embedded.index import ENTRY, index_path, lengths_path
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.segments import segment_files
-from rewindmq.engine.log.embedded.verify import follow_on, unchecked_before, verify_chain, verify_segment
+from rewindmq.engine.log.embedded.verify import follow_on, verify_chain, verify_segment
 from rewindmq.engine.log.embedded.writer import PartitionWriter
 from tests.support.examples import rounds
-from tests.support.older import to_format_1
 from tests.support.records import (
     SCHEMA_BYTES,
     START_MS,
@@ -179,80 +176,13 @@ def test_each_bit_of_a_block_counts(tmp_path: Path) -> None:
             assert contents(PartitionReader(directory).read()) == expected(3)
 
 
-# --- older logs -------------------------------------------------------------------------------------------------------
-
-
-def test_an_older_log_is_read_and_continued_as_one_without_checksums(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    directory = make_log(tmp_path, [10] * 20, segment_bytes=SCHEMA_BYTES + 2_000)
-    to_format_1(directory)
-    older = {path: path.read_bytes() for path in segment_files(directory)}
-    assert contents(PartitionReader(directory).read()) == expected(200)
-    assert unchecked_before(list(verify_chain(directory))) == 200
-
-    def go_on(log: EmbeddedLog) -> None:
-        fill(log.queues[0], range(200, 210))
-        log.commit_and_wait()
-
-    assert reopened(tmp_path, go_on) == expected(210)
-    files = segment_files(directory)
-    assert {path: path.read_bytes() for path in older} == older
-    assert [segment.checked for segment in verify_chain(directory)] == [False] * len(older) + [True]
-    assert unchecked_before(list(verify_chain(directory))) == 200
-    assert reopened(tmp_path) == expected(210)
-    assert segment_files(directory) == files  # and the next broker goes on with the new one
-    shutil.rmtree(tmp_path / "state", ignore_errors=True)
-    from rewindmq.projections.store.store import StateStore
-
-    StateStore.open(tmp_path / "state").close()
-    assert cli(["verify", "--data", str(tmp_path)]) == 0
-    assert "whole; blocks before offset 200 have no checksum" in capsys.readouterr().out
-
-
-def test_an_older_log_is_held_against_its_index(tmp_path: Path) -> None:
-    """Its blocks have nothing else: any byte that changes in the middle is refused, with its place."""
-    directory = make_log(tmp_path, [4, 3, 2])
-    to_format_1(directory)
-    assert reopened(tmp_path) == expected(9)  # makes the index
-    [path] = segment_files(directory)
-    content = path.read_bytes()
-    _, second, third = PartitionReader(directory).read()
-    start, end, offset = second.position, third.position, third.first_offset
-    for position in range(start, end, 3):
-        path.write_bytes(content[:position] + bytes([content[position] ^ 4]) + content[position + 1 :])
-        for opening in (lambda: EmbeddedLog.open(tmp_path, 1), lambda: list(verify_chain(directory))):
-            with pytest.raises(CorruptLog) as refused:
-                opening()
-            assert (refused.value.position, refused.value.offset) == (start, 4)
-    path.write_bytes(content[:-5])
-    forget_the_last(path)
-    assert reopened(tmp_path) == expected(offset)
-
-
-def test_an_empty_older_segment_is_begun_anew(tmp_path: Path) -> None:
-    directory = make_log(tmp_path, [])
-    to_format_1(directory)
-
-    def use(log: EmbeddedLog) -> None:
-        fill(log.queues[0], range(3))
-        log.commit_and_wait()
-
-    assert reopened(tmp_path, use) == expected(3)
-    [segment] = verify_chain(directory)
-    assert segment.checked
-
-
 # --- segment by segment -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("format_1", [False, True])
-def test_segments_are_proven_in_any_order_and_then_joined(tmp_path: Path, format_1: bool) -> None:
+def test_segments_are_proven_in_any_order_and_then_joined(tmp_path: Path) -> None:
     directory = make_log(tmp_path, [10] * 20, segment_bytes=SCHEMA_BYTES + 2_000)
-    if format_1:
-        to_format_1(directory)
     files = segment_files(directory)
-    for path in [*index_files(directory)][::2] if not format_1 else []:
+    for path in [*index_files(directory)][::2]:
         path.unlink()
     parts = [verify_segment(path, path == files[-1]) for path in files]
     random.Random(5).shuffle(files)
@@ -262,11 +192,10 @@ def test_segments_are_proven_in_any_order_and_then_joined(tmp_path: Path, format
     assert list(follow_on(parts))[-1].next_offset == 200
     with pytest.raises(CorruptLog, match="the segment before ends at offset"):
         list(follow_on([parts[0], *parts[2:]]))
-    if not format_1:
-        foreign = make_log(tmp_path / "other", [10] * 20, segment_bytes=SCHEMA_BYTES + 2_000)
-        other = verify_segment(segment_files(foreign)[1], False)
-        with pytest.raises(CorruptLog, match="its hash chain does not continue"):
-            list(follow_on([parts[0], other]))
+    foreign = make_log(tmp_path / "other", [10] * 20, segment_bytes=SCHEMA_BYTES + 2_000)
+    other = verify_segment(segment_files(foreign)[1], False)
+    with pytest.raises(CorruptLog, match="its hash chain does not continue"):
+        list(follow_on([parts[0], other]))
 
 
 def index_files(directory: Path) -> Iterator[Path]:
