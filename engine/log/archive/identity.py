@@ -7,7 +7,6 @@
     require_identity(objects, identity)  begins the archive, or lets it grow
 
 - A history gets more partitions when it is repartitioned. The entry is there before anything of a new partition is.
-- A version that does not know such entries stops at the first one. So it takes no part of an archive for the whole.
 """
 
 from collections.abc import Callable

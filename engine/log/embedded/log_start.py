@@ -43,8 +43,8 @@ def beginning_of(first: Path, stated: bytes, metadata: Callable[[Path], Iterable
     """Offset and hash chain with which the partition of this first segment begins.
 
     `stated`: the chain that the segment's header states. `metadata`: gives the records of the metadata log in a
-    directory. The result is (0, the chain of an empty partition) if nothing says that the log begins
-    with this segment: then the segment does not follow on it. Raises CorruptLog."""
+    directory. The result is (0, the chain of an empty partition) if nothing says that the log begins with this segment:
+    then the segment does not follow on it. Raises CorruptLog."""
     directory, offset = first.parent, base_offset_of(first)
     nothing = 0, first_chain(directory.name)
     if offset == 0 or directory.name == METADATA:

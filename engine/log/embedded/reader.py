@@ -515,8 +515,8 @@ class PartitionReader:
 def first_chain_of(first: Path, stated: bytes) -> tuple[int, bytes]:
     """Offset and hash chain with which the partition of this first segment begins (log_start.py).
 
-    `stated`: the chain that the segment's header states. Raises CorruptLog; CutMeanwhile: the segment is gone,
-    and so is what said that the log begins with it."""
+    `stated`: the chain that the segment's header states. Raises CorruptLog; CutMeanwhile: the segment is gone, and so
+    is what said that the log begins with it."""
     offset, chain = beginning_of(first, stated, _records_of)
     if offset < base_offset_of(first) and not first.exists():
         raise CutMeanwhile(f"{first}: it was cut off")
