@@ -5,10 +5,11 @@ Rules of this file
   Values are printed as Erlang terms, as clients of RabbitMQ see them. Rules for values:
   projections/rules/queue_arguments.py.
 - An `x-` key that no queue type knows is accepted, a key of another type is refused (S-072).
-- An argument that a node of an older version on the same Kafka does not know is refused, never ignored.
+- An argument that the machine version of the history does not know is refused, never ignored (upgrade.py).
 - Pure functions: raise an `AmqpError` or return.
 """
 
+from rewindmq.engine.broker.upgrade import require
 from rewindmq.engine.errors import (
     AccessRefused,
     AmqpError,
@@ -19,15 +20,7 @@ from rewindmq.engine.errors import (
 )
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13, RABBITMQ_4_3
-from rewindmq.projections.machine.rules.settings import DEDUPLICATES
-from rewindmq.projections.machine.rules.versions import (
-    DEDUPLICATION,
-    LEASE_RENEWAL,
-    PRIORITIES,
-    SEMANTICS,
-    SINGLE_ACTIVE,
-    STREAMS,
-)
+from rewindmq.projections.machine.rules.versions import LEASE_RENEWAL
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.queue_arguments import (
     ALL_ARGUMENTS,
@@ -47,13 +40,6 @@ from rewindmq.schemas.values import Argument
 TYPE_MODULES = {"classic": "rabbit_classic_queue", "quorum": "rabbit_quorum_queue", "stream": "rabbit_stream_queue"}
 
 SEMANTICS_ARGUMENT = "x-semantics"  # RewindMQ's own: the queue's profile, if it is not the node's
-# The machine version from which on an argument is known.
-SINCE_VERSION = {
-    "x-max-priority": PRIORITIES,
-    "x-single-active-consumer": SINGLE_ACTIVE,
-    DEDUPLICATES: DEDUPLICATION,
-    SEMANTICS_ARGUMENT: SEMANTICS,
-}
 
 
 def strip_cr_lf(name: str) -> str:
@@ -119,14 +105,12 @@ def check_queue_arguments(
             )
 
 
-def check_machine_version(vhost: str, name: str, kind: str, arguments: tuple[Argument, ...], version: int) -> None:
-    """Refuse arguments that a node of an older version, which is alive on the same Kafka, does not know."""
-    where = resource("queue", name, vhost)
-    if kind == "stream" and version < STREAMS:
-        raise NotImplementedByBroker(f"{where}: queue type 'stream' is not known to all nodes yet")
+def check_machine_version(kind: str, arguments: tuple[Argument, ...], version: int) -> None:
+    """PreconditionFailed: the history follows a machine version that does not know the queue type, or an argument."""
+    require(f"queue type '{kind}'", version)
     for argument in arguments:
-        if version < SINCE_VERSION.get(argument.name, 1) and argument.value is not False:
-            raise PreconditionFailed(f"invalid arg '{argument.name}' for {where}: not known to all nodes yet")
+        if argument.value is not False:
+            require(argument.name, version)
 
 
 def check_exclusive_use(queue: Queue, exclusive: bool) -> None:

@@ -21,10 +21,13 @@ from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import LogError, NoAnswer, NobodyAnswers
 from rewindmq.engine.log.location import begun_anew
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.replay import Recovery, fold, recover
 from rewindmq.projections.rules.placement import astray, count_of
 from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.topology.placement import Placement
+from rewindmq.schemas.events import MachineUpgraded
+from rewindmq.schemas.values import BROKER
 
 if TYPE_CHECKING:
     from rewindmq.engine.cluster.entry import EnteredHistory
@@ -152,6 +155,8 @@ async def join(broker: Broker, node: Node) -> None:
     metadata = node.metadata
     try:
         async with asyncio.timeout(START_SECONDS):
+            if MACHINE_VERSION > 1 and metadata.state.next_offset == 0:  # the history begins with this program
+                await metadata.ask(BROKER, MachineUpgraded(MACHINE_VERSION))
             await node.join()
             if not metadata.topology.had_permissions and broker.config.load_definitions is None:
                 # two nodes may do it at once; the result is the same

@@ -42,7 +42,7 @@ from rewindmq.engine.log.stretch import audit
 from rewindmq.engine.log.topic_floors import TopicFloors
 from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, Wanted, last_floor, oldest_kept_ms, refusal
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.rules.versions import OLDEST_SCHEMA
+from rewindmq.projections.machine.rules.versions import schema_of
 from rewindmq.projections.rewind import OutsideHistory
 from rewindmq.projections.store.bases import BaseError, Bases, queued_offsets
 from rewindmq.schemas.metadata_events import HistoryTrimmed
@@ -207,7 +207,7 @@ class TopicTrimming:
         def refused(error: KafkaError, _: Message) -> None:
             refusals.append(error)
 
-        encoder, topic = encoder_under(OLDEST_SCHEMA), self._log.metadata.topic  # older nodes know it, too
+        encoder, topic = encoder_under(schema_of(1)), self._log.metadata.topic  # every node knows it
         producer = self._log.clients.producer({"on_delivery": refused})
         try:
             for event in events:

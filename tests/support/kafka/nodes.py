@@ -21,7 +21,7 @@ from confluent_kafka import KafkaError, Message
 from pika import BlockingConnection
 
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
-from rewindmq.projections.machine.rules.versions import OLDEST_SCHEMA
+from rewindmq.projections.machine.rules.versions import schema_of
 from rewindmq.projections.replay import beginning, fold
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.events import CheckpointAsked, Checkpointed
@@ -150,7 +150,7 @@ class Nodes:
 
         A plain fold of the topic has it, too."""
         partitions = self.partitions()
-        encoder = encoder_under(OLDEST_SCHEMA)  # a node of an older program may be among them
+        encoder = encoder_under(schema_of(1))  # a node of an older program may be among them
         producer = ordered_producer(self.kafka.bootstrap)
         agreed = {}
         for number, partition in enumerate(partitions):

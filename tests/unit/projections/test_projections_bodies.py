@@ -5,25 +5,22 @@ import random
 import pytest
 
 from rewindmq.projections.store import keys
-from rewindmq.projections.store.bodies import Body, BodyCache, size_of
-from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.values import BROKER, Route
-from tests.support.traffic import ANN, START_MS, published, record
+from rewindmq.projections.store.bodies import TODAY, Body, BodyCache, size_of
+from rewindmq.schemas.values import Route
+from tests.support.traffic import published, record
 
 ROUTE = Route("/", "", "q", ("q",))
 
 
 def body(source: random.Random) -> Body:
     message = published(ROUTE, source.randbytes(source.randrange(200)))
-    encoder = Encoder()
-    stored = encoder.encode(encoder.prefix(START_MS, BROKER), message)
-    return source.choice((message, stored))
+    return source.choice((message, TODAY.of(message)))
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_books_are_right_and_the_bound_holds(seed: int) -> None:
     source = random.Random(seed)
-    cache = BodyCache(Decoder(), 12_000)
+    cache = BodyCache(12_000)
     for _ in range(400):
         queue_id = source.randrange(4)
         pick = source.random()
@@ -40,10 +37,9 @@ def test_the_books_are_right_and_the_bound_holds(seed: int) -> None:
 
 def test_a_body_comes_back_as_it_was_however_it_is_cached() -> None:
     message = published(ROUTE, b"body")
-    encoder = Encoder()
-    cache = BodyCache(Decoder(), 10_000)
+    cache = BodyCache(10_000)
     cache.add(1, {5: message})
-    cache.add(2, {5: encoder.encode(encoder.prefix(START_MS, ANN), message)})
+    cache.add(2, {5: TODAY.of(message)})
     for queue_id in (1, 2):
         found = cache.get(queue_id, 5)
         assert found is not None

@@ -14,13 +14,12 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store import keys
 from rewindmq.projections.store.bases import Bases, queued_offsets
-from rewindmq.projections.store.bodies import is_shared
+from rewindmq.projections.store.bodies import TODAY, is_shared
 from rewindmq.projections.store.holders import PAGE, SharedBodies
 from rewindmq.projections.store.projector import holds
 from rewindmq.projections.store.repair import mend
 from rewindmq.projections.store.store import Projector, StateStore
 from rewindmq.projections.verify import verify_partition
-from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Acked, ConsumerAttached, Published, Purged, QueueDeleted
 from rewindmq.schemas.values import Route
 from tests.support.traffic import ANN, QUEUES, ListLog, Traffic, live_messages, published, queue_declared, record
@@ -284,12 +283,11 @@ def test_a_state_of_the_older_format_is_read_and_emptied(tmp_path: Path) -> None
     traffic = Traffic(3, machine, projector, log=log)
     traffic.run(300)
     write(projector)
-    encoder, changes = Encoder(), WriteBatch(raw_mode=True)
+    changes = WriteBatch(raw_mode=True)
     for first in (PREFIX + b"S", keys.messages(PREFIX, keys.SHARED)):
         changes.delete_range(first, keys.past(first))
     for queue_id, message_id in live_messages(machine):
-        stored = encoder.encode(projector.stamp, traffic.bodies[message_id])
-        changes.put(keys.message(PREFIX, queue_id, message_id), stored)
+        changes.put(keys.message(PREFIX, queue_id, message_id), TODAY.of(traffic.bodies[message_id]))
     changes.put(keys.FORMAT, keys.OLDER_FORMAT)
     store._db.write(changes)
     store.close()
