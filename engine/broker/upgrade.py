@@ -29,7 +29,7 @@ SINCE_VERSION: Final[dict[str, int]] = {
     "x-max-priority": 2,
     "x-semantics": 2,
     "x-single-active-consumer": 2,
-    "x-deduplication": 6,
+    "x-message-deduplication": 6,
 }
 
 logger = logging.getLogger(__name__)

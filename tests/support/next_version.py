@@ -5,8 +5,9 @@
     program.run("-m", "rewindmq", "verify", ...)   any other command of it
 
 The edits are the worked example of docs/development/make-a-machine-version.md: one changed rule (a purge renews a
-queue's lease), one field more in an event (`Purged.reason`), one more in the stored state of a queue (how often it was
-purged), and something new for users that needs all that (the reason of a purge).
+queue's lease), one field more in an event (`Purged.reason`) and one in what RocksDB stores of messages
+(`Encryption.cipher`), one more in the stored state of a queue (how often it was purged), and something new for users
+that needs the version (the reason of a purge).
 """
 
 import os
@@ -47,7 +48,7 @@ class Edit:
         path.write_text(text.replace(self.old, self.new.replace(FINGERPRINT, fingerprint)), "utf-8")
 
 
-# 1. The event has a field more. Then the schema is released, which says its fingerprint.
+# 1. Two records have a field more. Then the schema is released, which says its fingerprint.
 SCHEMA = (
     Edit(
         "schemas/avsc/Purged.avsc",
@@ -68,6 +69,18 @@ SCHEMA = (
     queue: str
     reason: str = ""
 ''',
+    ),
+    Edit(
+        "schemas/avsc/Encryption.avsc",
+        """Length limits count this size."}\n""",
+        """Length limits count this size."},\n"""
+        """    {"name": "cipher", "type": "string", "default": "AES-256-GCM", "doc": "Name of the cipher."}\n""",
+    ),
+    Edit("schemas/values.py", "    plain_size: int\n", '    plain_size: int\n    cipher: str = "AES-256-GCM"\n'),
+    Edit(
+        "schemas/codec.py",
+        'return b"\\x02" + sealed + _long(value.plain_size)\n',
+        'return b"\\x02" + sealed + _long(value.plain_size) + _text(value.cipher)\n',
     ),
 )
 # 2. The machine version, with its schema.
