@@ -14,14 +14,18 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
+
+import pika
 
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.schemas.registry import envelope_fingerprint
 from tests.support.running import ROOT, RunningBroker
 
 NEXT = MACHINE_VERSION + 1
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
 PARTS = ("rewindmq", "engine", "projections", "schemas", "spark_replay", "pyspark_rewindmq.py")
 # In the text of an edit: the fingerprint of the next version's schema.
 FINGERPRINT = "@FINGERPRINT@"
@@ -205,3 +209,39 @@ class NextVersion:
         return subprocess.run(
             command, cwd=self.root, env=self.environment, capture_output=True, text=True, timeout=600, check=False
         )
+
+
+def finalize_under_load(program: NextVersion, at: RunningBroker, load: RunningBroker) -> None:
+    """Finalize the upgrade at a broker while a client of `load` publishes and takes, in order and without a gap."""
+    ended = threading.Event()
+    taken: list[int] = []
+    failures: list[BaseException] = []
+
+    def live() -> None:
+        try:
+            with pika.BlockingConnection(pika.URLParameters(load.amqp_url)) as connection:
+                channel = connection.channel()
+                channel.queue_declare("load", durable=True)
+                channel.confirm_delivery()
+                number = 0
+                while not ended.is_set():
+                    channel.basic_publish("", "load", b"%d" % number, PERSISTENT, mandatory=True)
+                    if number % 2:
+                        taken.append(int(channel.basic_get("load", auto_ack=True)[2]))
+                    number += 1
+        except BaseException as error:
+            failures.append(error)
+
+    client = threading.Thread(target=live)
+    client.start()
+    for followed in (f"now, and followed {MACHINE_VERSION}", "already: nothing to do"):
+        before = len(taken)
+        while len(taken) < before + 50 and client.is_alive():
+            ended.wait(0.05)
+        done = program.run("-m", "rewindmq", "--url", at.http_url, "finalize_upgrade")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.endswith(f"the history follows machine version {NEXT} {followed}\n"), done.stdout
+    ended.set()
+    client.join()
+    assert not failures, failures
+    assert taken == list(range(len(taken)))

@@ -1,7 +1,6 @@
 """B-73. The next version of the product goes back and forth with this one on the same files, until it is finalized."""
 
 import re
-import threading
 from pathlib import Path
 
 import httpx
@@ -11,7 +10,7 @@ import pytest
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from tests.support.forked import run
 from tests.support.moments import now
-from tests.support.next_version import NEXT, NextVersion
+from tests.support.next_version import NEXT, NextVersion, finalize_under_load
 from tests.support.running import RunningBroker
 
 OPTIONS = ("--subject-header", "subject")
@@ -160,7 +159,7 @@ def test_b73_the_way_back_is_open_until_the_upgrade_is_finalized(following: Next
     assert (
         "run `rewindmq finalize_upgrade`" in following.run("-m", "rewindmq", "--url", broker.http_url, "status").stdout
     )
-    finalize_under_load(following, broker, story)
+    finalize_under_load(following, broker, broker)
     story.live(broker)
     stopped(broker)
     assert set(schemas_in(data)) == {"this", "next"}
@@ -172,43 +171,6 @@ def test_b73_the_way_back_is_open_until_the_upgrade_is_finalized(following: Next
     assert "finalize_upgrade" not in said
     verified_by(following, data)
     refused(data)
-
-
-def finalize_under_load(program: NextVersion, broker: RunningBroker, story: Story) -> None:
-    """Finalize the upgrade while a client publishes and another one takes. No confirm fails, no message is missing."""
-    ended = threading.Event()
-    taken: list[int] = []
-    failures: list[BaseException] = []
-
-    def publish() -> None:
-        try:
-            with connect(broker) as connection:
-                channel = connection.channel()
-                channel.queue_declare("load", durable=True)
-                channel.confirm_delivery()
-                number = 0
-                while not ended.is_set():
-                    channel.basic_publish("", "load", b"%d" % number, SECRET if number % 7 == 0 else PLAIN, True)
-                    if number % 2:
-                        taken.append(int(channel.basic_get("load", auto_ack=True)[2]))
-                    number += 1
-        except BaseException as error:
-            failures.append(error)
-
-    client = threading.Thread(target=publish)
-    client.start()
-    while len(taken) < 50 and client.is_alive():
-        ended.wait(0.05)
-    said = program.run("-m", "rewindmq", "--url", broker.http_url, "finalize_upgrade")
-    assert said.returncode == 0, said.stderr
-    assert f"follows machine version {NEXT} now, and followed {MACHINE_VERSION}" in said.stdout
-    said = program.run("-m", "rewindmq", "--url", broker.http_url, "finalize_upgrade")
-    assert said.returncode == 0, said.stderr
-    assert "nothing to do" in said.stdout
-    ended.set()
-    client.join()
-    assert not failures, failures
-    assert taken == list(range(len(taken)))
 
 
 def test_b73_what_needs_the_version_is_refused_until_then(following: NextVersion, data: Path) -> None:
