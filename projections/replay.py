@@ -252,13 +252,6 @@ def recover(log: PartitionLog, store: StateStore) -> Recovery:
             log.next_offset,
         )
         store.discard(log.name)
-    if not store.knows_quarantined(log.name):
-        logger.info(
-            "%s: the state of %s is from before skipped records were listed: it is folded anew from the log",
-            store.path,
-            log.name,
-        )
-        store.discard(log.name)
     if store.applied_offset(log.name) < log.start_offset:
         begin_with_base(log, store)
     machine, projector = store.open_partition(log.name)

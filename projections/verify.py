@@ -234,8 +234,6 @@ def _compare_quarantined(store: StateStore, report: Verification, of_node: bool)
     """`of_node`: the state may have begun with one in the archive (a node on Kafka): it lists the records behind that
     one."""
     what = f"{report.partition} quarantined records"
-    if not store.knows_quarantined(report.partition):
-        return  # a state from before they were stored: the broker folds it anew
     try:
         stored = store.quarantined(report.partition)
     except StoreError as error:

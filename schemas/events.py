@@ -166,8 +166,8 @@ class Nacked:
 class Credited:
     """The broker lets a consumer without prefetch (or with no_ack) have `credit` more deliveries.
 
-    For a consumer with a prefetch (since machine version 4): `credit` >= 0 is its lookahead, what it may hold beyond
-    its prefetch. `credit` < 0: the lookahead ends, and the messages from -1 - `credit` on were not sent."""
+    For a consumer with a prefetch: `credit` >= 0 is its lookahead, what it may hold beyond its prefetch. `credit` < 0:
+    the lookahead ends, and the messages from -1 - `credit` on were not sent."""
 
     vhost: str
     queue: str
@@ -208,7 +208,7 @@ class QueueDeclared:
     The offset of the first such event is the queue's incarnation (`queue_id`). `type`: classic, quorum or stream.
     `owner` is the session of an exclusive queue, else 0. `semantics` names the profile (`rabbitmq-3.13`). The effective
     policies are part of the event, so that a partition can be folded without any other log. `moved_from`: the queue
-    comes from another partition (since machine version 7)."""
+    comes from another partition."""
 
     vhost: str
     queue: str
@@ -410,7 +410,7 @@ class QueueDrained:
     """Up to `count` messages of a queue that moves leave for its new partition, by the way of dead letters.
 
     The first ones in the order of delivery, then delayed ones; those that consumers hold stay. None of them died. The
-    event changes nothing if the queue is gone or is another incarnation than `queue_id`. Since machine version 7."""
+    event changes nothing if the queue is gone or is another incarnation than `queue_id`."""
 
     vhost: str
     queue: str

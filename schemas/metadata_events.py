@@ -14,7 +14,7 @@ class NodeJoined:
     """A broker node begins to share the log. The event's offset is the node's epoch.
 
     If an earlier epoch of the node was alive, it is lost by this event. `address`: host:port of its AMQP listener, for
-    listings. `partitions`: how many queue partitions it works with (0: not recorded, before machine version 7)."""
+    listings. `partitions`: how many queue partitions it works with."""
 
     node: str
     version: str
@@ -174,7 +174,7 @@ class Bound:
     """A queue or an exchange was bound to an exchange.
 
     `destination_type`: queue or exchange. `queue_id`: the incarnation of the queue that was bound. The binding does not
-    hold for another queue of the same name. -1: an exchange, or not recorded (as before there were several nodes)."""
+    hold for another queue of the same name. -1: an exchange."""
 
     vhost: str
     source: str

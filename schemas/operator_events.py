@@ -1,6 +1,6 @@
 """Events by which an operator takes hold of a queue: of single messages, and of its deliveries.
 
-They stand in queue partitions. The fold knows them since machine version 5. Rules as in `events.py`.
+They stand in queue partitions. Rules as in `events.py`.
 """
 
 from dataclasses import dataclass

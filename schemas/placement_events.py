@@ -7,7 +7,7 @@
     QueueMoveBegan     a queue that stayed goes to its new partition; nobody uses it by name meanwhile
     QueueMoveEnded     it is there
 
-The fold knows them since machine version 7 (projections/topology/placement.py). Rules as in `events.py`.
+The fold is projections/topology/placement.py. Rules as in `events.py`.
 """
 
 from dataclasses import dataclass

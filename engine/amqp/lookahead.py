@@ -29,7 +29,6 @@ from rewindmq.engine.amqp.settlement import Settlement
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import Deliver
 from rewindmq.projections.machine.events.lookahead import may_have_lookahead
-from rewindmq.projections.machine.rules.versions import LOOKAHEAD
 from rewindmq.schemas.events import Credited, Published
 
 log = logging.getLogger("rewindmq.amqp")
@@ -137,13 +136,12 @@ class LookaheadConsumer(AmqpConsumer):
         if partition.effects or partition.durable_position <= self.asked_position:
             self.look_later()  # what it asked for is not folded, or not carried out
             return
-        known = partition.machine.machine_version >= LOOKAHEAD
         if holder.lookahead:
             if 2 * settled < self.prefetch:
                 self.credit_lookahead(0)
         elif self.lookahead:
             self.give_back()
-        elif settled >= self.prefetch and known and may_have_lookahead(queue, holder):
+        elif settled >= self.prefetch and may_have_lookahead(queue, holder):
             self.credit_lookahead(min(self.prefetch, MAX_WINDOW, LOOKAHEAD_BYTES // (self.size + 1)))
         if settled or holder.lookahead:
             self.look_later()

@@ -17,7 +17,6 @@ from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.log_clock import STEP_MS, LogClock, Telling
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
-from rewindmq.projections.machine.rules.versions import CLOCK_SET
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
 from rewindmq.schemas.values import BROKER, Actor
@@ -128,7 +127,7 @@ class ClockWatch:
                 "ahead of" if difference_ms > 0 else "behind",
                 format_time(wall_ms),
             )
-        if partition.owned and partition.machine.machine_version >= CLOCK_SET:
+        if partition.owned:
             stepped = ClockStepped(self._node, "kafka", wall_ms, wall_ms + difference_ms)
             partition.append(BROKER, stepped)
 

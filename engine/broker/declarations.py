@@ -20,7 +20,6 @@ from rewindmq.engine.errors import (
 )
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13, RABBITMQ_4_3
-from rewindmq.projections.machine.rules.versions import LEASE_RENEWAL
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.queue_arguments import (
     ALL_ARGUMENTS,
@@ -33,7 +32,6 @@ from rewindmq.projections.rules.queue_arguments import (
     one_of,
     value_problem,
 )
-from rewindmq.schemas.events import LeaseRenewed, QueueDeclared
 from rewindmq.schemas.metadata_events import ExchangeDeclared
 from rewindmq.schemas.values import Argument
 
@@ -140,26 +138,6 @@ def check_queue_properties(vhost: str, name: str, kind: str, durable: bool, excl
     for wrong, text in ((auto_delete, "auto-delete"), (exclusive, "exclusive-owner"), (not durable, "non-durable")):
         if wrong:
             raise PreconditionFailed(f"invalid property '{text}' for {resource('queue', name, vhost)}")
-
-
-def renewal(queue: Queue, machine_version: int) -> LeaseRenewed | QueueDeclared:
-    """The event for declaring a queue that exists. Older machines know no renewal, so they get a
-    declaration, which brings the queue back if another node deletes it in the same moment."""
-    if machine_version >= LEASE_RENEWAL:
-        return LeaseRenewed(queue.vhost, queue.name, queue.queue_id)
-    return QueueDeclared(
-        queue.vhost,
-        queue.name,
-        queue.type,
-        queue.durable,
-        queue.exclusive,
-        queue.auto_delete,
-        queue.owner,
-        queue.arguments,
-        queue.semantics,
-        queue.policy,
-        queue.operator_policy,
-    )
 
 
 def check_consumer_arguments(queue: Queue, arguments: tuple[Argument, ...]) -> None:

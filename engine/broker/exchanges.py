@@ -17,17 +17,15 @@ from rewindmq.engine.broker.queues import Queues
 from rewindmq.engine.errors import AccessRefused, NotFound, PreconditionFailed, resource
 from rewindmq.engine.routing import exchange_types
 from rewindmq.engine.routing.content import Content
-from rewindmq.engine.routing.deduplication import DEDUPLICATING_EXCHANGE
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE, HiddenQueues
 from rewindmq.engine.routing.event_headers import NODE_WIDE, NODE_WIDE_TAGS
 from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.portions import Search, at_once
 from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.loop_share import Work, by_key
-from rewindmq.engine.runtime.metadata import NOT_RECORDED, Metadata
+from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.rules.versions import DEDUPLICATION
 from rewindmq.projections.topology.topology import DEFAULT_VHOST, EVENT_EXCHANGE
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
 from rewindmq.schemas.values import Argument
@@ -134,8 +132,6 @@ class Exchanges:
             self._access.check(session, vhost, "write", "exchange", alternate)
         declared = ExchangeDeclared(vhost, name, type, durable, auto_delete, internal, arguments)
         exchange_types.type_of(declared).check_arguments(declared)
-        if type == DEDUPLICATING_EXCHANGE and self._topology.machine_version < DEDUPLICATION:
-            raise PreconditionFailed(f"exchange type '{type}' is not known to all nodes yet")
         left_over = await self._hidden.left_over(vhost, name) if type == DELAYED_EXCHANGE else None
         await self._metadata.ask(session.actor, declared)
         known = self._topology.exchanges.get((vhost, name))
@@ -185,14 +181,13 @@ class Exchanges:
         exchange = self._topology.exchanges.get((vhost, source))
         if exchange is None:
             raise NotFound(f"no {resource('exchange', source, vhost)}")
-        queue_id = NOT_RECORDED
+        bound = Bound(vhost, source, destination_type, destination, routing_key, _sorted(arguments))
         if destination_type == "queue":
-            queue_id = (await self._queues.usable(session, destination))[1].queue_id
+            bound = replace(bound, queue_id=(await self._queues.usable(session, destination))[1].queue_id)
         elif (vhost, destination) not in self._topology.exchanges:
             raise NotFound(f"no {resource('exchange', destination, vhost)}")
         exchange_types.matching_type(exchange).check_binding(routing_key, arguments)
         self._check_node_wide(session, source, routing_key)
-        bound = Bound(vhost, source, destination_type, destination, routing_key, _sorted(arguments), queue_id)
         await self._metadata.bind(session.actor, bound)
         while destination_type == "queue" and (now := await self._moved(session, bound)) is not None:
             await self._metadata.unbind(session.actor, bound)
@@ -242,16 +237,14 @@ class Exchanges:
         arguments: tuple[Argument, ...],
     ) -> bool:
         """Remove the binding if it is in what this node has read. Returns whether it was."""
-        queue_id = NOT_RECORDED
+        bound = Bound(vhost, source, destination_type, destination, routing_key, arguments)
         if destination_type == "queue":
             await self._queues.entered(session, destination)
-        if destination_type == "queue" and self._queues.get(vhost, destination) is not None:
-            queue_id = (await self._queues.usable(session, destination))[1].queue_id
-        found = False
-        for each in dict.fromkeys((queue_id, NOT_RECORDED)):
-            bound = Bound(vhost, source, destination_type, destination, routing_key, arguments, each)
-            found = found or self._topology.is_bound(bound)
-            await self._metadata.unbind(session.actor, bound)
+            if self._queues.get(vhost, destination) is None:
+                return False
+            bound = replace(bound, queue_id=(await self._queues.usable(session, destination))[1].queue_id)
+        found = self._topology.is_bound(bound)
+        await self._metadata.unbind(session.actor, bound)
         return found
 
     def _check_binding(

@@ -27,7 +27,6 @@ from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.slices import Pace, in_slices
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.settings import DEDUPLICATES, REJECT_PUBLISH, REJECT_PUBLISH_DLX
-from rewindmq.projections.rules.patterns import problem_in_history, shown
 from rewindmq.projections.rules.policy_rules import (
     apply_to_problem,
     definition_problem,
@@ -187,9 +186,6 @@ class Policies:
         NotFound: the vhost. PreconditionFailed, with RabbitMQ's text: the pattern, a key or a value is wrong."""
         check_vhost(self._topology, vhost)
         text = checked_definition(name, pattern, definition, priority, apply_to, self._operator, self._semantics)
-        problem = problem_in_history(pattern, self._topology.machine_version)
-        if problem is not None:  # nodes of an older version are alive, and would ignore the policy
-            raise PreconditionFailed(f"pattern {shown(pattern)} is none to nodes of an older version: {problem}")
         kind = OperatorPolicySet if self._operator else PolicySet
         changed = kind(vhost, name, pattern, text, priority, apply_to)
         before = self._known.get((vhost, name))

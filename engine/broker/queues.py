@@ -28,9 +28,8 @@ from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.effects import Effect, Forget, QueueGone
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import PURGED
-from rewindmq.projections.machine.rules.versions import PAUSES
 from rewindmq.projections.rules.internal_queues import is_hidden
-from rewindmq.schemas.events import Purged, QueueDeclared, QueueDeleted
+from rewindmq.schemas.events import LeaseRenewed, Purged, QueueDeclared, QueueDeleted
 from rewindmq.schemas.operator_events import QueuePaused, QueueResumed
 from rewindmq.schemas.values import BROKER, Argument
 
@@ -275,8 +274,7 @@ class Queues:
         """Declaring a queue that exists renews its lease, also a passive declaration (S-053). A quorum queue's lease
         is not renewed (S-059)."""
         if queue.settings.expires_ms is not None and queue.type == "classic":
-            renewal = declarations.renewal(queue, partition.machine.machine_version)
-            await self._sessions.ask(session, partition, renewal)
+            await self._sessions.ask(session, partition, LeaseRenewed(queue.vhost, queue.name, queue.queue_id))
             check_not_gone(queue)
         return queue
 
@@ -367,13 +365,9 @@ class Queues:
         await self._pausable(session, name, QueueResumed(session.vhost, name))
 
     async def _pausable(self, session: Session, name: str, event: QueuePaused | QueueResumed) -> None:
-        """Log the event, unless the queue is as it asks for.
-
-        PreconditionFailed: an older node is among the nodes. The other errors as for a purge."""
+        """Log the event, unless the queue is as it asks for. The errors are those of a purge."""
         self._access.check(session, session.vhost, "configure", "queue", name)
         partition, queue = await self.usable(session, name)
-        if partition.machine.machine_version < PAUSES:
-            raise PreconditionFailed("queues cannot be paused yet: not all nodes know how")
         if queue.paused != isinstance(event, QueuePaused):
             await self._sessions.ask(session, partition, event)
             check_not_gone(queue)

@@ -29,7 +29,6 @@ from rewindmq.projections.machine.data.reasons import MOVED, REMOVED
 from rewindmq.projections.machine.events.removal import removable
 from rewindmq.projections.machine.rules.limits import would_go_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD
-from rewindmq.projections.machine.rules.versions import REMOVALS
 from rewindmq.projections.rules.internal_queues import is_delay_queue
 from rewindmq.schemas.operator_events import MessageRemoved
 
@@ -92,8 +91,8 @@ class Removals:
     async def _taken_from(self, session: Session, name: str, ids_of: str | None) -> tuple[Partition, Queue]:
         """The queue that messages are to leave. That of a delayed exchange has scheduled messages.
 
-        Raises AccessRefused, NotFound, ResourceLocked; NotImplementedByBroker: it is a stream; PreconditionFailed: an
-        older node is among the nodes, or the ids are of another partition."""
+        Raises AccessRefused, NotFound, ResourceLocked; NotImplementedByBroker: it is a stream; PreconditionFailed: the
+        ids are of another partition."""
         self._access.check(session, session.vhost, "read", "queue", name)
         if is_delay_queue(name):
             partition = await self._queues.entered(session, name)
@@ -106,8 +105,6 @@ class Removals:
         if queue.stream:
             where = resource("queue", name, session.vhost)
             raise NotImplementedByBroker(f"{where} is a stream: single messages cannot be taken out of it")
-        if partition.machine.machine_version < REMOVALS:
-            raise PreconditionFailed("messages cannot be removed yet: not all nodes know how")
         here = f"{resource('queue', name, session.vhost)} is in partition {partition.name}"
         if ids_of is not None and ids_of != partition.name:
             raise PreconditionFailed(f"{here}: ids of {ids_of} are of other messages")

@@ -24,13 +24,7 @@ if TYPE_CHECKING:
 
 # The machine version from which on something can be used, where that is not the first one. By what a user calls it:
 # an argument of queues (`x-...`), or the words of a refusal.
-SINCE_VERSION: Final[dict[str, int]] = {
-    "queue type 'stream'": 2,
-    "x-max-priority": 2,
-    "x-semantics": 2,
-    "x-single-active-consumer": 2,
-    "x-message-deduplication": 6,
-}
+SINCE_VERSION: Final[dict[str, int]] = {}
 
 logger = logging.getLogger(__name__)
 

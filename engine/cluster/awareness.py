@@ -24,7 +24,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from rewindmq.engine.cluster.partition import ReadBackPartition
-from rewindmq.projections.machine.rules.versions import LATE_PUBLISHES
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import NodeAlive, QueueRefuses
 
@@ -73,11 +72,7 @@ class Awareness:
         nodes = self._topology.nodes
         for epoch in [epoch for epoch in self._known if epoch not in nodes]:
             del self._known[epoch]
-        return all(
-            self._known.get(epoch, -1) >= offset
-            for epoch, joined in nodes.items()
-            if epoch != self.epoch() and joined.machine_version >= LATE_PUBLISHES  # older nodes pause nothing
-        )
+        return all(self._known.get(epoch, -1) >= offset for epoch in nodes if epoch != self.epoch())
 
     async def until_known(self, offset: int) -> None:
         """Wait until `is_known_everywhere`. A node that stays silent is declared lost, and not waited for."""

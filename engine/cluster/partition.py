@@ -33,7 +33,7 @@ from rewindmq.engine.runtime.partition_listener import EventTap
 from rewindmq.engine.runtime.queue_counters import CounterTable
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.rules.versions import CLOCK_SET, schema_of
+from rewindmq.projections.machine.rules.versions import schema_of
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.store import Projector
 from rewindmq.projections.topology.topology import INTERNAL
@@ -376,8 +376,7 @@ class ReadBackPartition(Partition):
 
     def _went_back(self, own_ms: int) -> bool:
         machine = self.machine
-        is_behind = own_ms + machine.ahead_ms + WENT_BACK_MS <= machine.clock_ms
-        return is_behind and machine.machine_version >= CLOCK_SET
+        return own_ms + machine.ahead_ms + WENT_BACK_MS <= machine.clock_ms
 
     def _clock_was_set(self, position: int, offset: int, effects: list[Effect]) -> None:
         self._setting_clock = False

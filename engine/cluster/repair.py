@@ -23,7 +23,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.runtime.metadata import NOT_RECORDED, unbound
+from rewindmq.engine.runtime.metadata import unbound
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import QueueDeleted
@@ -115,9 +115,9 @@ class Repairs:
         hidden = self._broker.hidden.broken_at(partition, *name)
         if hidden is not None:
             broken[hidden[0]] = partial(partition.append, BROKER, hidden[1])
-        live = None if queue is None else (queue.queue_id, NOT_RECORDED)
+        live = None if queue is None else queue.queue_id
         for bound in self._topology.bindings_to(name[0], "queue", name[1]):
-            if live is not None and bound.queue_id in live:
+            if bound.queue_id == live:
                 continue
             if bound.queue_id < partition.machine.next_offset:
                 gone = partial(self._broker.metadata.append, BROKER, unbound(bound))

@@ -252,7 +252,7 @@ def stored_quarantine(state: Path, logs: Iterable[HistoryPartition]) -> dict[str
     try:
         for log in logs:
             offset = store.applied_offset(log.name)
-            if max(log.start_offset, 1) <= offset <= log.next_offset and store.knows_quarantined(log.name):
+            if max(log.start_offset, 1) <= offset <= log.next_offset:
                 found[log.name] = offset, store.quarantined(log.name)
     except StoreError as error:
         logger.warning("%s", error)

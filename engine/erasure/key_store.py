@@ -6,8 +6,7 @@
     .new-...                           a file under construction; the next start removes what a crash has left
     vault.json                         where the Vault is that seals new keys (vault.py); without it they are plain
 
-An id is a name (40 hex digits), the generation, from 1, and 16 random hex digits. Ids of older versions end with the
-generation, and the file of that name holds the key itself. They go on working. A name is
+An id is a name (40 hex digits), the generation, from 1, and 16 random hex digits. A name is
 
     SHA-256 of the subject, 40 digits                         a key of the subject
     24 of these digits, eight zeros, the day as 20261123      a key of the subject and this day
@@ -49,10 +48,9 @@ if TYPE_CHECKING:
 
 NOTE = "vault.json"
 # The history may name ids of another form, which this broker has not made.
-KEY_ID = re.compile(r"([0-9a-f]{40})-([1-9][0-9]{0,8})(-[0-9a-f]{16})?")
+KEY_ID = re.compile(r"([0-9a-f]{40})-([1-9][0-9]{0,8})-[0-9a-f]{16}")
 DIGITS = 24  # of a subject's hash, in every name of it
 DATED = re.compile(r"[0-9a-f]{24}0{8}([0-9]{4})([0-9]{2})([0-9]{2})-")
-WITH_CHANCE = re.compile(r".{40}-[1-9][0-9]{0,8}-[0-9a-f]{16}")
 NOBODY = ""  # the subject of a day's key
 LAST_GENERATION = 999_999_999
 TOMBSTONE = ".destroyed"
@@ -182,6 +180,8 @@ class KeyStore:
         for generation in range(self._last_erased(name) + 1, LAST_GENERATION + 1):
             place = f"{name}-{generation}"
             key_id = self._named_in(place)
+            if key_id is None:
+                return place, None
             key = self.read(key_id, at_hand)
             if key is not None:
                 return place, (key_id, key)
@@ -189,14 +189,15 @@ class KeyStore:
                 return place, None
         raise OSError(f"{self.directory}: there were too many keys for {name}")
 
-    def _named_in(self, place: str) -> str:
-        """The id of the current key. If no file names one it is the id that older versions used, whose key may be
-        destroyed."""
+    def _named_in(self, place: str) -> str | None:
+        """The id of the current key; None if no file names one."""
         try:
-            content = (self.directory / place).read_bytes()
+            named = (self.directory / place).read_bytes().decode("ascii", "replace")
         except (FileNotFoundError, NotADirectoryError):
-            return place
-        return _named(place, content) or place
+            return None
+        if not (named.startswith(f"{place}-") and KEY_ID.fullmatch(named)):
+            raise OSError(f"{self.directory / place}: does not name a key")
+        return named
 
     def _make(self, place: str) -> None:
         """Make a new current key, unless somebody was faster. The caller looks again."""
@@ -206,7 +207,7 @@ class KeyStore:
         self._put(key_id, secrets.token_bytes(KEY_BYTES) if vault is None else vault.make(key_id)[1])
         _sync(self.directory)  # this name has to last. The other need not: a reader that finds that one finds the key
         named = self._named_in(place)
-        if named != place and self.read(named) is None and not self.is_destroyed(named):
+        if named is not None and self.read(named) is None and not self.is_destroyed(named):
             _remove(self.directory / place)  # it names a key that is not here
         if not self._put(place, key_id.encode()):
             _remove(self.directory / key_id)
@@ -251,7 +252,7 @@ class KeyStore:
             content = (self.directory / key_id).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        if self.is_destroyed(key_id) or _named(key_id, content) is not None:
+        if self.is_destroyed(key_id):
             return None
         if not is_key(content):
             raise OSError(f"{self.directory / key_id}: is no key, it has {len(content)} bytes instead of {KEY_BYTES}")
@@ -295,9 +296,7 @@ class KeyStore:
 
     def is_there(self, key_id: str) -> bool:
         """Return True if the directory has the key, even if it was erased."""
-        match = KEY_ID.fullmatch(key_id)
-        path = self.directory / key_id
-        return match is not None and path.exists() and (bool(match[3]) or _named(key_id, path.read_bytes()) is None)
+        return KEY_ID.fullmatch(key_id) is not None and (self.directory / key_id).exists()
 
     def known(self, subject: str) -> list[str]:
         """The ids of all keys of the subject that the directory or the history names, those of days among them."""
@@ -307,7 +306,7 @@ class KeyStore:
         found = {each for each in tuple(self._erased) if _is_of(name, each)}
         for each in self._names():
             key_id = each.removesuffix(TOMBSTONE)
-            if _is_of(name, key_id) and (key_id != each or self.is_there(key_id)):
+            if _is_of(name, key_id):
                 found.add(key_id)
         return sorted(found, key=by_generation)
 
@@ -321,7 +320,7 @@ class KeyStore:
         for each in self._names():
             key_id = each.removesuffix(TOMBSTONE)
             day = day_of(key_id)
-            if day is not None and WITH_CHANCE.fullmatch(key_id):
+            if day is not None and KEY_ID.fullmatch(key_id):
                 days.setdefault(day, set()).add(key_id)
         return {day: sorted(days[day]) for day in sorted(days)}
 
@@ -432,14 +431,6 @@ def _is_of(name: str, key_id: str) -> bool:
     if match is None:
         return False
     return match[1] == name or (match[1].startswith(name[:DIGITS]) and day_of(key_id) is not None)
-
-
-def _named(place: str, content: bytes) -> str | None:
-    """The id of the current key in a file's content; None: it holds something else."""
-    if is_key(content):
-        return None
-    text = content.decode("ascii", "replace")
-    return text if text.startswith(f"{place}-") and KEY_ID.fullmatch(text) else None
 
 
 def _sync(directory: Path) -> None:

@@ -24,7 +24,6 @@ from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.relocation import moved_from, why_it_stays
-from rewindmq.projections.machine.rules.versions import RELOCATION
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.projections.topology.effective_policies import outstanding, without_lease
 from rewindmq.projections.topology.placement import Moving, Name
@@ -125,15 +124,13 @@ class Moves:
         """Why a queue that stays does not move now, in words; empty: it may."""
         partitions, placement = self._partitions, self._placement
         source, target = partitions[placement.staying[name]], partitions[partition_of(*name, placement.count)]
-        if min(source.machine.machine_version, target.machine.machine_version) < RELOCATION:
-            return NOT_UPGRADED
         there = target.machine.queue(*name)
         if there is not None:  # else its move was given up in the middle, and has to go on
             return LEFT_OVER if placement.has_left(*name, target.index, there.queue_id) else ""
         queue = source.machine.queue(*name)
         if queue is None:
             return ""
-        return why_it_stays(queue)
+        return NOT_UPGRADED if queue.version > target.machine.machine_version else why_it_stays(queue)
 
     async def end(self) -> None:
         """Bring all queues that are on their way to their new partitions."""

@@ -26,7 +26,6 @@ from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.loop_share import LoopShare, Work
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
-from rewindmq.projections.machine.rules.versions import RELOCATION
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.placement_events import (
@@ -200,7 +199,7 @@ class Repartition:
         wanted = self.placement.wanted
         nodes = self.topology.nodes.values()
         waiting = sorted({each.node for each in nodes if each.partitions < wanted})
-        if not waiting and (len(self.partitions) < wanted or self.topology.machine_version < RELOCATION):
+        if not waiting and len(self.partitions) < wanted:
             waiting = [self.config.node]
         return waiting
 

@@ -8,7 +8,6 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.placement.obstacles import why_not_repartition
 from rewindmq.engine.placement.repartition import Repartition
 from rewindmq.engine.runtime.loop_share import Work
-from rewindmq.projections.machine.rules.versions import RELOCATION
 from rewindmq.projections.topology.placement import Moving, Name
 from rewindmq.schemas.placement_events import PartitionsAdded
 from rewindmq.schemas.values import Actor
@@ -55,10 +54,6 @@ async def ask_for(to: Repartition, actor: Actor, partitions: int) -> None:
         raise PreconditionFailed(f"a repartition to {wanted} partitions is under way: wait until it is done")
     if partitions <= placed_by:
         raise PreconditionFailed(f"queues are placed by {placed_by} partitions, and their number only grows")
-    older = sorted(each.node for each in to.topology.nodes.values() if each.machine_version < RELOCATION)
-    if older or to.topology.machine_version < RELOCATION:
-        which = f"node {', '.join(older)} is" if older else "the log is"
-        raise PreconditionFailed(f"{which} of an older version, which cannot move queues: upgrade all nodes first")
     try:
         obstacle = why_not_repartition(to.config)
         if obstacle:

@@ -7,7 +7,7 @@ The owner of the partition looks every second, and all the time while something 
 whose move has ended: until then the mover drains them.
 
 A node that was declared lost while it moved may have publishes on their way to the old partition, and may have
-confirmed them (`LATE_PUBLISHES`). They find the queue there, and follow it. So an empty one stays for a while."""
+confirmed them. They find the queue there, and follow it. So an empty one stays for a while."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.errors import AmqpError, ConnectionForced
 from rewindmq.engine.log.location import HistoryPartition
-from rewindmq.engine.runtime.metadata import NOT_RECORDED
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.replay import decoder_for, events_of
 from rewindmq.projections.rewind import At
@@ -57,7 +56,7 @@ def bindings_at(
 
 
 def _of(topology: Topology, vhost: str, queue: str, queue_id: int) -> tuple[Bound, ...]:
-    ids = {queue_id, NOT_RECORDED}
+    ids = {queue_id}
     moving = topology.placement.moving.get((vhost, queue))
     if moving is not None:  # its bindings name the new incarnation when it has moved
         ids.add(moving.from_id)

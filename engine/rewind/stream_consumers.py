@@ -40,7 +40,6 @@ from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.data.stream import first_number, id_of, number_from
-from rewindmq.projections.machine.rules.versions import STREAMS
 from rewindmq.projections.rewind import At
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import ConsumerAttached, ConsumerCancelled, Event, PastRead
@@ -229,9 +228,6 @@ class Readings:
         subscription = request.subscription
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="past")
-        if partition.machine.machine_version < STREAMS:
-            where = resource("queue", queue.name, queue.vhost)
-            raise PreconditionFailed(f"the past of {where} can't be read: not known to all nodes yet")
         self._check_readers(subscription.session.user)
         placement = self._topology.placement.only(queue.vhost, queue.name)
         history = history_of(self._config, placement)

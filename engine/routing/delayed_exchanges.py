@@ -19,12 +19,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from rewindmq.engine.errors import AccessRefused, PreconditionFailed, resource
+from rewindmq.engine.errors import AccessRefused, resource
 from rewindmq.engine.routing.death_headers import Buried
 from rewindmq.engine.routing.homes import Homes
 from rewindmq.projections.machine.data.delayed_order import TYPE, exchange_of, queue_of
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.rules.versions import DELAYS
 from rewindmq.projections.rules.internal_queues import is_delay_queue
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.amqp.errors import Unacceptable
@@ -100,12 +99,8 @@ class HiddenQueues:
         return self._homes.of(vhost, queue_of(exchange)).machine.queue(vhost, queue_of(exchange))
 
     async def left_over(self, vhost: str, exchange: str) -> Queue | None:
-        """The queue that an earlier exchange of this name left, before a new one is declared.
-
-        Raises PreconditionFailed if a node of an older version is alive on the same Kafka."""
+        """The queue that an earlier exchange of this name left, before a new one is declared."""
         await self._homes.of(vhost, queue_of(exchange)).enter()
-        if self._homes.of(vhost, queue_of(exchange)).machine.machine_version < DELAYS:
-            raise PreconditionFailed(f"exchange type '{DELAYED_EXCHANGE}' is not known to all nodes yet")
         return self.of(vhost, exchange)
 
     async def begin(self, actor: Actor, vhost: str, exchange: str, left_over: Queue | None) -> bool:

@@ -30,7 +30,6 @@ from rewindmq.engine.routing.deduplication import deduplication_of
 from rewindmq.engine.routing.exchange_types import ExchangeType
 from rewindmq.engine.routing.portions import PORTION, Search, to_the_end
 from rewindmq.engine.runtime.loop_share import LoopShare
-from rewindmq.engine.runtime.metadata import NOT_RECORDED
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.delayed_order import queue_of
 from rewindmq.projections.rules.internal_queues import is_delay_queue
@@ -246,12 +245,12 @@ class Router:
             return True
         moving = self.topology.placement.moving.get((bound.vhost, bound.destination))
         if moving is not None:  # its messages wait until it has come, and are routed anew then
-            return bound.queue_id in (moving.from_id, NOT_RECORDED)
+            return bound.queue_id == moving.from_id
         partition = self.locate(bound.vhost, bound.destination)
         if partition is None or not partition.current:  # without the fold a binding shows that its queue was there
             return partition is not None
         queue = partition.machine.queue(bound.vhost, bound.destination)
-        return queue is not None and bound.queue_id in (queue.queue_id, NOT_RECORDED)
+        return queue is not None and bound.queue_id == queue.queue_id
 
     def alternate(self, vhost: str, exchange: str) -> str | None:
         """The alternate exchange in the exchange's argument, else in its policy.

@@ -30,8 +30,6 @@ from rewindmq.schemas.metadata_events import Bound, ExchangeDeleted, NodeJoined,
 from rewindmq.schemas.single_object import FramedDecoder, encoder_under
 from rewindmq.schemas.values import Actor
 
-NOT_RECORDED = -1  # the queue id in an old binding: older versions did not record it
-
 logger = logging.getLogger(__name__)
 
 
@@ -175,7 +173,7 @@ class Metadata(ABC):
 
         A newer queue of the same name keeps its bindings."""
         async for bound in in_slices(self.topology.bindings_to(queue.vhost, "queue", queue.name)):
-            if bound.queue_id in (queue.queue_id, NOT_RECORDED) and self.topology.is_bound(bound):
+            if bound.queue_id == queue.queue_id and self.topology.is_bound(bound):
                 self.append(actor, unbound(bound))
 
     @abstractmethod

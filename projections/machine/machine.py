@@ -68,7 +68,7 @@ from rewindmq.projections.machine.events.removal import on_removed
 from rewindmq.projections.machine.events.settlement import on_acked, on_nacked
 from rewindmq.projections.machine.rules.deduplication import messages_left
 from rewindmq.projections.machine.rules.expiry import lease_ends_ms
-from rewindmq.projections.machine.rules.versions import CLOCK_SET, LATE_PUBLISHES, MACHINE_VERSION
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.machine.serialization.changes import Dirty, DirtyQueue, take_dirty
 from rewindmq.projections.machine.serialization.digest import digest
 from rewindmq.projections.machine.serialization.load import load
@@ -122,10 +122,7 @@ def on_nothing(state: State, offset: int, actor: Actor, event: Event, effects: l
 
 def on_clock_set(state: State, offset: int, actor: Actor, event: ClockSet, effects: list[Effect]) -> None:
     """Let the clock go on from where it is; the timestamps behind this event are of another time."""
-    if state.machine_version < CLOCK_SET:
-        quarantine(state, event, f"the clock can be set from machine version {CLOCK_SET} on", effects)
-    else:
-        state.ahead_ms = event.ahead_ms
+    state.ahead_ms = event.ahead_ms
 
 
 def on_upgraded(state: State, offset: int, actor: Actor, event: MachineUpgraded, effects: list[Effect]) -> None:
@@ -222,7 +219,7 @@ class Machine(State):
             epoch = epoch_of(actor)
             if epoch not in self.lost_epochs:
                 self.admitted = actor
-            elif type(event) is not Published or self.machine_version < LATE_PUBLISHES:
+            elif type(event) is not Published:  # its node may have confirmed it
                 quarantine(self, event, f"{NODE_LOST}: epoch {epoch} is over", effects)
                 return
         handler = HANDLERS.get(type(event))

@@ -16,7 +16,6 @@ from rewindmq.projections.machine.rules.deduplication import MOST_REMEMBERED
 from rewindmq.projections.machine.rules.expiry import lease_ends_ms
 from rewindmq.projections.machine.rules.limits import is_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, resolve
-from rewindmq.projections.machine.rules.versions import LOOKAHEAD
 from rewindmq.projections.machine.state import EPOCHS_REMEMBERED, DeadlineKind, State, epoch_of
 from rewindmq.schemas.values import EPOCH_SHIFT
 
@@ -106,7 +105,7 @@ def _validate_queue(state: State, queue: Queue) -> None:
     assert list(queue.outbox) == sorted(queue.outbox)
     assert all(sequence < queue.next_sequence for sequence in queue.outbox)
     _validate_remembered(state, queue, dict.fromkeys(ids))
-    _validate_consumers(state, queue)
+    _validate_consumers(queue)
     _validate_at_rest(state, queue)
     if queue.stream:
         _validate_stream(queue)
@@ -170,7 +169,7 @@ def _validate_order(order: Order) -> None:
         assert len(chunk.ids) > 0 or order.count == 0
 
 
-def _validate_consumers(state: State, queue: Queue) -> None:
+def _validate_consumers(queue: Queue) -> None:
     attached = [holder for holder in queue.holders.values() if holder.attached]
     assert list(queue.consuming.values()) == attached
     ahead = [holder for holder in attached if not holder.windowed and len(holder.held) > holder.prefetch]
@@ -192,8 +191,6 @@ def _validate_consumers(state: State, queue: Queue) -> None:
         if holder.attached and not queue.stream:
             assert holder.serviced or holder.blocked or holder.waiting or not holder.has_room()
             assert not queue.quorum or holder.has_room() or not (holder.serviced or holder.blocked)
-            # a consumer whose lookahead has ended holds more until its node has given back what was not sent
-            assert holder.windowed or len(holder.held) <= holder.limit or state.machine_version >= LOOKAHEAD
         assert holder.lookahead == 0 or (may_have_lookahead(queue, holder) and not holder.windowed)
 
 

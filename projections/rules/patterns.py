@@ -14,18 +14,14 @@ Rules of this file
 - A pattern that is in the history already cannot be refused. A hard one matches the names that it matches in
   `STEPS_OF_HARD` steps, so that a start with many queues is not held up. A pattern that PCRE2 cannot compile is never
   found.
-- Patterns of policies that were set before machine version `PCRE2_PATTERNS` are in Python's dialect (`from_python`).
 """
 
 import logging
 import re
-import warnings
 from functools import lru_cache
 from itertools import islice, product
 
 import pcre2
-
-from rewindmq.projections.machine.rules.versions import PCRE2_PATTERNS
 
 STEPS = 100_000  # 1 to 3 ms
 STEPS_OF_HARD = 1_000
@@ -49,9 +45,6 @@ REPEATED = 24
 UNITS_MOST = 24
 STEPS_TO_SHOW = 20_000  # so many steps in 24 repetitions are a sign of millions in a whole name
 
-_ESCAPE = r"\\U[0-9a-fA-F]{8}|\\."
-_ESCAPE_OR_CLASS = re.compile(rf"{_ESCAPE}|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
-_IN_CLASS = re.compile(rf"{_ESCAPE}|\[", re.DOTALL)
 _WORD = re.compile(r"\w{2,16}")
 _FAILED = re.compile(r"compilation failed at position (\d+); ")
 
@@ -143,26 +136,20 @@ def refusal(text: str) -> BadPattern | None:
     return BadPattern(f"it takes too many steps to find nothing in names such as {shown(hard)}")
 
 
-def problem_in_history(text: str, version: int) -> str | None:
-    """The reason why an event with the pattern is nonsense under this machine version; None if it is not."""
+def problem_in_history(text: str) -> str | None:
+    """The reason why an event with the pattern is nonsense; None if it is not."""
     try:
-        if version < PCRE2_PATTERNS:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about constructs that a later Python may read otherwise
-                re.compile(text)
-        else:
-            Pattern(text)
-    except (re.error, OverflowError, RecursionError, BadPattern) as error:
+        Pattern(text)
+    except BadPattern as error:
         return str(error)
     return None
 
 
 @lru_cache(2_048)
-def in_history(text: str, version: int = PCRE2_PATTERNS) -> Pattern:
-    """The pattern of an event, as it matches under this machine version."""
+def in_history(text: str) -> Pattern:
+    """The pattern of an event."""
     try:
-        own = from_python(text) if version < PCRE2_PATTERNS else text
-        return Pattern(own, steps=STEPS if hard_name(own) is None else STEPS_OF_HARD)
+        return Pattern(text, steps=STEPS if hard_name(text) is None else STEPS_OF_HARD)
     except BadPattern as error:
         logger.warning("pattern %s is never found: %s", shown(text), error)
         return _Never(text)
@@ -182,30 +169,9 @@ def hard_name(text: str) -> str | None:
     return None
 
 
-def from_python(text: str) -> str:
-    r"""The PCRE2 pattern that means the same as a Python pattern.
-
-    In PCRE2 the end of a text is `\z`, `[:` in a class would begin a name, and `\U` is a letter."""
-
-    def of_class(found: re.Match[str]) -> str:
-        return "\\[" if found[0] == "[" else _numbered(found[0])
-
-    def translated(found: re.Match[str]) -> str:
-        piece = found[0]
-        if piece.startswith("["):
-            return "[" + _IN_CLASS.sub(of_class, piece[1:])
-        return "\\z" if piece == "\\Z" else _numbered(piece)
-
-    return _ESCAPE_OR_CLASS.sub(translated, text)
-
-
 def shown(text: str) -> str:
     """A text from outside as a message may show it: escaped, and cut."""
     return repr(text) if len(text) <= SHOWN else repr(text[:SHOWN]) + "..."
-
-
-def _numbered(escape: str) -> str:
-    return re.escape(chr(int(escape[2:], 16))) if len(escape) == 10 else escape
 
 
 def _compiled(text: str, flags: pcre2.RegexFlag) -> pcre2.Pattern:

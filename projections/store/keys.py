@@ -25,8 +25,7 @@ from collections.abc import Iterator
 from typing import Final
 
 FORMAT: Final = b"\x00format"
-FORMAT_VERSION = b"2"
-OLDER_FORMAT: Final = b"1"  # each message is under each of its queues: those of such a state stay there
+FORMAT_VERSION = b"1"
 HISTORY: Final = b"\x00history"  # the identities of the history, as JSON
 
 SHARED: Final = (1 << 62) - 1  # in place of a queue id; no queue has it

@@ -77,9 +77,9 @@ class StateStore:
 
     def _check_format(self, read_only: bool) -> None:
         found = self.get(keys.FORMAT)
-        if found in (None, keys.OLDER_FORMAT) and not read_only and self.failed is None:
+        if found is None and not read_only and self.failed is None:
             self._db.put(keys.FORMAT, keys.FORMAT_VERSION)
-        elif found not in (None, keys.OLDER_FORMAT, keys.FORMAT_VERSION):
+        elif found not in (None, keys.FORMAT_VERSION):
             raise StoreError(
                 f"{self.path}: state of format {found!r}, this version reads {keys.FORMAT_VERSION!r};"
                 " delete the directory, it is rebuilt from the log"
@@ -235,11 +235,6 @@ class StateStore:
             return QuarantineReport.stored(int.from_bytes(count or b"", "big"), values)
         except Exception as error:  # damaged bytes can fail in any way at all
             raise StoreError(_why(self.path, error)) from error
-
-    def knows_quarantined(self, partition: str) -> bool:
-        """Return True if the stored state lists quarantined records, which states of older versions do not."""
-        prefix = keys.partition_prefix(partition)
-        return self.get(keys.quarantine_count(prefix)) is not None or self.get(keys.head(prefix)) is None
 
     def holds(self, partition: str) -> bool:
         """Return True if anything is stored for a partition.

@@ -77,10 +77,9 @@ class AboutHistory:
             self.expired_days[event.day] = ExpiredDay(offset, timestamp_ms)
 
     def for_digest(self) -> dict[str, Any]:
-        """The state for the topology's digest: empty where nothing was trimmed, forked or expired."""
-        state = {
+        """The state for the topology's digest."""
+        return {
             "floors": [asdict(self.floors[name].event) for name in sorted(self.floors)],
             "forks": [asdict(fork.event) for fork in self.forks],
             "expired_days": {day: expired.offset for day, expired in self.expired_days.items()},
         }
-        return {kind: found for kind, found in state.items() if found}

@@ -260,14 +260,14 @@ def _put_binding(fold: MetadataFold, item: list[Any]) -> None:
 
 def _rule_taken(rule: PolicyRule) -> tuple[Any, ...]:
     event = rule.event
-    return (type(event).__name__, rule.policy.version, rule.machine_version, *_fields_of(type(event))(event))
+    return (type(event).__name__, rule.policy.version, *_fields_of(type(event))(event))
 
 
 @_kind("policies", _rule_taken)
 def _put_policy(fold: MetadataFold, item: list[Any]) -> None:
-    name, version, machine_version, *values = item
+    name, version, *values = item
     event = PolicySet(*values) if name == "PolicySet" else OperatorPolicySet(*values)
-    fold.topology.set_rule(PolicyRule(event, version, machine_version))
+    fold.topology.set_rule(PolicyRule(event, version))
 
 
 @_kind("marks", lambda item: (*item[:2], *_fields_of(MarkSet)(item[2])))

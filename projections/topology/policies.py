@@ -72,10 +72,9 @@ APPLIES_TO_QUEUES = {"classic": "classic_queues", "quorum": "quorum_queues", "st
 class PolicyRule:
     """A policy with its compiled pattern and its keys."""
 
-    def __init__(self, event: PolicySet | OperatorPolicySet, offset: int, machine_version: int) -> None:
+    def __init__(self, event: PolicySet | OperatorPolicySet, offset: int) -> None:
         self.event = event
-        self.machine_version = machine_version
-        self.pattern = in_history(event.pattern, machine_version)
+        self.pattern = in_history(event.pattern)
         self.policy = Policy(event.name, event.definition, offset)
         self.keys = frozenset(definition(self.policy))
 

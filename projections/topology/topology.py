@@ -19,12 +19,11 @@ Rules of this file
   joins.
 - An auto-delete exchange goes with the last binding from it (rabbit_binding.erl `maybe_auto_delete_exchange`), and with
   it the bindings to it. These may be the last bindings of other such exchanges. The fold derives this, so it is no
-  event; in older logs an ExchangeDeleted says it once more. An auto-delete exchange that never had a binding stays.
+  event. An auto-delete exchange that never had a binding stays.
 - Permissions, limits and parameters go with their vhost or user. A topic permission may name an exchange that does not
   exist (rabbit_auth_backend_internal.erl `set_topic_permissions`).
-- Patterns of policies are PCRE2's from machine version 3 on, and Python's before (rules/patterns.py). The state does
-  not depend on the names that a pattern matches, only on whether the pattern is valid: the policy that applies to a
-  queue is an event of the queue's partition.
+- The state does not depend on the names that a policy's pattern matches, only on whether the pattern is valid: the
+  policy that applies to a queue is an event of the queue's partition.
 """
 
 import hashlib
@@ -39,7 +38,6 @@ from rewindmq.projections.rules.patterns import problem_in_history
 from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.about_history import AboutHistory, Erasure
 from rewindmq.projections.topology.bindings import Bindings
-from rewindmq.projections.topology.digest_fields import node_fields, rules_fields, vhost_fields
 from rewindmq.projections.topology.json_texts import Limits, Nonsense, limits_in, require_json
 from rewindmq.projections.topology.placement import Placement
 from rewindmq.projections.topology.policies import PolicyRule, highest, highest_for_queue
@@ -79,7 +77,7 @@ from rewindmq.schemas.metadata_events import (
 from rewindmq.schemas.placement_events import PlacementEvent, QueueMoveEnded
 from rewindmq.schemas.values import Actor, Policy
 
-TOPOLOGY_VERSION = 4
+TOPOLOGY_VERSION = 1
 DEFAULT_VHOST = "/"
 VHOST_LIMITS = ("vhost-limits", "limits")  # component and name of the parameter that holds a vhost's limits
 EPOCHS_REMEMBERED = 500
@@ -238,34 +236,32 @@ class Topology:
     def digest(self) -> str:
         """SHA-256 (hex) of the whole topology, in a canonical order.
 
-        `next_offset` is not part of it, versions of policies are. Kinds of state that were added later are part of it
-        only where there is such state: so digests of older logs stay as they were."""
-        state: list[Any] = [
-            [vhost_fields(self.vhosts[name]) for name in sorted(self.vhosts)],
-            [asdict(self.users[name]) for name in sorted(self.users)],
-            [asdict(self.permissions[key]) for key in sorted(self.permissions)],
-            [asdict(self.exchanges[key]) for key in sorted(self.exchanges) if key[1] not in INTERNAL],
-            [[asdict(bound) for bound in self._bindings.by_source[key]] for key in sorted(self._bindings.by_source)],
-            [rules_fields(rules) for rules in (self._rules, self._operator_rules)],
-        ]
-        later: dict[str, Any] = {
+        `next_offset` is not part of it, versions of policies are."""
+        state: dict[str, Any] = {
+            "vhosts": [asdict(self.vhosts[name]) for name in sorted(self.vhosts)],
+            "users": [asdict(self.users[name]) for name in sorted(self.users)],
+            "permissions": [asdict(self.permissions[key]) for key in sorted(self.permissions)],
             "topic_permissions": [asdict(self.topic_permissions[key]) for key in sorted(self.topic_permissions)],
             "parameters": [asdict(self.parameters[key]) for key in sorted(self.parameters)],
             "global_parameters": [asdict(self.global_parameters[name]) for name in sorted(self.global_parameters)],
             "user_limits": self.user_limits,
+            "exchanges": [asdict(self.exchanges[key]) for key in sorted(self.exchanges)],
+            "bindings": [
+                [asdict(bound) for bound in self._bindings.by_source[key]] for key in sorted(self._bindings.by_source)
+            ],
+            "policies": [
+                [vhost, asdict(rule.event), rule.policy.version]
+                for rules in (self._rules, self._operator_rules)
+                for vhost in sorted(rules)
+                for _, rule in sorted(rules[vhost].items())
+            ],
             "marks": [asdict(self.marks[name]) for name in sorted(self.marks)],
             "erased_keys": self.erased_keys,
+            "nodes": [[epoch, asdict(self.nodes[epoch])] for epoch in sorted(self.nodes)],
+            "history": self.history.for_digest(),
+            "placement": self.placement.for_digest(),
+            "machine_version": self.machine_version,
         }
-        if any(later.values()):
-            state.append(later)
-        if self.nodes:
-            state.append([[epoch, node_fields(self.nodes[epoch])] for epoch in sorted(self.nodes)])
-        if found := self.history.for_digest():
-            state.append(found)
-        if placed := self.placement.for_digest():
-            state.append(placed)
-        if self.machine_version > 1:
-            state.append(self.machine_version)
         text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=bytes.hex, allow_nan=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -532,11 +528,11 @@ class Topology:
 
         Raises Nonsense."""
         require_json(f"definition of policy {event.name!r}", event.definition)
-        problem = problem_in_history(event.pattern, self.machine_version)
+        problem = problem_in_history(event.pattern)
         if problem is not None:
             raise Nonsense(f"pattern of policy {event.name!r}: {problem}")
         try:
-            rule = PolicyRule(event, offset, self.machine_version)
+            rule = PolicyRule(event, offset)
         except ValueError as error:
             raise Nonsense(str(error)) from None
         return rule if event.vhost in self.vhosts else None

@@ -170,7 +170,7 @@ _ACCOUNT = Fields(
     key=_QUEUE,
     **_each(_NUMBERS, "sizes out expires returned counted acquired waiting published last_first"),
     **_each(LONG, "declared_ms bytes_ready bytes_out bytes_waiting last_cut crashed since relocated_at"),
-    **_each(BOOL, "quorum stream later delays single_active once paused moves"),
+    **_each(BOOL, "quorum stream later delays single_active once paused"),
     flagged=_IDS,
     counters=_COUNTS,
     letters=_map(Record(vhost=TEXT, queue=TEXT, queue_id=LONG, partition=LONG, relocated=BOOL), LONG),

@@ -41,7 +41,6 @@ from rewindmq.projections.machine.data.reasons import (
     RELOCATED,
 )
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.rules.versions import CLOCK_SET, DEDUPLICATION, LATE_PUBLISHES, RELOCATION
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.events import (
@@ -221,8 +220,7 @@ class AuditProduct:
             effects = effects[before:]
         self.least_ms = self.now_ms
         if isinstance(event, Published):
-            if not self._is_lost(actor) or self.machine.machine_version >= LATE_PUBLISHES:
-                self._enters(actor, event, effects, touched)
+            self._enters(actor, event, effects, touched)
             self._book_effects(event, effects, touched)
         elif isinstance(event, _SETTLES):
             settled = self.accounts.get((event.vhost, event.queue))
@@ -283,7 +281,7 @@ class AuditProduct:
             self.prefetches.lost(event.epoch)
             self.lost[event.epoch] = None
         elif isinstance(event, ClockSet):
-            self.ahead_ms = event.ahead_ms if self.machine.machine_version >= CLOCK_SET else 0
+            self.ahead_ms = event.ahead_ms
         elif isinstance(event, CheckpointAsked):
             self.claims.claim_requested(self.offset, self.machine)
         elif isinstance(event, BrokerStarted):
@@ -302,11 +300,9 @@ class AuditProduct:
                 touched[account] = None
                 if event.origin is not None and self.letter_rows is not None:
                     self.letter_rows.arrived(self.offset, self.log_ms, event, "/".join(key))
-                account.moves = self.machine.machine_version >= RELOCATION
                 if account.queue.queue_id not in kept_out:
                     account.enters(self.offset, event, self.now_ms)
-                    asked = account.once or event.route.deduplication is not None
-                    if asked and self.machine.machine_version >= DEDUPLICATION:
+                    if account.once or event.route.deduplication is not None:
                         account.takes_id(self.offset, event, self.now_ms)
                 if len(keys) == 1:
                     self.plain.learn(event.route, account)

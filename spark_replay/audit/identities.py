@@ -20,7 +20,7 @@ _MOST_EXCHANGES = 16
 _MOST = 1_000_000
 
 
-def drops_duplicates(kind: str, arguments: tuple[Argument, ...], policy: Policy | None, machine_version: int) -> bool:
+def drops_duplicates(kind: str, arguments: tuple[Argument, ...], policy: Policy | None) -> bool:
     """Return True if a queue drops messages with the id of one that is in it. Its policy overrides its argument."""
     if kind not in ("classic", "quorum"):
         return False
@@ -28,7 +28,7 @@ def drops_duplicates(kind: str, arguments: tuple[Argument, ...], policy: Policy 
     if isinstance(ruled, bool):
         return ruled
     asked = [argument.value for argument in arguments if argument.name == "x-message-deduplication"]
-    return machine_version >= 6 and asked[:1] == [True]
+    return asked[:1] == [True]
 
 
 class Identities:

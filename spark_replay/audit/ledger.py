@@ -31,7 +31,6 @@ from rewindmq.projections.machine.data.reasons import (
     TRANSIENT,
     UNSENT,
 )
-from rewindmq.projections.machine.rules.versions import SEMANTICS, SINGLE_ACTIVE
 from rewindmq.schemas.events import (
     Acked,
     BrokerStarted,
@@ -116,18 +115,17 @@ class Account:
         self.restored: dict[tuple[str, str, str, int], set[int]] = {}  # by name and source: messages taken in
         self.quorum = declared.type == "quorum"
         self.stream = declared.type == "stream"
-        self.later = self.quorum and queue.version >= SEMANTICS and declared.semantics == "rabbitmq-4.3"
+        self.later = self.quorum and declared.semantics == "rabbitmq-4.3"
         self.delays = declared.type == "delayed"
         self.arguments = declared.arguments
         asked = next((each.value for each in declared.arguments if each.name == "x-single-active-consumer"), None)
-        self.single_active = asked is True and not self.stream and queue.version >= SINGLE_ACTIVE
+        self.single_active = asked is True and not self.stream
         self.limits = self._limits(declared)
         # Whether it drops messages with the id of one that is in it
-        self.once = drops_duplicates(queue.type, self.arguments, declared.policy, queue.version)
+        self.once = drops_duplicates(queue.type, self.arguments, declared.policy)
         self.identities: Identities | None = None
-        self.moves = False  # whether queues move to other partitions: since machine version 7
         self.relocated_at = -1  # the last message that came from another partition, where it was in this queue
-        self.levels = Levels.of(declared, queue.version, self.later)
+        self.levels = Levels.of(declared, self.later)
         if declared.moved_from is not None:
             self._brings_along(declared.moved_from)
 
@@ -150,7 +148,7 @@ class Account:
     def policy(self, event: PolicyApplied) -> None:
         """Read the limits anew: a policy was applied to the queue."""
         self.limits = self._limits(event)
-        self.once = drops_duplicates(self.queue.type, self.arguments, event.policy, self.queue.version)
+        self.once = drops_duplicates(self.queue.type, self.arguments, event.policy)
         if self.identities is not None and not self.once:
             self.identities.inside.clear()
 
@@ -208,7 +206,7 @@ class Account:
 
     def _is_relocated(self, origin: Origin | None) -> bool:
         """Return True if a message comes from another partition, where it was in the same queue."""
-        return self.moves and origin is not None and origin.reason == RELOCATED
+        return origin is not None and origin.reason == RELOCATED
 
     def _source(self, origin: Origin) -> LetterSource:
         return origin.vhost, origin.queue, origin.queue_id, origin.partition, self._is_relocated(origin)

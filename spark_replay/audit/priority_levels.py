@@ -4,7 +4,6 @@ classic, x-max-priority    the highest level with a ready message is served
 quorum, rabbitmq-4.3       returned messages are served first, in whatever order; then the same
 """
 
-from rewindmq.projections.machine.rules.versions import PRIORITIES
 from rewindmq.schemas.events import QueueDeclared
 
 
@@ -21,12 +20,12 @@ class Levels:
         self.counts: dict[int, int] = {}  # level -> how many are ready by it
 
     @classmethod
-    def of(cls, declared: QueueDeclared, version: int, later: bool) -> "Levels":
+    def of(cls, declared: QueueDeclared, later: bool) -> "Levels":
         """The empty levels of a queue. `later`: it is of profile rabbitmq-4.3."""
         if later:
             return cls(31, 4, True)
         asked = next((each.value for each in declared.arguments if each.name == "x-max-priority"), None)
-        if version < PRIORITIES or declared.type != "classic" or type(asked) is not int:
+        if declared.type != "classic" or type(asked) is not int:
             return cls(None, 0, False)
         return cls(min(max(asked, 1), 255), 0, False)
 

@@ -14,10 +14,10 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import drive
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Event
-from rewindmq.schemas.single_object import unwrap
+from rewindmq.schemas.single_object import MARKER, unwrap
 from rewindmq.schemas.values import Actor
 from tests.support.random_history import History
-from tests.support.samples import GOLDEN
+from tests.support.samples import GOLDEN, golden
 
 ROUNDS = 3  # the first declares the queues that the later ones meet
 SEEDS, EVENTS = (5, 6, 7), 2_000
@@ -44,9 +44,10 @@ def folded(records: Sequence[bytes]) -> dict[str, str]:
     }
 
 
-def golden(schema: str) -> list[bytes]:
+def golden_records(schema: str) -> list[bytes]:
     """The golden samples of a released schema, as the records of one history."""
-    return [unwrap(file.read_bytes()) for file in sorted((GOLDEN / schema).glob("*.bin"))] * ROUNDS
+    header = MARKER + bytes.fromhex(schema)
+    return [unwrap(header + bytes.fromhex(stored["bytes"])) for stored in golden(schema).values()] * ROUNDS
 
 
 def random_records(seed: int) -> list[bytes]:
@@ -61,7 +62,7 @@ def random_records(seed: int) -> list[bytes]:
 def main() -> None:
     """Print the build, and the digests of each history by its name."""
     found: dict[str, object] = {"build": builds.running().kind}
-    found |= {schema.name: folded(golden(schema.name)) for schema in sorted(GOLDEN.iterdir()) if schema.is_dir()}
+    found |= {schema.name: folded(golden_records(schema.name)) for schema in sorted(GOLDEN.iterdir())}
     found |= {f"seed {seed}": folded(random_records(seed)) for seed in SEEDS}
     print(json.dumps(found))
 

@@ -30,7 +30,6 @@ from rewindmq.schemas.events import (
     Event,
     Fetched,
     GlobalPrefetchSet,
-    MachineUpgraded,
     Nacked,
     PolicyApplied,
     Published,
@@ -124,14 +123,12 @@ class Bench:
 
     Each step is one event, validated afterwards. `told` is its outcome."""
 
-    def __init__(self, version: int = 1) -> None:
+    def __init__(self) -> None:
         self.machine = Machine("queues-0")
         self.offset = 0
         self.now_ms = START_MS
         self.effects: list[Effect] = []
         self.consumer = 100
-        if version > 1:
-            self.do(MachineUpgraded(version), 0)
 
     def do(self, event: Event, session: int = 1) -> list[tuple[object, ...]]:
         self.effects = []

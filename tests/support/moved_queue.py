@@ -15,14 +15,12 @@ from pathlib import Path
 
 from rewindmq.projections.machine.data.effects import DeadLetter, Effect
 from rewindmq.projections.machine.events.relocation import moved_from
-from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.projections.topology.placement import Placement
 from rewindmq.schemas.events import (
     Acked,
     DeadLettersForwarded,
     Event,
-    MachineUpgraded,
     MetadataEvent,
     Published,
     QueueDeclared,
@@ -60,8 +58,6 @@ class MovingRecorder(Recorder):
         self.placement = Placement()
         self.new: list[DeadLetter] = []  # messages of the queue that moves, since they were last taken
         super().__init__(data, most)
-        for index in range(BEFORE):
-            self.append(index, BROKER, MachineUpgraded(MACHINE_VERSION))
 
     def partition(self, queue: str) -> int:
         return self.placement.home("/", queue, BEFORE)
@@ -87,8 +83,6 @@ class MovingRecorder(Recorder):
         """Add partitions, and place new queues by them."""
         before = self.placement.count or BEFORE
         self.metadata(PartitionsAdded(before, count))
-        for index in range(before, count):
-            self.append(index, BROKER, MachineUpgraded(MACHINE_VERSION))
         self.metadata(NamesHeld(count))
         for queue in staying:
             self.metadata(QueuesStay(self.partition(queue), (QueueName("/", queue),)))

@@ -72,14 +72,13 @@ class Holder:
 
 
 class NaiveQueue:
-    def __init__(self, event: QueueDeclared, queue_id: int, settings: Settings, version: int) -> None:
+    def __init__(self, event: QueueDeclared, queue_id: int, settings: Settings) -> None:
         self.event = event
         self.id = queue_id
         self.settings = settings
         self.quorum = event.type == "quorum"
         self.stream = event.type == "stream"
-        self.version = version
-        self.later = self.quorum and version >= 2 and event.semantics == "rabbitmq-4.3"
+        self.later = self.quorum and event.semantics == "rabbitmq-4.3"
         self.most = 4_095 if self.later else (1 << 28) - 1  # a delivery count goes no further
         self.delays = event.type == "delayed"
         self.made_at = 0
@@ -107,16 +106,15 @@ class NaiveQueue:
         if self.settings.deduplicates is not None:
             return self.settings.deduplicates
         asked = [a.value for a in self.event.arguments if a.name == "x-message-deduplication"]
-        return asked == [True] and self.version >= 6
+        return asked == [True]
 
     @property
     def single(self) -> bool:
         return self.argument("x-single-active-consumer") == 1 and not self.stream
 
     def argument(self, name: str) -> int | None:
-        """The value of an argument that the machine ignored before version 2."""
         found = [argument.value for argument in self.event.arguments if argument.name == name]
-        return int(found[0]) if found and isinstance(found[0], int) and self.version >= 2 else None
+        return int(found[0]) if found and isinstance(found[0], int) else None
 
     def ready(self) -> list[Message]:
         found = [m for m in self.messages if m.holder is None and m.due_at is None]
@@ -194,8 +192,7 @@ class NaiveMachine:
     def apply(self, offset: int, time: int, actor: Actor, event: Event) -> list[Outcome]:
         self.out = []
         self.pass_time(time)
-        late = isinstance(event, Published) and self.version >= 5
-        if actor.session and actor.session >> 24 in self.lost and not late:
+        if actor.session and actor.session >> 24 in self.lost and not isinstance(event, Published):
             self.nonsense()
         else:
             getattr(self, type(event).__name__)(offset, actor, event)
@@ -358,7 +355,7 @@ class NaiveMachine:
             return
         blocked = [h for h in self.of_channel(session, channel) if h.blocked_since is not None]
         blocked.sort(key=lambda h: h.blocked_since or 0)
-        if self.version >= 3 and (session, channel) in self.shared:
+        if (session, channel) in self.shared:
             while blocked and not self.limit_reached(session, channel):
                 first = min(blocked, key=lambda h: h.blocked_since or 0)
                 first.blocked_since = None
@@ -402,27 +399,18 @@ class NaiveMachine:
         others = [h.event for h in queue.holders if h.event is not None]
         return not queue.stream and bool(others) and any(each.exclusive for each in [*others, event])
 
-    def resolved(
-        self, event: QueueDeclared, policy: Policy | None, operator_policy: Policy | None, version: int
-    ) -> Settings:
-        profile = profile_of(event.semantics, version)
+    def resolved(self, event: QueueDeclared, policy: Policy | None, operator_policy: Policy | None) -> Settings:
         assert is_queue_type(event.type)
-        return resolve(event.type, event.arguments, policy, operator_policy, profile)
+        return resolve(event.type, event.arguments, policy, operator_policy, profile_of(event.semantics))
 
     def QueueDeclared(self, offset: int, actor: Actor, event: QueueDeclared) -> None:
         queue = self.find(event)
-        if queue is None and event.type in ("stream", "delayed") and self.version < 2:
-            self.nonsense()
-            return
         if queue is None:
-            version, moved = self.version, event.moved_from
-            if moved is not None:
-                if version < 7 or not 1 <= moved.version <= version:
-                    self.nonsense()
-                    return
-                version = moved.version
-            settings = self.resolved(event, event.policy, event.operator_policy, version)
-            queue = NaiveQueue(event, offset, settings, version)
+            moved = event.moved_from
+            if moved is not None and not 1 <= moved.version <= self.version:
+                self.nonsense()
+                return
+            queue = NaiveQueue(event, offset, self.resolved(event, event.policy, event.operator_policy))
             if moved is not None:
                 queue.paused = moved.paused
                 for seen in moved.letters:
@@ -446,12 +434,10 @@ class NaiveMachine:
     def PolicyApplied(self, offset: int, actor: Actor, event: PolicyApplied) -> None:
         queue = self.find(event)
         if queue is None:
-            if self.version < 7:
-                self.nonsense()
             return
         declared = queue.event
         dropping = not queue.quorum and queue.settings.overflow == "drop-head"
-        queue.settings = self.resolved(declared, event.policy, event.operator_policy, queue.version)
+        queue.settings = self.resolved(declared, event.policy, event.operator_policy)
         if not queue.once:
             for message in queue.messages:
                 message.same_as = None
@@ -467,7 +453,7 @@ class NaiveMachine:
 
     def publish(self, queue: NaiveQueue, offset: int, event: Published) -> None:
         name = queue.event.queue
-        along = event.origin is not None and event.origin.reason == "relocated" and self.version >= 7
+        along = event.origin is not None and event.origin.reason == "relocated"
         if event.origin is not None:
             origin = event.origin
             source = (origin.vhost, origin.queue, origin.queue_id, origin.partition, along)
@@ -546,8 +532,6 @@ class NaiveMachine:
 
     def identity(self, event: Published) -> tuple[tuple[str, object] | None, int | None]:
         """The message's id, with its type, and the time for which it wants to be remembered."""
-        if self.version < 6:
-            return None, None
         found: tuple[str, object] | None = None
         own_ttl = None
         for header, kind, value in headers_of(event.properties) if event.properties else []:
@@ -684,7 +668,7 @@ class NaiveMachine:
         if queue is None or holder is None or queue.stream:
             self.nonsense()
             return
-        if holder.prefetch and self.version >= 4:
+        if holder.prefetch:
             self.change_lookahead(queue, holder, event.credit)
             return
         if holder.event is None or holder.prefetch or event.credit < 0:
@@ -873,8 +857,7 @@ class NaiveMachine:
 
     def MessageRemoved(self, offset: int, actor: Actor, event: MessageRemoved) -> None:
         queue = self.find(event)
-        known = self.version >= 5
-        if not known or queue is None or self.locked(queue, actor) or queue.stream or too_wide(event):
+        if queue is None or self.locked(queue, actor) or queue.stream or too_wide(event):
             self.nonsense()
             return
         there = queue.ready() + queue.waiting()
@@ -892,7 +875,7 @@ class NaiveMachine:
 
     def QueueDrained(self, offset: int, actor: Actor, event: QueueDrained) -> None:
         queue = self.find(event)
-        if self.version < 7 or not 1 <= event.count <= 1_000:
+        if not 1 <= event.count <= 1_000:
             self.nonsense()
             return
         if queue is None or queue.id != event.queue_id:
@@ -915,7 +898,7 @@ class NaiveMachine:
 
     def QueuePaused(self, offset: int, actor: Actor, event: QueuePaused) -> None:
         queue = self.find(event)
-        if self.version < 5 or queue is None or self.locked(queue, actor):
+        if queue is None or self.locked(queue, actor):
             self.nonsense()
         elif not queue.paused:
             queue.paused = True
@@ -925,7 +908,7 @@ class NaiveMachine:
 
     def QueueResumed(self, offset: int, actor: Actor, event: QueueResumed) -> None:
         queue = self.find(event)
-        if self.version < 5 or queue is None or self.locked(queue, actor):
+        if queue is None or self.locked(queue, actor):
             self.nonsense()
         elif queue.paused:
             queue.paused = False

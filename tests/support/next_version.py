@@ -3,6 +3,7 @@
     program = NextVersion.made(directory)          edits that no longer fit raise StaleEdit, with the file and the text
     program.broker                                 a class of `RunningBroker`s that run it
     program.run("-m", "rewindmq", "verify", ...)   any other command of it
+    know_next(monkeypatch)                         without a copy: this program with today's rules under the next number
 
 The edits are the worked example of docs/development/make-a-machine-version.md: one changed rule (a purge renews a
 queue's lease), one field more in an event (`Purged.reason`) and one in what RocksDB stores of messages
@@ -19,12 +20,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pika
+import pytest
 
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.schemas.registry import envelope_fingerprint
 from tests.support.running import ROOT, RunningBroker
 
 NEXT = MACHINE_VERSION + 1
+# The modules that ask what the newest version is.
+KNOWING = (
+    "engine.broker.upgrade",
+    "engine.cluster.node",
+    "engine.cluster.start",
+    "engine.embedded.lifecycle",
+    "engine.embedded.start",
+    "projections.machine.machine",
+    "projections.machine.serialization.load",
+    "projections.topology.topology",
+)
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 PARTS = ("rewindmq", "engine", "projections", "schemas", "spark_replay", "pyspark_rewindmq.py")
 # In the text of an edit: the fingerprint of the next version's schema.
@@ -96,11 +109,8 @@ VERSION = (
     ),
     Edit(
         "projections/machine/rules/versions.py",
-        "    return SCHEMA_OF_6 if machine_version < RELOCATION else envelope_fingerprint()",
-        f"""    if machine_version < {NEXT}:
-        return SCHEMA_OF_6 if machine_version < RELOCATION else "{envelope_fingerprint()}"
-    return "{FINGERPRINT}"
-""",
+        f'{MACHINE_VERSION}: "{envelope_fingerprint()}"}}',
+        f'{MACHINE_VERSION}: "{envelope_fingerprint()}", {NEXT}: "{FINGERPRINT}"}}',
     ),
 )
 # 3. The rule, and what the state keeps by it.
@@ -143,8 +153,8 @@ RULE = (
 OFFER = (
     Edit(
         "engine/broker/upgrade.py",
-        "SINCE_VERSION: Final[dict[str, int]] = {",
-        f'SINCE_VERSION: Final[dict[str, int]] = {{"the reason of a purge": {NEXT},',
+        "SINCE_VERSION: Final[dict[str, int]] = {}",
+        f'SINCE_VERSION: Final[dict[str, int]] = {{"the reason of a purge": {NEXT}}}',
     ),
     Edit(
         "engine/broker/queues.py",
@@ -170,6 +180,12 @@ OFFER = (
         purged = await call.broker.queues.purge(session, queue.name, reason)""",
     ),
 )
+
+
+def know_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this program know the next version, with today's rules and schema."""
+    for module in KNOWING:
+        monkeypatch.setattr(f"rewindmq.{module}.MACHINE_VERSION", NEXT)
 
 
 class NextVersion:

@@ -1,16 +1,12 @@
-"""Logs as earlier versions wrote them: segments of format 1, whose blocks have no check; records of an older schema."""
+"""Logs as earlier versions wrote them: segments of format 1, whose blocks have no check."""
 
-import json
-from io import BytesIO
 from pathlib import Path
-
-from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from rewindmq.engine.log.embedded.index import index_path, lengths_path
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.segment_schema import older_schema
 from rewindmq.engine.log.embedded.segments import MAGIC, encode_long, read_header, segment_files
-from rewindmq.schemas.registry import envelope_schema, released_schema_json
+from tests.support.other_schema import EARLIER_SCHEMA, under
 
 
 def to_format_1(directory: Path) -> None:
@@ -32,16 +28,10 @@ def to_format_1(directory: Path) -> None:
         parts += [b"\0", header.sync]
         for block in blocks:
             if block.file == path:
-                records = block.records if older is None else [under(older, record) for record in block.records]
+                records = (
+                    block.records if older is None else [under(EARLIER_SCHEMA, record) for record in block.records]
+                )
                 parts += [encode_long(len(records)), encode_long(sum(map(len, records))), *records, header.sync]
         path.write_bytes(b"".join(parts))
         index_path(path).unlink()
         lengths_path(path).unlink()
-
-
-def under(schema_fingerprint: str, record: bytes) -> bytes:
-    """A record of today's schema as a version with this released schema wrote it."""
-    row = schemaless_reader(BytesIO(record), parse_schema(envelope_schema()), None, return_record_name=True)
-    written = BytesIO()
-    schemaless_writer(written, parse_schema(json.loads(released_schema_json(schema_fingerprint))), row)
-    return written.getvalue()

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.effects import Effect
-from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
-from rewindmq.projections.machine.rules.versions import RELOCATION
+from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import (
     Acked,
     BrokerStarted,
@@ -25,7 +24,6 @@ from rewindmq.schemas.events import (
     Event,
     Fetched,
     GlobalPrefetchSet,
-    MachineUpgraded,
     Nacked,
     NodeLost,
     PolicyApplied,
@@ -83,8 +81,6 @@ class History:
         if lost and dice.random() < 0.1:  # the node is back; until then it does not know that it is lost
             self.last_epoch += 1
             self.epochs |= dict.fromkeys(lost, self.last_epoch)
-        if self.machine.machine_version < MACHINE_VERSION and dice.random() < 0.05:
-            return MachineUpgraded(dice.randint(self.machine.machine_version + 1, MACHINE_VERSION)), 0
         missing = [name for name in NAMES if self.machine.queue(VHOST, name) is None]
         if missing and dice.random() < 0.3:
             return self._declare(dice.choice(missing))
@@ -130,6 +126,16 @@ class History:
                 keys[key] = dice.choice(values)
         return keys
 
+    def _asked(self, type: str) -> dict[str, object]:
+        """The arguments of a new queue."""
+        dice = self.dice
+        asked = self._settings() if dice.random() < 0.5 else {}
+        if type == "classic" and dice.random() < 0.4:
+            asked["max_priority"] = dice.choice((0, 1, 3, 255))
+        if dice.random() < 0.3:
+            asked["single_active_consumer"] = dice.random() < 0.8
+        return asked
+
     def _policy(self) -> Policy | None:
         return policy("p", self.offset, **self._settings()) if self.dice.random() < 0.6 else None
 
@@ -140,20 +146,14 @@ class History:
         durable, exclusive, auto_delete = dice.random() < 0.8, dice.random() < 0.1, dice.random() < 0.2
         session = self._some_session()
         owner = session if exclusive else 0
-        asked = self._settings() if dice.random() < 0.5 else {}
-        if type == "classic" and dice.random() < 0.4:
-            asked["max_priority"] = dice.choice((0, 1, 3, 255))
-        if dice.random() < 0.3:
-            asked["single_active_consumer"] = dice.random() < 0.8
-        given = arguments(asked)
+        given = arguments(self._asked(type))
         semantics = dice.choice(("rabbitmq-3.13", "rabbitmq-4.3"))
         moved = None
-        version = self.machine.machine_version
-        if version >= RELOCATION and type in ("classic", "quorum") and dice.random() < 0.2:
+        if type in ("classic", "quorum") and dice.random() < 0.2:
             durable, exclusive, auto_delete, owner = True, False, False, 0
             letters = (SeenLetters(VHOST, name, 6, self.sequence, 3, True),)
             restored = (SeenRestored("undo purge", VHOST, "elsewhere", 5, ((3, 9), (20, 20))),)
-            moved = MovedFrom(3, 6, dice.randint(1, version), dice.random() < 0.2, letters, restored)
+            moved = MovedFrom(3, 6, 1, dice.random() < 0.2, letters, restored)
         event = QueueDeclared(
             VHOST,
             name,

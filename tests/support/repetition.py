@@ -90,12 +90,15 @@ class Repetition(History):
     def _settings(self) -> dict[str, object]:
         return {} if self.dice.random() < self.calm else super()._settings()
 
+    def _asked(self, type: str) -> dict[str, object]:
+        return {} if self.dice.random() < self.calm else super()._asked(type)
+
     def _event(self) -> tuple[Event, int]:
         dice = self.dice
         if dice.random() < 0.02:
             self.favourite = dice.choice(NAMES[:2])
         queue = self.machine.queue(VHOST, self.favourite)
-        if dice.random() < 0.002 and self.machine.machine_version > 2:
+        if dice.random() < 0.002:
             return ClockSet(dice.choice((0, 5, -5, 9_000)), self.now_ms), 0
         if dice.random() >= self.traffic or queue is None:
             return super()._event()

@@ -13,7 +13,6 @@ from rewindmq.schemas.events import (
     ConsumerCancelled,
     Credited,
     Event,
-    MachineUpgraded,
     NodeLost,
     Published,
     QueueDeclared,
@@ -81,7 +80,6 @@ def the_holder_is_detached(story: Story) -> None:
 
 
 def the_active_consumer_gives_way(story: Story) -> None:
-    story.do(MachineUpgraded(3), BROKER)
     single = (Argument("x-single-active-consumer", "bool", True),)
     story.do(QueueDeclared(VHOST, "q", "quorum", True, False, False, 0, single, "rabbitmq-4.3", None, None))
     story.consume(1)
@@ -184,7 +182,6 @@ def a_timestamp_of_one_byte(story: Story) -> None:
 
 def the_queue_is(type: str, **given: int) -> Callable[[Story], None]:
     def tell(story: Story) -> None:
-        story.do(MachineUpgraded(3), BROKER)
         story.declare("q", type, "rabbitmq-3.13", **given)
         story.publish(2)
         story.now_ms += 2_000
@@ -226,7 +223,6 @@ def transient_messages(story: Story) -> None:
 
 def a_channel_has_a_limit(story: Story) -> None:
     """Two consumers of a channel share it, so an ack of one lets the other take a message."""
-    story.do(MachineUpgraded(3), BROKER)
     story.declare("q")
     story.declare("r")
     for number, name in enumerate(("q", "r"), 1):
@@ -279,7 +275,6 @@ def the_time_ends_alike(story: Story) -> None:
 
 
 def the_clock_is_ahead(story: Story) -> None:
-    story.do(MachineUpgraded(3), BROKER)
     story.do(ClockSet(5_000, story.now_ms), BROKER)
     story.declare("brief", expires=1_000)
     story.declare()
@@ -291,7 +286,6 @@ def the_clock_is_ahead(story: Story) -> None:
 
 
 def a_queue_drops_duplicates(story: Story) -> None:
-    story.do(MachineUpgraded(6), BROKER)
     once = (Argument("x-message-deduplication", "bool", True),)
     story.do(QueueDeclared(VHOST, "q", "classic", True, False, False, 0, once, "", None, None))
     story.consume(1, prefetch=9)
@@ -302,7 +296,6 @@ def a_queue_drops_duplicates(story: Story) -> None:
 
 
 def an_exchange_drops_duplicates(story: Story) -> None:
-    story.do(MachineUpgraded(6), BROKER)
     story.declare()
     once = route_once(Deduplication("once", 2, None), "q")
     for text in "abacba":

@@ -1,9 +1,10 @@
 """One sample of each event (more where an event has several faces), and the golden files made of them.
 
-    tests/golden/<fingerprint>/<sample>.bin     single-object encoding, as it was written under that schema
-    tests/golden/<fingerprint>/<sample>.json    its content, for people and for the test
+    tests/golden/<fingerprint>/<module>.json    the samples of a module of events, under that schema, by name:
+        value    the content, for people and for the test
+        bytes    the record in hexadecimal digits, without the ten bytes before it that name the schema
 
-Golden files are written once, when a schema is released (`python -m tests.support.samples`), and never changed.
+`python -m tests.support.samples` writes those of today's schema anew. Bytes that are there never change.
 """
 
 import dataclasses
@@ -340,21 +341,32 @@ def readable_envelope(timestamp_ms: int, actor: Actor, event: e.Event) -> dict[s
     return {"timestamp": timestamp_ms, "actor": readable(actor), "event": {type(event).__name__: readable(event)}}
 
 
-def sample_bytes(name: str) -> bytes:
+def sample_record(name: str) -> bytes:
     timestamp_ms, actor, event = SAMPLES[name]
     encoder = Encoder()
-    return wrap(encoder.encode(encoder.prefix(timestamp_ms, actor), event))
+    return encoder.encode(encoder.prefix(timestamp_ms, actor), event)
+
+
+def sample_bytes(name: str) -> bytes:
+    return wrap(sample_record(name))
+
+
+def golden(fingerprint: str) -> dict[str, Any]:
+    """The stored samples of a released schema, by name."""
+    files = sorted((GOLDEN / fingerprint).glob("*.json"))
+    return {name: stored for file in files for name, stored in json.loads(file.read_text("utf-8")).items()}
 
 
 def write_golden() -> None:
-    """Write today's samples, where they are not yet written."""
+    """Write today's samples."""
     directory = GOLDEN / envelope_fingerprint()
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    by_module: dict[str, dict[str, Any]] = {}
     for name, sample in SAMPLES.items():
-        if not (directory / f"{name}.bin").exists():
-            text = json.dumps(readable_envelope(*sample), ensure_ascii=False, indent=1)
-            (directory / f"{name}.json").write_text(text + "\n", "utf-8")
-            (directory / f"{name}.bin").write_bytes(sample_bytes(name))
+        stored = {"value": readable_envelope(*sample), "bytes": sample_record(name).hex()}
+        by_module.setdefault(type(sample[2]).__module__.rpartition(".")[2], {})[name] = stored
+    for module, samples in by_module.items():
+        (directory / f"{module}.json").write_text(json.dumps(samples, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

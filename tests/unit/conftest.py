@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.log.embedded.reserve import RESERVE_BYTES
+from tests.support.other_schema import released
 from tests.support.quick_hashes import hashed_once
 
 PROCESSES: tuple[tuple[Any, str], ...] = (
@@ -57,6 +58,13 @@ def quickly(request: pytest.FixtureRequest) -> Iterator[None]:
 
     with hashed_once(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "posix_fallocate", extend)
+        yield
+
+
+@pytest.fixture(scope="module")
+def earlier_schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """There are two released schemas (tests/support/other_schema.py)."""
+    with released(tmp_path_factory.mktemp("released")):
         yield
 
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final
 
 from rewindmq.projections.machine.data.message_order import NONE, Order, Stretch, stretch_of
 from rewindmq.projections.machine.data.message_word import LEVEL_SHIFT
-from rewindmq.projections.machine.rules.versions import PRIORITIES
 
 if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue
@@ -199,7 +198,7 @@ class Prioritized(Order):
 def give_priorities(queue: "Queue") -> None:
     """Give a new or loading queue its priorities: it has them, or has none, for ever (S-106)."""
     profile = queue.profile
-    highest = queue.asks_for("x-max-priority", PRIORITIES)
+    highest = queue.argument("x-max-priority")
     if queue.type == "classic" and isinstance(highest, int) and not isinstance(highest, bool):
         queue.prioritized = queue.arrived = Prioritized(max(1, min(highest, MAX_PRIORITY)), 0)
     elif queue.quorum and profile.quorum_levels:

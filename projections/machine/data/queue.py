@@ -58,7 +58,6 @@ from rewindmq.projections.machine.rules.settings import (
     Settings,
     effective_definition,
 )
-from rewindmq.projections.machine.rules.versions import DEDUPLICATION, SINGLE_ACTIVE
 from rewindmq.schemas.pickles import pickle_by_fields
 from rewindmq.schemas.values import Argument, ArgumentValue, Policy
 
@@ -188,7 +187,7 @@ class Queue(Outcomes):
         self.version = declaration.version
         self.arguments = declaration.arguments
         self.semantics = declaration.semantics
-        self.profile = profile_of(self.semantics, self.version)
+        self.profile = profile_of(self.semantics)
         self.policy: Policy | None = None
         self.operator_policy: Policy | None = None
         self.gone = False  # deleted; kept only for its outbox
@@ -215,7 +214,7 @@ class Queue(Outcomes):
         self.arrivals = 0  # of consumers so far
         self.ahead: Consumer | None = None  # the last consumer with a lookahead: only one that was alone has had one
         # Only one of them gets messages (machine/rules/single_active.py).
-        self.single_active = not self.stream and self.asks_for(SINGLE_ACTIVE_ARGUMENT, SINGLE_ACTIVE) is True
+        self.single_active = not self.stream and self.argument(SINGLE_ACTIVE_ARGUMENT) is True
         self.active: Consumer | None = None  # the single active consumer
         self.waiting: list[tuple[int, int, int, int]] = []  # a heap of those that wait, and of some that did
 
@@ -239,15 +238,9 @@ class Queue(Outcomes):
         give_priorities(self)
         give_delays(self)
 
-    def asks_for(self, name: str, since: int) -> ArgumentValue:
-        """The value of an argument that the machine knows since this version.
-
-        None where the argument is not given, or the queue was declared under an older version."""
-        if self.version >= since:
-            for argument in self.arguments:
-                if argument.name == name:
-                    return argument.value
-        return None
+    def argument(self, name: str) -> ArgumentValue:
+        """Return the value of an argument, or None if it is not given."""
+        return next((argument.value for argument in self.arguments if argument.name == name), None)
 
     # -- effective settings ----------------------------------------------------------------------------------------
 
@@ -257,7 +250,7 @@ class Queue(Outcomes):
         self.max_length_or_never = NEVER if settings.max_length is None else settings.max_length
         self.max_bytes_or_never = NEVER if settings.max_length_bytes is None else settings.max_length_bytes
         self.limited = settings.max_length is not None or settings.max_length_bytes is not None
-        asked = self.asks_for(DEDUPLICATES, DEDUPLICATION) is True
+        asked = self.argument(DEDUPLICATES) is True
         self.deduplicates = not self.has_own_publish and (
             asked if settings.deduplicates is None else settings.deduplicates
         )

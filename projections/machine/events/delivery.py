@@ -6,7 +6,7 @@
       room again (ack, credit)    -> to the end, if it is out                             (S-092, S-093)
       its channel's limit reached -> out of it, into the limiter's `blocked`, in that order
       the channel has room again  -> the first of `blocked` is served, and waits at its end when the limit is reached
-                                     again, so that no queue of the channel starves (since machine version 3)
+                                     again, so that no queue of the channel starves
 
 So a full consumer of a classic queue that has room again before its turn comes keeps its turn; a consumer of a quorum
 queue goes to the end. The first is the way of rabbit_queue_consumers.erl, the second of rabbit_fifo's service queue;
@@ -29,7 +29,6 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.expiry import expire_heads, renew_lease
 from rewindmq.projections.machine.rules.limits import enforce
 from rewindmq.projections.machine.rules.single_active import give_way, join, leave
-from rewindmq.projections.machine.rules.versions import FAIR_TURNS
 from rewindmq.projections.machine.state import IN_EXCLUSIVE_USE, STREAM, State, is_locked, quarantine
 from rewindmq.schemas.events import ConsumerAttached, Credited, Fetched, GlobalPrefetchSet
 from rewindmq.schemas.values import Actor
@@ -152,10 +151,6 @@ def run_after_taking(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 def unblock(state: State, limiter: Limiter, effects: list[Effect]) -> None:
     """Let consumers that wait for a shared limit go on, in other queues too: deliveries under it were settled."""
-    if state.machine_version < FAIR_TURNS:
-        if limiter.blocked and limiter.outstanding < limiter.limit:
-            resume_all(state, limiter, effects)
-        return
     while limiter.blocked and limiter.outstanding < limiter.limit:
         consumer = limiter.blocked.popitem(last=False)[1]
         consumer.blocked = False
@@ -165,9 +160,7 @@ def unblock(state: State, limiter: Limiter, effects: list[Effect]) -> None:
 
 
 def resume_all(state: State, limiter: Limiter, effects: list[Effect]) -> None:
-    """Let all consumers that wait for the limiter ask again, at once.
-
-    Where one delivery uses up the limit, the first consumer gets each one (machine versions before 3)."""
+    """Let all consumers that wait for the limiter ask again, at once."""
     waiting = list(limiter.blocked.values())
     limiter.blocked.clear()
     queues: dict[Queue, None] = {}

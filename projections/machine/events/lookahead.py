@@ -16,7 +16,6 @@ Rules of this file
 - Messages that were not sent are not redelivered: no flag, no count, no delivery limit, no delayed retry.
 - They return to the place from which they came. In a quorum queue this is before all that arrived, and behind all that
   was returned: messages that the client had seen, and that come back with the end of its session, stay before them.
-- These rules hold since machine version 4. Before, credit for a consumer with a prefetch is quarantined.
 """
 
 from rewindmq.projections.machine.data.consumer import Consumer
@@ -26,7 +25,6 @@ from rewindmq.projections.machine.data.reasons import UNSENT
 from rewindmq.projections.machine.events import delivery
 from rewindmq.projections.machine.events.delivery import run, run_after_taking, serve_again, set_lookahead
 from rewindmq.projections.machine.events.settlement import settled, unhold
-from rewindmq.projections.machine.rules.versions import LOOKAHEAD
 from rewindmq.projections.machine.state import State, quarantine
 from rewindmq.schemas.events import Credited
 from rewindmq.schemas.values import Actor
@@ -38,8 +36,7 @@ def on_credited(state: State, offset: int, actor: Actor, event: Credited, effect
     Quarantined: credit for a consumer that takes none, and the return of a message that is in no lookahead."""
     queue = state.by_name.get((event.vhost, event.queue))
     holder = queue.holders.get(event.consumer) if queue is not None else None
-    known = state.machine_version >= LOOKAHEAD
-    if not known or queue is None or holder is None or holder.windowed or queue.stream:
+    if queue is None or holder is None or holder.windowed or queue.stream:
         delivery.on_credited(state, offset, actor, event, effects)
     elif event.credit < 0:
         _give_back_unsent(state, queue, holder, event, effects)

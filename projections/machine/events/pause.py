@@ -17,7 +17,6 @@ A pause lasts until it is lifted, through restarts; it goes with the queue. The 
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.delivery import end_lookaheads, run_after_taking
-from rewindmq.projections.machine.rules.versions import PAUSES
 from rewindmq.projections.machine.state import State, is_locked, quarantine
 from rewindmq.schemas.operator_events import QueuePaused, QueueResumed
 from rewindmq.schemas.values import Actor
@@ -51,9 +50,6 @@ def stop_serving(queue: Queue) -> None:
 
 def _named(state: State, actor: Actor, event: QueuePaused | QueueResumed, effects: list[Effect]) -> Queue | None:
     """The queue; None if the event makes no sense, and is quarantined."""
-    if state.machine_version < PAUSES:
-        quarantine(state, event, f"a queue can be paused from machine version {PAUSES} on", effects)
-        return None
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
         quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)

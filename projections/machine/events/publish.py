@@ -30,7 +30,6 @@ from rewindmq.projections.machine.rules.deduplication import (
 from rewindmq.projections.machine.rules.expiry import decided_by_property, expire_heads, expiry_of, release_due, wait
 from rewindmq.projections.machine.rules.limits import counted, enforce, rule_broken, would_go_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, REJECT_PUBLISH_DLX
-from rewindmq.projections.machine.rules.versions import DEDUPLICATION, RELOCATION
 from rewindmq.projections.machine.state import QUEUES_REMEMBERED, ROUTES_REMEMBERED, State, quarantine
 from rewindmq.schemas.amqp.errors import Unacceptable
 from rewindmq.schemas.amqp.properties import EXPIRATION, expiration, problem, walk
@@ -87,13 +86,13 @@ def _resolve(state: State, event: Published, effects: list[Effect]) -> list[Queu
 
 def _publish(state: State, queue: Queue, message_id: int, event: Published, size: int, effects: list[Effect]) -> None:
     origin = event.origin
-    relocated = origin is not None and origin.reason == RELOCATED and state.machine_version >= RELOCATION
+    relocated = origin is not None and origin.reason == RELOCATED
     if origin is not None and is_repeated(queue, origin, relocated):
         queue.duplicates += 1
         effects.append(Duplicate(queue, message_id))
         return
     identity: MessageIdentity | None = None
-    if (event.route.deduplication is not None or queue.deduplicates) and state.machine_version >= DEDUPLICATION:
+    if event.route.deduplication is not None or queue.deduplicates:
         identity = identity_of(event.properties)
         if identity is not None and not relocated:
             original, rule = original_of(state, queue, identity.key, event.route.deduplication)

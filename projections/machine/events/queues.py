@@ -21,8 +21,7 @@ from rewindmq.projections.machine.rules.deduplication import forget_all, forget_
 from rewindmq.projections.machine.rules.expiry import arm_lease, expire_heads, release_due, renew_lease
 from rewindmq.projections.machine.rules.limits import drop_heads, enforce
 from rewindmq.projections.machine.rules.profile import profile_of
-from rewindmq.projections.machine.rules.settings import DROP_HEAD, SINCE_VERSION, is_queue_type, resolve
-from rewindmq.projections.machine.rules.versions import LATE_POLICIES, LEASE_RENEWAL
+from rewindmq.projections.machine.rules.settings import DROP_HEAD, is_queue_type, resolve
 from rewindmq.projections.machine.state import STREAM, State, epoch_of, is_locked, quarantine
 from rewindmq.schemas.events import (
     BrokerStarted,
@@ -52,7 +51,7 @@ def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, e
         if not queue.quorum:  # S-059
             renew_lease(state, queue)
         return
-    if not is_queue_type(event.type) or SINCE_VERSION[event.type] > state.machine_version:
+    if not is_queue_type(event.type):
         what = f"machine version {state.machine_version} knows no queues of type {event.type!r}"
         quarantine(state, event, what, effects)
         return
@@ -66,7 +65,7 @@ def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, e
             quarantine(state, event, problem, effects)
             return
         version = event.moved_from.version
-    profile = profile_of(event.semantics, version)
+    profile = profile_of(event.semantics)
     try:
         settings = resolve(event.type, event.arguments, event.policy, event.operator_policy, profile)
     except ValueError as error:
@@ -102,9 +101,6 @@ def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, e
 
 def on_lease_renewed(state: State, offset: int, actor: Actor, event: LeaseRenewed, effects: list[Effect]) -> None:
     """Renew the lease of a queue that was declared again (S-053). A queue deleted just before does not come back."""
-    if state.machine_version < LEASE_RENEWAL:
-        quarantine(state, event, f"machine version {state.machine_version} does not know it", effects)
-        return
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None or queue.queue_id != event.queue_id or is_locked(state, queue, actor, event, effects):
         return
@@ -116,15 +112,13 @@ def on_lease_renewed(state: State, offset: int, actor: Actor, event: LeaseRenewe
 def on_policy(state: State, offset: int, actor: Actor, event: PolicyApplied, effects: list[Effect]) -> None:
     """Apply another policy, from now on and to queued messages (S-028). The lease begins anew, as in RabbitMQ.
 
-    Nothing happens if the queue is gone; before version 7 that was quarantined.
+    Nothing happens if the queue is gone: another node may have deleted it just before.
 
     A classic queue that drops from its head does so to the new limits even when the same change makes it refuse
     publishes from now on: RabbitMQ sets the limits first, then the strategy (process_args_policy; measured on
     3.10.8)."""
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
-        if state.machine_version < LATE_POLICIES:
-            quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
         return
     try:
         settings = resolve(queue.type, queue.arguments, event.policy, event.operator_policy, queue.profile)

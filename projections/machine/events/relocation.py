@@ -28,7 +28,6 @@ from rewindmq.projections.machine.events.pause import stop_serving
 from rewindmq.projections.machine.rules.dead_letters import relocate
 from rewindmq.projections.machine.rules.expiry import expire_heads
 from rewindmq.projections.machine.rules.limits import enforce
-from rewindmq.projections.machine.rules.versions import RELOCATION
 from rewindmq.projections.machine.state import STREAM, State, is_locked, quarantine
 from rewindmq.schemas.events import QueueDrained
 from rewindmq.schemas.values import Actor, MovedFrom, SeenLetters, SeenRestored
@@ -41,9 +40,6 @@ def on_drained(state: State, offset: int, actor: Actor, event: QueueDrained, eff
 
     Quarantined: of a stream or a hidden queue, and with a count that cannot be. Nothing happens if the queue is gone,
     or is another one."""
-    if state.machine_version < RELOCATION:
-        quarantine(state, event, f"queues move from machine version {RELOCATION} on", effects)
-        return
     if not 1 <= event.count <= MOST_DRAINED:
         quarantine(state, event, f"{event.count} messages: 1 to {MOST_DRAINED} leave at once", effects)
         return
@@ -83,8 +79,6 @@ def _take_out(queue: Queue, count: int) -> Stretch:
 
 def problem_of(moved: MovedFrom, machine_version: int) -> str:
     """Return the first fault of `moved` for a queue of this machine version, in words for people; "" if it has none."""
-    if machine_version < RELOCATION:
-        return f"queues move from machine version {RELOCATION} on"
     if not 1 <= moved.version <= machine_version:
         return f"a queue of machine version {moved.version} is not known"
     for restored in moved.restored:

@@ -21,7 +21,6 @@ from rewindmq.projections.machine.data.reasons import MOVED, REMOVED
 from rewindmq.projections.machine.rules.dead_letters import move
 from rewindmq.projections.machine.rules.expiry import expire_heads
 from rewindmq.projections.machine.rules.limits import enforce
-from rewindmq.projections.machine.rules.versions import REMOVALS
 from rewindmq.projections.machine.state import STREAM, State, is_locked, quarantine
 from rewindmq.schemas.operator_events import MessageRemoved
 from rewindmq.schemas.values import Actor
@@ -33,9 +32,6 @@ def on_removed(state: State, offset: int, actor: Actor, event: MessageRemoved, e
     """Remove the messages that are ready or delayed; leave those that a consumer holds.
 
     Quarantined: without the queue, of a stream, and with ranges that are none or too large."""
-    if state.machine_version < REMOVALS:
-        quarantine(state, event, f"messages can be removed from machine version {REMOVALS} on", effects)
-        return
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
         quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)

@@ -15,15 +15,13 @@ They differ in these points (docs/behaviours/profiles.md):
       a delivery unacked too long    closes its channel     is given back, and its consumer cancelled
 
 Classic queues and streams are the same in both, except that their deliveries have no timeout in the second.
-`QueueDeclared.semantics` names the profile; it holds since machine version 2. An unknown name means the first profile
+`QueueDeclared.semantics` names the profile. An unknown name means the first profile
 (another program may have written the log). All code that differs by profile asks this object, so that a history can be
 folded under the other one.
 """
 
 from dataclasses import dataclass
 from typing import Final
-
-from rewindmq.projections.machine.rules.versions import SEMANTICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +75,6 @@ PROFILES: Final = {profile.name: profile for profile in (RABBITMQ_3_13, RABBITMQ
 FAILURES: Final = ("reject", "session_closed", "channel_closed", "broker_started")
 
 
-def profile_of(semantics: str, machine_version: int) -> Profile:
-    """The profile of a queue that is declared under this machine version."""
-    return PROFILES.get(semantics, RABBITMQ_3_13) if machine_version >= SEMANTICS else RABBITMQ_3_13
+def profile_of(semantics: str) -> Profile:
+    """The profile of this name; the first one for a name that is unknown."""
+    return PROFILES.get(semantics, RABBITMQ_3_13)

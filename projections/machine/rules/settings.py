@@ -33,7 +33,6 @@ from enum import Enum, auto
 from typing import Final, Literal, TypeGuard, TypeVar, get_args
 
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, Profile
-from rewindmq.projections.machine.rules.versions import DELAYS, STREAMS
 from rewindmq.schemas.values import Argument, Policy
 
 Text = TypeVar("Text", bound=str)
@@ -91,8 +90,6 @@ WORDS: Final[dict[QueueType, dict[str, Precedence]]] = {
     },
 }
 RETRIES: Final[tuple[Retry, ...]] = get_args(Retry)
-# The machine version since which there are queues of the type.
-SINCE_VERSION: Final[dict[QueueType, int]] = {"classic": 1, "quorum": 1, "stream": STREAMS, "delayed": DELAYS}
 QUEUE_TYPES: Final[tuple[QueueType, ...]] = get_args(QueueType)
 SECONDS_OF: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 NESTING: Final = 100  # brackets in a definition

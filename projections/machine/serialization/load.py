@@ -14,7 +14,6 @@ from rewindmq.projections.machine.data.declaration import NO_EPOCH, Declaration
 from rewindmq.projections.machine.data.id_windows import ID_SIZE, KEY_SIZE, OWN, IdWindow, is_chunk_of_ids
 from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk, Order, space_of
 from rewindmq.projections.machine.data.message_word import size_of
-from rewindmq.projections.machine.data.outbox import Carried
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.delivery import attach
 from rewindmq.projections.machine.events.pause import stop_serving
@@ -131,18 +130,12 @@ def _load_letters(queue: Queue, fields: Any, numbers: "array[int]") -> None:
     outbox = queue.outbox
     if "letters" in fields:
         outbox.load(fields["letters"], numbers)
-    for sequence, message_id, size, reason, exchange, key, held, refused, *kept in fields["outbox"]:  # an older state
-        outbox.add(sequence, (message_id,), (size,), (reason, exchange, key, held, refused))
-        if kept:
-            outbox.carried[sequence] = Carried(*kept)
     held = outbox.held()
     queue.messages_dlx = len(held)
     queue.message_bytes_dlx = sum([outbox.sizes[at] for at in held])
     for restore, vhost, name, queue_id, ranges in fields.get("restored", ()):
         queue.restored[(restore, vhost, name, queue_id)] = ranges
-    for vhost, name, queue_id, sequence in fields["seen"]:
-        queue.letters_seen[(vhost, name, queue_id, -1, False)] = sequence
-    for vhost, name, queue_id, partition, relocated, sequence in fields.get("seen_elsewhere", ()):
+    for vhost, name, queue_id, partition, relocated, sequence in fields["seen"]:
         queue.letters_seen[(vhost, name, queue_id, partition, relocated)] = sequence
 
 

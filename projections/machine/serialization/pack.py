@@ -8,9 +8,9 @@
     chunk   8 bytes (number of messages; 1 if expiries follow) | ids | words | expiries, 64-bit little-endian
             of remembered ids: 8 bytes (number of messages; 0) | ids | expiries, 64-bit little-endian | keys
 
-Fields that were added later (lost epochs, the epochs of transient queues, `crash_offset`, a queue's `version`, what an
-operator did to a queue, how it moved) are part of a state and its digest only where they are set. So older states load,
-and older claims still hold.
+Fields that few queues need (lost epochs, the epochs of transient queues, `crash_offset`, a queue's `version`, what an
+operator did to a queue, how it moved) are part of a state and its digest only where they are set. A field that a later
+machine version adds follows this rule: then states and claims from before still hold.
 """
 
 import json
@@ -29,7 +29,6 @@ from rewindmq.schemas.values import Argument, Policy
 
 CHUNK_HEADER: Final = struct.Struct("<II")
 LENGTH: Final = struct.Struct("<I")
-FIRST_HOME: Final = (-1, False)  # the end of a LetterSource whose letters are no others than before version 7
 COUNTERS: Final = (
     "published",
     "acked",
@@ -135,7 +134,6 @@ def letter_fields(queue: Queue) -> list[list[object]]:
 
 def queue_fields(queue: Queue) -> dict[str, object]:
     """The queue's small state, canonical, without the letters in its outbox."""
-    seen = sorted(queue.letters_seen.items())
     fields: dict[str, object] = {
         "vhost": queue.vhost,
         "name": queue.name,
@@ -158,12 +156,8 @@ def queue_fields(queue: Queue) -> dict[str, object]:
         "holders": [_holder(h) for h in queue.holders.values()],
         "service": [[level.priority, list(level.service)] for level in queue.all_levels],
         "next_sequence": queue.next_sequence,
-        "outbox": [],
-        "seen": [[*source[:3], sequence] for source, sequence in seen if source[3:] == FIRST_HOME],
+        "seen": [[*source, sequence] for source, sequence in sorted(queue.letters_seen.items())],
     }
-    elsewhere = [[*source, sequence] for source, sequence in seen if source[3:] != FIRST_HOME]
-    if elsewhere:
-        fields["seen_elsewhere"] = elsewhere
     lookaheads = [[holder.consumer, holder.lookahead] for holder in queue.holders.values() if holder.lookahead]
     if lookaheads:
         fields["lookaheads"] = lookaheads

@@ -11,11 +11,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.schemas.evolution import upgraded
-from rewindmq.schemas.shapes import UndecodableRecord
 
 GOLDEN_HISTORY = Path(__file__).parents[2] / "golden_history"
-RECORDED_UNDER = "5a352abf766531e7"  # the schema of its records
 
 
 def write_golden_log(data: Path) -> None:
@@ -23,16 +20,8 @@ def write_golden_log(data: Path) -> None:
     log = EmbeddedLog.open(data, partitions=2)
     partitions = {each.name: each for each in (log.metadata, *log.queues)}
     for row in pq.read_table(GOLDEN_HISTORY / "log.parquet").to_pylist():
-        assert partitions[row["partition"]].append(row["timestamp_ms"], _today(row["record"])) == row["offset"]
+        assert partitions[row["partition"]].append(row["timestamp_ms"], row["record"]) == row["offset"]
         if row["offset"] % 7 == 0:
             log.commit_and_wait()
     log.commit_and_wait()
     log.close()
-
-
-def _today(record: bytes) -> bytes:
-    """The record under today's schema. Those that are not to be decoded stay as they are."""
-    try:
-        return upgraded(record, RECORDED_UNDER)
-    except UndecodableRecord:
-        return record

@@ -14,7 +14,6 @@ from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.reasons import MAXLEN
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.rules.versions import SCHEMA_OF_6
 from rewindmq.projections.replay import drive, events_of, groups_of
 from rewindmq.projections.versions import compare as stepping
 from rewindmq.projections.versions.compare import VersionError, first_difference
@@ -22,6 +21,7 @@ from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Acked, Event, Purged
 from rewindmq.schemas.registry import envelope_fingerprint
 from rewindmq.schemas.values import Actor
+from tests.support.other_schema import EARLIER, EARLIER_JSON, released
 from tests.support.running import ROOT
 from tests.support.traffic import Traffic
 from tests.support.trimming import reader_of, starts, write_base, write_traffic
@@ -207,11 +207,12 @@ def test_compare_versions(
 
 
 def test_b08_a_version_that_does_not_know_todays_schema(
-    traffic: Traffic, changed: Changed, monkeypatch: pytest.MonkeyPatch
+    traffic: Traffic, changed: Changed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gets the records under the newest schema that it has, and brings them up to what it calls today's."""
     older = changed("projections/verify.py", "LISTED_DIFFERENCES = 1_000", "LISTED_DIFFERENCES = 1")
-    (older / "rewindmq" / "schemas" / "released" / f"{envelope_fingerprint()}.avsc").unlink()
+    known = older / "rewindmq" / "schemas" / "released"
+    (known / f"{envelope_fingerprint()}.avsc").rename(known / f"{EARLIER}.avsc").write_text(EARLIER_JSON)
     sent: set[bytes] = set()
     fold = stepping.Stepper.fold
 
@@ -221,5 +222,7 @@ def test_b08_a_version_that_does_not_know_todays_schema(
         fold(stepper, offset, time_ms, record)
 
     monkeypatch.setattr(stepping.Stepper, "fold", noted)
-    assert first_difference(traffic.log, older) is None
-    assert sent == {b"\xc3\x01" + bytes.fromhex(SCHEMA_OF_6)}
+    (tmp_path / "released").mkdir()
+    with released(tmp_path / "released"):
+        assert first_difference(traffic.log, older) is None
+    assert sent == {b"\xc3\x01" + bytes.fromhex(EARLIER)}

@@ -20,13 +20,12 @@ from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.index import first_chain, index_path
 from rewindmq.engine.log.embedded.reader import PartitionReader, Place
 from rewindmq.engine.log.embedded.segments import read_header, record_timestamp, segment_files
-from rewindmq.schemas.registry import envelope_schema, released_schema_json
+from rewindmq.schemas.registry import envelope_schema
 from tests.support.archiving import archive_segments, object_path, original, unpacked, write_segment
 from tests.support.examples import examples
-from tests.support.older import to_format_1, under
+from tests.support.older import to_format_1
+from tests.support.other_schema import EARLIER, EARLIER_SCHEMA, under
 from tests.support.records import SCHEMA_BYTES, START_MS, avro_rows, expected, make_log, record
-
-OLD_SCHEMA = "2156aed4cfdfd28b"
 
 
 def beginning(partition: str = "queues-0") -> Place:
@@ -94,6 +93,7 @@ def test_an_archived_block_is_found_by_offset_and_time(
 bodies = st.one_of(st.integers(0, 300), st.sampled_from([65_300, 65_535, 70_000, 140_000]))
 
 
+@pytest.mark.usefixtures("earlier_schema")
 @settings(max_examples=examples(60), deadline=None)
 @given(
     groups=st.lists(st.lists(bodies, min_size=1, max_size=12), min_size=1, max_size=12),
@@ -112,9 +112,8 @@ def test_any_segment_comes_back_byte_for_byte(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(packs, "BLOCK_BYTES", block_bytes)
         if old_schema:
-            old = released_schema_json(OLD_SCHEMA)
-            patch.setattr("rewindmq.engine.log.embedded.writer.envelope_schema_json", lambda: old)
-            records = [[under(OLD_SCHEMA, one) for one in group] for group in records]
+            patch.setattr("rewindmq.engine.log.embedded.writer.envelope_fingerprint", lambda: EARLIER)
+            records = [[under(EARLIER_SCHEMA, one) for one in group] for group in records]
         directory = Path(folder) / "queues-0"
         [path] = write_segment(directory, records)
         if old_format:

@@ -20,12 +20,10 @@ from rewindmq.engine.log.contract import Block, LogError
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
 from rewindmq.engine.log.embedded.segments import segment_files
-from rewindmq.schemas.registry import released_schema_json
 from tests.support.archiving import archive_all, archive_segments, object_path, write_segment
 from tests.support.examples import examples
+from tests.support.other_schema import EARLIER
 from tests.support.records import SCHEMA_BYTES, START_MS, contents, expected, make_log, record
-
-OLD_SCHEMA = "2156aed4cfdfd28b"
 
 
 @pytest.fixture(autouse=True)
@@ -162,11 +160,11 @@ def test_the_cache_holds_no_more_than_it_may() -> None:
     assert cache._size == 1_000
 
 
+@pytest.mark.usefixtures("earlier_schema")
 def test_records_of_an_older_schema_are_upgraded_as_in_a_directory(
     tmp_path: Path, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = released_schema_json(OLD_SCHEMA)
-    monkeypatch.setattr("rewindmq.engine.log.embedded.writer.envelope_schema_json", lambda: old)
+    monkeypatch.setattr("rewindmq.engine.log.embedded.writer.envelope_fingerprint", lambda: EARLIER)
     directory = tmp_path / "queues-0"
     files = write_segment(directory, [expected(5), expected(3)])
     archive_segments(objects, directory, files)
@@ -174,7 +172,7 @@ def test_records_of_an_older_schema_are_upgraded_as_in_a_directory(
     monkeypatch.setattr(upgraded, lambda record, fingerprint: record + fingerprint.encode())
     stored = [block.records for block in PartitionReader(directory).read()]
     assert [block.records for block in ArchivedPartition(objects, "queues-0").read()] == stored
-    assert stored[1][2] == expected(3)[2] + OLD_SCHEMA.encode()
+    assert stored[1][2] == expected(3)[2] + EARLIER.encode()
 
 
 def test_a_schema_of_another_version_is_named_with_its_object(
@@ -184,7 +182,7 @@ def test_a_schema_of_another_version_is_named_with_its_object(
     archive_segments(objects, directory, segment_files(directory))
     monkeypatch.setattr("rewindmq.engine.log.embedded.segment_schema.envelope_schema_json", lambda: '"string"')
     monkeypatch.setattr("rewindmq.engine.log.embedded.segment_schema.older_schema", lambda schema: "0123456789abcdef")
-    with pytest.raises(LogError, match=r"file://.*queues-0/segments/0{20}-\w{16}\.avro: written by another version"):
+    with pytest.raises(LogError, match=r"file://.*queues-0/segments/0{20}-\w{16}\.avro: a newer version"):
         list(ArchivedPartition(objects, "queues-0").read())
 
 

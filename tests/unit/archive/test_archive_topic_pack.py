@@ -20,20 +20,22 @@ from rewindmq.engine.log.archive.pack import CorruptObject
 from rewindmq.engine.log.archive.reader import ArchivedLog
 from rewindmq.engine.log.archive.topic_pack import TopicPacker, TopicRecord
 from rewindmq.engine.log.embedded.index import first_chain
-from rewindmq.schemas.registry import envelope_schema, released_schema_json
+from rewindmq.schemas.registry import envelope_schema
 from rewindmq.schemas.single_object import HEADER, MARKER, wrap
 from tests.support.archiving import object_path
 from tests.support.examples import examples
+from tests.support.other_schema import EARLIER, EARLIER_SCHEMA, under
 from tests.support.records import START_MS, record
 from tests.support.topic_archiving import archive_stretch, archived_records, normal, unpacked_topic
 
+pytestmark = pytest.mark.usefixtures("earlier_schema")
+
 PARTITION = "queues-0"
-OLD_SCHEMA = "2156aed4cfdfd28b"
 
 
 def old_value() -> bytes:
     """A single object of an older version."""
-    return (Path(__file__).parents[2] / "golden" / OLD_SCHEMA / "Unbound.bin").read_bytes()
+    return MARKER + bytes.fromhex(EARLIER) + under(EARLIER_SCHEMA, record(0))
 
 
 def plain(count: int, first: int = 0) -> list[TopicRecord]:
@@ -85,7 +87,7 @@ def test_a_stretch_has_the_schema_of_its_first_record(objects: Objects) -> None:
     manifest = archive_stretch(objects, PARTITION, older)
     with object_path(manifest, manifest.segments[0], "avro").open("rb") as file:
         avro = fastavro.reader(file)
-        assert json.loads(avro.metadata["avro.schema"]) == json.loads(released_schema_json(OLD_SCHEMA))
+        assert json.loads(avro.metadata["avro.schema"]) == EARLIER_SCHEMA
         assert len(list(avro)) == 3
     assert archived_records(manifest) == older
 

@@ -11,7 +11,6 @@ from rewindmq.engine.amqp.basic_publish import BasicPublish, message, route_by_c
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed
 from rewindmq.engine.routing.content import Content, readable
 from rewindmq.engine.routing.delayed_exchanges import deletion, due
-from rewindmq.projections.machine.rules.versions import DELAYS
 from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.metadata_events import ExchangeDeleted
@@ -413,11 +412,3 @@ def test_declared_again_it_has_its_queue_again(h: Harness) -> None:
     assert send(h, b"nowhere", 100) == []
     later(h)
     assert send(h, b"m", 100) == [HIDDEN]
-
-
-def test_no_exchange_delays_before_all_nodes_know_how(h: Harness) -> None:
-    for partition in h.broker.partitions:
-        partition.machine.machine_version = DELAYS - 1
-    with refusal(PreconditionFailed, "exchange type 'x-delayed-message' is not known to all nodes yet"):
-        later(h)
-    assert ("/", "later") not in h.broker.topology.exchanges

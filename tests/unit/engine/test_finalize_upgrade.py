@@ -16,26 +16,18 @@ from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.broker_harness import Harness
 from tests.support.memory_nodes import Nodes, declare, run, session, settled
+from tests.support.next_version import NEXT, know_next
+from tests.unit.http.test_http_counters import paused, quick, until
 
-NEXT = MACHINE_VERSION + 1
+__all__ = ["quick"]
+
 ANN = Actor("ann", 7)
 
 
 @pytest.fixture
 def following(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on the program is one that knows the next version, with the same schema."""
-    knowing = (
-        "engine.broker.upgrade",
-        "engine.cluster.node",
-        "engine.cluster.start",
-        "engine.embedded.lifecycle",
-        "engine.embedded.start",
-        "projections.machine.machine",
-        "projections.machine.serialization.load",
-        "projections.topology.topology",
-    )
-    for module in knowing:
-        monkeypatch.setattr(f"rewindmq.{module}.MACHINE_VERSION", NEXT)
+    know_next(monkeypatch)
 
 
 def becomes_following(request: pytest.FixtureRequest) -> None:
@@ -86,9 +78,9 @@ def test_b73_nodes_follow_when_an_operator_says_so(
         del old
         await settled()
         assert {each.machine.machine_version for each in new.partitions} == {MACHINE_VERSION}
-        with monkeypatch.context() as quick:
-            quick.setattr(modes, "UNUSED_SECONDS", 0.0)
-            await until(lambda: not any(partition.current for partition in other.partitions))
+        with monkeypatch.context() as soon:
+            soon.setattr(modes, "UNUSED_SECONDS", 0.0)
+            await until(lambda: all(paused(other)))
         assert await finalize(new, ANN) == MACHINE_VERSION
         await settled()
         for broker in (new, other):

@@ -7,15 +7,13 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.errors import NotImplementedByBroker
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.replay import events_of, fold
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
-from rewindmq.schemas.events import MachineUpgraded, Published, Tick
-from rewindmq.schemas.values import BROKER, Actor
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import args
 from tests.support.memory_nodes import PERSISTENT, Nodes, session, settled, watched
 
@@ -195,24 +193,5 @@ def test_no_repair_is_asked_of_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyP
     async def test(story: Story) -> None:
         with pytest.raises(NotImplementedByBroker, match="the time in the log is Kafka's"):
             story.broker.clock_watch.repair(Actor("ops", 0))
-
-    run(test, tmp_path, monkeypatch)
-
-
-def test_before_all_nodes_know_it_the_clock_is_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node of an older version could not read the event: until it is gone, the queues' clock stands, as it did."""
-
-    async def test(story: Story) -> None:
-        await story.publish(b"one")
-        story.partition.machine.machine_version = 2
-        monkeypatch.setattr(Node, "_upgrade", lambda node, partition: None)
-        story.kafka_ms = -5 * HOUR_MS
-        await story.publish(b"two")
-        await story.run(10)
-        assert story.told() == []
-        story.partition.append(BROKER, MachineUpgraded(MACHINE_VERSION))
-        story.partition.append(BROKER, Tick())
-        await story.run(2)
-        assert len(story.told()) == 2
 
     run(test, tmp_path, monkeypatch)

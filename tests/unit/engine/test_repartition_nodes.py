@@ -247,17 +247,6 @@ def test_b77_what_a_lost_node_declares_at_the_last_moment_is_listed(
     run(test, tmp_path, monkeypatch)
 
 
-def test_an_older_node_prevents_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(nodes: Nodes) -> None:
-        one = await nodes.start("a")
-        await one.metadata.ask(BROKER, NodeJoined("older", "0.1", MACHINE_VERSION - 1, ""))
-        with pytest.raises(PreconditionFailed, match="node older is of an older version, which cannot move queues"):
-            await ask_for(one.repartition, BROKER, 5)
-        assert len(nodes.history.queues) == 2
-
-    run(test, tmp_path, monkeypatch)
-
-
 def test_a_node_that_was_lost_meanwhile_ends_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(nodes: Nodes) -> None:
         one, two = await nodes.start("a"), await nodes.start("b")

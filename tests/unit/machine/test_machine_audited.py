@@ -132,7 +132,7 @@ class Watched(Bench):
 
     def __init__(self) -> None:
         self.product = AuditProduct("queues-0")
-        super().__init__(version=2)
+        super().__init__()
 
     def do(self, event: Event, session: int = 1) -> list[tuple[object, ...]]:
         if self.offset == 0:

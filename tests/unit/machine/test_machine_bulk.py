@@ -13,7 +13,6 @@ from rewindmq.projections.machine.data.message_order import NONE, Order, stretch
 from rewindmq.projections.machine.data.message_word import LEVEL_SHIFT
 from rewindmq.projections.machine.data.outbox import Carried, LetterKind, Outbox, OutboxEntry
 from rewindmq.projections.machine.data.priority_order import Prioritized
-from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.schemas.events import DeadLettersForwarded, Nacked, SessionClosed, Tick
 from tests.support.events_for_tests import Bench, explain, policy
 from tests.support.letters import message_by_message
@@ -137,7 +136,7 @@ def filled(bench: Bench, dice: random.Random, count: int, **keys: Any) -> None:
 
 def pair(seed: int, **keys: object) -> tuple[Bench, Bench]:
     """Two machines in the same state."""
-    found = Bench(MACHINE_VERSION), Bench(MACHINE_VERSION)
+    found = Bench(), Bench()
     for bench in found:
         filled(bench, random.Random(seed), 40, **keys)
     return found
@@ -203,7 +202,7 @@ def kinds_of(effects: list[Effect]) -> list[type[Effect]]:
 
 def many(keys: dict[str, object], expiration: int | None = None) -> Bench:
     """A queue with many messages. The steps are not validated: that takes a time for each message."""
-    bench = Bench(MACHINE_VERSION)
+    bench = Bench()
     bench.declare(**keys)  # type: ignore[arg-type]
     validate, bench.machine.validate = bench.machine.validate, lambda: None  # type: ignore[method-assign]
     for _ in range(MANY):
@@ -216,8 +215,8 @@ def mass() -> Iterator[tuple[str, Bench, object, list[type[Effect]]]]:
     died: list[type[Effect]] = [Forget, DeadLetter]
     yield "limit", many(DYING), policy("lim", max_length=1), died
     yield "time", many({**DYING}, 1_000), Tick(), died
-    yield "reject", many(DYING), Nacked("/", "q", 101, ((2, MANY + 1),), False, "nack"), died
-    yield "requeue", many(DYING), Nacked("/", "q", 101, ((2, MANY + 1),), True, "nack"), [Requeue]
+    yield "reject", many(DYING), Nacked("/", "q", 101, ((1, MANY),), False, "nack"), died
+    yield "requeue", many(DYING), Nacked("/", "q", 101, ((1, MANY),), True, "nack"), [Requeue]
     yield "session", many(DYING), SessionClosed(1, 0), [Requeue]
 
 

@@ -8,16 +8,14 @@ import pytest
 
 from rewindmq.projections.machine.data.effects import Duplicate, Effect
 from rewindmq.projections.machine.data.id_windows import MOST_EXCHANGES
-from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
+from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.deduplication import MOST_REMEMBERED, identity_of
-from rewindmq.projections.machine.rules.versions import DEDUPLICATION
 from rewindmq.schemas.amqp.properties import join_by_name
 from rewindmq.schemas.amqp.tables import array, longstr
 from rewindmq.schemas.events import (
     Acked,
     Event,
     Fetched,
-    MachineUpgraded,
     NodeLost,
     PolicyApplied,
     Published,
@@ -35,11 +33,6 @@ ANN = Actor("ann", 1 << 24 | 1)
 
 
 class Story(Bench):
-    """A machine of today's version."""
-
-    def __init__(self) -> None:
-        super().__init__(MACHINE_VERSION)
-
     def send(
         self, text: str, asked: Deduplication | None = None, properties: bytes | None = None, **given: Any
     ) -> int | None:
@@ -171,19 +164,6 @@ def test_b61_a_dead_letter_is_dropped_for_good() -> None:
     assert story.send("a", Deduplication("once", 5, 50), origin=origin) == -1, "the forward came before"
 
 
-def test_older_rules_know_no_duplicates() -> None:
-    story = Bench(DEDUPLICATION - 1)
-    queue = story.declare(message_deduplication=True)
-    way = route_once(ONCE, "q")
-    for _ in range(2):
-        story.do(Published(way, text_id("a"), None, None, True, None, None, b"", 1))
-    story.do(MachineUpgraded(DEDUPLICATION))
-    story.do(Published(way, text_id("a"), None, None, True, None, None, b"", 1))
-    assert (queue.published, queue.duplicates) == (3, 0)
-    story.do(Published(way, text_id("a"), None, None, True, None, None, b"", 1))
-    assert (queue.published, queue.duplicates) == (3, 1)
-
-
 # -- queues: B-62 ------------------------------------------------------------------------------------------------------
 
 
@@ -313,7 +293,7 @@ def test_a_digest_covers_what_is_remembered() -> None:
 
 def random_steps(dice: random.Random, count: int) -> list[tuple[int, Event]]:
     """Duplicates in two queues behind exchanges, with acks, expiries, policies, and a lost node."""
-    steps: list[tuple[int, Event]] = [(0, MachineUpgraded(DEDUPLICATION))]
+    steps: list[tuple[int, Event]] = []
     declared: dict[str, dict[str, object]] = {"a": {"message_deduplication": True, "max_length": 20}}
     for name, keys in (declared | {"b": {"message_ttl": 400}}).items():
         steps.append((0, QueueDeclared(VHOST, name, "classic", True, False, False, 0, arguments(keys), "", None, None)))

@@ -28,7 +28,7 @@ QUEUE = queue_of("x")
 
 
 def retrying(kind: str, least: int = 10, **keys: Any) -> Bench:
-    bench = Bench(2)
+    bench = Bench()
     bench.declare(type="quorum", semantics="rabbitmq-4.3", delayed_retry_type=kind, delayed_retry_min=least, **keys)
     return bench
 
@@ -38,7 +38,7 @@ def give_back(bench: Bench, consumer: int, message_id: int, method: str) -> list
 
 
 def delayed() -> Bench:
-    bench = Bench(2)
+    bench = Bench()
     bench.declare(QUEUE, type="delayed")
     return bench
 
@@ -212,17 +212,10 @@ def test_deleted_with_its_exchange_what_is_due_still_leaves() -> None:
     assert [list(queue.outbox) for queue in bench.machine.outboxes()] == [[1]]
 
 
-def test_its_name_says_whose_it_is_and_version_1_knows_it_not() -> None:
-    bench = Bench(2)
-    bench.do(delayed_declaration("elsewhere"))
+def test_its_name_says_whose_it_is() -> None:
+    bench = Bench()
+    bench.do(QueueDeclared(VHOST, "elsewhere", "delayed", True, False, False, 0, (), "rabbitmq-3.13", None, None))
     assert explain(bench.effects) == [("quarantine",)]
-    former = Bench()
-    former.do(delayed_declaration(QUEUE))
-    assert explain(former.effects) == [("quarantine",)]
-
-
-def delayed_declaration(name: str) -> QueueDeclared:
-    return QueueDeclared(VHOST, name, "delayed", True, False, False, 0, (), "rabbitmq-3.13", None, None)
 
 
 # -- the order ---------------------------------------------------------------------------------------------------------

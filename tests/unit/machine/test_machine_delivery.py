@@ -106,9 +106,9 @@ def test_a_shared_limit_spans_queues() -> None:
     assert second in bench.queue("b").holders[two].held
 
 
-def served(version: int, acks: int) -> list[str]:
+def served(acks: int) -> list[str]:
     """The queues whose messages one channel acks, with three queues of ten messages and a shared limit of one."""
-    bench = Bench(version)
+    bench = Bench()
     queues = ("a", "b", "c")
     for queue in queues:
         bench.declare(queue)
@@ -127,15 +127,11 @@ def served(version: int, acks: int) -> list[str]:
 def test_a_shared_limit_serves_its_queues_in_turn() -> None:
     """No queue of a channel starves. RabbitMQ picks the next one by chance (rabbit_limiter.erl notify_queues): of 100
     messages in each of three queues 34, 36 and 30 were served first."""
-    assert served(3, 10) == ["a", *["a", "b", "c"] * 3]  # the first message was delivered before b had a consumer
-
-
-def test_before_machine_version_3_a_shared_limit_served_the_first_queue_alone() -> None:
-    assert served(2, 9) == ["a"] * 9
+    assert served(10) == ["a", *["a", "b", "c"] * 3]  # the first message was delivered before b had a consumer
 
 
 def test_a_queue_that_has_run_dry_does_not_hold_up_the_others_of_a_shared_limit() -> None:
-    assert served(3, 30).count("c") == 10
+    assert served(30).count("c") == 10
 
 
 def test_a_shared_limit_raised_lowered_and_lifted() -> None:

@@ -131,7 +131,7 @@ def test_many_messages_are_counted() -> None:
 
 
 def test_a_queue_is_a_line() -> None:
-    bench = Bench(2)
+    bench = Bench()
     bench.declare(
         policy=policy("retry", delayed_retry_type="all", delayed_retry_min=1_000),
         type="quorum",

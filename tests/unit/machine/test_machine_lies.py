@@ -18,8 +18,7 @@ from rewindmq.projections.machine.data.effects import (
     Refuse,
     Requeue,
 )
-from rewindmq.projections.machine.rules.versions import RELOCATION
-from rewindmq.schemas.events import ConsumerCancelled, Event, MachineUpgraded, Purged, QueueDrained
+from rewindmq.schemas.events import ConsumerCancelled, Event, Purged, QueueDrained
 from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused
 from rewindmq.schemas.values import Actor, Origin
 from rewindmq.spark_replay.audit.fold import AuditProduct
@@ -35,7 +34,7 @@ class Audited(Bench):
         self.product = AuditProduct("queues-0")
         self.lie: Lie | None = None
         self.lied_at = -1
-        super().__init__(version=2)
+        super().__init__()
 
     def do(self, event: Event, session: int = 1) -> list[tuple[object, ...]]:
         if self.offset == 0:
@@ -307,7 +306,6 @@ def removal(*ids: int, moved: bool = False) -> MessageRemoved:
 
 def operated(b: Audited) -> int:
     """A queue with messages. Returns the first of them."""
-    b.do(MachineUpgraded(5))
     b.declare()
     first = b.publish()
     b.publish()
@@ -351,7 +349,6 @@ def an_operator_moves_elsewhere(b: Audited) -> tuple[str, int | None]:
 
 def drained(b: Audited) -> tuple[QueueDrained, int]:
     """A queue with two messages, the first of them came back; and the event that lets both leave."""
-    b.do(MachineUpgraded(RELOCATION))
     queue = b.declare(type="quorum", message_ttl=1_000, delivery_limit=5)
     first = b.publish()
     consumer = b.attach(prefetch=1)
@@ -412,7 +409,6 @@ def a_message_moves_without_its_expiry(b: Audited) -> tuple[str, int | None]:
 
 
 def a_message_that_moved_comes_without_its_flag(b: Audited) -> tuple[str, int | None]:
-    b.do(MachineUpgraded(RELOCATION))
     b.declare(type="quorum")
     m = b.publish(origin=Origin("/", "q", 3, 40, "relocated", 1, "", 1, True))
     b.lie = changed(Deliver, redelivered=False)
@@ -421,11 +417,10 @@ def a_message_that_moved_comes_without_its_flag(b: Audited) -> tuple[str, int | 
 
 
 def a_message_that_moved_is_taken_in_again(b: Audited) -> tuple[str, int | None]:
-    b.do(MachineUpgraded(RELOCATION))
     b.declare()
     for _ in range(2):
         m = b.offset
-        b.lie = left_out(Duplicate) if m > 3 else None
+        b.lie = left_out(Duplicate) if m > 1 else None
         b.publish(origin=Origin("/", "q", 3, 40, "relocated", 1))
     return "dead letters", m
 

@@ -27,7 +27,7 @@ def delivered(bench: Bench) -> list[tuple[int, bool, int]]:
 
 
 def with_lookahead(type: str, prefetch: int = 2, lookahead: int = 3, messages: int = 8) -> tuple[Bench, int, list[int]]:
-    bench = Bench(version=4)
+    bench = Bench()
     bench.declare(type=type)
     consumer = bench.attach(prefetch=prefetch)
     credit(bench, consumer, lookahead)
@@ -110,7 +110,7 @@ def test_another_consumer_ends_the_lookahead_and_gets_what_was_in_it(type: str) 
 def test_queues_with_priorities_or_one_active_consumer_have_none(
     type: str, semantics: str, keys: dict[str, Any]
 ) -> None:
-    bench = Bench(version=4)
+    bench = Bench()
     bench.declare(type=type, semantics=semantics, **keys)
     consumer = bench.attach(prefetch=2)
     credit(bench, consumer, 3)
@@ -123,18 +123,6 @@ def test_a_shared_limit_ends_the_lookahead() -> None:
     bench.qos(4)
     assert bench.queue().holders[consumer].lookahead == 0
     give_back(bench, consumer, ids[2])
-    assert list(bench.queue().holders[consumer].held) == ids[:2]
-
-
-@TYPES
-def test_older_versions_have_none(type: str) -> None:
-    bench = Bench(version=3)
-    bench.declare(type=type)
-    consumer = bench.attach(prefetch=2)
-    ids = [bench.publish() for _ in range(3)]
-    for value in (3, 0, -1 - ids[1]):
-        credit(bench, consumer, value)
-        assert [each.__class__ for each in bench.effects] == [Quarantine]
     assert list(bench.queue().holders[consumer].held) == ids[:2]
 
 

@@ -40,7 +40,6 @@ class Crowd:
     def __init__(self, kind: str, arguments: tuple[Argument, ...], semantics: str, consumers: int) -> None:
         self.machine = Machine("queues-0")
         self.offsets, self.ids = count(), count(1)
-        self.machine.machine_version = 9
         self.do(QueueDeclared(VHOST, "q", kind, True, False, False, 0, arguments, semantics, None, None))
         for _ in range(consumers):
             self.attach()

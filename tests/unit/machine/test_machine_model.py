@@ -34,7 +34,6 @@ from rewindmq.schemas.events import (
     Event,
     Fetched,
     GlobalPrefetchSet,
-    MachineUpgraded,
     Nacked,
     NodeLost,
     PolicyApplied,
@@ -134,7 +133,6 @@ class MachineAgainstModel(RuleBasedStateMachine):
         self.sequences: dict[str, int] = {}
         self.epochs = {1: 1, 2: 1, 3: 2}  # of the nodes through which sessions 1 to 3 come
         self.last_epoch = 2
-        self.both(MachineUpgraded(MACHINE_VERSION), 0)
 
     def session(self, number: int) -> int:
         return self.epochs[number] << 24 | number
@@ -339,7 +337,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         type=st.sampled_from(["classic", "quorum"]),
         keys=keys,
         semantics=st.sampled_from(["", "rabbitmq-4.3"]),
-        version=st.sampled_from([1, 2, 6, 7, 8]),
+        version=st.sampled_from([0, 1, 1, 1, MACHINE_VERSION + 1]),
         paused=st.sampled_from([False, False, True]),
         seen=st.integers(0, 3),
     )

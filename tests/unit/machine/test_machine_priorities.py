@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from rewindmq.projections.machine.data import message_order
-from rewindmq.projections.machine.data.priority_order import give_priorities
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import BrokerStarted, Tick
 from tests.support.events_for_tests import VHOST, Bench, explain
 
 
 def prioritized(highest: int = 5, **keys: Any) -> Bench:
-    bench = Bench(2)
+    bench = Bench()
     bench.declare(max_priority=highest, **keys)
     return bench
 
@@ -43,7 +42,7 @@ def test_s103_s105_the_maximum_is_clamped_and_so_are_messages(highest: int, leve
 
 
 def test_s106_a_policy_gives_no_priorities() -> None:
-    bench = Bench(2)
+    bench = Bench()
     bench.declare()
     bench.apply_policy(None)
     assert bench.queue().prioritized is None
@@ -51,17 +50,8 @@ def test_s106_a_policy_gives_no_priorities() -> None:
     assert bench.ready() == [first, second]
 
 
-def test_before_version_2_the_argument_means_nothing() -> None:
-    bench = Bench()
-    bench.declare(max_priority=5)
-    first, second = publish(bench, 1, 5)
-    assert bench.ready() == [first, second]
-    give_priorities(bench.queue())
-    assert bench.queue().prioritized is None
-
-
 def test_a_quorum_queue_has_no_priorities_s107() -> None:
-    bench = Bench(2)
+    bench = Bench()
     bench.declare(type="quorum", max_priority=5)
     first, second = publish(bench, 1, 5)
     assert bench.ready() == [first, second]

@@ -17,8 +17,8 @@ from rewindmq.schemas.events import BrokerStarted, Nacked, NodeLost, Purged
 from tests.support.events_for_tests import VHOST, Bench, explain
 
 
-def later(version: int = 2, **keys: Any) -> Bench:
-    bench = Bench(version)
+def later(**keys: Any) -> Bench:
+    bench = Bench()
     bench.declare(type="quorum", semantics="rabbitmq-4.3", **keys)
     return bench
 
@@ -67,21 +67,12 @@ def test_s100_a_closed_channel_is_a_failure() -> None:
 
 
 def test_of_the_former_profile_every_return_counts_and_nothing_is_acquired() -> None:
-    bench = Bench(2)
+    bench = Bench()
     bench.declare(type="quorum")
     message_id = bench.publish()
     consumer = bench.attach(prefetch=1)
     give_back(bench, consumer, message_id, "nack")
     assert counts(bench) == (1, 0)
-
-
-def test_before_version_2_there_is_one_profile() -> None:
-    bench = later(1)
-    message_id = bench.publish()
-    consumer = bench.attach(prefetch=1)
-    give_back(bench, consumer, message_id, "nack")
-    assert counts(bench) == (1, 0)
-    assert bench.queue().settings.delivery_limit is None
 
 
 def test_s160_the_limit_is_20_unless_somebody_says() -> None:

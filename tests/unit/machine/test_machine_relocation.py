@@ -13,7 +13,7 @@ from rewindmq.projections.machine.data.message_word import BY_PROPERTY, LEVEL_SH
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.relocation import MOST_DRAINED, moved_from, why_it_stays
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.rules.versions import MACHINE_VERSION, RELOCATION
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.machine.serialization.pack import letter_fields, queue_fields
 from rewindmq.schemas.events import (
     BrokerStarted,
@@ -26,8 +26,9 @@ from rewindmq.schemas.events import (
 )
 from rewindmq.schemas.operator_events import QueuePaused
 from rewindmq.schemas.values import BROKER, MovedFrom, Origin, SeenLetters, SeenRestored
-from tests.support.events_for_tests import START_MS, VHOST, Bench, arguments, explain, route, text_id
+from tests.support.events_for_tests import START_MS, VHOST, Bench, explain, route, text_id
 from tests.support.letters import carried_of, message_of, one_by_one
+from tests.support.next_version import NEXT, know_next
 from tests.support.random_history import History
 
 SEEDS = range(24)
@@ -35,13 +36,12 @@ Words = list[tuple[int, int]]  # word and expiry of messages, in the order of de
 
 
 class Partition:
-    """A machine of the newest version, into which a queue comes."""
+    """A machine into which a queue comes."""
 
     def __init__(self, now_ms: int) -> None:
         self.machine = Machine("queues-3")
         self.now_ms = now_ms
         self.effects: list[Effect] = []
-        self.do(MachineUpgraded(MACHINE_VERSION))
 
     def do(self, event: Event) -> list[Effect]:
         self.effects = []
@@ -124,7 +124,7 @@ def random_queues(seed: int) -> Iterator[tuple[History, dict[int, Published], Qu
     for steps, (offset, _, _, event) in enumerate(history.steps(400)):
         if isinstance(event, Published):
             published[offset] = event
-        if steps % 50 == 0 and history.machine.machine_version >= RELOCATION:
+        if steps % 50 == 0:
             for queue in list(history.machine.queues()):
                 if not why_it_stays(queue) and leaving(queue):
                     yield history, published, queue
@@ -206,7 +206,7 @@ def test_portions_of_any_size_lose_nothing(seed: int) -> None:
 
 
 def bench() -> Bench:
-    return Bench(MACHINE_VERSION)
+    return Bench()
 
 
 def test_drained_in_the_order_of_delivery() -> None:
@@ -285,22 +285,6 @@ def test_another_incarnation_and_a_queue_that_is_gone_are_left_alone() -> None:
     assert len(story.ready()) == 1
 
 
-def test_older_rules_know_no_relocation() -> None:
-    story = Bench(RELOCATION - 1)
-    queue = story.declare(max_length=1, overflow="reject-publish")
-    story.publish()
-    assert story.do(QueueDrained(VHOST, "q", queue.queue_id, 1), 0) == [("quarantine",)]
-    assert story.do(declared_anew(story.declare("other")), 0) == [], "it exists"
-    moved = MovedFrom(0, 1, 1, False, (), ())
-    event = QueueDeclared(VHOST, "new", "classic", True, False, False, 0, (), "", None, None, moved)
-    assert story.do(event, 0) == [("quarantine",)]
-    story.publish(origin=Origin(VHOST, "q", 7, 70, "relocated", 1, "", 0, True))
-    assert explain(story.effects) == [("refuse", "q", story.offset - 1)]
-    story.do(MachineUpgraded(RELOCATION))
-    story.publish(origin=Origin(VHOST, "q", 7, 70, "relocated", 1, "", 0, True))
-    assert len(story.ready()) == 2
-
-
 @pytest.mark.parametrize(
     "moved",
     [
@@ -330,16 +314,15 @@ def test_a_queue_that_exists_keeps_what_it_has() -> None:
     assert story.machine.digest() == digest
 
 
-def test_rules_of_its_first_declaration_hold_on() -> None:
-    """x-max-priority holds for queues that were declared since version 2."""
+def test_the_version_of_its_first_declaration_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    know_next(monkeypatch)
     story = bench()
-    for version, name in ((1, "old"), (2, "new")):
-        given = arguments({"max_priority": 5})
+    story.do(MachineUpgraded(NEXT))
+    for version in (MACHINE_VERSION, NEXT):
         moved = MovedFrom(0, 1, version, False, (), ())
-        event = QueueDeclared(VHOST, name, "classic", True, False, False, 0, given, "", None, None, moved)
-        story.do(event, 0)
-    assert story.queue("old").prioritized is None
-    assert story.queue("new").prioritized is not None
+        name = f"of {version}"
+        story.do(QueueDeclared(VHOST, name, "classic", True, False, False, 0, (), "", None, None, moved), 0)
+        assert story.queue(name).version == version
 
 
 def along(sequence: int, *, queue_id: int = 7, partition: int = -1, count: int = 0) -> Origin:
@@ -435,16 +418,15 @@ def test_what_moves_and_what_died_are_released_apart() -> None:
     assert story.ready() == [d]
 
 
-def test_a_state_without_moves_is_stored_as_before() -> None:
-    """No field is there that older programs did not write."""
+def test_a_queue_without_moves_has_no_fields_about_them() -> None:
     story = bench()
     queue = story.declare(dead_letter_exchange="dlx", max_length=1)
     story.publish()
     story.publish(origin=Origin(VHOST, "x", 7, 70, "expired", 2))
     fields = queue_fields(queue)
-    assert letter_fields(queue) == [[1, 2, 1, "maxlen", "dlx", None, False, False]]
-    assert fields["seen"] == [[VHOST, "x", 7, 2]]
-    assert not {"seen_elsewhere", "relocated"} & fields.keys()
+    assert letter_fields(queue) == [[1, 1, 1, "maxlen", "dlx", None, False, False]]
+    assert fields["seen"] == [[VHOST, "x", 7, -1, False, 2]]
+    assert "relocated" not in fields
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""An operator removes and moves messages, and pauses a queue: orders of many chunks, old versions, snapshots.
+"""An operator removes and moves messages, and pauses a queue: orders of many chunks, snapshots.
 
 (B-38, B-39.) What comes of it is in transcripts/removal.txt and transcripts/pause.txt."""
 
@@ -10,8 +10,7 @@ from rewindmq.projections.machine.data import message_order
 from rewindmq.projections.machine.data.message_order import Order
 from rewindmq.projections.machine.events.removal import MOST_REMOVED, removable
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.schemas.events import Event, MachineUpgraded
-from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused, QueueResumed
+from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused
 from tests.support.events_for_tests import Bench
 
 
@@ -65,29 +64,15 @@ def test_b38_messages_are_cut_out_of_an_order_of_many_chunks(seed: int, monkeypa
     assert kept[order.start :] == [each[0] for each in known]
 
 
-@pytest.mark.parametrize("event", [removal(1), QueuePaused("/", "q", ""), QueueResumed("/", "q")])
-def test_before_machine_version_5_these_events_make_no_sense(event: Event) -> None:
-    """History that exists folds as ever."""
-    bench = Bench(version=4)
-    bench.declare()
-    message = bench.publish()
-    digest = bench.machine.digest()
-    assert bench.do(event) == [("quarantine",)]
-    assert bench.machine.digest() == digest
-    bench.do(MachineUpgraded(5))
-    assert ("quarantine",) not in bench.do(removal(message) if isinstance(event, MessageRemoved) else event)
-
-
-def test_a_queue_that_no_operator_touched_is_stored_as_before() -> None:
-    """So digests that brokers claimed under older versions still hold."""
-    bench = Bench(version=4)
+def test_a_queue_that_no_operator_touched_has_no_fields_about_operators() -> None:
+    bench = Bench()
     bench.declare()
     bench.publish()
     assert all(b'"removed"' not in meta and b'"paused"' not in meta for _, meta, _ in bench.machine.pieces())
 
 
 def test_b38_ranges_that_name_too_much_are_quarantined() -> None:
-    bench = Bench(version=5)
+    bench = Bench()
     bench.declare()
     bench.publish()
     for ranges in (((0, MOST_REMOVED),), ((0, 1 << 62),), ((3, 2),)):
@@ -96,7 +81,7 @@ def test_b38_ranges_that_name_too_much_are_quarantined() -> None:
 
 
 def test_b38_b39_state_outlasts_a_snapshot() -> None:
-    bench = Bench(version=5)
+    bench = Bench()
     bench.declare()
     first, second, third = bench.publish(), bench.publish(), bench.publish()
     bench.do(removal(first))

@@ -12,10 +12,8 @@ TYPES = ("classic", "quorum")
 ASKED = Argument("x-single-active-consumer", "bool", True)
 
 
-def single(
-    type: str, version: int = 2, asked: Argument = ASKED, auto_delete: bool = False, semantics: str = "rabbitmq-3.13"
-) -> Bench:
-    bench = Bench(version)
+def single(type: str, asked: Argument = ASKED, auto_delete: bool = False, semantics: str = "rabbitmq-3.13") -> Bench:
+    bench = Bench()
     bench.do(QueueDeclared(VHOST, "q", type, True, False, auto_delete, 0, (asked,), semantics, None, None))
     return bench
 
@@ -173,15 +171,11 @@ def test_it_is_part_of_the_stored_state_and_its_digest(type: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "asked"),
-    [
-        (1, ASKED),
-        (2, Argument("x-single-active-consumer", "bool", False)),
-        (2, Argument("x-single-active-consumer", "long", 1)),
-    ],
+    "asked",
+    [Argument("x-single-active-consumer", "bool", False), Argument("x-single-active-consumer", "long", 1)],
 )
-def test_else_all_consumers_get_messages(version: int, asked: Argument) -> None:
-    bench = single("classic", version, asked)
+def test_else_all_consumers_get_messages(asked: Argument) -> None:
+    bench = single("classic", asked)
     first, second = bench.attach(prefetch=1), bench.attach(prefetch=1)
     bench.publish()
     bench.publish()

@@ -26,7 +26,7 @@ from tests.support.events_for_tests import START_MS, VHOST, Bench, arguments, ex
 
 
 def stream_bench(**keys: Any) -> Bench:
-    bench = Bench(version=2)
+    bench = Bench()
     bench.declare(type="stream", **keys)
     return bench
 
@@ -36,12 +36,6 @@ def numbers(bench: Bench) -> list[int]:
     queue = bench.queue()
     first = stream.first_number(queue)
     return list(range(first, first + queue.messages_ready))
-
-
-def test_s071_a_stream_needs_machine_version_2() -> None:
-    declared = QueueDeclared(VHOST, "q", "stream", True, False, False, 0, (), "", None, None)
-    assert Bench().do(declared) == [("quarantine",)]
-    assert Bench(version=2).do(declared) == []
 
 
 def test_consumers_take_nothing_and_are_counted() -> None:
@@ -186,6 +180,6 @@ def test_ages() -> None:
         31_536_000_000,
     ]
     assert [age_ms(text) for text in ("", "7", "D", "0s", "1A", "1 h", "-1s", "1D2h", "9" * 20 + "s")] == [None] * 9
-    bench = Bench(version=2)
+    bench = Bench()
     bench.do(QueueDeclared(VHOST, "q", "stream", True, False, False, 0, arguments({"max_age": "soon"}), "", None, None))
     assert bench.queue().settings.max_age_ms is None

@@ -36,7 +36,6 @@ from rewindmq.schemas.events import (
     Event,
     Fetched,
     GlobalPrefetchSet,
-    MachineUpgraded,
     Nacked,
     NodeLost,
     PolicyApplied,
@@ -240,9 +239,6 @@ class Stage:
 
     def start(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
         return BrokerStarted("node", "1", 1, "after_crash" in plain), 0
-
-    def upgrade(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
-        return MachineUpgraded(int(plain[0])), 0
 
     def lost(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
         return NodeLost("node", int(plain[0]), "lapsed"), 0

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine, NewerHistory
-from rewindmq.projections.machine.rules.versions import LATE_POLICIES, SINGLE_ACTIVE
 from rewindmq.projections.replay import fold
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
 from rewindmq.projections.store.store import StateStore
@@ -13,8 +12,7 @@ from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import LeaseRenewed, MachineUpgraded, PolicyApplied, QueueDeclared, Tick
 from rewindmq.schemas.values import BROKER
 from tests.support.events_for_tests import START_MS, VHOST, Bench
-
-NEWER = MACHINE_VERSION + 1
+from tests.support.next_version import NEXT, know_next
 
 
 class InMemory:
@@ -38,24 +36,14 @@ class InMemory:
 
 def test_a_version_that_is_not_known_ends_the_fold() -> None:
     machine = Machine("queues-0")
-    log = InMemory(Tick(), MachineUpgraded(MACHINE_VERSION), MachineUpgraded(NEWER), Tick())
+    log = InMemory(Tick(), MachineUpgraded(MACHINE_VERSION), MachineUpgraded(NEXT), Tick())
     with pytest.raises(NewerHistory) as raised:
         fold(machine, log)  # type: ignore[arg-type]  # it is log and block at once
     assert str(raised.value) == (
-        f"queues-0 goes on from offset 2 under machine version {NEWER}, and this version of RewindMQ knows those up to"
+        f"queues-0 goes on from offset 2 under machine version {NEXT}, and this version of RewindMQ knows those up to"
         f" {MACHINE_VERSION}: start a newer one"
     )
     assert machine.machine_version == MACHINE_VERSION
-
-
-def test_a_policy_behind_the_end_of_its_queue_is_no_error_since_version_7() -> None:
-    """Another node may delete the queue while this one applies the policy."""
-    bench = Bench()
-    late = PolicyApplied("/", "gone", None, None)
-    bench.do(MachineUpgraded(LATE_POLICIES - 1), 0)
-    assert bench.do(late, 0) == [("quarantine",)]
-    bench.do(MachineUpgraded(LATE_POLICIES), 0)
-    assert bench.do(late, 0) == []
 
 
 @pytest.mark.parametrize("version", [0, -1])
@@ -63,49 +51,60 @@ def test_there_is_no_version_below_one(version: int) -> None:
     assert Bench().do(MachineUpgraded(version), 0) == [("quarantine",)]
 
 
-def test_versions_only_ascend() -> None:
-    bench = Bench(2)
-    assert bench.do(MachineUpgraded(1), 0) == []
-    assert bench.machine.machine_version == 2
+def test_versions_only_ascend(monkeypatch: pytest.MonkeyPatch) -> None:
+    know_next(monkeypatch)
+    bench = Bench()
+    for version in (MACHINE_VERSION, NEXT, MACHINE_VERSION):
+        assert bench.do(MachineUpgraded(version), 0) == []
+    assert bench.machine.machine_version == NEXT
 
 
 def test_a_state_of_a_newer_version_is_neither_loaded_nor_called_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    know_next(monkeypatch)
     store = StateStore.open(tmp_path / "state")
     bench = Bench()
     bench.machine, projector = store.open_partition("queues-0")
-    bench.do(MachineUpgraded(2), 0)
+    bench.do(MachineUpgraded(NEXT), 0)
     bench.declare("q")
     projector.write(projector.prepare())
     path = Snapshots(tmp_path / "snapshots").take(bench.machine)
     assert store.load("queues-0").digest() == bench.machine.digest()
-    monkeypatch.setattr("rewindmq.projections.machine.serialization.load.MACHINE_VERSION", 1)
-    with pytest.raises(NewerHistory, match="queues-0 goes on from offset 2 under machine version 2"):
+    monkeypatch.setattr("rewindmq.projections.machine.serialization.load.MACHINE_VERSION", MACHINE_VERSION)
+    with pytest.raises(NewerHistory, match=f"queues-0 goes on from offset 2 under machine version {NEXT}"):
         store.load("queues-0")
     store.close()
-    with pytest.raises(SnapshotError, match="under machine version 2"):  # passed over, the log tells
+    with pytest.raises(SnapshotError, match=f"under machine version {NEXT}"):  # passed over, the log tells
         load(path)
 
 
-def test_a_queue_remembers_the_version_under_which_it_was_declared() -> None:
+def test_a_queue_remembers_the_version_under_which_it_was_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    know_next(monkeypatch)
     bench = Bench()
-    old = bench.declare("old", single_active_consumer=1)
-    bench.do(MachineUpgraded(2), 0)
-    new = bench.declare("new", single_active_consumer=1)
-    assert (old.version, new.version) == (1, 2)
-    assert [each.asks_for("x-single-active-consumer", SINGLE_ACTIVE) for each in (old, new)] == [None, 1]
+    old = bench.declare("old")
+    bench.do(MachineUpgraded(NEXT), 0)
+    new = bench.declare("new")
+    assert (old.version, new.version) == (MACHINE_VERSION, NEXT)
     machine = bench.machine
     loaded = Machine.load("queues-0", machine.head(), [(meta, chunks) for _, meta, chunks in machine.pieces()])
-    assert {queue.name: queue.version for queue in loaded.queues()} == {"old": 1, "new": 2}
+    assert {queue.name: queue.version for queue in loaded.queues()} == {"old": MACHINE_VERSION, "new": NEXT}
     assert loaded.digest() == machine.digest()
+
+
+# -- policies ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_policy_behind_the_end_of_its_queue_is_no_error() -> None:
+    """Another node may delete the queue while this one applies the policy."""
+    assert Bench().do(PolicyApplied(VHOST, "gone", None, None), 0) == []
 
 
 # -- LeaseRenewed ------------------------------------------------------------------------------------------------------
 
 
 def test_s053_a_lease_is_renewed() -> None:
-    bench = Bench(2)
+    bench = Bench()
     queue = bench.declare("q", expires=1_000)
     bench.now_ms += 900
     assert bench.do(LeaseRenewed(VHOST, "q", queue.queue_id), 0) == []
@@ -116,7 +115,7 @@ def test_s053_a_lease_is_renewed() -> None:
 
 
 def test_s059_that_of_a_quorum_queue_is_not() -> None:
-    bench = Bench(2)
+    bench = Bench()
     queue = bench.declare("q", type="quorum", expires=1_000)
     bench.now_ms += 900
     bench.do(LeaseRenewed(VHOST, "q", queue.queue_id), 0)
@@ -125,7 +124,7 @@ def test_s059_that_of_a_quorum_queue_is_not() -> None:
 
 
 def test_a_renewal_never_brings_a_queue_back_nor_touches_its_successor() -> None:
-    bench = Bench(2)
+    bench = Bench()
     first = bench.declare("q", expires=1_000)
     bench.now_ms += 1_000
     assert bench.do(LeaseRenewed(VHOST, "q", first.queue_id), 0) == [("gone", "q", "expired", 0)]
@@ -137,14 +136,6 @@ def test_a_renewal_never_brings_a_queue_back_nor_touches_its_successor() -> None
 
 
 def test_another_sessions_exclusive_queue_is_not_renewed() -> None:
-    bench = Bench(2)
+    bench = Bench()
     bench.do(QueueDeclared(VHOST, "q", "classic", False, True, False, 7, (), "", None, None), 7)
     assert bench.do(LeaseRenewed(VHOST, "q", bench.queue().queue_id), 8) == [("quarantine",)]
-
-
-def test_before_version_2_nobody_knows_of_renewals() -> None:
-    bench = Bench()
-    queue = bench.declare("q", expires=1_000)
-    bench.now_ms += 900
-    assert bench.do(LeaseRenewed(VHOST, "q", queue.queue_id), 0) == [("quarantine",)]
-    assert queue.last_used_ms == bench.now_ms - 900

@@ -1,4 +1,4 @@
-"""Patterns from users: what is refused, what a match may cost, and that older ones match what they matched."""
+"""Patterns from users: what is refused, what a match may cost, and what the history's own match."""
 
 import logging
 import re
@@ -12,7 +12,6 @@ from rewindmq.projections.rules.patterns import (
     BadPattern,
     Pattern,
     TooManySteps,
-    from_python,
     in_history,
     problem_in_history,
     refusal,
@@ -138,7 +137,7 @@ def test_later_a_name_that_is_too_hard_is_not_found_and_told_once(caplog: pytest
 
 @pytest.mark.parametrize("text", HARD)
 def test_a_hard_pattern_of_the_history_matches_easy_names_and_holds_nobody_up(text: str) -> None:
-    pattern = in_history(text, version=2)
+    pattern = in_history(text)
     assert pattern.found_in("") == (re.search(text, "") is not None)
     began = time.process_time()
     for number in range(1_000):
@@ -146,72 +145,21 @@ def test_a_hard_pattern_of_the_history_matches_easy_names_and_holds_nobody_up(te
     assert time.process_time() - began < 10, "with the full limit it takes minutes, without any it never ends"
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        (r"^a\Z", ("a", "a\n", "b")),
-        (r"\Aq[0-9]+\Z", ("q1", "q1\n")),
-        ("a$", ("a", "a\n", "a\nb")),
-        ("[[:a]b", ("[b", ":b", "ab", "xb")),
-        ("[]a]", ("]", "a", "b")),
-        ("[^]a]", ("]", "a", "b")),
-        ("[a[]$", ("[", "a", "b")),
-        ("\\u0061b", ("ab", "u0061b")),
-        ("[\\u00e9]", ("é", "e")),
-        ("\\U0001F600", ("\U0001f600", "U")),
-        (r"\\U00000061", (r"\U00000061", "a")),
-        (r"\\Z", (r"\Z", "Z", "")),
-        ("[\\]a[:]x", ("]x", "ax", "[x", ":x", "bx")),
-        (r"^\d+$", ("12", "٣", "a")),
-        (r"^\w+$", ("é", "_", "-")),
-        (r"\bq\b", ("a q", "aq", "é q")),
-        (r"^\s$", (" ", "\u00a0", "a")),
-        ("(?P<n>a)(?P=n)", ("aa", "ab")),
-        ("(?i)É", ("é", "É", "e")),
-        ("a{,2}b", ("b", "aab", "a{,2}b")),
-        ("(?x)a b # c", ("ab", "a b")),
-        ("(a)?(?(1)b|c)", ("ab", "c", "b")),
-        ("a++b", ("aab", "aa")),
-        ("(?a:\\w)", ("é", "e")),
-        ("^.$", ("é", "\r", "\n", "ab")),
-        ("", ("", "a")),
-        ("{username}", ("{username}", "x")),
-        ("a|", ("", "b")),
-        ("(?s:.)x", ("\nx", "x")),
-        ("\\101", ("A", "a")),
-    ],
-)
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_a_pattern_of_an_older_history_matches_what_it_matched(text: str, names: tuple[str, ...]) -> None:
-    pattern = in_history(text, version=2)
-    for name in names:
-        assert pattern.found_in(name) == (re.search(text, name) is not None), name
-
-
-def test_a_pattern_of_an_older_history_that_pcre2_cannot_compile_is_never_found(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    assert problem_in_history("(?u)q", version=2) is None
+def test_a_pattern_of_the_history_that_pcre2_cannot_compile_is_never_found(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert not in_history("(?u)q", version=2).found_in("q")
+        assert not in_history("(?u)q").found_in("q")
     assert "pattern '(?u)q' is never found: unrecognized character after (?" in caplog.text
 
 
-def test_from_version_3_on_patterns_are_pcre2s() -> None:
+def test_patterns_are_pcre2s() -> None:
     for text in ("^[[:alpha:]]+$", r"^\Qa.b\E$", r"^\h$"):
-        assert problem_in_history(text, 3) is None
-    assert problem_in_history(r"^\h$", 2) == "bad escape \\h at position 1"
-    assert in_history("^[[:alpha:]]$", 3).found_in("q")
-    assert not in_history("^[[:alpha:]]$", 2).found_in("q")
-    assert "characters, more than" in str(problem_in_history("x" * 5_000, 3))
+        assert problem_in_history(text) is None
+    assert in_history("^[[:alpha:]]$").found_in("q")
+    assert "unrecognized character after (?" in str(problem_in_history("(?u)q"))
+    assert "characters, more than" in str(problem_in_history("x" * 5_000))
 
 
 def test_names_that_are_no_text_are_not_found() -> None:
     assert not Pattern(".*").search("\udc80")
     with pytest.raises(BadPattern):
         Pattern("\udc80")
-
-
-def test_what_is_the_same_stays_as_it_is_written() -> None:
-    for text in (r"^a\.b-[0-9]+\z", r"[\w-]+", "^(?!amq\\.).*", "\\\\"):
-        assert from_python(text) == text

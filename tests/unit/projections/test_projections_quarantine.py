@@ -164,17 +164,6 @@ def traffic(tmp_path: Path) -> Traffic:
     return traffic
 
 
-def test_a_state_from_before_they_were_stored_is_folded_anew(tmp_path: Path, traffic: Traffic) -> None:
-    alter(tmp_path, keys.quarantine_count(PREFIX), None)
-    (report,) = verify([traffic.log], tmp_path)
-    assert report.equal
-    store = StateStore.open(tmp_path)
-    recovery = recover(traffic.log, store)
-    assert recovery.stored_offset == 0
-    assert (recovery.quarantined.count, recovery.quarantined.newest()) == by_the_log(traffic)
-    store.close()
-
-
 def test_verify_compares_count_and_list(tmp_path: Path, traffic: Traffic) -> None:
     (report,) = verify([traffic.log], tmp_path)
     assert report.equal

@@ -102,8 +102,8 @@ def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
 
 def test_a_store_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     StateStore.open(tmp_path).close()
-    monkeypatch.setattr("rewindmq.projections.store.keys.FORMAT_VERSION", b"3")
-    with pytest.raises(StoreError, match=r"format b'2', this version reads b'3'; delete the directory"):
+    monkeypatch.setattr("rewindmq.projections.store.keys.FORMAT_VERSION", b"2")
+    with pytest.raises(StoreError, match=r"format b'1', this version reads b'2'; delete the directory"):
         StateStore.open(tmp_path)
 
 

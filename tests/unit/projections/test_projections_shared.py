@@ -7,14 +7,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from rocksdict import WriteBatch
 
 from rewindmq.projections.machine.data.effects import Deliver, Effect, Keep
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store import keys
 from rewindmq.projections.store.bases import Bases, queued_offsets
-from rewindmq.projections.store.bodies import TODAY, is_shared
+from rewindmq.projections.store.bodies import is_shared
 from rewindmq.projections.store.holders import PAGE, SharedBodies
 from rewindmq.projections.store.projector import holds
 from rewindmq.projections.store.repair import mend
@@ -273,39 +272,6 @@ def test_a_repaired_store_has_each_shared_body_once_and_its_count(tmp_path: Path
         traffic.run(200)
         assert_whole(traffic, machine, projector)
         write(projector)
-    store.close()
-
-
-def test_a_state_of_the_older_format_is_read_and_emptied(tmp_path: Path) -> None:
-    """It has each message under each of its queues, with the names of all of them."""
-    store, log = StateStore.open(tmp_path), ListLog()
-    machine, projector = store.open_partition("queues-0")
-    traffic = Traffic(3, machine, projector, log=log)
-    traffic.run(300)
-    write(projector)
-    changes = WriteBatch(raw_mode=True)
-    for first in (PREFIX + b"S", keys.messages(PREFIX, keys.SHARED)):
-        changes.delete_range(first, keys.past(first))
-    for queue_id, message_id in live_messages(machine):
-        changes.put(keys.message(PREFIX, queue_id, message_id), TODAY.of(traffic.bodies[message_id]))
-    changes.put(keys.FORMAT, keys.OLDER_FORMAT)
-    store._db.write(changes)
-    store.close()
-
-    looked_at = StateStore.open(tmp_path, read_only=True)
-    assert verify_partition(log, looked_at).differences == []
-    looked_at.close()
-    store = StateStore.open(tmp_path)
-    assert store.get(keys.FORMAT) == keys.FORMAT_VERSION
-    machine, projector = store.open_partition("queues-0")
-    traffic.machine, traffic.projector = machine, projector
-    assert keys.SHARED not in stored_bodies(store)
-    for _ in range(5):
-        traffic.run(60)
-        write(projector)
-        assert_whole(traffic, machine, projector)
-        assert verify_partition(log, store).differences == []
-    assert stored_bodies(store)[keys.SHARED] > 0
     store.close()
 
 

@@ -104,8 +104,8 @@ def operator_policy(pattern: str, definition: str) -> OperatorPolicySet:
         (policy("p", definition=""), "definition of policy 'p' is not JSON"),
         (policy("p", definition='["max-length"]'), "definition of policy 'p' is not an object"),
         (policy("p", definition="[" * 1_000_000), "definition of policy 'p' is nested deeper than 100"),
-        (policy("p", pattern="("), "pattern of policy 'p': missing )"),
-        (policy("p", pattern="a{99999999999}"), "pattern of policy 'p': the repetition number is too large"),
+        (policy("p", pattern="("), "pattern of policy 'p': missing closing parenthesis"),
+        (policy("p", pattern="a{99999999999}"), "pattern of policy 'p': number too big in {} quantifier"),
         (policy("p", pattern="(" * 100_000), "pattern of policy 'p': "),
         (operator_policy("", "7"), "definition of policy 'o' is not an object"),
         (operator_policy("[", "{}"), "pattern of policy 'o': "),
@@ -266,8 +266,7 @@ def test_exchanges_that_are_not_durable_live_as_long_as_any_node() -> None:
         assert list(topology.bindings("/")) == []
 
 
-def test_nodes_are_part_of_the_digest_where_there_are_any() -> None:
-    assert fold(STARTED).digest() == "1d2c745bd455f2a9f716976d9d60ceb3b80305792d281fa3f1d7bb4a0cc086f9"
+def test_nodes_are_part_of_the_digest() -> None:
     assert fold(joined("a")).digest() != fold(joined("b")).digest() != fold().digest()
     assert fold(joined("a"), NodeLost("a", 0, "stopped")).digest() == fold().digest()
 

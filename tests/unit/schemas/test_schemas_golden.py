@@ -9,17 +9,18 @@ import pytest
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import EVENT_TYPES
 from rewindmq.schemas.registry import RELEASED, envelope_fingerprint
-from rewindmq.schemas.single_object import unwrap
-from tests.support.samples import GOLDEN, SAMPLES, readable_envelope, sample_bytes
+from rewindmq.schemas.single_object import MARKER, unwrap
+from tests.support.samples import GOLDEN, SAMPLES, golden, readable_envelope, sample_record
 
-GOLDEN_FILES = sorted(GOLDEN.glob("*/*.bin"))
+SETS = sorted(directory.name for directory in GOLDEN.iterdir())
+STORED = {(fingerprint, name): each for fingerprint in SETS for name, each in golden(fingerprint).items()}
 
 
-@pytest.mark.parametrize("file", GOLDEN_FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")
-def test_a_golden_sample_says_what_it_always_said(file: Path) -> None:
-    said = json.loads(file.with_suffix(".json").read_text("utf-8"))
-    record = unwrap(file.read_bytes())
-    assert_says(said, readable_envelope(*Decoder().decode(record)))
+@pytest.mark.parametrize(("fingerprint", "name"), STORED)
+def test_a_golden_sample_says_what_it_always_said(fingerprint: str, name: str) -> None:
+    stored = STORED[fingerprint, name]
+    record = unwrap(MARKER + bytes.fromhex(fingerprint) + bytes.fromhex(stored["bytes"]))
+    assert_says(stored["value"], readable_envelope(*Decoder().decode(record)))
 
 
 def assert_says(said: Any, says: Any) -> None:
@@ -37,10 +38,10 @@ def assert_says(said: Any, says: Any) -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_todays_samples_are_golden_byte_for_byte(name: str) -> None:
-    file = GOLDEN / envelope_fingerprint() / f"{name}.bin"
-    assert file.exists(), "the schema was released without samples: python -m tests.support.samples"
-    assert file.read_bytes() == sample_bytes(name)
-    assert json.loads(file.with_suffix(".json").read_text("utf-8")) == readable_envelope(*SAMPLES[name])
+    stored = STORED.get((envelope_fingerprint(), name))
+    assert stored is not None, "the sample is not stored: python -m tests.support.samples"
+    assert bytes.fromhex(stored["bytes"]) == sample_record(name)
+    assert stored["value"] == json.loads(json.dumps(readable_envelope(*SAMPLES[name])))
 
 
 def test_every_event_class_has_a_sample_under_its_name() -> None:
@@ -51,4 +52,4 @@ def test_every_event_class_has_a_sample_under_its_name() -> None:
 
 def test_every_released_schema_has_golden_samples_and_no_other() -> None:
     released = {Path(file.name).stem for file in RELEASED.iterdir() if file.name.endswith(".avsc")}
-    assert {file.parent.name for file in GOLDEN_FILES} == released
+    assert set(SETS) == released

@@ -13,7 +13,7 @@ import pytest
 
 from rewindmq.schemas import evolution, registry
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
-from rewindmq.schemas.events import EVENT_TYPES, Acked, BrokerStarted, Checkpointed, Published
+from rewindmq.schemas.events import EVENT_TYPES, Acked, Published
 from rewindmq.schemas.evolution import upgraded
 from rewindmq.schemas.placement_events import QueueName
 from rewindmq.schemas.registry import (
@@ -22,7 +22,7 @@ from rewindmq.schemas.registry import (
     envelope_schema,
     envelope_schema_json,
     fingerprint_of,
-    parsed_envelope_schema,
+    released_in_order,
     released_schema_json,
 )
 from rewindmq.schemas.shapes import UnknownSchema, shape_of
@@ -39,8 +39,9 @@ from rewindmq.schemas.values import (
     SeenLetters,
     SeenRestored,
 )
+from tests.support.other_schema import EARLIER, EARLIER_SCHEMA, LATER_EVENTS, as_of_earlier, earlier, released, under
 from tests.support.records import avro_rows
-from tests.support.samples import GOLDEN, SAMPLES, readable, sample_bytes
+from tests.support.samples import SAMPLES, readable, sample_bytes
 
 AVSC = {
     Path(file.name).stem: json.loads(file.read_text("utf-8"))
@@ -193,93 +194,40 @@ def test_a_fingerprint_is_never_a_path() -> None:
         upgraded(b"", f"../released/{envelope_fingerprint()}")
 
 
-ADDED = {("Published", "priority"), ("QueueDeclared", "operator_policy"), ("PolicyApplied", "operator_policy")}
-
-
 @pytest.fixture
-def older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """A schema as it might have stood before today's, as if it had been released: without the last three events,
-    without `priority` (which stands before `body`) and `operator_policy`."""
-    caches = (registry.released_schema_json, evolution._writers_envelope)
-    schema = json.loads(envelope_schema_json())
-    union = schema["fields"][2]["type"]
-    del union[-3:]
-    for event in union:
-        event["fields"] = [field for field in event["fields"] if (event["name"], field["name"]) not in ADDED]
-    (tmp_path / f"{fingerprint_of(schema)}.avsc").write_text(json.dumps(schema))
-    monkeypatch.setattr(registry, "RELEASED", tmp_path)
-    for cache in caches:
-        cache.cache_clear()
-    yield schema
-    for cache in caches:
-        cache.cache_clear()
+def older(tmp_path: Path) -> Iterator[str]:
+    """The fingerprint of a schema from before today's, as if it had been released."""
+    with released(tmp_path):
+        yield EARLIER
 
 
-def written_under(schema: dict[str, Any], name: str) -> bytes:
-    """The sample as a writer of that schema would have written it."""
-    envelope = fastavro.schemaless_reader(
-        io.BytesIO(unwrap(sample_bytes(name))), parsed_envelope_schema(), None, return_record_name=True
-    )
-    out = io.BytesIO()  # fields that the schema does not have are left out
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema, {}), envelope)
-    return out.getvalue()
+def written_under_older(name: str) -> bytes:
+    return under(EARLIER_SCHEMA, unwrap(sample_bytes(name)))
 
 
-NEWER = (
-    "MarkDeleted",
-    "ClockStepped",
-    "ClockSet",
-    "HistoryTrimmed",
-    "HistoryForked",
-    "BodiesExpired",
-    "SessionOpened",
-    "LoginRefused",
-    "AccessRefused",
-    "MessageRemoved",
-    "MessageRemoved-moved",
-    "QueuePaused",
-    "QueueResumed",
-    "QueueRefuses",
-    "Published-deduplicated",
-    "Published-relocated",
-    "QueueDeclared-moved",
-    "QueueDrained",
-    "DeadLettersForwarded-relocated",
-    "NodeJoined-partitions",
-    "PartitionsAdded",
-    "NamesHeld",
-    "QueuesStay",
-    "PlacementChanged",
-    "QueueMoveBegan",
-    "QueueMoveEnded",
-)
+OF_OLDER = [name for name, (_, _, event) in SAMPLES.items() if not isinstance(event, LATER_EVENTS)]
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLES if name not in NEWER])
-def test_a_record_of_an_older_schema_is_read_through_resolution(older: dict[str, Any], name: str) -> None:
-    old_record = written_under(older, name)
-    data = b"\xc3\x01" + bytes.fromhex(fingerprint_of(older)) + old_record
-    expected = readable(SAMPLES[name][2])
-    expected |= {field: None for cls, field in ADDED if cls == type(SAMPLES[name][2]).__name__}
+@pytest.mark.parametrize("name", OF_OLDER)
+def test_a_record_of_an_older_schema_is_read_through_resolution(older: str, name: str) -> None:
+    data = b"\xc3\x01" + bytes.fromhex(older) + written_under_older(name)
     timestamp_ms, actor, event = Decoder().decode(unwrap(data))
     assert (timestamp_ms, actor) == SAMPLES[name][:2]
     assert type(event) is type(SAMPLES[name][2])
-    assert readable(event) == expected
+    assert readable(event) == readable(as_of_earlier(SAMPLES[name][2]))
 
 
-def test_new_fields_take_their_defaults(older: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_released_schemas_are_ordered_by_what_is_in_them(older: str) -> None:
+    assert released_in_order() == [older, envelope_fingerprint()]
+
+
+def test_new_fields_take_their_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every kind that a default can have: also of kinds that no event has yet, so these are made up."""
     defaults: dict[str, dict[str, Any]] = {
         "QueueDeclared": {"semantics": "rabbitmq-2.0", "owner": 9, "durable": True},
         "UserSet": {"tags": ["old", "school"]},
         "Published": {"properties": "\x00\xff"},
     }
-    for event in older["fields"][2]["type"]:
-        gone = defaults.get(event["name"], {})
-        event["fields"] = [field for field in event["fields"] if field["name"] not in gone]
-    fingerprint = fingerprint_of(older)
-    assert isinstance(registry.RELEASED, Path)
-    (registry.RELEASED / f"{fingerprint}.avsc").write_text(json.dumps(older))
 
     def with_defaults(name: str) -> dict[str, Any]:
         schema = registry.type_schema(name)
@@ -292,31 +240,25 @@ def test_new_fields_take_their_defaults(older: dict[str, Any], monkeypatch: pyte
         }
 
     monkeypatch.setattr(evolution, "type_schema", with_defaults)
-    for sample, expected in (
-        ("QueueDeclared-exclusive", defaults["QueueDeclared"] | {"operator_policy": None}),
-        ("UserSet", defaults["UserSet"]),
-        ("Published", {"properties": {"hex": "00ff"}}),
-    ):
-        event = Decoder().decode(upgraded(written_under(older, sample), fingerprint))[2]
-        assert readable(event) == readable(SAMPLES[sample][2]) | expected
+    schema = earlier({(record, field) for record, fields in defaults.items() for field in fields})
+    with released(tmp_path, schema):
+        for sample, expected in (
+            ("QueueDeclared-exclusive", defaults["QueueDeclared"]),
+            ("UserSet", defaults["UserSet"]),
+            ("Published", {"properties": {"hex": "00ff"}}),
+        ):
+            old_record = under(schema, unwrap(sample_bytes(sample)))
+            event = Decoder().decode(upgraded(old_record, fingerprint_of(schema)))[2]
+            assert readable(event) == readable(SAMPLES[sample][2]) | expected
 
 
-def test_fields_added_since_the_first_release_have_their_defaults() -> None:
-    first = GOLDEN / "eb53715f947334ad"
-    claim = Decoder().decode(unwrap((first / "Checkpointed.bin").read_bytes()))[2]
-    assert claim == Checkpointed(123_456, "ab" * 32, "", False)
-    started = Decoder().decode(unwrap((first / "BrokerStarted.bin").read_bytes()))[2]
-    assert started == BrokerStarted("rewindmq@host", "0.1.0", 1, False)
-
-
-def test_damaged_records_of_an_older_schema_are_refused(older: dict[str, Any]) -> None:
-    fingerprint = fingerprint_of(older)
-    record = written_under(older, "QueueDeclared")
+def test_damaged_records_of_an_older_schema_are_refused(older: str) -> None:
+    record = written_under_older("QueueDeclared")
     for length in range(len(record)):
         with pytest.raises(UndecodableRecord, match=rf"byte \d+ of {length}: "):
-            upgraded(record[:length], fingerprint)
+            upgraded(record[:length], older)
     with pytest.raises(UndecodableRecord, match="goes on for 1 bytes"):
-        upgraded(record + b"\x00", fingerprint)
+        upgraded(record + b"\x00", older)
 
 
 # --- any Avro tool ----------------------------------------------------------------------------------------------------
