@@ -30,7 +30,6 @@ from rewindmq import builds
 from rewindmq.engine.amqp.server import AmqpServer
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.followers import Fenced, Followers
-from rewindmq.engine.broker.upgrade import tell_due
 from rewindmq.engine.cluster import start as cluster
 from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.cluster.partition import ReadBackPartition
@@ -66,6 +65,7 @@ from rewindmq.engine.runtime.metadata import ReadBackMetadata, SoleWriterMetadat
 from rewindmq.engine.service_manager import ServiceManager
 from rewindmq.engine.standby.refusal import Refused as RefusedByLeader
 from rewindmq.engine.tls import LiveContext, TlsListener
+from rewindmq.engine.upgrades.finalize import tell_due
 from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.projections.rewind import format_time
 from rewindmq.projections.store.snapshots import Snapshots

@@ -5,11 +5,10 @@ Rules of this file
   Values are printed as Erlang terms, as clients of RabbitMQ see them. Rules for values:
   projections/rules/queue_arguments.py.
 - An `x-` key that no queue type knows is accepted, a key of another type is refused (S-072).
-- An argument that the machine version of the history does not know is refused, never ignored (upgrade.py).
+- An argument that the history's machine version does not know is refused, never ignored (upgrades/since_version.py).
 - Pure functions: raise an `AmqpError` or return.
 """
 
-from rewindmq.engine.broker.upgrade import require
 from rewindmq.engine.errors import (
     AccessRefused,
     AmqpError,
@@ -18,6 +17,7 @@ from rewindmq.engine.errors import (
     ResourceLocked,
     resource,
 )
+from rewindmq.engine.upgrades.since_version import require
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13, RABBITMQ_4_3
 from rewindmq.projections.rules.erlang_terms import erlang_term

@@ -77,7 +77,6 @@ from rewindmq.engine.http.resources import (
     restore,
     search,
     state,
-    upgrade,
     vhosts,
 )
 from rewindmq.engine.http.statistics import statistics
@@ -175,7 +174,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     },
     "/clock": {"GET": clock.show},
     "/clock/repair": {"POST": clock.repair},
-    "/upgrade/finalize": {"POST": upgrade.finalize_upgrade},
+    "/upgrade/finalize": {"POST": features.finalize_upgrade},
     "/repartition": {"GET": repartition.show, "POST": repartition.ask},
     "/marks": {"GET": marks.list_all},
     "/marks/{name}": {"GET": marks.show, "PUT": marks.put, "DELETE": marks.delete},

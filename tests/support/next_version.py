@@ -29,7 +29,7 @@ from tests.support.running import ROOT, RunningBroker
 NEXT = MACHINE_VERSION + 1
 # The modules that ask what the newest version is.
 KNOWING = (
-    "engine.broker.upgrade",
+    "engine.upgrades.finalize",
     "engine.cluster.node",
     "engine.cluster.start",
     "engine.embedded.lifecycle",
@@ -152,14 +152,14 @@ RULE = (
 # 4. What is new for users, and refused before the upgrade is finalized.
 OFFER = (
     Edit(
-        "engine/broker/upgrade.py",
+        "engine/upgrades/since_version.py",
         "SINCE_VERSION: Final[dict[str, int]] = {}",
         f'SINCE_VERSION: Final[dict[str, int]] = {{"the reason of a purge": {NEXT}}}',
     ),
     Edit(
         "engine/broker/queues.py",
         "from rewindmq.engine.errors import",
-        "from rewindmq.engine.broker.upgrade import require\nfrom rewindmq.engine.errors import",
+        "from rewindmq.engine.upgrades.since_version import require\nfrom rewindmq.engine.errors import",
     ),
     Edit(
         "engine/broker/queues.py",

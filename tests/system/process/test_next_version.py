@@ -52,7 +52,7 @@ def declare(broker: RunningBroker) -> None:
 
 
 class Story:
-    """What clients have published and not taken yet, over all lives of the broker."""
+    """The clients of one history, over all lives of its broker. `expected`: published, and not taken yet."""
 
     def __init__(self) -> None:
         self.expected: list[bytes] = []

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from rewindmq.engine.broker.upgrade import SINCE_VERSION
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed, ResourceLocked
 from rewindmq.engine.http.resources.clients import consumer_item
 from rewindmq.engine.http.resources.queues import queue_item
+from rewindmq.engine.upgrades.since_version import SINCE_VERSION
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.schemas.values import Actor, Argument
 from tests.support.broker_harness import Client, Harness, args, refusal

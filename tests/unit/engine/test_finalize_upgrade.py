@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.broker.upgrade import OlderNodes, finalize, require
 from rewindmq.engine.cluster import modes
 from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.upgrades.finalize import OlderNodes, finalize
+from rewindmq.engine.upgrades.since_version import require
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
 from rewindmq.projections.topology.fold_image import image_of, restored
 from rewindmq.projections.topology.metadata_fold import MetadataFold
@@ -17,7 +18,7 @@ from rewindmq.schemas.values import BROKER, Actor
 from tests.support.broker_harness import Harness
 from tests.support.memory_nodes import Nodes, declare, run, session, settled
 from tests.support.next_version import NEXT, know_next
-from tests.unit.http.test_http_counters import paused, quick, until
+from tests.unit.http.test_http_counters import own_all, paused, quick, until
 
 __all__ = ["quick"]
 
@@ -26,18 +27,14 @@ ANN = Actor("ann", 7)
 
 @pytest.fixture
 def following(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on the program is one that knows the next version, with the same schema."""
+    """The program is one that knows the next version."""
     know_next(monkeypatch)
 
 
-def becomes_following(request: pytest.FixtureRequest) -> None:
-    request.getfixturevalue("following")
-
-
-def test_b73_nothing_upgrades_by_itself_on_files(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_b73_nothing_upgrades_by_itself_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Harness(tmp_path) as h:
         h.declare(h.session(), "old")
-    becomes_following(request)
+    know_next(monkeypatch)
     with Harness(tmp_path) as h:
         broker = h.broker
         assert {each.machine.machine_version for each in broker.partitions} == {MACHINE_VERSION}
@@ -59,24 +56,20 @@ def test_b73_a_history_that_begins_is_final(tmp_path: Path) -> None:
         assert h.broker.topology.machine_version == NEXT
 
 
-def test_b73_nodes_follow_when_an_operator_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_b73_nodes_follow_when_an_operator_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not while an older one is alive. A node that has paused a partition follows, too."""
 
     async def test(nodes: Nodes) -> None:
-        old = await nodes.start("older")
-        becomes_following(request)
+        await nodes.start("older")
+        know_next(monkeypatch)
         new = await nodes.start("newer", standbys=0)
         other = await nodes.start("other", standbys=0)
         await declare(new, session(new))
-        nodes.history.assign({each.name: ["newer"] for each in nodes.history.queues})
-        await settled()
         with pytest.raises(OlderNodes, match=f"machine version {NEXT} is not known to older: upgrade or stop"):
             await finalize(new, ANN)
         nodes.brokers.pop("older").close()
-        del old
         await settled()
+        own_all(nodes, "newer")
         assert {each.machine.machine_version for each in new.partitions} == {MACHINE_VERSION}
         with monkeypatch.context() as soon:
             soon.setattr(modes, "UNUSED_SECONDS", 0.0)
@@ -142,7 +135,7 @@ def test_b73_the_topology_keeps_the_version() -> None:
 
 
 def test_b73_a_refusal_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewindmq.engine.broker.upgrade.SINCE_VERSION", {"x-new": NEXT})
+    monkeypatch.setattr("rewindmq.engine.upgrades.since_version.SINCE_VERSION", {"x-new": NEXT})
     require("x-new", NEXT)
     require("x-old", 1)
     with pytest.raises(PreconditionFailed, match=r"x-new needs machine version .* after `rewindmq finalize_upgrade`"):

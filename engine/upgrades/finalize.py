@@ -6,14 +6,13 @@ Until then a newer program writes all that it stores as the version of the histo
 take over again. Decision 0089 says why an operator decides it.
 
 Rules of this file
-- What needs a later machine version than the history follows is refused here, in one line that names the command.
+- What needs a later machine version than the history follows is refused (since_version.py).
 - Nothing is finalized while a node is alive that does not know the version: it would end.
 """
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import MachineUpgraded
@@ -22,25 +21,11 @@ from rewindmq.schemas.values import Actor
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
 
-# The machine version from which on something can be used, where that is not the first one. By what a user calls it:
-# an argument of queues (`x-...`), or the words of a refusal.
-SINCE_VERSION: Final[dict[str, int]] = {}
-
 logger = logging.getLogger(__name__)
 
 
 class OlderNodes(Exception):
     """Nodes are alive that do not know the machine version."""
-
-
-def require(what: str, version: int) -> None:
-    """Check that a history which follows this machine version has `what` is asked for. PreconditionFailed."""
-    needed = SINCE_VERSION.get(what, 1)
-    if version < needed:
-        raise PreconditionFailed(
-            f"{what} needs machine version {needed}, and the history follows {version}: it can be used after"
-            " `rewindmq finalize_upgrade`"
-        )
 
 
 def tell_due(topology: Topology) -> None:
