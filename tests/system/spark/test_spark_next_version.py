@@ -45,8 +45,8 @@ def test_b73_spark_folds_and_audits_a_history_of_two_versions(tmp_path: Path) ->
     assert audited.stdout.endswith("audit passed\n"), audited.stdout
     state = following.run("-m", "rewindmq", "spark", "state-at", "--data", str(data), "--format", "json")
     assert state.returncode == 0, state.stderr
-    [queue] = [each for each in json.loads(state.stdout)["queues"] if each["queue"] == "orders"]
-    assert queue["ready"] == 1
+    [queue] = json.loads(state.stdout)
+    assert (queue["queue"], queue["messages_ready"]) == ("orders", 1)
     command = [sys.executable, "-m", "rewindmq", "spark", "audit", "--data", str(data)]
     refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert refused.returncode not in (0, 1)
