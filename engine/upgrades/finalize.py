@@ -42,7 +42,7 @@ def tell_due(topology: Topology) -> None:
 async def finalize(broker: "Broker", actor: Actor) -> int:
     """Let the history follow the newest machine version that this program knows. Returns the version of before.
 
-    The call returns when every partition follows it. Raises OlderNodes."""
+    Every partition follows it when what was appended is durable. Raises OlderNodes."""
     topology = broker.topology
     before = topology.machine_version
     older = sorted(each.node for each in topology.nodes.values() if each.machine_version < MACHINE_VERSION)

@@ -222,6 +222,11 @@ def test_b73_a_crash_between_the_logs_is_finished_by_the_next_start(following: N
     assert done.returncode == 0, done.stderr
     assert set(schemas_in(data)) == {"this"}
     refused(data)
+    for command in (("trim", "--before", "1d"), ("rewind", "orders", "--at", "mark:none"), ("verify",)):
+        refusal = run(*command, "--data", str(data))
+        assert refusal.returncode == 65, refusal
+        assert len(refusal.stderr.splitlines()) == 1, refusal.stderr
+        assert f"machine version {NEXT}" in refusal.stderr
     broker = following.broker(data, *OPTIONS)
     with api(broker) as client:
         assert client.get("/overview").json()["machine_version"] == NEXT
