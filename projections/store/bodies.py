@@ -37,9 +37,9 @@ class Form:
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
-        self.since = next(each for each in range(1, MACHINE_VERSION + 1) if schema_of(each) == schema)
         self._encoder = encoder_under(schema, framed=False)
-        self.stamp = self._encoder.prefix(STAMP_MS + self.since, BROKER)
+        since = next(each for each in range(1, MACHINE_VERSION + 1) if schema_of(each) == schema)
+        self.stamp = self._encoder.prefix(STAMP_MS + since, BROKER)
 
     def of(self, message: Published) -> bytes:
         """The message in this form."""

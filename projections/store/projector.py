@@ -105,7 +105,7 @@ class Projector:
         self.pending_bytes = 0  # not yet in a batch, estimated
         self._db = db
         self._prefix = keys.partition_prefix(machine.partition)
-        self._written = TODAY  # the form of the bodies that were written last
+        self._written, self._written_for = TODAY, 0  # the form of bodies for a machine version; 0: none
         self._fresh: dict[int, dict[int, Body]] = {}  # queue id -> message id -> message
         self._boundary = machine.next_offset
         self._leaving: dict[int, array[int]] = {}  # queue id -> message ids to delete with the next batch
@@ -230,9 +230,10 @@ class Projector:
 
     def form(self, queue_id: int, message: Body) -> bytes:
         """The form in which RocksDB gets the message: a program that knows only the machine's version must read it."""
-        schema = schema_of(self.machine.machine_version)
-        if self._written.schema != schema:
-            self._written = TODAY if TODAY.schema == schema else Form(schema)
+        version = self.machine.machine_version
+        if version != self._written_for:
+            schema = schema_of(version)
+            self._written, self._written_for = TODAY if schema == TODAY.schema else Form(schema), version
         if isinstance(message, bytes):
             if self._written is TODAY or not message.startswith(TODAY.stamp):
                 return message

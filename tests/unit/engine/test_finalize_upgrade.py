@@ -7,6 +7,7 @@ import pytest
 
 from rewindmq.engine.cluster import modes
 from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.placement.request import ask_for
 from rewindmq.engine.upgrades.finalize import OlderNodes, finalize
 from rewindmq.engine.upgrades.since_version import require
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
@@ -47,6 +48,9 @@ def test_b73_nothing_upgrades_by_itself_on_files(tmp_path: Path, monkeypatch: py
         h.settle()
         h.restart()
         assert (h.queue("old").version, h.queue("new").version) == (MACHINE_VERSION, NEXT)
+        h.loop.run_until_complete(ask_for(h.broker.repartition, ANN, 3))
+        h.restart()
+        assert [each.machine.machine_version for each in h.broker.partitions] == [NEXT] * 3
 
 
 @pytest.mark.usefixtures("following")
@@ -79,6 +83,22 @@ def test_b73_nodes_follow_when_an_operator_says_so(tmp_path: Path, monkeypatch: 
         for broker in (new, other):
             assert broker.topology.machine_version == NEXT
             assert {each.machine.machine_version for each in broker.partitions} == {NEXT}
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_b73_what_a_node_that_died_had_finalized_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata log has the event, and no partition has it."""
+
+    async def test(nodes: Nodes) -> None:
+        await nodes.start("a")
+        nodes.brokers.pop("a").close()
+        know_next(monkeypatch)
+        encoder = FramedEncoder()
+        record = encoder.encode(encoder.prefix(nodes.now_ms, ANN), MachineUpgraded(NEXT))
+        nodes.history.metadata.put(b"", record)
+        broker = await nodes.start("b")
+        await until(lambda: all(each.machine.machine_version == NEXT for each in broker.partitions))
 
     run(test, tmp_path, monkeypatch)
 
