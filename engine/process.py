@@ -50,7 +50,7 @@ from rewindmq.engine.http.live import Live
 from rewindmq.engine.http.logins import Logins
 from rewindmq.engine.http.server import Listening, serve
 from rewindmq.engine.identity.settings import BadKeys
-from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.log.contract import CorruptLog, LogError, NewerSchema
 from rewindmq.engine.log.embedded.lock import lock
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.location import History
@@ -65,6 +65,7 @@ from rewindmq.engine.runtime.metadata import ReadBackMetadata, SoleWriterMetadat
 from rewindmq.engine.service_manager import ServiceManager
 from rewindmq.engine.standby.refusal import Refused as RefusedByLeader
 from rewindmq.engine.tls import LiveContext, TlsListener
+from rewindmq.engine.upgrades.finalize import tell_due
 from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.projections.rewind import format_time
 from rewindmq.projections.store.snapshots import Snapshots
@@ -343,6 +344,7 @@ def open_broker(
         broker.lead(followers)
         if ages is not None:
             ages.start()
+        tell_due(broker.topology)
         broker.clock_watch.start(gap_ms)
         broker.repartition.start()
         opened.pop_all()
@@ -444,6 +446,7 @@ async def open_node(
         _start(broker)
         log.follow(offsets | {partition.name: partition.next_offset for partition in partitions}, node)
         await cluster.join(broker, node)
+        tell_due(broker.topology)
         broker.clock_watch.start()
         broker.repartition.start()
         opened.pop_all()
@@ -539,7 +542,7 @@ async def _load_definitions(broker: Broker) -> None:
 
 
 def _code(error: Exception) -> int:
-    if isinstance(error, NewerHistory | Fenced):
+    if isinstance(error, NewerHistory | NewerSchema | Fenced):
         return CONFIG_ERROR
     if isinstance(error, RefusedByLeader | CorruptLog | LostEnd):
         return DATA_ERROR

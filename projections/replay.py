@@ -34,6 +34,7 @@ from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import RepeatedBodies, Repeats
 from rewindmq.projections.store.bases import Base
+from rewindmq.projections.store.bodies import TODAY
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.store import Projector, StateStore, StoreError
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
@@ -286,7 +287,7 @@ def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: La
     begun = machine.next_offset
     gathered: list[Effect] = []
     published: dict[int, Published] = {}
-    repeated = RepeatedBodies(projector.stamp, gathered)
+    repeated = RepeatedBodies(TODAY.stamp, gathered)
     repeats = Repeats(machine, decoder, repeated)
     see = None if words is None else words.see
     applied = 0

@@ -1,7 +1,8 @@
 """Records of older schemas, brought up to date.
 
 The codec knows one schema, today's. A record that was written under an older released schema is read under that one,
-rewritten under today's, and then decoded like any other. That is slow, and only done for data from before an upgrade.
+rewritten under today's, and then decoded like any other. That is slow. So a record of an event that both schemas lay
+out alike stays as it is: its bytes mean the same under both.
 
 It is Avro's schema resolution, as far as our rules of evolution (`schemas/README.md`) let schemas differ: fields are
 matched by name and new ones take their default; nothing is renamed, retyped or removed. fastavro's own resolution is
@@ -15,7 +16,8 @@ from typing import Any
 
 from rewindmq.schemas.codec import CLASSES, Encoder
 from rewindmq.schemas.events import Published
-from rewindmq.schemas.registry import envelope_fingerprint, released_schema_json, type_schema
+from rewindmq.schemas.own_form import Surprise, size_end, varint
+from rewindmq.schemas.registry import envelope_fingerprint, envelope_schema, released_schema_json, type_schema
 from rewindmq.schemas.shapes import RECORD, Cursor, Shape, read, shape_of
 
 
@@ -23,7 +25,7 @@ def upgraded(record: bytes, schema_fingerprint: str) -> bytes:
     """The record of today's schema for a record that was written under an older one, given by its fingerprint.
 
     Raises UnknownSchema, and UndecodableRecord when the bytes are not of that schema."""
-    if schema_fingerprint == envelope_fingerprint():
+    if schema_fingerprint == envelope_fingerprint() or _event_in(record) in unchanged_events(schema_fingerprint):
         return record
     cursor = Cursor(record, 0)
     timestamp_ms, actor, event = read(cursor, _writers_envelope(schema_fingerprint), "envelope")
@@ -31,6 +33,35 @@ def upgraded(record: bytes, schema_fingerprint: str) -> bytes:
         cursor.fail(f"the record goes on for {len(record) - cursor.pos} bytes behind its end", cursor.pos)
     encoder = Encoder()
     return encoder.encode(encoder.prefix(timestamp_ms, actor), event)
+
+
+@functools.lru_cache(maxsize=16)
+def unchanged_events(schema_fingerprint: str) -> frozenset[int]:
+    """The numbers of the events that an older schema lays out as today's does. Raises UnknownSchema."""
+    older, today = _plain_envelope(released_schema_json(schema_fingerprint)), shape_of(envelope_schema(), {}, {})
+    if not all(map(_is_alike, older.parts[:-1], today.parts[:-1])):
+        return frozenset()
+    pairs = zip(older.parts[-1].parts, today.parts[-1].parts, strict=False)
+    return frozenset(number for number, pair in enumerate(pairs) if _is_alike(*pair))
+
+
+def _plain_envelope(schema_json: str) -> Shape:
+    return shape_of(json.loads(schema_json), {}, {})
+
+
+def _is_alike(one: Shape, other: Shape) -> bool:
+    same = (one.kind, one.name, one.names) == (other.kind, other.name, other.names)
+    return same and len(one.parts) == len(other.parts) and all(map(_is_alike, one.parts, other.parts))
+
+
+def _event_in(record: bytes) -> int:
+    """The number of a record's event; -1 where the record has another form than ours."""
+    try:
+        _, user = varint(record, 0)
+        _, event = varint(record, size_end(record, user))
+        return varint(record, event)[0]
+    except (Surprise, IndexError):
+        return -1
 
 
 @functools.lru_cache(maxsize=16)

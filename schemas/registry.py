@@ -64,6 +64,15 @@ def released_schema_json(schema_fingerprint: str) -> str:
     return file.read_text("utf-8")
 
 
+@functools.cache
+def schema_json(schema_fingerprint: str) -> str:
+    """A released schema, or today's, as JSON text for the header of a container file. Raises UnknownSchema."""
+    if schema_fingerprint == envelope_fingerprint():
+        return envelope_schema_json()
+    schema = json.loads(released_schema_json(schema_fingerprint))
+    return json.dumps(schema, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
 def released_in_order() -> list[str]:
     """The fingerprints of all released schemas, the oldest first: each later one has more in it."""
     files = [each for each in RELEASED.iterdir() if each.name.endswith(".avsc")]

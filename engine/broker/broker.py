@@ -81,7 +81,7 @@ from rewindmq.projections.machine.data.effects import DeadLetter
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.access_events import AccessRefused, LoginRefused, SessionOpened
-from rewindmq.schemas.events import BrokerStarted, Event, NodeLost, PastRead, SessionClosed
+from rewindmq.schemas.events import BrokerStarted, Event, MachineUpgraded, NodeLost, PastRead, SessionClosed
 from rewindmq.schemas.metadata_events import (
     BodiesExpired,
     Bound,
@@ -316,6 +316,9 @@ class Broker:
 
     def metadata_changed(self, event: Event) -> None:
         if isinstance(event, QUIET):
+            return
+        if isinstance(event, MachineUpgraded):
+            self.keeper.upgrade()
             return
         if isinstance(event, PlacementEvent | NodeJoined | NodeLost):
             self.repartition.changed(event)

@@ -5,11 +5,9 @@ Rules of this file
   Values are printed as Erlang terms, as clients of RabbitMQ see them. Rules for values:
   projections/rules/queue_arguments.py.
 - An `x-` key that no queue type knows is accepted, a key of another type is refused (S-072).
-- An argument that a node of an older machine version on the same Kafka does not know is refused, never ignored.
+- An argument that the history's machine version does not know is refused, never ignored (upgrades/since_version.py).
 - Pure functions: raise an `AmqpError` or return.
 """
-
-from typing import Final
 
 from rewindmq.engine.errors import (
     AccessRefused,
@@ -19,6 +17,7 @@ from rewindmq.engine.errors import (
     ResourceLocked,
     resource,
 )
+from rewindmq.engine.upgrades.since_version import require
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13, RABBITMQ_4_3
 from rewindmq.projections.rules.erlang_terms import erlang_term
@@ -39,8 +38,6 @@ from rewindmq.schemas.values import Argument
 TYPE_MODULES = {"classic": "rabbit_classic_queue", "quorum": "rabbit_quorum_queue", "stream": "rabbit_stream_queue"}
 
 SEMANTICS_ARGUMENT = "x-semantics"  # RewindMQ's own: the queue's profile, if it is not the node's
-# By argument of a queue: the machine version from which on it is known, if that is not the first one.
-SINCE_VERSION: Final[dict[str, int]] = {}
 
 
 def strip_cr_lf(name: str) -> str:
@@ -106,14 +103,12 @@ def check_queue_arguments(
             )
 
 
-def check_machine_version(vhost: str, name: str, arguments: tuple[Argument, ...], version: int) -> None:
-    """Refuse arguments that are not known under the machine version of the queue's partition.
-
-    A node of an older version may be alive on the same Kafka."""
+def check_machine_version(kind: str, arguments: tuple[Argument, ...], version: int) -> None:
+    """PreconditionFailed: the history follows a machine version that does not know the queue type, or an argument."""
+    require(f"queue type '{kind}'", version)
     for argument in arguments:
-        if version < SINCE_VERSION.get(argument.name, 1) and argument.value is not False:
-            where = resource("queue", name, vhost)
-            raise PreconditionFailed(f"invalid arg '{argument.name}' for {where}: not known to all nodes yet")
+        if argument.value is not False:
+            require(argument.name, version)
 
 
 def check_exclusive_use(queue: Queue, exclusive: bool) -> None:

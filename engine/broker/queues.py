@@ -259,7 +259,7 @@ class Queues:
         semantics = declarations.semantics_of(vhost, name, arguments, self._semantics)
         declarations.check_queue_arguments(vhost, name, kind, arguments, semantics)
         version = self.partition_for(vhost, name).machine.machine_version
-        declarations.check_machine_version(vhost, name, arguments, version)
+        declarations.check_machine_version(kind, arguments, version)
         if kind == "stream":
             check_stream_sizes(arguments)
         return kind, semantics

@@ -39,7 +39,7 @@ from rewindmq.engine.cli.commands import copy_state as copying
 from rewindmq.engine.cli.commands import operations as operating
 from rewindmq.engine.cli.configuration import commands as configuration
 from rewindmq.engine.cli.configuration import manual
-from rewindmq.engine.cli.exits import SOFTWARE, UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.cli.exits import DATA, SOFTWARE, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.config import VERSION
 from rewindmq.engine.file_modes import restrict_new_files
@@ -159,6 +159,11 @@ def run(arguments: list[str]) -> int:
         click.echo(f"Error: {error.filename or ''}: {error.strerror or error}".replace(": :", ":"), err=True)
         return UNAVAILABLE
     except Exception as error:
+        from rewindmq.projections.machine.state import NewerHistory  # here: few commands read a history
+
+        if isinstance(error, NewerHistory):
+            click.echo(f"Error: {error}", err=True)
+            return DATA
         click.echo(f"Error: a defect of rewindmq: {type(error).__name__}: {one_line(str(error))}", err=True)
         return SOFTWARE
 

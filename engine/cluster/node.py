@@ -257,9 +257,6 @@ class Node:
         )  # returns when this node has caught up
         topology = self.metadata.topology
         await self._begin_epoch()
-        for partition in self._partitions:  # clients may use a newer version's features at once
-            if partition.current:
-                self._upgrade(partition)
         await asyncio.gather(*(partition.folded() for partition in self._partitions))
         if self.epoch not in topology.nodes:
             await self._begin_epoch()
@@ -375,7 +372,7 @@ class Node:
     async def enter(self, partition: ReadBackPartition) -> None:
         await self._modes.enter(partition)
         self._awareness.forget_folded()
-        self._upgrade(partition)  # a client may use a newer version's features at once
+        self._upgrade(partition)
         await partition.folded()
 
     async def _bring_near(self, partition: ReadBackPartition) -> None:
@@ -498,13 +495,17 @@ class Node:
                 partition.append(BROKER, NodeLost(node, epoch, reason))
 
     def _upgrade(self, partition: ReadBackPartition) -> None:
-        """Append an upgrade to the newest machine version that all living nodes know.
+        """Let a partition follow the machine version of the history."""
+        if partition.machine.machine_version < self.machine_version:
+            partition.append(BROKER, MachineUpgraded(self.machine_version))
 
-        A node that does not know a version would fold another state."""
-        versions = [joined.machine_version for joined in self.metadata.topology.nodes.values()]
-        known = min(versions, default=0)  # no node is known: this one was declared lost
-        if partition.machine.machine_version < known <= MACHINE_VERSION:
-            partition.append(BROKER, MachineUpgraded(known))
+    @property
+    def machine_version(self) -> int:
+        return self.metadata.topology.machine_version
+
+    def upgrade(self) -> None:
+        for partition in self._partitions:  # also a paused one: this node must not write to it as before
+            self._begin(self.enter(partition))
 
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
         if partition.owned:

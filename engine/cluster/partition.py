@@ -32,7 +32,7 @@ from rewindmq.engine.runtime.partition import Confirms, EventTap, Partition
 from rewindmq.engine.runtime.queue_counters import CounterTable
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.rules.versions import MACHINE_VERSION, schema_of
+from rewindmq.projections.machine.rules.versions import schema_of
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.store import Projector
 from rewindmq.projections.topology.topology import INTERNAL
@@ -85,6 +85,10 @@ class NodeListener(Protocol):
 
     def queue_declared(self, partition: "ReadBackPartition", offset: int, event: QueueDeclared) -> None:
         """Take note of a queue that may be new."""
+
+    @property
+    def machine_version(self) -> int:
+        """The machine version that the history follows."""
 
     async def enter(self, partition: "ReadBackPartition") -> None:
         """Fold the partition from now on, and return when this node has caught up with it."""
@@ -419,13 +423,11 @@ class ReadBackPartition(Partition):
 
     @property
     def can_pause(self) -> bool:
-        """Return True if nothing is under way that has to come back, and the machine version is the newest.
-
-        A node that does not fold would not notice that the partition moves to a newer version, and to a newer schema.
-        """
+        """Return True if nothing is under way, and the partition follows the machine version of the history: a node
+        that does not fold would not notice that it moves to a newer one."""
         under_way = self._sent or self._reported or self._kept_until or self._waiters or self.effects
-        newest = self.machine.machine_version >= MACHINE_VERSION
-        return self.current and newest and not under_way and self.log.all_reported
+        is_upgraded = self.machine.machine_version >= self._node.machine_version
+        return self.current and is_upgraded and not under_way and self.log.all_reported
 
     def pause(self) -> None:
         """Fold no more. From now on the log reports own records."""

@@ -22,11 +22,14 @@ from rewindmq.engine.log.archive.directory_note import NODE
 from rewindmq.engine.log.contract import LogError, NoAnswer, NobodyAnswers
 from rewindmq.engine.log.location import begun_anew, noted_identity
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.replay import Recovery, fold, recover
 from rewindmq.projections.rules.placement import astray, count_of
 from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.topology.placement import Placement
+from rewindmq.schemas.events import MachineUpgraded
 from rewindmq.schemas.formats import formatted
+from rewindmq.schemas.values import BROKER
 
 if TYPE_CHECKING:
     from rewindmq.engine.cluster.entry import EnteredHistory
@@ -154,6 +157,8 @@ async def join(broker: Broker, node: Node) -> None:
     metadata = node.metadata
     try:
         async with asyncio.timeout(START_SECONDS):
+            if MACHINE_VERSION > 1 and metadata.state.next_offset == 0:  # the history begins with this program
+                await metadata.ask(BROKER, MachineUpgraded(MACHINE_VERSION))
             await node.join()
             if not metadata.topology.had_permissions and broker.config.load_definitions is None:
                 # two nodes may do it at once; the result is the same

@@ -113,6 +113,14 @@ class Alone:
     async def add_partitions(self, partitions: int, only_ask: bool) -> None:
         """Do nothing: the next start makes what the metadata log says (start.py)."""
 
+    def upgrade(self) -> None:
+        """Upgrade the partitions when the metadata log says it durably: it decides, and a start follows it."""
+        self._broker.turns.when_durable(self._upgrade)
+
+    def _upgrade(self) -> None:
+        for partition in self.partitions:
+            partition.upgrade(self._metadata.topology.machine_version)
+
     def _archive_soon(self) -> None:
         """Begin new segments when all that was appended is durable: the archiver takes those that are closed."""
         self._broker.turns.when_durable(self._end_segments)

@@ -13,10 +13,11 @@ from rewindmq.engine.log.contract import BelowStart, LogPartition
 from rewindmq.engine.runtime.partition import Confirms, Partition
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.rules.versions import schema_of
 from rewindmq.projections.store.store import Projector
 from rewindmq.schemas.clock_events import ClockSet
-from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import Checkpointed, Event, Published
+from rewindmq.schemas.events import Checkpointed, Event, MachineUpgraded, Published
+from rewindmq.schemas.single_object import encoder_under
 from rewindmq.schemas.values import BROKER, Actor
 
 
@@ -31,7 +32,9 @@ class SoleWriterPartition(Partition):
         projector: Projector,
         clock: Callable[[], int],
     ) -> None:
-        super().__init__(index, log, machine, projector, Encoder(), clock)
+        schema = schema_of(machine.machine_version)
+        super().__init__(index, log, machine, projector, encoder_under(schema, framed=False), clock)
+        log.write_under(schema)
         self.log = log
         self._held_above: int | None = None
         # publishes of this turn whose confirms need not wait for the disk
@@ -78,6 +81,21 @@ class SoleWriterPartition(Partition):
         self._renew_prefix(first_ms, actor)
         offset = self.log.append(first_ms, self.encoder.encode(self._prefix, event))
         self.machine.apply(offset, first_ms, actor, event, self.effects)
+
+    def upgrade(self, version: int) -> None:
+        """Let the partition follow this machine version from here on, and write under its schema."""
+        if self.machine.machine_version >= version:
+            return
+        if self.next_offset > 0:  # else no older program knows the history: all of it is under the newer schema
+            self.append(BROKER, MachineUpgraded(version))
+        self._write_under(schema_of(version))
+        if self.next_offset == 0:
+            self.append(BROKER, MachineUpgraded(version))
+
+    def _write_under(self, schema: str) -> None:
+        self.log.write_under(schema)
+        self.encoder = encoder_under(schema, framed=False)
+        self._prefix_ms = -1
 
     def append(self, actor: Actor, event: Event) -> int:
         now = self._clock()

@@ -36,7 +36,7 @@ from rewindmq.projections.store.rocks import Database
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.clock_events import ClockSet
-from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import ConsumerAttached, Event, MetadataEvent, PastRead, Published, SessionClosed
 from rewindmq.schemas.values import Actor
 
@@ -53,7 +53,7 @@ class ReadOnlyPartition(Partition):
         self, index: int, log: HistoryPartition, machine: Machine, quarantined: QuarantineReport, config: Config
     ) -> None:
         nothing = Database(config.data / "state", None)
-        projector = Projector(nothing, machine, quarantined, Encoder(), Decoder(), 0)
+        projector = Projector(nothing, machine, quarantined, 0)
         super().__init__(index, log, machine, projector, Encoder(), lambda: machine.log_ms)
         self.owned = False
         self.read_only = True
@@ -210,6 +210,9 @@ class Onlooker:
 
     async def add_partitions(self, partitions: int, only_ask: bool) -> None:
         raise ReadOnly
+
+    def upgrade(self) -> None:
+        """Do nothing: the writer of the log does it."""
 
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
         """Do nothing: no queue goes."""

@@ -28,7 +28,7 @@ from rewindmq.engine.log.embedded.roles import require_broker
 from rewindmq.engine.runtime.eager import at_once
 from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.metadata import SoleWriterMetadata, unbound
-from rewindmq.projections.machine.machine import MACHINE_VERSION
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION, schema_of
 from rewindmq.projections.replay import PartitionLog, Recovery, recover
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
@@ -64,7 +64,7 @@ def grow(config: Config, log: EmbeddedLog, topology: Topology) -> None:
         logger.info("%s: its queues were repartitioned, so --partitions %d says nothing any more", config.data, asked)
     before = len(log.queues)
     if placement.wanted > before:
-        log.grow(placement.wanted, config.segment_bytes)
+        log.grow(placement.wanted, config.segment_bytes, schema_of(topology.machine_version))
         logger.info("%s: the log has %d queue partitions now, and had %d", config.data, placement.wanted, before)
 
 
@@ -161,15 +161,19 @@ def take_over(broker: Broker, alone: Alone) -> None:
         if partition.machine.ahead_ms != ahead_ms:  # a crash came between two logs while the clock was set
             before_ms = partition.machine.log_ms
             partition.set_clock(min(before_ms, broker.clock()), BROKER, ClockSet(ahead_ms, before_ms))
+    if first and MACHINE_VERSION > 1:
+        broker.metadata.append(BROKER, MachineUpgraded(MACHINE_VERSION))
     alone.begin_epoch()
     if first and broker.config.load_definitions is None:
         at_once(first_user(broker.metadata, broker.access, broker.config))
     for partition in partitions:
+        started = alone.started(after_crash=not _ended_cleanly(partition.log))
+        if partition.next_offset == 0:
+            partition.upgrade(broker.topology.machine_version)  # it follows that from its first event on
         for queue in list(partition.machine.by_id.values()):
             broker.forwarder.recover(partition, queue)
-        partition.append(BROKER, alone.started(after_crash=not _ended_cleanly(partition.log)))
-        if partition.machine.machine_version < MACHINE_VERSION:
-            partition.append(BROKER, MachineUpgraded(MACHINE_VERSION))
+        partition.append(BROKER, started)
+        partition.upgrade(broker.topology.machine_version)  # a crash may have come between the two logs
         partition.carry_out()
     _reconcile(broker)
     broker.turns.end()

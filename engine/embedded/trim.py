@@ -55,8 +55,8 @@ from rewindmq.projections.store.bases import BaseError, Bases, queued_offsets
 from rewindmq.projections.store.metadata_snapshots import newest
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.topology.metadata_fold import MetadataFold, fold_on
-from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.metadata_events import HistoryTrimmed
+from rewindmq.schemas.single_object import encoder_under
 from rewindmq.schemas.values import BROKER
 
 
@@ -159,7 +159,7 @@ class _Trim:
 
     def _append(self, metadata: MetadataFold, events: list[HistoryTrimmed]) -> None:
         """Log the events, durably."""
-        encoder = Encoder()
+        encoder = encoder_under(self._log.metadata.schema, framed=False)
         now_ms = max(self._wall_ms, metadata.clock_ms)
         for event in events:
             self._log.metadata.append(now_ms, encoder.encode(encoder.prefix(now_ms, BROKER), event))

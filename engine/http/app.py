@@ -174,6 +174,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     },
     "/clock": {"GET": clock.show},
     "/clock/repair": {"POST": clock.repair},
+    "/upgrade/finalize": {"POST": features.finalize_upgrade},
     "/repartition": {"GET": repartition.show, "POST": repartition.ask},
     "/marks": {"GET": marks.list_all},
     "/marks/{name}": {"GET": marks.show, "PUT": marks.put, "DELETE": marks.delete},

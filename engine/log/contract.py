@@ -48,6 +48,10 @@ class KafkaNotInstalled(LogError):
     """The log is in Kafka, and this installation has no Kafka client."""
 
 
+class NewerSchema(LogError):
+    """A part of the log has a schema that this version does not know: a newer version wrote it."""
+
+
 class CorruptLog(LogError):
     """Bytes in the middle of the log are not the bytes that were written.
 
@@ -98,6 +102,13 @@ class LogPartition(Protocol):
 
     def begin_time_anew(self) -> None:
         """Let records appended from here on have lower timestamps than earlier ones (the clock was set)."""
+
+    @property
+    def schema(self) -> str:
+        """The fingerprint of the schema of what is appended."""
+
+    def write_under(self, schema: str) -> None:
+        """Take records of the schema with this fingerprint from here on."""
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         """Yields the blocks from the one that holds `offset`, in order, up to `end`.

@@ -100,6 +100,9 @@ class Keeper(Protocol):
 
         `only_ask`: find out whether that can be done. LogError: it cannot, or the log has more already."""
 
+    def upgrade(self) -> None:
+        """Let every partition follow the machine version that the metadata log says."""
+
     def queue_gone(self, partition: "Partition", queue: Queue) -> None:
         """Remove the bindings of a queue that is gone."""
 

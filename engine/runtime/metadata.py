@@ -17,7 +17,7 @@ from rewindmq.engine.log.contract import LogError, LogPartition
 from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedPartition
 from rewindmq.engine.runtime.slices import in_slices
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.rules.versions import MACHINE_VERSION, schema_of
+from rewindmq.projections.machine.rules.versions import schema_of
 from rewindmq.projections.replay import PartitionLog as ReadableLog
 from rewindmq.projections.store.metadata_snapshots import history_mark, mark_by, newest
 from rewindmq.projections.store.quarantine import QuarantineReport
@@ -25,7 +25,7 @@ from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.topology.metadata_fold import MetadataFold, fold_on
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Encoder, UndecodableRecord
-from rewindmq.schemas.events import Event, MetadataEvent, NodeLost
+from rewindmq.schemas.events import Event, MachineUpgraded, MetadataEvent, NodeLost
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeleted, NodeJoined, Unbound
 from rewindmq.schemas.single_object import FramedDecoder, encoder_under
 from rewindmq.schemas.values import Actor
@@ -190,8 +190,21 @@ class SoleWriterMetadata(Metadata):
     def __init__(self, log: LogPartition, clock: Callable[[], int]) -> None:
         super().__init__(log, clock)
         self._log = log
-        self._encoder = Encoder()
+        self._encoder = encoder_under(log.schema, framed=False)
         self._held_above: int | None = None
+
+    def fold(self, snapshots: Snapshots) -> int:
+        end = super().fold(snapshots)
+        if end > 0:  # else it begins with this program's version
+            self._write_under()
+        return end
+
+    def _write_under(self) -> None:
+        """Write under the schema of the machine version that the history follows."""
+        schema = schema_of(self.topology.machine_version)
+        if schema != self._log.schema:
+            self._log.write_under(schema)
+            self._encoder = encoder_under(schema, framed=False)
 
     def history_mark(self) -> Callable[[], str]:
         return partial(history_mark, self._log, self.state.next_offset)
@@ -235,6 +248,8 @@ class SoleWriterMetadata(Metadata):
     def _append_at(self, now: int, actor: Actor, event: MetadataEvent) -> int:
         offset = self._log.append(now, self._encoder.encode(self._encoder.prefix(now, actor), event))
         self._fold(offset, now, actor, event)
+        if isinstance(event, MachineUpgraded):
+            self._write_under()
         return offset
 
 
@@ -248,7 +263,7 @@ class ReadBackMetadata(Metadata):
         super().__init__(log, clock)
         self._nodes_changed = nodes_changed
         self._log = log
-        self._encoders: dict[str, Encoder] = {}  # by schema
+        self._encoders: dict[str, Encoder] = {}  # by schema; one or two
         self._decoder = FramedDecoder()
         self._sent: deque[tuple[bytes, asyncio.Future[int] | None]] = deque()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # callers of `_folded`
@@ -300,9 +315,8 @@ class ReadBackMetadata(Metadata):
         self._append_position += 1
 
     def encoded(self, actor: Actor, event: Event) -> bytes:
-        """The event as a record that all nodes which are alive can read."""
-        versions = [joined.machine_version for joined in self.topology.nodes.values()]
-        schema = schema_of(min(versions, default=MACHINE_VERSION))
+        """The event as a record, under the schema of the machine version that the history follows."""
+        schema = schema_of(self.topology.machine_version)
         encoder = self._encoders.get(schema)
         if encoder is None:
             encoder = self._encoders[schema] = encoder_under(schema)

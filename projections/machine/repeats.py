@@ -91,7 +91,7 @@ class RepeatedBodies:
     number of bodies and ids since `clear`."""
 
     def __init__(self, stamp: bytes, effects: list[Effect]) -> None:
-        self.stamp = stamp  # the prefix of all envelopes in RocksDB
+        self.stamp = stamp  # the prefix of envelopes in RocksDB under today's schema
         self.effects = effects
         self.kept: dict[int, dict[int, bytes]] = {}
         self.gone: dict[int, list[int]] = {}

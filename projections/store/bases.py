@@ -25,12 +25,13 @@ import io
 import mmap
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rewindmq.projections.machine.machine import Machine, NewerHistory
+from rewindmq.projections.machine.rules import versions
 from rewindmq.projections.store.projector import live_ids
 from rewindmq.projections.store.snapshots import (
     CUT_SHORT,
@@ -48,9 +49,10 @@ from rewindmq.projections.store.snapshots import (
     sync_directory,
     write_pieces,
 )
+from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.evolution import upgraded
 from rewindmq.schemas.registry import envelope_fingerprint
-from rewindmq.schemas.single_object import wrap
+from rewindmq.schemas.single_object import encoder_under, wrap
 
 SUFFIX = ".base"
 _SCHEMA = schema_of("rewindmq.base", ("head", "queue", "chunk", "record", "end"))
@@ -219,8 +221,9 @@ class Bases:
         `queued_offsets(machine)`, in this order, of today's schema. Raises BaseError when the records are others, and
         OSError when the disk does not take it."""
         path = self.path(machine.partition, machine.next_offset)
-        metadata = metadata_of(machine) | {"rewindmq.chain": chain.hex(), "rewindmq.schema": envelope_fingerprint()}
-        write_pieces(path, metadata, _pieces(machine, records), _SCHEMA, _BLOCK_BYTES)
+        schema = versions.schema_of(machine.machine_version)
+        metadata = metadata_of(machine) | {"rewindmq.chain": chain.hex(), "rewindmq.schema": schema}
+        write_pieces(path, metadata, _pieces(machine, records, _into(schema)), _SCHEMA, _BLOCK_BYTES)
         for folder in (self.directory, self.directory.parent):  # they may be new
             sync_directory(folder)
         return path
@@ -264,14 +267,27 @@ def queued_offsets(machine: Machine) -> list[int]:
     return sorted(found)
 
 
-def _pieces(machine: Machine, records: Iterable[tuple[int, bytes]]) -> Iterator[dict[str, Any]]:
+def _into(schema: str) -> Callable[[bytes], bytes]:
+    """Return a function that makes a record of this schema from one of today's."""
+    encoder, decode = encoder_under(schema, framed=False), Decoder().decode
+
+    def older(record: bytes) -> bytes:
+        timestamp_ms, actor, event = decode(record)
+        return encoder.encode(encoder.prefix(timestamp_ms, actor), event)
+
+    return bytes if schema == envelope_fingerprint() else older
+
+
+def _pieces(
+    machine: Machine, records: Iterable[tuple[int, bytes]], into: Callable[[bytes], bytes]
+) -> Iterator[dict[str, Any]]:
     yield from state_of(machine)
     wanted = iter(queued_offsets(machine))
     for offset, record in records:
         expected = next(wanted, None)
         if offset != expected:
             raise BaseError(f"{machine.partition}: the record {offset} was given for a base, and {expected} is due")
-        yield {"kind": "record", "queue_id": -1, "number": offset, "content": record}
+        yield {"kind": "record", "queue_id": -1, "number": offset, "content": into(record)}
     missing = next(wanted, None)
     if missing is not None:
         raise BaseError(f"{machine.partition}: a base needs the record of the queued message {missing}")

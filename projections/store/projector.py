@@ -38,12 +38,15 @@ from rewindmq.projections.machine.data.effects import (
 )
 from rewindmq.projections.machine.data.reasons import DELETED
 from rewindmq.projections.machine.events.removal import removable
+from rewindmq.projections.machine.rules.versions import schema_of
 from rewindmq.projections.store import keys
 from rewindmq.projections.store.bodies import (
     MESSAGE_OVERHEAD_BYTES,
     STORED_OVERHEAD_BYTES,
+    TODAY,
     Body,
     BodyCache,
+    Form,
     is_shared,
     size_of,
     without_queues,
@@ -51,19 +54,14 @@ from rewindmq.projections.store.bodies import (
 from rewindmq.projections.store.holders import SharedBodies
 from rewindmq.projections.store.keys import SHARED
 from rewindmq.projections.store.rocks import Database, StoreError
-from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.inheritance import mypyc_attr
-from rewindmq.schemas.values import BROKER
 
 if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue
     from rewindmq.projections.machine.machine import Dirty, Machine
     from rewindmq.projections.store.quarantine import QuarantineReport
 
-# The log says when a message was published, and by which user. The store's envelopes all bear the same time (some day
-# of 2004: it has the length that the decoder expects of a timestamp), so that equal messages are equal bytes.
-STAMP_MS: Final = 1 << 40
 # Bytes for a message id that waits for its delete, and then for the delete in the batch.
 LEAVING_OVERHEAD_BYTES: Final = 40
 # A span of more ids without a gap is deleted as a range, which is dearer to readers than a few deletes.
@@ -105,18 +103,15 @@ class Projector:
         db: Database,
         machine: "Machine",
         quarantine: "QuarantineReport",
-        encoder: Encoder,
-        decoder: Decoder,
         cache_bytes: int,
     ) -> None:
         self.machine = machine
         self.quarantine = quarantine  # all quarantined records: those that are stored, and those that are not yet
-        self.cache = BodyCache(decoder, cache_bytes)
+        self.cache = BodyCache(cache_bytes)
         self.pending_bytes = 0  # not yet in a batch, estimated
         self._db = db
         self._prefix = keys.partition_prefix(machine.partition)
-        self._encoder = encoder
-        self.stamp = encoder.prefix(STAMP_MS, BROKER)  # of every envelope in RocksDB
+        self._written, self._written_for = TODAY, 0  # the form of bodies for a machine version; 0: none
         self._fresh: dict[int, dict[int, Body]] = {}  # queue id -> message id -> message
         self._boundary = machine.next_offset
         self._leaving: dict[int, array[int]] = {}  # queue id -> message ids to delete with the next batch
@@ -236,14 +231,20 @@ class Projector:
         for held in (self._fresh, *(batch.bodies for batch in self._in_flight)):
             message = held.get(queue_id, _NOTHING).get(message_id)
             if message is not None:
-                return self._form(queue_id, message)
+                return self.form(queue_id, message)
         return None
 
-    def _form(self, queue_id: int, message: Body) -> bytes:
-        """The form in which RocksDB has the message."""
+    def form(self, queue_id: int, message: Body) -> bytes:
+        """The form in which RocksDB gets the message: a program that knows only the machine's version must read it."""
+        version = self.machine.machine_version
+        if version != self._written_for:
+            schema = schema_of(version)
+            self._written, self._written_for = TODAY if schema == TODAY.schema else Form(schema), version
         if isinstance(message, bytes):
-            return message
-        return self._encoder.encode(self.stamp, without_queues(message) if queue_id == SHARED else message)
+            if self._written is TODAY or not message.startswith(TODAY.stamp):
+                return message
+            return self._written.of(self.cache.decoded(message))
+        return self._written.of(without_queues(message) if queue_id == SHARED else message)
 
     # -- which bodies to hold -----------------------------------------------------------------------------------------
 
@@ -518,7 +519,7 @@ class Projector:
         for queue_id, bodies in self._fresh.items():
             first = keys.messages(self._prefix, queue_id)
             for message_id, message in bodies.items():
-                changes.put(first + message_id.to_bytes(8, "big"), self._form(queue_id, message))
+                changes.put(first + message_id.to_bytes(8, "big"), self.form(queue_id, message))
 
     def _put_counts(self, changes: WriteBatch, counts: SharedBodies) -> None:
         for first, packed in counts.packed():

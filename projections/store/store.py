@@ -31,12 +31,13 @@ from rocksdict import WriteBatch
 from rewindmq.projections.machine.machine import Machine, NewerHistory
 from rewindmq.projections.store import keys, rocks
 from rewindmq.projections.store.bases import Base, BaseError
-from rewindmq.projections.store.bodies import is_shared, without_queues
+from rewindmq.projections.store.bodies import is_shared
+from rewindmq.projections.store.keys import SHARED
 from rewindmq.projections.store.projector import Batch, Projector
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.rocks import Database, StoreError
-from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.single_object import decoder_of
 
 __all__ = ["Batch", "Projector", "StateStore", "StoreError"]
 
@@ -107,11 +108,16 @@ class StateStore:
 
         After a crash on the way the store has no state of the partition. Raises StoreError, NewerHistory."""
         self.discard(base.partition)
-        encoder, decoder = Encoder(), FramedDecoder() if base.framed else Decoder()
+        decoder = decoder_of(base.framed)
+
+        def message_in(record: bytes) -> Published:
+            message = decoder.decode(record)[2]
+            assert isinstance(message, Published), "a base has the publishes of messages"
+            return message
+
         try:
-            projector = self._projector(base.machine(), QuarantineReport(), 0, decoder)
-            decoded = projector.cache.decoded
-            shared = {offset for offset, record in base.records() if is_shared(decoded(record))}
+            projector = self._projector(base.machine(), QuarantineReport(), 0)
+            shared = {offset for offset, record in base.records() if is_shared(message_in(record))}
         except BaseError as error:
             raise StoreError(str(error)) from error
 
@@ -120,8 +126,7 @@ class StateStore:
             record = base.record(offset)
             if record is None:
                 return None
-            message = decoded(record)
-            return encoder.encode(projector.stamp, without_queues(message) if offset in shared else message)
+            return projector.form(SHARED if offset in shared else 0, message_in(record))
 
         _, missing = projector.write_anew(body, shared)
         if missing:
@@ -189,11 +194,9 @@ class StateStore:
         Raises StoreError as `load`."""
         return self._projector(self.load(partition), self.quarantined(partition), 0)
 
-    def _projector(
-        self, machine: Machine, quarantine: QuarantineReport, cache_bytes: int, decoder: Decoder | None = None
-    ) -> Projector:
+    def _projector(self, machine: Machine, quarantine: QuarantineReport, cache_bytes: int) -> Projector:
         try:
-            return Projector(self._db, machine, quarantine, Encoder(), decoder or Decoder(), cache_bytes)
+            return Projector(self._db, machine, quarantine, cache_bytes)
         except Exception as error:  # rocksdict knows no narrower class
             raise StoreError(_why(self.path, error)) from error
 

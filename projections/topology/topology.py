@@ -4,9 +4,9 @@ It is the fold of the metadata log.
 
 Rules of this file
 - Pure like the machine: `apply(offset, timestamp_ms, actor, event)` has no clock and no I/O; the broker, recovery and
-  Spark fold the same events. It never raises. A senseless event (an unbinding of a binding that is not there) changes
-  nothing. An event that no broker writes, and that no reader could read later (a parameter that is not JSON), changes
-  nothing either, and `apply` returns the reason.
+  Spark fold the same events. It raises NewerHistory and nothing else. A senseless event (an unbinding of a binding that
+  is not there) changes nothing. An event that no broker writes, and that no reader could read later (a parameter that
+  is not JSON), changes nothing either, and `apply` returns the reason.
 - A stored topology (fold_image.py) follows the rules of one `TOPOLOGY_VERSION`. A changed rule, and a new kind of
   state, is a new version: then stored states of older ones are ignored, and the log is folded from its beginning.
 - Queues are not here: a queue lives in its own partition's machine. A binding names its queue and the queue's
@@ -32,6 +32,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields, replace
 from typing import Any, get_args
 
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
+from rewindmq.projections.machine.state import NewerHistory
 from rewindmq.projections.rules.patterns import problem_in_history
 from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.about_history import AboutHistory, Erasure
@@ -127,7 +129,7 @@ class Topology:
     ended: dict[int, str]  # epochs that are over -> node; the last EPOCHS_REMEMBERED
     had_permissions: bool  # some user had permissions once, so the first user was made
     deleted_vhosts: dict[str, None]  # deleted, and not created again
-    machine_version: int  # the broker's, or the lowest one of the live nodes; it only rises
+    machine_version: int  # that the history follows: an operator lets it rise (MachineUpgraded)
     ahead_ms: int  # the queues' clock is so far ahead of the time in the log (ClockSet)
     clock_stepped: ClockStepped | None  # the last one since the clock was set
 
@@ -258,6 +260,7 @@ class Topology:
             "nodes": [[epoch, asdict(self.nodes[epoch])] for epoch in sorted(self.nodes)],
             "history": self.history.for_digest(),
             "placement": self.placement.for_digest(),
+            "machine_version": self.machine_version,
         }
         text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=bytes.hex, allow_nan=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -306,8 +309,7 @@ class Topology:
         self._delete_if_unbound(self._delete_exchange(event.vhost, event.exchange))
 
     def on_broker_started(self, offset: int, event: BrokerStarted) -> None:
-        """Raise the machine version to the broker's, and delete what is not durable."""
-        self.machine_version = max(self.machine_version, event.machine_version)
+        """Delete what is not durable."""
         self._end_what_is_not_durable()
 
     def on_node_joined(self, offset: int, event: NodeJoined) -> None:
@@ -317,16 +319,18 @@ class Topology:
         if not self.nodes:
             self._end_what_is_not_durable()
         self.nodes[offset] = event
-        self._upgrade()
 
     def on_node_lost(self, offset: int, event: NodeLost) -> None:
-        """End the node's epoch. The remaining nodes may know a higher machine version."""
+        """End the node's epoch."""
         self._end_epoch(event.epoch)
-        self._upgrade()
 
-    def _upgrade(self) -> None:
-        known = min((joined.machine_version for joined in self.nodes.values()), default=0)
-        self.machine_version = max(self.machine_version, known)
+    def on_upgraded(self, offset: int, event: MachineUpgraded) -> None:
+        """Let the history follow another machine version. Versions only ascend.
+
+        Raises NewerHistory when this code does not know the version."""
+        if event.machine_version > MACHINE_VERSION:
+            raise NewerHistory("the metadata log", offset, event.machine_version)
+        self.machine_version = max(self.machine_version, event.machine_version)
 
     def _end_epoch(self, epoch: int) -> None:
         joined = self.nodes.pop(epoch, None)
@@ -536,7 +540,7 @@ class Topology:
 
 HANDLERS: dict[type[Any], Callable[[Topology, int, Any], None]] = {
     BrokerStarted: Topology.on_broker_started,
-    MachineUpgraded: Topology.on_nothing,
+    MachineUpgraded: Topology.on_upgraded,
     VhostCreated: Topology.on_vhost_created,
     VhostDeleted: Topology.on_vhost_deleted,
     UserSet: Topology.on_user_set,

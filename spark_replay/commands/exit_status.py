@@ -12,7 +12,7 @@ import click
 
 from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, ObstoreNotInstalled
 from rewindmq.engine.log.archive.pack import CorruptObject
-from rewindmq.engine.log.contract import CorruptLog, KafkaNotInstalled, LogError, NoAnswer
+from rewindmq.engine.log.contract import CorruptLog, KafkaNotInstalled, LogError, NewerSchema, NoAnswer
 from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.projections.rewind import OutsideHistory, RewindError, UnreadableTime
 from rewindmq.spark_replay.commands.failures import cause_of
@@ -43,8 +43,8 @@ def _spark_failure(error: Exception) -> int:
     away = (NoAnswer, KafkaNotInstalled, ObstoreNotInstalled)
     if name in ("NoSpark", "RestoreRefused", "CollectorAway", *(each.__name__ for each in away)):
         return _complain(EX_UNAVAILABLE, line)
-    unusable = (CorruptLog, CorruptObject, LogError, ArchiveError, MissingObject, OutsideHistory, NewerHistory)
-    data_errors = ["SpansRefused", *(each.__name__ for each in unusable)]
+    unusable = (CorruptLog, CorruptObject, LogError, ArchiveError, MissingObject, OutsideHistory)
+    data_errors = ["SpansRefused", *(each.__name__ for each in (*unusable, NewerHistory, NewerSchema))]
     if name in (BadRequest.__name__, UnreadableTime.__name__, "BadCollector"):
         return _complain(EX_USAGE, line)
     return _complain(EX_DATAERR if name in data_errors else EX_SOFTWARE, line)

@@ -49,6 +49,7 @@ class RunningBroker:
     it."""
 
     long_work_expected = False
+    program_root = ROOT  # the source tree from which it runs
     program: tuple[str, ...] = ("-m", "rewindmq.engine")
 
     def __init__(self, data: Path, *options: str, ports: tuple[int, int] | None = None) -> None:
@@ -71,7 +72,7 @@ class RunningBroker:
                     *options,
                 ]
             ),
-            cwd=ROOT,
+            cwd=self.program_root,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

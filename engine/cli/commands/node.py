@@ -59,6 +59,8 @@ def facts(overview: dict[str, object], node: dict[str, object]) -> dict[str, Val
         "uptime": cast(int, node["uptime"]) // 1000,
         "product_name": overview["product_name"],
         "product_version": overview["product_version"],
+        "machine_version": overview["machine_version"],
+        "known_machine_version": overview["known_machine_version"],
         "build": overview["build"],
         "rabbitmq_version": overview["rabbitmq_version"],
         "node": overview["node"],
@@ -210,6 +212,13 @@ def trim_lines(trims: Json | None) -> list[str]:
     return lines if trims["error"] is None else [*lines, f"Trimming fails: {trims['error']}"]
 
 
+def version_lines(overview: Json) -> list[str]:
+    """Lines about the machine version of the history, and about a newer one that the program knows."""
+    follows, known = overview["machine_version"], overview["known_machine_version"]
+    due = [] if follows == known else [f"This program knows machine version {known}: run `rewindmq finalize_upgrade`"]
+    return [f"Machine version of the history: {follows}", *due]
+
+
 def status_lines(client: Client, overview: dict[str, object], node: dict[str, object]) -> list[str]:
     """The status in lines, for people, with rabbitmqctl's headings."""
     totals = cast(dict[str, int], overview["object_totals"])
@@ -221,6 +230,7 @@ def status_lines(client: Client, overview: dict[str, object], node: dict[str, ob
         f"OS PID: {node['os_pid']}",
         f"Uptime (seconds): {cast(int, node['uptime']) // 1000}",
         f"RewindMQ version: {overview['product_version']}",
+        *version_lines(overview),
         f"Build: {node['build']}",
         f"RabbitMQ version: {overview['rabbitmq_version']} (whose protocol and semantics these are)",
         f"Node name: {overview['node']}",

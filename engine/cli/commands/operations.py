@@ -122,6 +122,21 @@ def repartition(settings: Settings, partitions: int | None) -> None:
     settings.show(REPARTITION, [_row(state)])
 
 
+@click.command("finalize_upgrade")
+@with_settings
+def finalize_upgrade(settings: Settings) -> None:
+    """Let the history follow the newest machine version that the nodes know.
+
+    Until then you can go back to the version of RewindMQ from which you upgraded. Afterwards you cannot: it refuses to
+    start. What is new in the machine version can be used from then on."""
+    settings.banner("Finalizing the upgrade ...")
+    done = settings.client().request("POST", path("upgrade", "finalize")).json()
+    if done["before"] == done["after"]:
+        click.echo(f"the history follows machine version {done['after']} already: nothing to do")
+    else:
+        click.echo(f"the history follows machine version {done['after']} now, and followed {done['before']}")
+
+
 def _row(state: dict[str, Any]) -> dict[str, Value]:
     """The state as it is printed."""
     return {
@@ -296,6 +311,7 @@ COMMANDS: tuple[click.Command, ...] = (
     memory_breakdown,
     resource_alarms,
     repartition,
+    finalize_upgrade,
 )
 # Limits of memory and disk, until the node stops: a start takes those of its options
 LIMITS = (set_vm_memory_high_watermark, set_disk_free_limit)

@@ -1,4 +1,4 @@
-"""Facts that tools ask for before they use a feature.
+"""Facts that tools ask for before they use a feature, and POST /api/upgrade/finalize (docs/operators/upgrades.md).
 
 Feature flags and deprecated features have RabbitMQ 3.13's names.
 """
@@ -7,11 +7,12 @@ from dataclasses import fields
 
 from starlette.responses import Response
 
-from rewindmq.engine.http.call import Call, bad_request, not_found, reply
+from rewindmq.engine.http.call import ApiError, Call, bad_request, not_found, reply
 from rewindmq.engine.http.listing import Item, listed_queues
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, Media, operation
 from rewindmq.engine.http.resources.overview import node_items
-from rewindmq.engine.http.shapes.node import Authentication, DeprecatedFeature, FeatureFlag
+from rewindmq.engine.http.shapes.node import Authentication, DeprecatedFeature, FeatureFlag, FinalizedUpgrade
+from rewindmq.engine.upgrades.finalize import OlderNodes, finalize
 
 # The flags of 3.13 whose features exist here.
 FEATURE_FLAGS = {
@@ -150,3 +151,21 @@ async def reset(call: Call) -> Response:
     if asked_for is not None and all(item["name"] != call.segment("node") for item in node_items(call.broker)):
         raise not_found()
     return Response(status_code=204)
+
+
+@operation(
+    "Lets the history follow the newest machine version that the nodes know",
+    folds=Folds.NONE,
+    who=ADMINISTRATOR,
+    answer=FinalizedUpgrade,
+    errors=(409,),
+)
+async def finalize_upgrade(call: Call) -> Response:
+    """Answers POST /api/upgrade/finalize."""
+    call.require()
+    try:
+        before = await finalize(call.broker, call.actor())
+    except OlderNodes as error:
+        raise ApiError(409, "older_nodes", str(error)) from None
+    await call.durable()
+    return reply({"before": before, "after": call.broker.topology.machine_version})

@@ -32,6 +32,7 @@ from rewindmq.engine.logging_setup import LEVELS, set_level
 from rewindmq.engine.routing.exchange_types import EXCHANGE_TYPES
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.watermarks import disk_limit, memory_watermark, resident_bytes
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.rewind import format_time
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ async def overview(call: Call) -> Response:
         "sample_retention_policies": {"global": [], "basic": [], "detailed": []},
         "product_name": "RewindMQ",
         "product_version": VERSION,
+        "machine_version": broker.topology.machine_version,
+        "known_machine_version": MACHINE_VERSION,
         "rabbitmq_version": RABBITMQ_VERSION,
         "python_version": sys.version.split()[0],
         "build": builds.running().kind,

@@ -166,6 +166,10 @@ class Overview(TypedDict):
     sample_retention_policies: dict[str, list[int]]
     product_name: str
     product_version: str
+    machine_version: Annotated[int, "The machine version that the history follows"]
+    known_machine_version: Annotated[
+        int, "The newest one that this program knows; if it is higher, `rewindmq finalize_upgrade` is due"
+    ]
     rabbitmq_version: str
     python_version: str
     build: Literal["pure", "compiled"]
@@ -215,6 +219,13 @@ class ClockRepair(TypedDict):
     before: Time
     after: Time
     moved_ms: int
+
+
+class FinalizedUpgrade(TypedDict):
+    """The machine version that the history followed, and the one that it follows now."""
+
+    before: int
+    after: int
 
 
 class HeldDay(TypedDict):

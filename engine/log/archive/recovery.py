@@ -57,7 +57,6 @@ from rewindmq.engine.log.embedded.directory import (
 from rewindmq.engine.log.embedded.index import first_chain, next_chain
 from rewindmq.engine.log.embedded.lock import lock
 from rewindmq.engine.log.embedded.reader import PartitionReader
-from rewindmq.engine.log.embedded.segment_schema import records_of_today
 from rewindmq.engine.log.embedded.segments import (
     base_offset_of,
     create,
@@ -73,12 +72,12 @@ from rewindmq.projections.marks import name_in
 from rewindmq.projections.rewind import BelowFloor, begin_ms, format_time, parse_time
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
-from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import MetadataEvent
 from rewindmq.schemas.formats import formatted, values_in
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 from rewindmq.schemas.placement_events import PartitionsAdded
 from rewindmq.schemas.registry import envelope_schema_json
+from rewindmq.schemas.single_object import encoder_under
 from rewindmq.schemas.values import BROKER
 
 _UNBOUNDED = 1 << 62  # bytes of a segment: a recovery begins no segment by size
@@ -410,8 +409,7 @@ def _recover_segment(
             for number in range(min(segment.find_offset(end - 1) + 1, len(segment.archived))):
                 for block in segment.read(number):
                     if block.entry.next_offset > end:
-                        before = block.records[: max(0, end - block.entry.first_offset)]
-                        reached.rest = records_of_today(segment.header.schema, before)
+                        reached.rest = block.records[: max(0, end - block.entry.first_offset)]
                         return
                     sidecars.add(block.entry, block.lengths)
                     reached.offset, reached.chain = block.entry.next_offset, block.entry.chain
@@ -459,7 +457,8 @@ def _go_on(directory: Path, events: Sequence[MetadataEvent]) -> None:
         return
     writer = PartitionWriter(directory, _UNBOUNDED, begin=False)
     try:
-        encoder, now_ms = Encoder(), max(time.time_ns() // 1_000_000, writer.place.max_timestamp_ms)
+        encoder = encoder_under(writer.schema, framed=False)
+        now_ms = max(time.time_ns() // 1_000_000, writer.place.max_timestamp_ms)
         writer.write([encoder.encode(encoder.prefix(now_ms, BROKER), event) for event in events], now_ms)
         writer.roll()
     finally:

@@ -40,9 +40,10 @@ logger = logging.getLogger(__name__)
 
 
 class Group:
-    """Records on their way into one block."""
+    """Records on their way into one block. `schema`: the fingerprint of theirs."""
 
-    def __init__(self) -> None:
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
         self.records: list[bytes] = []
         self.size = 0
         self.large_bytes = 0  # the part of `size` that is in large records
@@ -57,16 +58,19 @@ class EmbeddedPartition:
 
     framed = False
 
-    def __init__(self, directory: Path, segment_bytes: int, begin: bool, reserve: Reserve) -> None:
+    def __init__(
+        self, directory: Path, segment_bytes: int, begin: bool, reserve: Reserve, schema: str | None = None
+    ) -> None:
         self.name = directory.name
         self._reserve = reserve
-        self._writer = PartitionWriter(directory, segment_bytes, begin)
+        self._writer = PartitionWriter(directory, segment_bytes, begin, schema=schema)
+        self.schema = self._writer.schema  # the fingerprint of the schema of what is appended
         self._reader = PartitionReader(directory)
         self._kept = BaseRecords(directory)
         self.next_offset = self._writer.place.offset
         self.durable_offset = self.next_offset
         self.durable_end = self._writer.end  # of the last durable block
-        self._group = Group()
+        self._group = Group(self.schema)
         self._closed_groups: deque[Group] = deque()
         self._commit_end = self.next_offset  # the commit that is under way, or the next one, ends here
         self._closed_bytes = 0  # all bytes of groups ever closed; counted in the loop
@@ -109,6 +113,10 @@ class EmbeddedPartition:
         self._end_group()
         self._group.begins_anew = True
 
+    def write_under(self, schema: str) -> None:
+        self._end_group()
+        self.schema = self._group.schema = schema
+
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         """Yields blocks as the contract says; the durable offset at the call is the last possible end."""
         end = self.durable_offset if end is None else min(end, self.durable_offset)
@@ -141,14 +149,14 @@ class EmbeddedPartition:
             self._closed_groups.append(self._group)
             self._closed_bytes += self._group.size
             self._closed_large_bytes += self._group.large_bytes
-            self._group = Group()
+            self._group = Group(self.schema)
 
     def write_closed(self) -> None:
         end = self._commit_end  # groups that are closed meanwhile are the next commit's
         while self._closed_groups and self._writer.place.offset < end:
             group = self._closed_groups[0]
             try:
-                self._writer.write(group.records, group.max_timestamp_ms, group.begins_anew)
+                self._writer.write(group.records, group.max_timestamp_ms, group.begins_anew, group.schema)
             except OSError as error:
                 if self._reserve.release(error, group.size):
                     continue
@@ -239,8 +247,8 @@ class EmbeddedLog:
                 raise LogError(f"{data_dir}: the log can't be opened: {error}") from error
             raise
 
-    def grow(self, partitions: int, segment_bytes: int) -> None:
-        """Give the log more queue partitions, `partitions` in all. Before `start`.
+    def grow(self, partitions: int, segment_bytes: int, schema: str) -> None:
+        """Give the log more queue partitions, `partitions` in all, which begin under `schema`. Before `start`.
 
         A crash leaves a log that has as many as before, or all of them. Raises LogError: the disk refuses."""
         added: list[EmbeddedPartition] = []
@@ -249,7 +257,7 @@ class EmbeddedLog:
             for name in map(queue_partition, range(len(self.queues), partitions)):
                 directory = partition_directory(self.data_dir, name)
                 directory.mkdir(exist_ok=True)
-                added.append(EmbeddedPartition(directory, segment_bytes, True, self._reserve))
+                added.append(EmbeddedPartition(directory, segment_bytes, True, self._reserve, schema))
             write_layout(self.data_dir, partitions, read_fork(self.data_dir))
             end_growing(self.data_dir)
         except BaseException as error:

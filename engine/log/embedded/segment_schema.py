@@ -4,7 +4,7 @@ import functools
 import json
 from pathlib import Path
 
-from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.log.contract import CorruptLog, NewerSchema
 from rewindmq.engine.log.embedded.segments import Header
 from rewindmq.schemas.evolution import upgraded
 from rewindmq.schemas.registry import (
@@ -25,10 +25,15 @@ def older_schema(schema_json: str) -> str | None:
     return None if fingerprint == envelope_fingerprint() else fingerprint
 
 
+def fingerprint_in(schema_json: str) -> str:
+    """The fingerprint of the schema in a segment's header."""
+    return older_schema(schema_json) or envelope_fingerprint()
+
+
 def check_schema(header: Header, path: Path) -> None:
     """Check that this version knows the schema of the segment.
 
-    Raises LogError if it does not, CorruptLog if the header holds no schema."""
+    Raises NewerSchema if it does not, CorruptLog if the header holds no schema."""
     try:
         older_schema(header.schema)
     except Exception as error:  # a damaged schema: JSON and fastavro fail in many ways over it
@@ -40,14 +45,14 @@ def check_schema(header: Header, path: Path) -> None:
 def require_known_schema(schema_json: str, place: str) -> None:
     """Check that this version knows the schema of the segment at `place`.
 
-    Raises LogError."""
+    Raises NewerSchema."""
     older = older_schema(schema_json)
     try:
         if older is not None:
             released_schema_json(older)
     except UnknownSchema as error:
-        what = "written by another version of RewindMQ, or its header is damaged"
-        raise LogError(f"{place}: {what}: {error}") from None
+        what = "a newer version of RewindMQ wrote this segment: start that one. Or its header is damaged"
+        raise NewerSchema(f"{place}: {what}: {error}") from None
 
 
 def records_of_today(schema_json: str, records: list[bytes]) -> list[bytes]:

@@ -36,7 +36,7 @@ from rewindmq.engine.log.embedded.index import (
     next_chain,
 )
 from rewindmq.engine.log.embedded.reader import Place, SegmentReader
-from rewindmq.engine.log.embedded.segment_schema import older_schema
+from rewindmq.engine.log.embedded.segment_schema import fingerprint_in
 from rewindmq.engine.log.embedded.segments import (
     SYNC_BYTES,
     Header,
@@ -48,7 +48,7 @@ from rewindmq.engine.log.embedded.segments import (
     sync_directory,
     write_at,
 )
-from rewindmq.schemas.registry import envelope_schema_json
+from rewindmq.schemas.registry import envelope_fingerprint, schema_json
 
 logger = logging.getLogger(__name__)
 
@@ -124,14 +124,25 @@ class Sidecars:
 
 
 class PartitionWriter:
-    """Adds blocks to a partition. Used by one thread at a time."""
+    """Adds blocks to a partition. Used by one thread at a time.
 
-    def __init__(self, directory: Path, segment_bytes: int, begin: bool, copied_from: End | None = None) -> None:
+    `schema`: the fingerprint of the last segment's schema, under which the next block is written if not told another.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        segment_bytes: int,
+        begin: bool,
+        copied_from: End | None = None,
+        schema: str | None = None,
+    ) -> None:
         """Open and repair the partition. `begin`: it may be a new one. `copied_from`: a new one waits for the header of
-        its first segment, which begins there.
+        its first segment, which begins there. `schema`: that of a new one; None: today's.
 
         Raises CorruptLog, LogError."""
         self.directory = directory
+        self.schema = envelope_fingerprint() if schema is None else schema
         self._segment_bytes = segment_bytes
         self._descriptor = -1
         self._sidecars: Sidecars | None = None
@@ -159,14 +170,18 @@ class PartitionWriter:
             self.close()
             raise
 
-    def write(self, records: Sequence[bytes], max_timestamp_ms: int, begins_anew: bool = False) -> None:
-        """Add one block, durably; in a new segment if time `begins_anew` with it.
+    def write(
+        self, records: Sequence[bytes], max_timestamp_ms: int, begins_anew: bool = False, schema: str | None = None
+    ) -> None:
+        """Add one block, durably; in a new segment if time `begins_anew` with it, or if it has another schema.
 
         Raises OSError: nothing was added, and the caller may try the same block again."""
+        schema = self.schema if schema is None else schema
         is_empty = self.place.offset == self._before.offset
         full = self.place.position >= self._segment_bytes and not is_empty
-        if full or self._roll_next or (begins_anew and not (is_empty and self._begins_anew)):
-            self._roll(begins_anew)
+        other = schema != self.schema or (begins_anew and not (is_empty and self._begins_anew))
+        if full or self._roll_next or other:
+            self._roll(begins_anew, schema)
         lengths = array("I", map(len, records))
         place = self.place
         pieces = encode_pieces(records, sum(lengths), self._sync, place.offset, place.chain)
@@ -209,7 +224,7 @@ class PartitionWriter:
 
         Raises OSError."""
         before = self.place if self.place.offset > self._before.offset else self._before
-        self._begin(header.raw, before, header.begins_anew)
+        self._begin(header.raw, before, header.begins_anew, fingerprint_in(header.schema))
 
     def add_copied(self, data: bytes, entries: Sequence[Entry], lengths: Sequence[bytes]) -> None:
         """Add blocks as another machine stored them, durably. They are proven, and follow on `place`.
@@ -255,16 +270,17 @@ class PartitionWriter:
         except OSError as error:
             logger.warning("%s: could not cut back to byte %d: %s", self.directory, self.place.position, error)
 
-    def _roll(self, begins_anew: bool = False) -> None:
+    def _roll(self, begins_anew: bool = False, schema: str | None = None) -> None:
         """Begin a segment, in place of the last one if that is empty.
 
         Raises OSError: the old one is still the last."""
+        schema = self.schema if schema is None else schema
         begins_anew = begins_anew or (self._begins_anew and self.place.offset == self._before.offset)
         before = self.place if self.place.offset > self._before.offset else self._before
-        header = encode_header(envelope_schema_json(), self.directory.name, before.offset, before.chain, begins_anew)
-        self._begin(header, before, begins_anew)
+        header = encode_header(schema_json(schema), self.directory.name, before.offset, before.chain, begins_anew)
+        self._begin(header, before, begins_anew, schema)
 
-    def _begin(self, header: bytes, before: Place, begins_anew: bool) -> None:
+    def _begin(self, header: bytes, before: Place, begins_anew: bool, schema: str) -> None:
         path = segment_path(self.directory, before.offset)
         descriptor = create(path, header)
         newest = 0 if begins_anew else before.max_timestamp_ms
@@ -280,6 +296,7 @@ class PartitionWriter:
         self._sync = header[-SYNC_BYTES:]
         self._roll_next = False
         self._begins_anew = begins_anew
+        self.schema = schema
         self._before = before
         self.place = Place(before.offset, len(header), next_chain(before.chain, header), newest)
 
@@ -333,7 +350,7 @@ class PartitionWriter:
         self._descriptor = os.open(segment.path, os.O_RDWR | os.O_CLOEXEC)
         self._sync = segment.header.sync
         self._begins_anew = segment.header.begins_anew
-        self._roll_next = older_schema(segment.header.schema) is not None
+        self.schema = fingerprint_in(segment.header.schema)
         if segment.torn is not None:
             position = segment.place.position
             logger.warning(

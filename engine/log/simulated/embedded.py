@@ -25,7 +25,7 @@ from rewindmq.engine.log.embedded.blocks import BadBlock, block_lengths, encode_
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
 from rewindmq.engine.log.embedded.index import encode_lengths, first_chain, next_chain, split
 from rewindmq.engine.log.embedded.segments import Header, record_timestamp
-from rewindmq.schemas.registry import envelope_schema_json
+from rewindmq.schemas.registry import envelope_fingerprint, envelope_schema_json
 
 CallLater = Callable[[float, Callable[[], None]], object]
 RETRY_SECONDS = 1.0
@@ -47,6 +47,7 @@ class MemoryPartition:
     """A partition in memory."""
 
     framed = False
+    schema = envelope_fingerprint()
 
     def __init__(self, name: str, blocks: list[Block]) -> None:
         self.name = name
@@ -67,6 +68,9 @@ class MemoryPartition:
     def begin_time_anew(self) -> None:
         self.write()
         self._newest_ms = 0
+
+    def write_under(self, schema: str) -> None:
+        assert schema == envelope_fingerprint(), "a simulation knows today's schema"
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         end = self.durable_offset if end is None else min(end, self.durable_offset)

@@ -21,10 +21,11 @@ from confluent_kafka import KafkaError, Message
 from pika import BlockingConnection
 
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
+from rewindmq.projections.machine.rules.versions import schema_of
 from rewindmq.projections.replay import beginning, fold
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.events import CheckpointAsked, Checkpointed
-from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.schemas.single_object import FramedDecoder, encoder_under
 from rewindmq.schemas.values import BROKER
 from tests.support.deadlines import SECONDS
 from tests.support.kafka.cluster import KafkaCluster
@@ -149,7 +150,7 @@ class Nodes:
 
         A plain fold of the topic has it, too."""
         partitions = self.partitions()
-        encoder = FramedEncoder()
+        encoder = encoder_under(schema_of(1))  # a node of an older program may be among them
         producer = ordered_producer(self.kafka.bootstrap)
         agreed = {}
         for number, partition in enumerate(partitions):

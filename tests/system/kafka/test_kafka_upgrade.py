@@ -1,46 +1,45 @@
-"""B-73. Nodes of the program before the newest schema are upgraded one by one, under load, on a Kafka of three.
-
-The older program comes from git, so this test runs where the history is: by hand, or in `make soak`.
-"""
+"""B-73. Nodes go over to the next version one by one, back and forward again, under load, on a Kafka of three."""
 
 import asyncio
 from pathlib import Path
 
-import pika
 import pytest
 
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.faults import Totals, Trial
-from tests.support.kafka.nodes import Nodes, connect
-from tests.support.needs import require
-from tests.support.older_program import NoHistory, install, older_broker
+from tests.support.kafka.nodes import Nodes, api
+from tests.support.next_version import NEXT, NextVersion, finalize_under_load
 from tests.support.running import RunningBroker
 
-pytestmark = pytest.mark.rare
+pytestmark = pytest.mark.long
 
 NAMES = ("north", "south", "west")
+FOLDED = """
+import sys
+from rewindmq.engine.log.kafka.reader import KafkaLogReader
+from rewindmq.projections.replay import beginning, fold
+
+for partition in KafkaLogReader(sys.argv[1], sys.argv[2]).queues:
+    machine = beginning(partition)
+    report = fold(machine, partition)
+    machine.validate()
+    print(machine.machine_version, report.newest())
+"""
 
 
-def declare_deduplicating(node: RunningBroker) -> None:
-    """Use what only the newer program has."""
-    connection = connect(node)
-    channel = connection.channel()
-    channel.exchange_declare("once", "x-message-deduplication", durable=True, arguments={"x-cache-size": 10})
-    channel.queue_declare("once", durable=True)
-    channel.queue_bind("once", "once")
-    channel.confirm_delivery()
-    for _ in range(2):
-        properties = pika.BasicProperties(headers={"x-deduplication-header": "1"})
-        channel.basic_publish("once", "", b"1", properties, mandatory=True)
-    assert channel.queue_declare("once", passive=True).method.message_count == 1
-    channel.queue_delete("once")
-    connection.close()
+def purge_for_a_reason(node: RunningBroker) -> tuple[int, str]:
+    """Use what only the next version has: the status, and the reason of a refusal."""
+    with api(node) as client:
+        client.put("/queues/%2F/brief", json={"durable": True})
+        answer = client.delete("/queues/%2F/brief/contents", params={"reason": "a bad batch"})
+        return answer.status_code, answer.json()["reason"] if answer.content else ""
 
 
-async def upgrade_one_by_one(trial: Trial) -> None:
-    """Stop a node, start it with the newer program, and go on when all is well."""
+async def change_one_by_one(trial: Trial, program: type[RunningBroker]) -> None:
+    """Stop a node, start it with the other program, and go on when all is well."""
     nodes = trial.nodes
+    nodes.program = program
     for name in NAMES:
         await asyncio.to_thread(nodes.stop, name)
         trial.serve()
@@ -48,36 +47,72 @@ async def upgrade_one_by_one(trial: Trial) -> None:
         await asyncio.to_thread(nodes.start, name)
         trial.serve()
         await trial.progress()
-        # Older nodes fold what newer ones write, and the other way round.
+        # Each program folds what the other one writes.
         await asyncio.to_thread(nodes.digests)
-        said = [line for node in nodes.running.values() for line in node.errors]
-        assert not any("no released schema" in line for line in said), "".join(said)
-        if name != NAMES[-1]:
-            with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="not known to all nodes yet"):
-                await asyncio.to_thread(declare_deduplicating, nodes.running[name])
+        said = "".join(line for node in nodes.running.values() for line in node.errors)
+        assert "no released schema" not in said, said
+        assert ("run `rewindmq finalize_upgrade`" in "".join(nodes.running[name].errors)) == (
+            program is not RunningBroker
+        )
 
 
 @pytest.mark.parametrize("standbys", ["all", "0"])
-def test_b73_nodes_are_upgraded_one_by_one_under_load(kafka3: KafkaCluster, tmp_path: Path, standbys: str) -> None:
-    try:
-        older = older_broker(install(tmp_path))
-    except NoHistory as error:
-        require(False, f"the older program comes from git: {error}")
-        raise
+def test_b73_nodes_go_forth_and_back_and_the_upgrade_is_finalized(
+    kafka3: KafkaCluster, tmp_path: Path, standbys: str
+) -> None:
+    following = NextVersion.made(tmp_path / "next")
+
+    async def forth_and_back(trial: Trial) -> None:
+        for program in (following.broker, RunningBroker, following.broker):
+            await change_one_by_one(trial, program)
+
     totals = Totals()
-    with Nodes(tmp_path, kafka3, standbys=standbys, program=older) as nodes:
+    with Nodes(tmp_path, kafka3, standbys=standbys) as nodes:
         for name in NAMES:
             nodes.start(name)
-        nodes.program = RunningBroker
-        asyncio.run(Trial(nodes, 7).run(upgrade_one_by_one, totals))
+        asyncio.run(Trial(nodes, 7).run(forth_and_back, totals))
+        for name in NAMES:
+            status, reason = purge_for_a_reason(nodes.running[name])
+            assert (status, reason.endswith("after `rewindmq finalize_upgrade`")) == (400, True), reason
+        finalize_under_load(following, nodes.running["north"], nodes.running["west"])
+        for name in NAMES:
+            assert purge_for_a_reason(nodes.running[name])[0] == 204
+            with api(nodes.running[name]) as client:
+                assert client.get("/overview").json()["machine_version"] == NEXT
         assert not any(
             "was declared lost" in line for node in (*nodes.ended, *nodes.running.values()) for line in node.errors
         )
-        declare_deduplicating(nodes.running["south"])
-        nodes.digests()
+        folded = following.run("-c", FOLDED, kafka3.bootstrap, nodes.prefix)
+        assert folded.stdout.splitlines() == [f"{NEXT} []"] * len(nodes.partitions()), folded.stderr
         nodes.stop("west")
-        nodes.program = older
+        nodes.program = RunningBroker
         with pytest.raises(AssertionError, match="ended with 78") as ended:
             nodes.start("west")
-        assert f"machine version {MACHINE_VERSION}" in str(ended.value)
+        assert f"machine version {NEXT}" in str(ended.value)
+        nodes.program = following.broker
+        nodes.start("west")
     print(totals)
+
+
+def test_b73_nothing_is_finalized_while_a_node_is_older(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """The refusal names it."""
+    following = NextVersion.made(tmp_path / "next")
+    with Nodes(tmp_path, kafka) as nodes:
+        nodes.start("north")
+        nodes.program = following.broker
+        south = nodes.start("south")
+        refused = following.run("-m", "rewindmq", "--url", south.http_url, "finalize_upgrade")
+        assert refused.returncode != 0
+        assert refused.stderr.splitlines()[-1].endswith(
+            f"machine version {NEXT} is not known to north: upgrade or stop what is older first"
+        ), refused.stderr
+        with api(south) as client:
+            assert client.post("/upgrade/finalize").status_code == 409
+            assert client.get("/overview").json()["machine_version"] == MACHINE_VERSION
+        with api(nodes.running["north"]) as client:  # it knows no more than the history follows
+            same = {"before": MACHINE_VERSION, "after": MACHINE_VERSION}
+            assert client.post("/upgrade/finalize").json() == same
+        nodes.stop("north")
+        with api(south) as client:
+            assert client.post("/upgrade/finalize").json() == {"before": MACHINE_VERSION, "after": NEXT}
+        nodes.start("north")

@@ -38,7 +38,7 @@ from rewindmq.schemas.metadata_events import HistoryForked, MarkDeleted
 from tests.support.archiving import archive_all
 from tests.support.broker_harness import Harness
 from tests.support.examples import examples
-from tests.support.other_schema import EARLIER_JSON
+from tests.support.other_schema import EARLIER
 from tests.support.records import SCHEMA_BYTES, START_MS, contents, fill
 from tests.support.spark.histories import Recorder, random_history
 
@@ -380,10 +380,10 @@ def test_a_fork_that_is_killed_at_any_step_is_begun_again(tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("earlier_schema")
 def test_a_moment_inside_a_block_of_an_older_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of the block goes into a segment of today's schema, as a broker's next block would."""
+    """The rest of the block stays under it, as a broker's next block would."""
     data = tmp_path / "data"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rewindmq.engine.log.embedded.writer.envelope_schema_json", lambda: EARLIER_JSON)
+        patch.setattr("rewindmq.engine.log.embedded.writer.envelope_fingerprint", lambda: EARLIER)
         log = EmbeddedLog.open(data, 1)
         fill(log.metadata, range(5))
         fill(log.queues[0], range(10))

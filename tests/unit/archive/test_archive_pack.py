@@ -23,7 +23,7 @@ from rewindmq.engine.log.embedded.segments import read_header, record_timestamp,
 from rewindmq.schemas.registry import envelope_schema
 from tests.support.archiving import archive_segments, object_path, original, unpacked, write_segment
 from tests.support.examples import examples
-from tests.support.other_schema import EARLIER_JSON, EARLIER_SCHEMA, under
+from tests.support.other_schema import EARLIER, EARLIER_SCHEMA, under
 from tests.support.records import SCHEMA_BYTES, START_MS, avro_rows, expected, make_log, record
 
 
@@ -111,7 +111,7 @@ def test_any_segment_comes_back_byte_for_byte(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(packs, "BLOCK_BYTES", block_bytes)
         if old_schema:
-            patch.setattr("rewindmq.engine.log.embedded.writer.envelope_schema_json", lambda: EARLIER_JSON)
+            patch.setattr("rewindmq.engine.log.embedded.writer.envelope_fingerprint", lambda: EARLIER)
             records = [[under(EARLIER_SCHEMA, one) for one in group] for group in records]
         directory = Path(folder) / "queues-0"
         [path] = write_segment(directory, records)

@@ -22,7 +22,7 @@ from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionRead
 from rewindmq.engine.log.embedded.segments import segment_files
 from tests.support.archiving import archive_all, archive_segments, object_path, write_segment
 from tests.support.examples import examples
-from tests.support.other_schema import EARLIER, EARLIER_JSON
+from tests.support.other_schema import EARLIER
 from tests.support.records import SCHEMA_BYTES, START_MS, contents, expected, make_log, record
 
 
@@ -165,7 +165,7 @@ def test_the_cache_holds_no_more_than_it_may() -> None:
 def test_records_of_an_older_schema_are_upgraded_as_in_a_directory(
     tmp_path: Path, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rewindmq.engine.log.embedded.writer.envelope_schema_json", lambda: EARLIER_JSON)
+    monkeypatch.setattr("rewindmq.engine.log.embedded.writer.envelope_fingerprint", lambda: EARLIER)
     directory = tmp_path / "queues-0"
     files = write_segment(directory, [expected(5), expected(3)])
     archive_segments(objects, directory, files)
@@ -183,7 +183,7 @@ def test_a_schema_of_another_version_is_named_with_its_object(
     archive_segments(objects, directory, segment_files(directory))
     monkeypatch.setattr("rewindmq.engine.log.embedded.segment_schema.envelope_schema_json", lambda: '"string"')
     monkeypatch.setattr("rewindmq.engine.log.embedded.segment_schema.older_schema", lambda schema: "0123456789abcdef")
-    with pytest.raises(LogError, match=r"file://.*queues-0/segments/0{20}-\w{16}\.avro: written by another version"):
+    with pytest.raises(LogError, match=r"file://.*queues-0/segments/0{20}-\w{16}\.avro: a newer version"):
         list(ArchivedPartition(objects, "queues-0").read())
 
 

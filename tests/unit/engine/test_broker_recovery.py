@@ -11,15 +11,14 @@ from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.writer import PartitionWriter
-from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
+from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold
 from rewindmq.projections.store.snapshots import Snapshots, load
 from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.events import BrokerStarted, Checkpointed, MachineUpgraded, Purged
+from rewindmq.schemas.events import BrokerStarted, Checkpointed, Purged
 from rewindmq.schemas.metadata_events import Unbound
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.broker_harness import Client, Harness, args
-from tests.support.next_version import NEXT, know_next
 from tests.support.records import START_MS
 
 
@@ -296,28 +295,6 @@ def test_a_failed_start_lets_the_directory_go(tmp_path: Path) -> None:
 
 
 # -- kill -9 ----------------------------------------------------------------------------------------------------------
-
-
-def test_an_older_log_is_upgraded_and_its_queues_stay_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Harness(tmp_path / "data") as h:
-        assert {partition.machine.machine_version for partition in h.broker.partitions} == {MACHINE_VERSION}
-        h.declare(h.session(), "old")
-    know_next(monkeypatch)
-    for module in ("lifecycle", "start"):
-        monkeypatch.setattr(f"rewindmq.engine.embedded.{module}.MACHINE_VERSION", NEXT)
-    with Harness(tmp_path / "data") as h:
-        assert {partition.machine.machine_version for partition in h.broker.partitions} == {NEXT}
-        h.declare(h.session(), "new")
-        h.settle()
-        assert (h.queue("old").version, h.queue("new").version) == (MACHINE_VERSION, NEXT)
-        h.restart()
-        assert (h.queue("old").version, h.queue("new").version) == (MACHINE_VERSION, NEXT)
-        data, digests = h.config.data, h.digests()
-        upgrades = [event for p in range(2) for event in events_of(data, p) if isinstance(event, MachineUpgraded)]
-        assert upgrades == [MachineUpgraded(NEXT)] * 2  # once for each partition
-    assert refolded(data) == digests
 
 
 def test_a_whole_block_that_nobody_wrote_behind_a_clean_stop_is_named(

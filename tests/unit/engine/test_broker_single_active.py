@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from rewindmq.engine.broker.declarations import SINCE_VERSION
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed, ResourceLocked
 from rewindmq.engine.http.resources.clients import consumer_item
 from rewindmq.engine.http.resources.queues import queue_item
+from rewindmq.engine.upgrades.since_version import SINCE_VERSION
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.schemas.values import Actor, Argument
 from tests.support.broker_harness import Client, Harness, args, refusal
@@ -93,12 +93,12 @@ def test_s110_as_an_argument_and_not_by_policy(h: Harness) -> None:
         h.declare(session, "q", args(x_single_active_consumer=True))
 
 
-def test_while_nodes_live_that_do_not_know_it_an_argument_is_refused(
-    h: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They would give messages to everybody."""
+def test_b73_an_argument_of_a_later_version_is_refused(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SINCE_VERSION, "x-single-active-consumer", MACHINE_VERSION + 1)
-    text = f"invalid arg 'x-single-active-consumer' for {Q}: not known to all nodes yet"
+    text = (
+        f"x-single-active-consumer needs machine version {MACHINE_VERSION + 1}, and the history follows"
+        f" {MACHINE_VERSION}: it can be used after `rewindmq finalize_upgrade`"
+    )
     with refusal(PreconditionFailed, text):
         h.declare(h.session(), "q", sac("classic"))
     h.declare(h.session(), "q", args(x_single_active_consumer=False))

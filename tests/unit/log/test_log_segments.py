@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.contract import LogError, NewerSchema
 from rewindmq.engine.log.embedded import log as embedded
 from rewindmq.engine.log.embedded import reader, segment_schema
 from rewindmq.engine.log.embedded.index import lengths_path
@@ -22,9 +22,10 @@ from rewindmq.engine.log.embedded.verify import verify_chain
 from rewindmq.schemas import walk
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Event, Published
-from rewindmq.schemas.registry import envelope_schema, envelope_schema_json
+from rewindmq.schemas.registry import envelope_fingerprint, envelope_schema, envelope_schema_json
 from rewindmq.schemas.values import Actor
 from tests.support.examples import examples
+from tests.support.other_schema import EARLIER
 from tests.support.records import SCHEMA_BYTES, START_MS, contents, expected, fill, make_log, record, reopened
 from tests.support.strategies import actors, timestamps
 from tests.support.strategies import events as any_event
@@ -142,24 +143,35 @@ def test_a_reader_of_nothing(tmp_path: Path) -> None:
         list(verify_chain(tmp_path / "log" / "queues-0"))
 
 
+@pytest.mark.usefixtures("earlier_schema")
 def test_another_schema_begins_a_new_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log of an older version is gone on with, its records read as today's; an unknown version's is refused."""
-    directory = make_log(tmp_path, [6])
-    monkeypatch.setattr(segment_schema, "older_schema", lambda schema: "older")
-    monkeypatch.setattr("rewindmq.engine.log.embedded.writer.older_schema", lambda schema: "older")
-    with pytest.raises(LogError, match="another version of RewindMQ, or its header is damaged: no rel"):
-        EmbeddedLog.open(tmp_path, 1)
-    monkeypatch.setattr(reader, "check_schema", lambda header, path: None)
+    """A log goes on under its schema until it is told another one. All records are read as today's."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr("rewindmq.engine.log.embedded.writer.envelope_fingerprint", lambda: EARLIER)
+        directory = make_log(tmp_path, [6])
     monkeypatch.setattr(segment_schema, "upgraded", lambda old, fingerprint: old + b"+" + fingerprint.encode())
-    assert make_log(tmp_path, []) == directory
-    assert len(segment_files(directory)) == 1  # begun with the first write, not before
     log = EmbeddedLog.open(tmp_path, 1)
-    fill(log.queues[0], [6])
+    partition = log.queues[0]
+    assert partition.schema == EARLIER
+    fill(partition, range(6, 9))
+    partition.write_under(envelope_fingerprint())
     log.commit_and_wait()
+    assert len(segment_files(directory)) == 1  # another one is begun with the first write, not before
+    fill(partition, range(9, 11))
     log.close()
-    assert [path.stem[-1] for path in segment_files(directory)] == ["0", "6"]
-    upgraded = contents(EmbeddedLogReader(tmp_path).queues[0].read(0, 6))
-    assert upgraded == [old + b"+older" for old in expected(6)]
+    assert [path.stem[-1] for path in segment_files(directory)] == ["0", "9"]
+    records = contents(EmbeddedLogReader(tmp_path).queues[0].read())
+    assert [record.endswith(b"+" + EARLIER.encode()) for record in records] == [True] * 9 + [False] * 2
+    log = EmbeddedLog.open(tmp_path, 1)
+    assert log.queues[0].schema == envelope_fingerprint()
+    log.close()
+
+
+def test_a_schema_that_nobody_released_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_log(tmp_path, [6])
+    monkeypatch.setattr(segment_schema, "older_schema", lambda schema: "newer")
+    with pytest.raises(NewerSchema, match=r"a newer version of RewindMQ wrote this .* no released schema"):
+        EmbeddedLog.open(tmp_path, 1)
 
 
 def test_lengths_that_are_wrong_mislead_nobody(tmp_path: Path) -> None:

@@ -1,29 +1,37 @@
-"""The cache of bodies keeps its books right, and the keys their order."""
+"""The cache of bodies keeps its books right, the keys their order, and stored bodies their schema."""
 
 import random
+from io import BytesIO
+from pathlib import Path
+from typing import Any
 
+import fastavro
 import pytest
 
-from rewindmq.projections.store import keys
-from rewindmq.projections.store.bodies import Body, BodyCache, size_of
-from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.projections.machine.rules import versions
+from rewindmq.projections.store import bodies, keys
+from rewindmq.projections.store.bodies import TODAY, Body, BodyCache, size_of
+from rewindmq.projections.store.store import StateStore
+from rewindmq.projections.verify import verify_partition
+from rewindmq.schemas import registry
+from rewindmq.schemas.events import MachineUpgraded
 from rewindmq.schemas.values import BROKER, Route
-from tests.support.traffic import ANN, START_MS, published, record
+from tests.support.other_schema import EARLIER, EARLIER_SCHEMA
+from tests.support.traffic import ListLog, Traffic, live_messages, published, record
 
+PARSED = fastavro.parse_schema(EARLIER_SCHEMA, {})
 ROUTE = Route("/", "", "q", ("q",))
 
 
 def body(source: random.Random) -> Body:
     message = published(ROUTE, source.randbytes(source.randrange(200)))
-    encoder = Encoder()
-    stored = encoder.encode(encoder.prefix(START_MS, BROKER), message)
-    return source.choice((message, stored))
+    return source.choice((message, TODAY.of(message)))
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_books_are_right_and_the_bound_holds(seed: int) -> None:
     source = random.Random(seed)
-    cache = BodyCache(Decoder(), 12_000)
+    cache = BodyCache(12_000)
     for _ in range(400):
         queue_id = source.randrange(4)
         pick = source.random()
@@ -40,10 +48,9 @@ def test_the_books_are_right_and_the_bound_holds(seed: int) -> None:
 
 def test_a_body_comes_back_as_it_was_however_it_is_cached() -> None:
     message = published(ROUTE, b"body")
-    encoder = Encoder()
-    cache = BodyCache(Decoder(), 10_000)
+    cache = BodyCache(10_000)
     cache.add(1, {5: message})
-    cache.add(2, {5: encoder.encode(encoder.prefix(START_MS, ANN), message)})
+    cache.add(2, {5: TODAY.of(message)})
     for queue_id in (1, 2):
         found = cache.get(queue_id, 5)
         assert found is not None
@@ -105,3 +112,37 @@ def test_keys_say_what_they_are(key: bytes, text: str) -> None:
 def test_a_name_that_cannot_stand_in_a_key_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="must not be empty or hold NUL"):
         keys.partition_prefix(name)
+
+
+@pytest.mark.usefixtures("earlier_schema")
+def test_b73_bodies_are_stored_under_the_schema_of_the_machine_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that knows no later version reads them, and this one reads all: its own and those of before."""
+    today = registry.envelope_fingerprint()
+    monkeypatch.setattr(versions, "SCHEMAS", {1: EARLIER, 2: today})
+    for module in ("machine.machine", "machine.serialization.load", "store.bodies"):
+        monkeypatch.setattr(f"rewindmq.projections.{module}.MACHINE_VERSION", 2)
+    form = bodies.Form(today)
+    for module in ("bodies", "projector"):
+        monkeypatch.setattr(f"rewindmq.projections.store.{module}.TODAY", form)
+    monkeypatch.setattr("rewindmq.projections.verify.TODAY", form)
+    store, log = StateStore.open(tmp_path), ListLog()
+    machine, projector = store.open_partition("queues-0")
+    traffic = Traffic(3, machine, projector, log=log)
+    for version in (1, 2):
+        traffic.append(BROKER, MachineUpgraded(version))
+        traffic.run(200)
+        traffic.end_turn()
+        projector.write(projector.prepare())
+        stored = [value for _, value in store.scan(keys.partition_prefix("queues-0") + b"M")]
+        assert stored
+        assert {value.startswith(form.stamp) for value in stored} == ({False} if version == 1 else {False, True})
+        for value in stored:
+            if not value.startswith(form.stamp):
+                read: Any = fastavro.schemaless_reader(BytesIO(value), PARSED, None, return_record_name=True)
+                assert read["event"][0].endswith(".Published")
+        assert verify_partition(log, store).differences == []
+    for queue_id, message_id in live_messages(machine):
+        assert record(projector.message(queue_id, message_id)) == record(traffic.bodies[message_id])
+    store.close()
