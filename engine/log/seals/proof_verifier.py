@@ -392,7 +392,7 @@ def statement(seal: Mapping[str, Any]) -> bytes:
 
 def verify(given: Any, trust: Trust) -> Proven:
     """Check a proof, which is decoded JSON. Raises Unsound, Unusable, OSError (for `roots`)."""
-    if type(given) is dict and given.get("format", FORMAT) != FORMAT:
+    if type(given) is dict and type(given.get("format")) is int and given["format"] != FORMAT:
         raise Unusable(DATA, f"the proof: format {given['format']}, this program reads format {FORMAT}")
     try:
         _check_fields(given, _PROOF, {"register"})
