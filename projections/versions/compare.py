@@ -76,11 +76,6 @@ class FirstDifference:
                     yield queue, name, one.get(name), other.get(name)
 
 
-def root_of(version: Path) -> str:
-    """The package that holds the version's `projections` and `schemas`; empty for older versions, which have none."""
-    return "rewindmq" if (version / "rewindmq").is_dir() else ""
-
-
 class Stepper:
     """A version of the fold, which runs in a process of its own.
 
@@ -91,7 +86,7 @@ class Stepper:
         form = "framed" if log.framed else "plain"
         self._sent = _translator(version, log.framed)
         self.process = subprocess.Popen(
-            [sys.executable, "-P", str(WORKER), root_of(version), log.name, form],
+            [sys.executable, "-P", str(WORKER), log.name, form],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -156,7 +151,7 @@ def _translator(version: Path, framed: bool) -> Callable[[bytes], bytes]:
     """A function that makes a record of the log into a single object of a schema that the version knows.
 
     A record that has no such form stays as it is: the version says that it cannot read it."""
-    known = {each.stem for each in (version / root_of(version) / "schemas" / "released").glob("*.avsc")}
+    known = {each.stem for each in (version / "rewindmq" / "schemas" / "released").glob("*.avsc")}
     schemas = [each for each in released_in_order() if each in known]
     if not schemas or schemas[-1] == envelope_fingerprint():
         return _same if framed else wrap
@@ -186,7 +181,7 @@ def first_difference(
 
     Raises VersionError, CorruptLog, LogError."""
     for folder in ("projections", "schemas"):
-        if not (other / root_of(other) / folder).is_dir():
+        if not (other / "rewindmq" / folder).is_dir():
             raise VersionError(f"{other}: no version of RewindMQ: it has no {folder}/")
     state = _state_of(log)
     with Stepper(version, log) as here, Stepper(other, log) as there:

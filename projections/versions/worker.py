@@ -29,14 +29,12 @@ BEGIN, FOLD, STAND, DESCRIBE = b"B", b"F", b"S", b"T"
 OWN_TIME = -1
 
 
-def main(root: str, partition: str, framed: bool, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until stdin ends.
-
-    `root` is the package that holds the version's `projections` and `schemas`, or empty."""
+def main(partition: str, framed: bool, requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer requests until stdin ends."""
     sys.path_hooks.insert(0, sources_only)
 
     def found(module: str) -> Any:
-        return importlib.import_module(f"{root}.{module}" if root else module)
+        return importlib.import_module(f"rewindmq.{module}")
 
     codec = found("schemas.codec")
     single_object = found("schemas.single_object")
@@ -91,7 +89,7 @@ def sources_only(folder: str) -> FileFinder:
 
     An extension module that lies beside its source would be another build of it, if not of another source."""
     version = os.path.abspath(os.environ["PYTHONPATH"])
-    if not folder.startswith(tuple(os.path.join(version, each) for each in ("rewindmq", "projections", "schemas"))):
+    if not folder.startswith(os.path.join(version, "rewindmq")):
         raise ImportError("no folder of the version", path=folder)
     return FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES))
 
@@ -118,4 +116,4 @@ def fields_of(queue: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3] == "framed", sys.stdin.buffer, sys.stdout.buffer)
+    main(sys.argv[1], sys.argv[2] == "framed", sys.stdin.buffer, sys.stdout.buffer)

@@ -140,7 +140,7 @@ def found(settings: Settings, queue: str | None, asked: dict[str, str], limit: i
             messages = cast(list[Json], page["messages"])
             count += len(messages)
             searched += cast(int, page["searched"])
-            read += cast(int, page.get("read", page["searched"]))  # an older broker reads all
+            read += cast(int, page["read"])
             progress.show(searched, cast(int, page["left"]), f"{count} found")
             yield from messages
             if page["next"] is None:

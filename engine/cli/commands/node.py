@@ -170,7 +170,7 @@ def standby_lines(standby: Json) -> list[str]:
         lines.append(f"Follows {follows['leader']}: {state}")
         lines.append(f"Behind the leader: {follows['lag_records']} records, {follows['lag_seconds']} s")
     if waits:
-        waiting = cast(float, standby.get("waiting_seconds", 0.0))  # an older broker does not say it
+        waiting = cast(float, standby["waiting_seconds"])
         since = f", for {waiting:g} s" if waiting else ""
         lines.append(f"Confirms wait for followers: {standby['unacknowledged_records']} records wait now{since}")
     if waits and not followers:

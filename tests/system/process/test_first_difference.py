@@ -112,20 +112,6 @@ def test_b08_the_first_event_that_leaves_another_state(traffic: Traffic, changed
     assert first_difference(traffic.log, other, effects_only=True) is None
 
 
-def test_b08_a_version_before_the_package_rewindmq(traffic: Traffic, changed: Changed, tmp_path: Path) -> None:
-    """Its folders were packages of their own."""
-    changed("projections/machine/data/reasons.py", 'MAXLEN: Final = "maxlen"', 'MAXLEN: Final = "too long"')
-    older = tmp_path / "older"
-    for folder in ("projections", "schemas"):
-        shutil.move(tmp_path / "rewindmq" / folder, older / folder)
-    for file in older.rglob("*.py"):
-        file.write_text(file.read_text().replace("from rewindmq.", "from ").replace('("rewindmq.', '("'))
-    found = first_difference(traffic.log, older)
-    assert found is not None
-    assert (found.offset, found.event) == first_over_length(traffic)[:2]
-    assert [text for text in found.there.effects if "'too long'" in text]
-
-
 def test_b08_a_version_that_cannot_go_on(traffic: Traffic, changed: Changed) -> None:
     handler = "def on_purged(state: State, offset: int, actor: Actor, event: Purged, effects: list[Effect]) -> None:\n"
     other = changed("projections/machine/events/queues.py", handler, handler + "    raise KeyError(event.queue)\n")

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from rewindmq.projections.machine.machine import MACHINE_VERSION
 from rewindmq.projections.machine.serialization.digest import queue_digest
-from rewindmq.schemas.events import Checkpointed, MachineUpgraded, Published, QueueDeclared
+from rewindmq.schemas.events import Checkpointed, Published, QueueDeclared
 from rewindmq.schemas.values import BROKER, Argument, Deduplication, Origin, Route
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.history import biography, history
@@ -51,7 +50,6 @@ def test_a_purge_that_was_undone(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_b61_b62_duplicates_that_were_dropped(spark: SparkSession, tmp_path: Path) -> None:
     told = Recorder(tmp_path, partitions=1)
-    told.append(0, BROKER, MachineUpgraded(MACHINE_VERSION))
     told.declare("behind")
     once = (Argument("x-message-deduplication", "bool", True),)
     told.append(0, ANN, QueueDeclared("/", "jobs", "quorum", True, False, False, 0, once, "", None, None))

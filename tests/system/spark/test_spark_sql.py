@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from rewindmq.schemas.events import MachineUpgraded, PolicyApplied
+from rewindmq.schemas.events import PolicyApplied
 from rewindmq.schemas.metadata_events import PolicySet
-from rewindmq.schemas.values import BROKER, Actor, Policy
+from rewindmq.schemas.values import Actor, Policy
 from rewindmq.spark_replay.history.incremental import keep_history
 from rewindmq.spark_replay.source.source import register
 from tests.support.running import ROOT
@@ -36,7 +36,6 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
         version = history.metadata(PolicySet("/", name, f"^{queue}$", definition, 0, "queues"), actor)
         history.append(0, actor, PolicyApplied("/", queue, Policy(name, definition, version), None))
 
-    history.append(0, BROKER, MachineUpgraded(2))
     history.declare("orders")
     history.declare("work")
     history.declare("amq.delayed.later", kind="delayed")

@@ -6,9 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rewindmq.projections.machine.data.effects import Effect, Forget
-from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
-from rewindmq.schemas.events import MachineUpgraded
-from rewindmq.schemas.values import BROKER
+from rewindmq.projections.machine.machine import Machine
 from tests.support.spark.histories import Recorder
 from tests.system.spark.test_spark_audit import Liar, Lie, first, fold_audit
 
@@ -16,7 +14,6 @@ from tests.system.spark.test_spark_audit import Liar, Lie, first, fold_audit
 @pytest.fixture
 def streams(tmp_path: Path) -> Path:
     told = Recorder(tmp_path, partitions=1)
-    told.append(0, BROKER, MachineUpgraded(MACHINE_VERSION))
     told.declare("aged", {"x-max-age": "2s"}, "stream")
     told.declare("sized", {"x-max-length-bytes": 30, "x-max-age": "1h"}, "stream")
     told.declare("endless", {}, "stream")

@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rewindmq.projections.what_if.alternative import Candidate
-from rewindmq.schemas.events import Acked, MachineUpgraded
-from rewindmq.schemas.values import BROKER
+from rewindmq.schemas.events import Acked
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.ranges import BadRequest
@@ -139,7 +138,6 @@ def test_b04_from_a_time_on(spark: SparkSession, tmp_path: Path) -> None:
 def test_b12_an_upgrade_is_rehearsed(spark: SparkSession, tmp_path: Path) -> None:
     """In 3.13 a nack raises the delivery count, in 4.3 it is no failure: whose fate changes, message by message."""
     told = Recorder(tmp_path, partitions=1)
-    told.append(0, BROKER, MachineUpgraded(2))
     told.declare("orders", {"x-delivery-limit": 1}, "quorum")
     told.declare("letters")
     unlucky, lucky = told.publish("orders", b"unlucky"), told.publish("orders", b"lucky")

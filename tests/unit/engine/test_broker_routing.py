@@ -122,7 +122,7 @@ class Scene:
         self.tell(ExchangeDeclared("/", name, type, True, False, False, arguments))
 
     def bind(self, source: str, destination: str, key: str = "", type: str = "queue") -> None:
-        self.tell(Bound("/", source, type, destination, key))
+        self.tell(Bound("/", source, type, destination, key, (), 7 if type == "queue" else -1))
 
     def queues(self, exchange: str, key: str, headers: dict[str, object] | None = None) -> tuple[str, ...]:
         destinations = self.router.route("/", exchange, key, None if headers is None else content(headers))
@@ -163,7 +163,7 @@ def test_a_headers_exchange_behind_a_fanout_is_not_remembered() -> None:
     scene = Scene()
     scene.exchange("x", "fanout")
     scene.bind("x", "amq.headers", type="exchange")
-    scene.tell(Bound("/", "amq.headers", "queue", "q", "", args(a=1)))
+    scene.tell(Bound("/", "amq.headers", "queue", "q", "", args(a=1), 7))
     assert scene.router.needs_content("/", "x")
     assert not scene.router.needs_content("/", "amq.topic")
     assert scene.queues("x", "", {"a": 1}) == ("q",)

@@ -15,6 +15,7 @@ from rewindmq.engine.placement import moves
 from rewindmq.engine.placement.request import DONE, NEVER, NODES, Progress, ask_for, progress_of
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import Client, Harness, args, refusal
@@ -178,6 +179,19 @@ def test_b76_a_name_moves_soon_after_what_kept_it_is_gone(h: Harness, monkeypatc
     h.broker.queues.delete(h.session(), MOVING[0], False, False)
     until_done(h)
     assert (progress(h).staying, home(h, MOVING[0])) == (0, partition_of("/", MOVING[0], 5))
+
+
+def test_a_queue_does_not_move_to_a_partition_of_an_older_machine_version(h: Harness) -> None:
+    """That one would refuse it."""
+    name = MOVING[0]
+    h.declare(h.session(), name, arguments=args(x_queue_type="stream"))
+    ask(h, 5)
+    h.restart()
+    until_done(h)
+    found = h.broker.repartition.moves
+    assert found.why_not_now(("/", name)) == "it is a stream"
+    h.queue(name).version = MACHINE_VERSION + 1
+    assert found.why_not_now(("/", name)) == moves.NOT_UPGRADED
 
 
 def test_what_cannot_be_asked_for(h: Harness) -> None:

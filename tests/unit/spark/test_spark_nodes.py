@@ -78,7 +78,7 @@ def test_true_claims_name_who_made_them(tmp_path: Path) -> None:
     assert details == ["2 claims by blue, red"]
 
 
-def test_a_lost_node_gives_back_what_it_held_and_nothing_of_it_happens_any_more(tmp_path: Path) -> None:
+def test_a_lost_node_gives_back_what_it_held_and_only_its_publishes_count(tmp_path: Path) -> None:
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders")
     first = publish(told, ON_NODE_3)
@@ -96,8 +96,8 @@ def test_a_lost_node_gives_back_what_it_held_and_nothing_of_it_happens_any_more(
     assert told.out[ON_NODE_5.session] == {first: "orders"}
     rows = outcomes(tmp_path)
     assert ("NodeLost", "requeued", first) in rows
-    assert [row for row in rows if row[2] == late] == []
-    assert [row[1] for row in rows].count("quarantined") == 4
+    assert [row[1] for row in rows if row[2] == late] == ["published"]  # the node may have confirmed it
+    assert [row[1] for row in rows].count("quarantined") == 3
     assert lost < late
 
 
