@@ -58,8 +58,8 @@ async def finalize(broker: "Broker", actor: Actor) -> int:
             MACHINE_VERSION,
             before,
         )
-    broker.turns.end()
-    for partition in broker.partitions:
-        await partition.enter()
-        await partition.folded()
+        broker.turns.end()
+        for partition in broker.partitions:
+            await partition.enter()
+            await partition.folded()
     return before

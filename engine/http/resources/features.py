@@ -155,7 +155,7 @@ async def reset(call: Call) -> Response:
 
 @operation(
     "Lets the history follow the newest machine version that the nodes know",
-    folds=Folds.NONE,
+    folds=Folds.IF_CHANGED,
     who=ADMINISTRATOR,
     answer=FinalizedUpgrade,
     errors=(409,),

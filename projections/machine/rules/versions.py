@@ -5,7 +5,7 @@ as they did when they were written. A rule that arrives with a later version get
 
 - A rule of the machine holds from the upgrade on: it asks for the machine's version, `state.machine_version >= NAME`.
 - A queue argument or a policy key holds for queues that are declared after the upgrade: it asks for the queue's
-  version, `queue.version >= NAME`. The broker refuses the argument before that (engine/broker/declarations.py).
+  version, `queue.version >= NAME`. The broker refuses the argument before that (engine/upgrades/since_version.py).
 """
 
 from typing import Final
@@ -17,8 +17,8 @@ SCHEMAS: Final = {1: "87a69a9ecf9d4f47"}
 
 
 def schema_of(machine_version: int) -> str:
-    """Return the fingerprint of the schema that every node knows which can fold this version.
+    """Return the fingerprint of the schema that every program knows which can fold this version.
 
-    Nodes that share a log write under it. So a node of the previous version can read all that newer ones write, until
-    the `MachineUpgraded` at which it ends. It would quarantine a record of a schema that it does not know."""
+    All is written under it. So the previous program can read what a newer one writes, until the `MachineUpgraded` at
+    which it ends. It would quarantine a record of a schema that it does not know."""
     return SCHEMAS[max(version for version in SCHEMAS if version <= machine_version)]

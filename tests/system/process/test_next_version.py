@@ -113,6 +113,15 @@ def verified_by(program: NextVersion, data: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def archived(program: NextVersion | None, data: Path) -> None:
+    """Archive all, remove it here, and prove the whole archive: segments, snapshots and bases of both programs."""
+    to = str(data.parent / "archive")
+    archive = ("archive", "--data", str(data), "--to", to, "--roll", "--keep-local", "1kB")
+    for arguments in (archive, ("archive_verify", "--archive", to)):
+        done = program.run("-m", "rewindmq", *arguments) if program else run(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 def refused(data: Path) -> None:
     """This program refuses the history, in one line."""
     with pytest.raises(AssertionError, match="ended with 78") as ended:
@@ -144,8 +153,10 @@ def test_b73_the_way_back_is_open_until_the_upgrade_is_finalized(following: Next
         assert folded_on_top(said) == 0, said  # the state of the other program's clean stop is used
         assert ("run `rewindmq finalize_upgrade`" in said) == (kind is following.broker)
         assert set(schemas_in(data)) == {"this"}
+        archived(following if kind is following.broker else None, data)
         verified(data)
         verified_by(following, data)
+    assert list((data / "bases").rglob("*.base"))
     broker = following.broker(data, *OPTIONS)  # and what a kill leaves is read, too
     story.live(broker, MANY)
     broker.kill()

@@ -17,8 +17,7 @@ from rewindmq.engine.identity.grants import Identity
 from rewindmq.engine.runtime import slices
 from rewindmq.projections.rules.patterns import in_history
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import BrokerStarted
-from rewindmq.schemas.metadata_events import NodeJoined, PermissionsSet, PolicySet, TopicPermissionsSet, UserSet
+from rewindmq.schemas.metadata_events import PermissionsSet, PolicySet, TopicPermissionsSet, UserSet
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.broker_harness import Harness
 
@@ -90,18 +89,6 @@ def test_a_pattern_in_the_history_that_is_none_is_nonsense() -> None:
     assert Topology().apply(0, 0, BROKER, PolicySet("/", "p", r"^\h", "{}", 0, "all")) == ""
     told = Topology().apply(0, 0, BROKER, PolicySet("/", "q", "(*UTF)x", "{}", 0, "all"))
     assert told.startswith("pattern of policy 'q'")
-
-
-def test_versions_of_a_topology() -> None:
-    alone, nodes = Topology(), Topology()
-    for version, wanted in ((2, 2), (1, 2), (3, 3)):
-        alone.apply(0, 0, BROKER, BrokerStarted("n", "0.1.0", version))
-        assert alone.machine_version == wanted
-    nodes.apply(0, 0, BROKER, NodeJoined("a", "0.1.0", 2, "a:1"))
-    nodes.apply(1, 0, BROKER, NodeJoined("b", "0.2.0", 3, "b:1"))
-    assert nodes.machine_version == 2
-    nodes.apply(2, 0, BROKER, NodeJoined("a", "0.2.0", 3, "a:1"))
-    assert nodes.machine_version == 3
 
 
 def test_a_policy_over_many_queues_lets_others_have_their_turn(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,7 @@ EXPECTED = {
         search: find
     """,
     Folds.IF_CHANGED: """
+        features: finalize_upgrade
         parameters: delete put
         policies: delete delete_operator put put_operator
         vhosts: delete_vhost
