@@ -1,4 +1,4 @@
-"""What needs a later machine version than the first, and its refusal in a history that does not follow that one yet."""
+"""Refuses what needs a later machine version than the history follows."""
 
 from typing import Final
 

@@ -35,7 +35,7 @@ LAYERS = (
     ("config",),
     ("routing",),
     ("erasure",),
-    ("broker", "rewind", "placement"),
+    ("broker", "rewind", "placement", "upgrades"),
     ("embedded", "cluster"),
     ("standby",),
     ("definitions", "shovel"),
