@@ -42,7 +42,7 @@ def cut_the_end(topics: Topics) -> None:
 
 
 def of_queues(topics: Topics) -> list[int]:
-    return [at for at, (_, line) in enumerate(topics.chain) if b'"partition":"queues-0"' in line]
+    return [at for at, (_, line) in enumerate(topics.chain) if b'"partition": "queues-0"' in line]
 
 
 def change_a_seal(topics: Topics) -> None:
