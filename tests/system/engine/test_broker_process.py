@@ -18,10 +18,12 @@ from rewindmq.engine.cli.main import run as command_line
 from rewindmq.engine.config import Config, bracketed
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
-from rewindmq.projections.machine.machine import MACHINE_VERSION
+from rewindmq.projections.replay import recover
+from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import MachineUpgraded
 from rewindmq.schemas.values import BROKER
+from tests.support.next_version import NEXT, know_next
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -140,16 +142,16 @@ def test_damaged_data_is_65_with_file_and_offset(running: Process) -> None:
 
 
 def test_a_history_of_a_newer_version_is_78_and_who_reads_it_says_so_too(
-    running: Process, capfd: pytest.CaptureFixture[str]
+    running: Process, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     running.ready()
     assert running.end()[0] == 0
     log = EmbeddedLog.open(running.data, None, 1 << 20)
     encoder = Encoder()
-    log.queues[1].append(1, encoder.encode(encoder.prefix(1, BROKER), MachineUpgraded(MACHINE_VERSION + 1)))
+    log.queues[1].append(1, encoder.encode(encoder.prefix(1, BROKER), MachineUpgraded(NEXT)))
     log.commit_and_wait()
     log.close()
-    line = f"queues-1 goes on from offset {log.queues[1].next_offset - 1} under machine version {MACHINE_VERSION + 1}"
+    line = f"queues-1 goes on from offset {log.queues[1].next_offset - 1} under machine version {NEXT}"
     code, lines = Process(running.data).failed()
     assert (code, len(lines)) == (78, 1), lines
     assert lines[0].startswith(f"rewindmq: {line}")
@@ -157,6 +159,12 @@ def test_a_history_of_a_newer_version_is_78_and_who_reads_it_says_so_too(
     audit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (audit.returncode, audit.stderr.count("\n")) == (65, 1), audit.stderr
     assert line in audit.stderr
+    with monkeypatch.context() as newer:
+        know_next(newer)
+        store = StateStore.open(running.data / "state")
+        projector = recover(EmbeddedLogReader(running.data).queues[1], store).projector
+        projector.write(projector.prepare())
+        store.close()
     assert command_line(["verify", "--data", str(running.data)]) == 65
     errors = capfd.readouterr().err
     assert errors.startswith(f"Error: {line}")
