@@ -26,6 +26,7 @@ from rewindmq.schemas.events import (
     QueueDeclared,
     QueueDeleted,
     QueueDrained,
+    Tick,
 )
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
 from rewindmq.schemas.placement_events import (
@@ -58,6 +59,8 @@ class MovingRecorder(Recorder):
         self.placement = Placement()
         self.new: list[DeadLetter] = []  # messages of the queue that moves, since they were last taken
         super().__init__(data, most)
+        for index in range(BEFORE):
+            self.append(index, BROKER, Tick())
 
     def partition(self, queue: str) -> int:
         return self.placement.home("/", queue, BEFORE)
@@ -83,6 +86,8 @@ class MovingRecorder(Recorder):
         """Add partitions, and place new queues by them."""
         before = self.placement.count or BEFORE
         self.metadata(PartitionsAdded(before, count))
+        for index in range(before, count):
+            self.append(index, BROKER, Tick())
         self.metadata(NamesHeld(count))
         for queue in staying:
             self.metadata(QueuesStay(self.partition(queue), (QueueName("/", queue),)))

@@ -101,7 +101,7 @@ def cut(whole: Path, to: Path, ends: dict[str, int]) -> ArchivedLog:
     for name, end in ends.items():
         (to / name / "manifest").mkdir(parents=True)
         os.symlink(whole / name / "segments", to / name / "segments")
-        for path in sorted((whole / name / "manifest").glob("*"))[:end]:
+        for path in sorted((whole / name / "manifest").iterdir())[:end]:
             shutil.copy(path, to / name / "manifest")
     return ArchivedLog(str(to))
 

@@ -8,6 +8,8 @@ import pytest
 
 from rewindmq.projections.machine.rules import versions
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION, SCHEMAS, schema_of
+from rewindmq.schemas.events import PolicyApplied, Published, QueueDeclared
+from rewindmq.schemas.evolution import upgraded
 from rewindmq.schemas.registry import envelope_fingerprint
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder, encoder_under
 from rewindmq.schemas.values import BROKER
@@ -56,3 +58,13 @@ def test_b73_an_older_reader_reads_every_event(name: str) -> None:
     for bodies in (True, False):
         ours, theirs = (readable_envelope(*FramedDecoder().decode(each, bodies)) for each in (value, same))
         assert ours == theirs
+
+
+@pytest.mark.parametrize("name", [name for name, sample in SAMPLES.items() if not isinstance(sample[2], LATER_EVENTS)])
+def test_b73_a_record_that_means_the_same_is_not_rewritten(name: str) -> None:
+    timestamp_ms, actor, event = SAMPLES[name]
+    older, today = encoder_under(EARLIER, framed=False), encoder_under(envelope_fingerprint(), framed=False)
+    record = older.encode(older.prefix(timestamp_ms, actor), event)
+    changed = isinstance(event, Published | QueueDeclared | PolicyApplied)
+    assert (upgraded(record, EARLIER) is record) == (not changed)
+    assert upgraded(record, EARLIER) == today.encode(today.prefix(timestamp_ms, actor), as_of_earlier(event))
