@@ -156,7 +156,7 @@ SAMPLES: dict[str, tuple[int, Actor, e.Event]] = {
     "DeadLettersForwarded": (TIMESTAMP_MS, BROKER, e.DeadLettersForwarded("/", "jfk", 12, 3)),
     "Checkpointed": (TIMESTAMP_MS, BROKER, e.Checkpointed(123_456, "ab" * 32)),
     "BrokerStarted": (TIMESTAMP_MS, BROKER, e.BrokerStarted("rewindmq@host", "0.1.0", 1)),
-    "MachineUpgraded": (TIMESTAMP_MS, BROKER, e.MachineUpgraded(2)),
+    "MachineUpgraded": (TIMESTAMP_MS, BROKER, e.MachineUpgraded(1)),
     "VhostCreated": (TIMESTAMP_MS, ADMIN, m.VhostCreated("shop", "The shop")),
     "VhostDeleted": (TIMESTAMP_MS, ADMIN, m.VhostDeleted("shop")),
     "UserSet": (TIMESTAMP_MS, ADMIN, m.UserSet("eve", "$argon2id$v=19$m=1,t=1,p=1$c2FsdA$aGFzaA", ("monitoring",))),
