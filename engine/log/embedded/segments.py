@@ -122,8 +122,8 @@ def read_header(path: Path, descriptor: int) -> Header:
         header = parse_header(os.pread(descriptor, _HEADER_BYTES, 0))
     except IsADirectoryError:
         raise CorruptLog(path, 0, base_offset, "a directory, in place of a segment") from None
-    except OtherFormat as error:
-        raise LogError(f"{path}: {error}") from None
+    except OtherFormat as other:
+        raise LogError(f"{path}: {other}") from None
     except (IndexError, ValueError) as error:
         raise CorruptLog(path, 0, base_offset, f"not a whole segment header: {error}") from None
     if header.base_offset != base_offset or header.partition != path.parent.name:
