@@ -207,7 +207,9 @@ def state_manifest(home: Path) -> Path:
     copy.close()
     store.close()
     with tarfile.open(home / "copy.tar") as tar:
-        tar.extract("manifest.json", home, filter="data")
+        stored = tar.extractfile("manifest.json")
+        assert stored is not None
+        (home / "manifest.json").write_bytes(stored.read())
     return home / "manifest.json"
 
 
