@@ -56,6 +56,7 @@ async def change_one_by_one(trial: Trial, program: type[RunningBroker]) -> None:
         )
 
 
+@pytest.mark.rare(standbys=["all"])  # minutes; nodes that pause partitions meet more
 @pytest.mark.parametrize("standbys", ["all", "0"])
 def test_b73_nodes_go_forth_and_back_and_the_upgrade_is_finalized(
     kafka3: KafkaCluster, tmp_path: Path, standbys: str
