@@ -126,7 +126,7 @@ class Channel(PublishPath):
         self.publish(publish, properties, body)
 
     async def publish_later(self, postponed: PublishPostponed) -> None:
-        """Take a postponed publish when it need not wait any more. ResourceError (506): no key can be made for its
+        """Take a postponed publish once it no longer needs to wait. ResourceError (506): no key can be made for its
         subject."""
         while True:
             await self.wait_keeping(len(postponed.body), postponed.wait)

@@ -633,6 +633,7 @@ class Connection:
             return
         terms = self.handshake
         self.session = session = terms.open(vhost, self.link, self.socket.admit, self.force_close)
+        terms.opened(session)
         notify = terms.can("consumer_cancel_notify")
         self.shared = SharedState(self.broker, session, notify, self.yield_turn, self.wait_for_room)
         self.state = State.RUNNING

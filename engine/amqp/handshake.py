@@ -209,11 +209,14 @@ class Handshake:
         )
         link.auth_mechanism, link.heartbeat_seconds = self.mechanism, self.heartbeat_seconds
         link.channel_max, link.frame_max = self.channel_max, self.frame_max
+        return session
+
+    def opened(self, session: Session) -> None:
+        """Enter the session into the history."""
         properties = tables.first_arguments(self._raw_properties, MOST_PROPERTIES)
         self._raw_properties = b""
         mechanism = self.mechanism if self.grant is None else f"{self.mechanism} with a token"
-        broker.access_log.opened(session, self._arrival, mechanism, self._tls, properties)
-        return session
+        self._broker.access_log.opened(session, self._arrival, mechanism, self._tls, properties)
 
 
 def negotiated(field: str, value: int, least: int, most: int) -> None:

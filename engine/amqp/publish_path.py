@@ -48,8 +48,8 @@ MEMO_SIZE: Final = 512
 MEMO_QUEUES: Final = 100_000  # in the routes of all remembered publishes together
 MEMO_BYTES: Final = 512  # longer properties are seldom seen twice
 
-# A read may hold a thousand publishes that go to many queues each. So many messages into queues end the connection's
-# turn.
+# A read may hold a thousand publishes that go to many queues each. This number of messages into queues ends the
+# connection's turn.
 FANNED_OUT: Final = 2_000
 
 NO_ROUTE: Final = 312
@@ -201,7 +201,7 @@ class PublishPath:
             self.return_message(publish, properties.raw, body)
 
     def count_fan_out(self, queues: int) -> None:
-        """A message went to so many queues. End the connection's turn when that was enough work for one."""
+        """Count the queues that a message went to, and end the connection's turn when that was enough work for one."""
         if queues >= FAN_OUT:
             self.shared.fanned_out += queues
             if self.shared.fanned_out >= FANNED_OUT:
@@ -360,7 +360,7 @@ class PublishPath:
         content(self.output, frame, raw, body)
 
     async def wait_keeping(self, size: int, wait: Callable[[], Awaitable[T]]) -> T:
-        """Wait for something, with so many bytes of bodies in memory meanwhile."""
+        """Wait for something, and count `size` bytes of bodies as held in memory meanwhile."""
         self.waiting_bytes += size
         self.broker.memory.take(Kind.BODY, size)
         try:
@@ -370,7 +370,7 @@ class PublishPath:
             self.waiting_bytes -= size
 
     async def wait_for_room(self, size: int) -> bool:
-        """Wait for the publish's turn, and until the log has room for so many bytes, or until the channel is closed.
+        """Wait for the publish's turn, and until the log has room for `size` bytes, or until the channel is closed.
         Returns whether it waited."""
         flow = self.broker.keeper.flow
         has_turn = flow.has_turn(size)

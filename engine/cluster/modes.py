@@ -13,8 +13,7 @@ A node needs the fold of a partition
 Rules of this file
 - A mode is a matter of cost, never of meaning. Each answer that only the fold gives is given when the partition is
   current (`Partition.enter`).
-- A publish to a paused partition is confirmed when the log has it. The fold takes it in, also if this node is lost
-  before.
+- A publish to a paused partition is confirmed when the log has it, and is folded even if this node is lost first.
 - A paused partition keeps its state in memory and in RocksDB, and goes on from there, or from a newer state that it
   finds (returns.py).
 """

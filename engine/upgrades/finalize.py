@@ -1,8 +1,8 @@
-"""The machine version that the history follows, and the operator's word that lets it follow the program's.
+"""The machine version that the history follows, and the operator's decision to follow the program's.
 
     rewindmq finalize_upgrade -> MachineUpgraded in the metadata log, then in each queue partition (Keeper.upgrade)
 
-Until then a newer program writes all that it stores as the version of the history has it: so the program of before can
+Until then a newer program writes everything that it stores under the version of the history, so its predecessor can
 take over again. Decision 0089 says why an operator decides it.
 
 Rules of this file
@@ -33,14 +33,14 @@ def tell_due(topology: Topology) -> None:
     if topology.machine_version < MACHINE_VERSION:
         logger.warning(
             "the history follows machine version %d, and this program knows %d: run `rewindmq finalize_upgrade` when"
-            " you will not go back to the program of before",
+            " you will not go back to the previous program",
             topology.machine_version,
             MACHINE_VERSION,
         )
 
 
 async def finalize(broker: "Broker", actor: Actor) -> int:
-    """Let the history follow the newest machine version that this program knows. Returns the version of before.
+    """Let the history follow the newest machine version that this program knows. Returns the previous version.
 
     Every partition follows it when what was appended is durable. Raises OlderNodes."""
     topology = broker.topology

@@ -28,7 +28,7 @@ def old_messages(queue: Queue, now_ms: int) -> int:
     """Return how many messages at the head max-age cuts now: those of the same time, or of an earlier one."""
     count, start = 0, queue.arrived.start
     for chunk in queue.arrived.chunks:
-        old = bisect_right(chunk.words, now_ms, start, key=lambda word: queue.cut_at_ms(word))
+        old = bisect_right(chunk.words, now_ms, start, key=queue.cut_at_ms)
         count += old - start
         if old < len(chunk.words):
             break
