@@ -5,11 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pika
 import pytest
 
 from tests.install.installed import SECONDS, Environment, InstalledBroker, clean
-from tests.support.running import RunningBroker
+from tests.support.pika_clients import numbered, publish_confirmed
 
 HEAVY = (
     "pyspark",
@@ -43,15 +42,6 @@ OF_EXTRAS = (  # everything else is imported without an extra
 )
 
 
-def publish(broker: RunningBroker, count: int) -> None:
-    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
-        channel = connection.channel()
-        channel.queue_declare("orders", durable=True)
-        channel.confirm_delivery()
-        for n in range(count):
-            channel.basic_publish("", "orders", b"order %d" % n, pika.BasicProperties(delivery_mode=2))
-
-
 def failed(done: "subprocess.CompletedProcess[str]", code: int, line: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (code, "", f"{line}\n")
 
@@ -59,7 +49,7 @@ def failed(done: "subprocess.CompletedProcess[str]", code: int, line: str) -> No
 def test_a_broker_runs_and_its_history_is_read(core: Environment, tmp_path: Path) -> None:
     broker = InstalledBroker(core, tmp_path / "data")
     try:
-        publish(broker, 3)
+        publish_confirmed(broker, "orders", numbered(range(3), "order %d"))
         url = ("--url", broker.http_url)
         listed = core.run("rewindmq", "list_queues", "--silent", "name", "messages", *url, cwd=tmp_path)
         assert (listed.stdout, listed.stderr) == ("orders\t3\n", "")

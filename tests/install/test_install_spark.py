@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.install.installed import Environment, InstalledBroker
-from tests.install.test_install_core import publish
+from tests.support.pika_clients import numbered, publish_confirmed
 
 pytestmark = pytest.mark.long
 
@@ -27,7 +27,7 @@ print("function", history(spark, sys.argv[1]).where("outcome = 'published'").cou
 @pytest.fixture(scope="module")
 def data(with_spark: Environment, tmp_path_factory: pytest.TempPathFactory) -> Path:
     broker = InstalledBroker(with_spark, tmp_path_factory.mktemp("history") / "data")
-    publish(broker, 3)
+    publish_confirmed(broker, "orders", numbered(range(3), "order %d"))
     assert broker.stop() == 0
     return broker.data
 

@@ -16,16 +16,13 @@ from typing import BinaryIO, TypeVar
 
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.contract import NoAnswer
+from tests.support.failing_objects import Killed
 
 T = TypeVar("T")
 
 OF_ANY = ("away", "unheard", "killed before", "killed behind", "slow")
 OF_UPLOADS = (*OF_ANY, "cut", "changed")
 OF_RANGES = (*OF_ANY, "misread")
-
-
-class Killed(BaseException):
-    """The end of a process, as far as a test can have it."""
 
 
 class FaultyStore(Objects):

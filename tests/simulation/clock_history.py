@@ -22,8 +22,8 @@ from rewindmq.engine.log.simulated.embedded import MemoryLog
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.schemas.values import Actor
 from tests.simulation import history
+from tests.simulation.audits import audited, of_memory
 from tests.simulation.clients import Clients, Step
-from tests.simulation.test_simulation_audited import audited, of_memory
 from tests.simulation.witness import Witness
 from tests.simulation.world import START_MS, World
 

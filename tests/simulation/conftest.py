@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.simulation.nodes_story import story as story
 from tests.support.quick_hashes import hashed_once
 
 

@@ -1,10 +1,6 @@
 """Delayed messages on a shared log: hidden queues and their exchanges are in two logs, which nodes read one by one."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from rewindmq.engine.routing.content import Content
 from rewindmq.schemas.events import Published
@@ -14,20 +10,12 @@ from rewindmq.schemas.values import BROKER
 from tests.simulation.clients import PERSISTENT, arguments
 from tests.simulation.nodes_clients import broker_of
 from tests.simulation.nodes_connections import Client
-from tests.simulation.nodes_world import Life, World
-from tests.simulation.test_simulation_nodes_found import Story, events_of
+from tests.simulation.nodes_story import Story, events_of
+from tests.simulation.nodes_world import Life
 
 EXCHANGE = "later"
 HIDDEN = "amq.delayed.later"
 TYPE = arguments({"x-delayed-type": "fanout"})
-
-
-@pytest.fixture
-def story(tmp_path: Path) -> Iterator[Story]:
-    world = World(0, tmp_path)
-    with world.running():
-        yield Story(world)
-        assert not world.defects, world.defects[0]
 
 
 def declare(story: Story, client: Client) -> list[object]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.log.archive.identity import Identity, require_identity
-from rewindmq.engine.log.archive.manifest import Manifest, SegmentEntry, SnapshotEntry, StoredObject
+from rewindmq.engine.log.archive.manifest import SEGMENT, Manifest, SegmentEntry, SnapshotEntry, StoredObject
 from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.engine.log.archive.pack import Unpacked, pack
 from rewindmq.engine.log.embedded.index import first_chain, next_chain
@@ -89,3 +89,14 @@ def archive_snapshots(manifest: Manifest, snapshots: Snapshots) -> None:
         )
         manifest.objects.create(manifest.key(entry, entry.object), data)
         manifest.extend(entry)
+
+
+def segment_entry(base: int, chain_before: bytes, chain: bytes | None = None) -> SegmentEntry:
+    """A segment of 10 records."""
+    stored = StoredObject(f"{base:020d}.avro", 1_000, "c" * 64)
+    chain = chain or bytes([base + 1]) * 32
+    return SegmentEntry(SEGMENT, base, base + 10, 5, 6, False, chain_before, chain, 99, stored, stored, 7)
+
+
+def snapshot_entry(offset: int) -> SnapshotEntry:
+    return SnapshotEntry(offset, StoredObject(f"{offset:020d}.snapshot", 10, "d" * 64), 7)

@@ -4,6 +4,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.history.product import fold_events
+from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import beginning, decoder_for
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.audit import conclude, ends_of
@@ -11,7 +14,7 @@ from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.dead_letter_join import NOTED, SORTED_BY, LetterRows
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.policies import rows_for_driver
-from rewindmq.spark_replay.fold import FoldInput, fold_range, groups_up_to
+from rewindmq.spark_replay.fold import FoldInput, fold_range, groups_up_to, log_groups
 from rewindmq.spark_replay.location.log import open_log
 from rewindmq.spark_replay.location.ranges import OffsetRange
 
@@ -36,3 +39,10 @@ def findings_of(data: Path) -> list[Finding]:
     letters.sort(key=lambda row: [row[name] for name in SORTED_BY])
     told = [SimpleNamespace(**row) for row in rows]
     return conclude(str(data), told, lambda: [SimpleNamespace(**row) for row in letters], True, True)
+
+
+def fold_audit(data: Path, number: int, machine: Machine) -> list[dict[str, Any]]:
+    partition = EmbeddedLogReader(data).queues[number]
+    groups = log_groups(str(data), partition.name, 0, partition.next_offset)
+    batches = fold_events(AuditProduct(partition.name), machine, groups)
+    return [row for batch in batches for row in batch.to_pylist()]

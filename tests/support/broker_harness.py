@@ -26,9 +26,12 @@ from rewindmq.engine.runtime.sessions import Session, Subscription
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.replay import Block, events_of
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.events import Acked, Nacked, Published
 from rewindmq.schemas.values import Argument
 from tests.support.consumers import NeverCongested
+from tests.support.deadlines import eventually
 from tests.support.direct import Attached, Direct
 from tests.support.queues import queue_of
 
@@ -216,6 +219,10 @@ class Harness:
 
         self.loop.run_until_complete(settled())
 
+    def until(self, condition: Callable[[], object], what: str = "it does not come to that") -> None:
+        """Let the broker work until a condition holds. `what`: the words of the error if it does not hold in time."""
+        self.loop.run_until_complete(eventually(condition, what))
+
     def pass_time(self, milliseconds: int) -> None:
         self.now_ms += milliseconds
         self.in_loop(self.broker.turns.time_passed)
@@ -261,3 +268,23 @@ def overheard(kind: type[T], *partitions: Partition) -> Callable[[], list[T]]:
         return [event for event in events if isinstance(event, kind)]
 
     return heard
+
+
+class ReadingClient(Client):
+    """A consumer that reads a stream or the past. `numbers`: the offsets of its messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relief: list[Callable[[], None]] = []
+        self.numbers: list[int] = []
+
+    def when_relieved(self, callback: Callable[[], None]) -> None:
+        self.relief.append(callback)
+
+    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
+        super().deliver(partition, effect, message)
+        self.numbers.append(int(str(tables.mapping(parse(message.properties).header_table())["x-stream-offset"])))
+
+    def ack(self, count: int) -> None:
+        assert self.reader is not None
+        self.reader.credited(count)

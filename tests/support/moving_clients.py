@@ -21,8 +21,9 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.config import Config
 from rewindmq.engine.process import open_broker
 from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method
+from tests.support.deadlines import eventually
 from tests.support.memory_nodes import Nodes, run, watched
-from tests.support.repartition import PARTITIONS, Steps, movable_names, until
+from tests.support.repartition import PARTITIONS, Steps, movable_names
 
 KINDS = ["embedded", "node"]
 Q, OTHER, NEW = islice(movable_names(), 3)
@@ -58,7 +59,7 @@ class Client:
 
     async def hear(self, name: str, count: int = 1) -> list[Said]:
         """Wait until the broker has said this so many times: what it said."""
-        await until(lambda: len(self.said(name)) >= count)
+        await eventually(lambda: len(self.said(name)) >= count)
         return self.said(name)
 
     async def ask(self, frames: bytes, answer: str, count: int = 1) -> list[Said]:
@@ -104,6 +105,12 @@ def played(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     return lambda test: run(lambda nodes: node(test, nodes), tmp_path, monkeypatch, PARTITIONS)
 
 
+@pytest.fixture(params=KINDS)
+def play(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Run a test on each kind of log."""
+    return played(request.param, tmp_path, monkeypatch)
+
+
 async def declared(client: Client, *names: str) -> None:
     for name in names:
         await client.ask(method(1, "Queue.Declare", queue=name, durable=True), "Queue.DeclareOk")
@@ -115,7 +122,7 @@ async def got(client: Client, name: str) -> list[bytes]:
     while True:
         client.heard.clear()
         client.send(method(2, "Basic.Get", queue=name, no_ack=True))
-        await until(lambda: bool(client.said("Basic.GetOk") or client.said("Basic.GetEmpty")))
+        await eventually(lambda: bool(client.said("Basic.GetOk") or client.said("Basic.GetEmpty")))
         if client.said("Basic.GetEmpty"):
             return found
         (message,) = client.said("Basic.GetOk")

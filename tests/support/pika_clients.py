@@ -1,7 +1,7 @@
 """pika's blocking client, as tests use it."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,9 +10,16 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.support.running import RunningBroker
 
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
-def connect(broker: RunningBroker, **options: Any) -> pika.BlockingConnection:
-    return pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.amqp_port, **options))
+
+def connect(
+    broker: RunningBroker, user: str = "guest", password: str = "guest", vhost: str = "/", **options: Any
+) -> pika.BlockingConnection:
+    credentials = pika.PlainCredentials(user, password)
+    return pika.BlockingConnection(
+        pika.ConnectionParameters(broker.host, broker.amqp_port, vhost, credentials, **options)
+    )
 
 
 @contextmanager
@@ -26,6 +33,36 @@ def confirming(broker: RunningBroker) -> Iterator[BlockingChannel]:
     finally:
         if connection.is_open:
             connection.close()
+
+
+def publish(channel: BlockingChannel, queue: str, *bodies: str | bytes, **properties: Any) -> None:
+    """Publish persistent messages. `properties`: of each, besides."""
+    for body in bodies:
+        given = pika.BasicProperties(delivery_mode=2, **properties)
+        channel.basic_publish("", queue, body if isinstance(body, bytes) else body.encode(), given)
+
+
+def publish_confirmed(broker: RunningBroker, queue: str, bodies: Iterable[str | bytes], **properties: Any) -> None:
+    """Declare a durable queue and publish persistent messages, each confirmed, on a connection of their own."""
+    with connect(broker, heartbeat=0) as connection:
+        channel = connection.channel()
+        channel.queue_declare(queue, durable=True)
+        channel.confirm_delivery()
+        publish(channel, queue, *bodies, **properties)
+
+
+def numbered(numbers: Iterable[int], text: str = "%d") -> list[bytes]:
+    """The bodies of messages with these numbers."""
+    return [(text % number).encode() for number in numbers]
+
+
+def take_all(channel: BlockingChannel, queue: str) -> list[bytes]:
+    """Take what is ready, and ack it. Returns the bodies."""
+    found = []
+    while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
+        assert got[2] is not None
+        found.append(got[2])
+    return found
 
 
 def count(channel: BlockingChannel, queue: str) -> int:
@@ -50,3 +87,41 @@ def pump(connection: pika.BlockingConnection, condition: Callable[[], bool], sec
     while not condition():
         assert time.monotonic() < deadline, "it did not come"
         connection.process_data_events(time_limit=0.05)
+
+
+class Reader:
+    """A consumer that reads a stream or the past. `ids`: the offsets of its messages."""
+
+    def __init__(
+        self, connection: pika.BlockingConnection, queue: str, prefetch: int = 10, ack: bool = True, **arguments: Any
+    ) -> None:
+        self.connection = connection
+        self.channel = connection.channel()
+        self.channel.basic_qos(prefetch_count=prefetch)
+        self.bodies: list[bytes] = []
+        self.ids: list[int] = []
+        self.cancelled = False
+        self.ack = ack
+        self.channel.add_on_cancel_callback(lambda _: setattr(self, "cancelled", True))
+        given = {key.replace("_", "-"): value for key, value in arguments.items()}
+        self.tag = self.channel.basic_consume(queue, self.take, arguments=given)
+
+    def take(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        self.ids.append(properties.headers["x-stream-offset"])
+        self.bodies.append(body)
+        if self.ack:
+            channel.basic_ack(method.delivery_tag)
+
+    def until(self, count: int) -> list[bytes]:
+        pump(self.connection, lambda: len(self.bodies) >= count)
+        return self.bodies
+
+    def through(self) -> list[bytes]:
+        pump(self.connection, lambda: self.cancelled)
+        return self.bodies
+
+
+def fill(channel: BlockingChannel, queue: str, *bodies: str | bytes) -> None:
+    """Declare a durable queue, and publish into it."""
+    channel.queue_declare(queue, durable=True)
+    publish(channel, queue, *bodies)

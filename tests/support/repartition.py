@@ -8,7 +8,7 @@ await steps.end("q")                 # it is declared where it goes, its message
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.placement.request import DONE, progress_of
@@ -29,6 +29,7 @@ from rewindmq.schemas.placement_events import (
     QueuesStay,
 )
 from rewindmq.schemas.values import BROKER
+from tests.support.deadlines import eventually
 
 BEFORE, PARTITIONS = 2, 4
 WAIT_SECONDS = 20
@@ -41,13 +42,6 @@ def movable_names() -> Iterator[str]:
         number += 1
         if partition_of("/", f"q{number}", BEFORE) != partition_of("/", f"q{number}", PARTITIONS):
             yield f"q{number}"
-
-
-async def until(found: Callable[[], bool]) -> None:
-    """Wait until it is so."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not found():
-            await asyncio.sleep(0.001)
 
 
 async def until_done(broker: Broker) -> None:
@@ -111,7 +105,7 @@ class Steps:
         """Declare a queue that moves in its new partition."""
         source, queue = self.queue(name)
         target = self.broker.homes.of("/", name)
-        await until(lambda: queue.consumer_count() == 0)
+        await eventually(lambda: queue.consumer_count() == 0)
         await target.ask(
             BROKER,
             QueueDeclared(
@@ -138,7 +132,7 @@ class Steps:
         source, queue = self.queue(name)
         await source.ask(BROKER, QueueDrained("/", name, queue.queue_id, count))
         self.broker.turns.end()
-        await until(lambda: not letters_of(queue))
+        await eventually(lambda: not letters_of(queue))
 
     async def drain(self, name: str) -> Queue:
         """Declare a queue that moves in its new partition, and send its messages after it."""

@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +138,11 @@ class RunningBroker:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             (self.stalls if LONG_WORK.search(line) else self.errors).append(line)
+
+
+@contextmanager
+def ended(broker: RunningBroker) -> Iterator[RunningBroker]:
+    try:
+        yield broker
+    finally:
+        broker.kill()

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,9 @@ import httpx
 from aio_pika.abc import AbstractChannel
 from aio_pika.connection import make_url
 
-from tests.support.pika_clients import connect
+from tests.support.deadlines import until
+from tests.support.http_clients import api_client
+from tests.support.pika_clients import connect, numbered, publish_confirmed
 from tests.support.running import ROOT, RunningBroker
 
 # What a client of a killed broker meets
@@ -58,14 +59,6 @@ def standby_of(broker: RunningBroker) -> dict[str, Any]:
     """Return a broker's report on its followers and its leader."""
     found: dict[str, Any] = httpx.get(f"{broker.http_url}/api/overview", auth=("guest", "guest")).json()["standby"]
     return found
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait until something holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"after {seconds} s it still does not hold"
-        time.sleep(0.02)
 
 
 def level(leader: RunningBroker) -> bool:
@@ -248,3 +241,14 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def publish(broker: RunningBroker, queue: str, count: int, headers: dict[str, str] | None = None) -> None:
+    publish_confirmed(broker, queue, numbered(range(count), "body %d"), headers=headers)
+
+
+def messages_at(broker: RunningBroker, queue: str) -> int:
+    """The number of a queue's messages; -1 if the broker has no such queue."""
+    with api_client(broker) as api:
+        answer = api.get(f"/queues/%2F/{queue}")
+    return int(answer.json().get("messages", -1)) if answer.status_code == 200 else -1

@@ -11,6 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from rewindmq.schemas.amqp.properties import MAX_EXPIRY_MS
 from rewindmq.schemas.events import EVENT_TYPES, Event, Published
 from rewindmq.schemas.placement_events import QueueName
 from rewindmq.schemas.values import (
@@ -95,3 +96,39 @@ events = st.one_of(list(EVENTS.values()))
 def plain(event: Any) -> tuple[Any, ...]:
     """The event as nested tuples, type and all, with 1 and True and 1.0 told apart."""
     return (type(event).__name__, repr(event))
+
+
+short_texts = st.text(st.characters(codec="utf-8"), max_size=63)  # 4 bytes a character at most
+
+
+header_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | short_texts
+    | st.binary(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(short_texts, inner, max_size=3),
+    max_leaves=10,
+)
+
+
+producer_properties = st.fixed_dictionaries(
+    {},
+    optional={
+        "content_type": short_texts,
+        "content_encoding": short_texts,
+        "headers": st.dictionaries(
+            short_texts.filter(lambda name: name not in ("CC", "BCC")), header_values, max_size=4
+        ),
+        "delivery_mode": st.sampled_from([1, 2]),
+        "priority": st.integers(0, 255),
+        "correlation_id": short_texts,
+        "reply_to": short_texts,
+        "expiration": st.integers(0, MAX_EXPIRY_MS),
+        "message_id": short_texts,
+        "timestamp": st.integers(0, 2**63 - 1),
+        "type": short_texts,
+        "app_id": short_texts,
+    },
+)

@@ -1,13 +1,21 @@
-"""A connection of pika's blocking client to the module's broker, and a channel with confirms on it."""
+"""Clients of the module's broker: of its management API, and a connection of pika with a channel that has confirms."""
 
 from collections.abc import Iterator
 
+import httpx
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from tests.support.http_clients import api_client
 from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
+
+
+@pytest.fixture
+def api(broker: RunningBroker) -> Iterator[httpx.Client]:
+    with api_client(broker) as client:
+        yield client
 
 
 @pytest.fixture

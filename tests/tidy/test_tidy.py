@@ -253,6 +253,37 @@ def test_test_names_stay_under_70_characters(path: Path) -> None:
     assert not long
 
 
+@of_every(sorted((ROOT / "tests").rglob("*.py")))
+def test_no_test_file_is_imported(path: Path) -> None:
+    """Tests share helpers by way of tests/support: so a test is read without another one."""
+    wrong = imported_test_files(imports(path) | imported_modules(path))
+    assert not wrong, f"move what is shared into tests/support: {sorted(wrong)}"
+
+
+def imported_test_files(modules: Iterable[str]) -> set[str]:
+    """Return the test files among these dotted names."""
+    return {module for module in modules if module.rpartition(".")[2].startswith("test_") and is_file(module)}
+
+
+def is_file(module: str) -> bool:
+    return (ROOT / module.replace(".", "/")).with_suffix(".py").exists()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from tests.tidy.test_tidy import name",
+        "from tests.tidy import test_tidy as other",
+        "import tests.tidy.test_tidy",
+        "def within():\n    from tests.tidy.test_tidy import name",
+    ],
+)
+def test_an_imported_test_file_is_found(source: str, tmp_path: Path) -> None:
+    file = tmp_path / "importing.py"
+    file.write_text(source)
+    assert imported_test_files(imports(file) | imported_modules(file)) == {"tests.tidy.test_tidy"}
+
+
 @of_every([*SOURCES, *OF_THE_PACKAGE])
 def test_functions_fit_a_screen(path: Path) -> None:
     for node in nodes(path):

@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.log.embedded.reserve import RESERVE_BYTES
+from tests.support.broker_harness import Harness
+from tests.support.moving_clients import play as play
 from tests.support.other_schema import released
 from tests.support.quick_hashes import hashed_once
 
@@ -59,6 +61,13 @@ def quickly(request: pytest.FixtureRequest) -> Iterator[None]:
     with hashed_once(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "posix_fallocate", extend)
         yield
+
+
+@pytest.fixture
+def h(tmp_path: Path) -> Iterator[Harness]:
+    """A broker on a data directory of its own, without sockets."""
+    with Harness(tmp_path) as harness:
+        yield harness
 
 
 @pytest.fixture(scope="module")

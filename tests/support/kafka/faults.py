@@ -22,7 +22,8 @@ import httpx
 
 from rewindmq.projections.machine.state import NODE_LOST
 from rewindmq.schemas.events import Published
-from tests.support.kafka.nodes import Nodes, api
+from tests.support.http_clients import api_client
+from tests.support.kafka.nodes import Nodes
 from tests.support.kafka.proxy import Proxies
 from tests.system.durability.ledger import Ledger
 from tests.system.durability.load import ACCOUNTS, CONSUMED, QUEUES, TARGETS, Clients
@@ -180,7 +181,7 @@ class Trial:
         found = []
         for name, node in self.nodes.running.items():
             try:
-                with api(node) as client:
+                with api_client(node) as client:
                     queues = client.get("/queues").raise_for_status().json()
             except httpx.HTTPError as error:
                 found.append(f"{name}: {error}")

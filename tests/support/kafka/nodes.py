@@ -15,10 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-import httpx
-import pika
 from confluent_kafka import KafkaError, Message
-from pika import BlockingConnection
 
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.projections.machine.rules.versions import schema_of
@@ -28,21 +25,13 @@ from rewindmq.schemas.events import CheckpointAsked, Checkpointed
 from rewindmq.schemas.single_object import FramedDecoder, encoder_under
 from rewindmq.schemas.values import BROKER
 from tests.support.deadlines import SECONDS
+from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.producers import ordered_producer
 from tests.support.running import RunningBroker
 
 PREFIXES = itertools.count(1)
 NEVER = 600  # seconds: a node timeout that no test waits for
-
-
-def connect(node: RunningBroker, user: str = "guest", password: str = "guest", vhost: str = "/") -> BlockingConnection:
-    credentials = pika.PlainCredentials(user, password)
-    return BlockingConnection(pika.ConnectionParameters(node.host, node.amqp_port, vhost, credentials))
-
-
-def api(node: RunningBroker) -> httpx.Client:
-    return httpx.Client(base_url=f"{node.http_url}/api", auth=("guest", "guest"), trust_env=False, timeout=SECONDS)
 
 
 def noted(at: list[int], error: KafkaError | None, message: Message) -> None:
@@ -192,3 +181,36 @@ class Nodes:
         """Count the events that the last plain fold has quarantined, by event and reason (with N for each number)."""
         found = (each for report in self.quarantined.values() for each in report.newest())
         return Counter(f"{each.event_type}, {re.sub('[0-9]+', 'N', each.reason)}" for each in found)
+
+
+def owned(node: RunningBroker) -> dict[str, bool]:
+    """Return, for each partition, True if the node owns it."""
+    with api_client(node) as client:
+        text = client.get("../metrics").text
+    lines = [line for line in text.splitlines() if line.startswith("rewindmq_partition_owned{")]
+    return {line.split('"')[1]: line.endswith(" 1") or line.endswith(" 1.0") for line in lines}
+
+
+def modes(node: RunningBroker) -> dict[str, str]:
+    """The mode of each partition at a node. To ask for metrics changes none."""
+    with api_client(node) as client:
+        text = client.get("../metrics").text
+    lines = [line for line in text.splitlines() if line.startswith("rewindmq_partition_mode{")]
+    labels = [
+        dict(part.split("=") for part in line[line.index("{") + 1 : line.index("}")].split(",")) for line in lines
+    ]
+    return {label["partition"].strip('"'): label["mode"].strip('"') for label in labels}
+
+
+def repartition_state(node: RunningBroker) -> dict[str, Any]:
+    with api_client(node) as client:
+        found: dict[str, Any] = client.get("/repartition").raise_for_status().json()
+    return found
+
+
+def ask_repartition(node: RunningBroker, partitions: int) -> dict[str, Any]:
+    with api_client(node) as client:
+        answer = client.post("/repartition", json={"partitions": partitions})
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+    return found

@@ -25,10 +25,12 @@ from aio_pika.abc import AbstractChannel, AbstractExchange
 from aiormq.abc import DeliveredMessage
 from pamqp.common import FieldTable
 
+from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import FAST, KafkaCluster
 from tests.support.kafka.faults import Totals, Trial
-from tests.support.kafka.nodes import Nodes, api, connect
+from tests.support.kafka.nodes import Nodes
 from tests.support.kafka.pausing_nodes import PausingNode
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 from tests.system.durability import load
 from tests.system.durability.ledger import Message, decode, encode
@@ -321,7 +323,7 @@ class AllQueues(Trial):
 
     async def add(self, count: int) -> None:
         nodes = self.nodes
-        with api(self.any_node()) as client:
+        with api_client(self.any_node()) as client:
             answer = await asyncio.to_thread(client.post, "/repartition", json={"partitions": count})
         assert answer.status_code == 200, answer.text
         names = list(nodes.running)
@@ -353,12 +355,12 @@ class AllQueues(Trial):
         return self.random.choice(list(self.nodes.running.values()))
 
     def state(self) -> dict[str, Any]:
-        with api(self.any_node()) as client:
+        with api_client(self.any_node()) as client:
             found: dict[str, Any] = client.get("/repartition").raise_for_status().json()
         return found
 
     def owner(self, number: int) -> str:
-        with api(self.any_node()) as client:
+        with api_client(self.any_node()) as client:
             places = client.get("/placement").raise_for_status().json()
         owner = places[number]["owner"]
         return owner if owner in self.nodes.running else self.random.choice(list(self.nodes.running))

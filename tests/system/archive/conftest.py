@@ -2,24 +2,16 @@
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from rewindmq.engine.log.archive.archiver import close_segments
 from rewindmq.engine.log.embedded.log import EmbeddedLog
+from tests.support.archive_commands import Place
+from tests.support.archiving_brokers import begin as begin
 from tests.support.records import SCHEMA_BYTES, fill
 from tests.support.s3.server import S3Server, require_s3
-
-
-@dataclass
-class Place:
-    """Where an archive goes: `url`, the `environment` for it, and the `files` that it becomes."""
-
-    url: str
-    environment: dict[str, str]
-    files: Path
 
 
 @pytest.fixture(scope="module")

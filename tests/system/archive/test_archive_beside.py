@@ -12,113 +12,35 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pika
 import pytest
 
-from rewindmq.engine.embedded.archive_process import NICENESS
 from rewindmq.engine.log.archive.directory_note import archive_of
-from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import open_objects
-from rewindmq.engine.log.archive.pack import Unpacked
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
+from tests.support.archive_commands import Place
+from tests.support.archiving_brokers import (
+    SOON,
+    Start,
+    all_archived,
+    api,
+    archive_item,
+    archiver_of,
+    log_lines,
+    publish,
+    require_same,
+)
+from tests.support.commands import COMMAND
 from tests.support.deadlines import until
 from tests.support.examples import rounds
 from tests.support.forked import run
-from tests.support.processes import children_of
+from tests.support.metrics import metrics
 from tests.support.running import RunningBroker, start_process
 from tests.support.s3.server import SECRET_KEY, S3Server
-from tests.system.archive.conftest import Place
-from tests.system.cli.conftest import COMMAND
 from tests.system.durability.full_disk import SmallDisk
-from tests.system.http.test_http_metrics import families
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]  # the first test may have to build the S3 server
-
-SOON = ("--segment-age", "1s", "--archive-lag", "1s")
-Start = Callable[..., RunningBroker]
-
-
-@pytest.fixture
-def begin(start_broker: Start, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunningBroker]:
-    """`begin(place, data=None, *options)`: a broker that archives to the place."""
-
-    def start(place: Place, data: Path | None = None, *options: str) -> RunningBroker:
-        for name, value in place.environment.items():
-            monkeypatch.setenv(name, value)
-        return start_broker(data, "--archive", place.url, *(options or SOON))
-
-    return start
-
-
-def api(broker: RunningBroker, path: str) -> Any:
-    return httpx.get(f"{broker.http_url}/api{path}", auth=("guest", "guest"), trust_env=False).json()
-
-
-def archive_item(broker: RunningBroker) -> dict[str, Any]:
-    item: dict[str, Any] = api(broker, "/overview")["history"]["archive"]
-    return item
-
-
-def publish(broker: RunningBroker, numbers: range, queue: str = "orders") -> None:
-    """Publish these numbers, each confirmed."""
-    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url + "?heartbeat=0")) as connection:
-        channel = connection.channel()
-        channel.queue_declare(queue, durable=True)
-        channel.confirm_delivery()
-        for number in numbers:
-            channel.basic_publish("", queue, str(number).encode(), pika.BasicProperties(delivery_mode=2))
-
-
-def all_archived(broker: RunningBroker) -> None:
-    """Wait until no durable record is outside the archive."""
-
-    def caught_up() -> bool:
-        item = archive_item(broker)
-        return item["lag_records"] == 0 and item["error"] is None
-
-    until(caught_up, f"the archive stays behind: {archive_item(broker)}: {''.join(broker.errors)}")
-
-
-def archiver_of(broker: RunningBroker) -> int | None:
-    """The process id of the broker's archiver: its child that is nice."""
-    nice = []
-    for child in children_of(broker.process.pid):
-        try:
-            if os.getpriority(os.PRIO_PROCESS, child) == NICENESS:
-                nice.append(child)
-        except ProcessLookupError:
-            continue
-    assert len(nice) <= 1
-    return nice[0] if nice else None
-
-
-def require_same(data: Path, place: Place) -> int:
-    """The archive verifies, and each archived segment is the one in the directory, byte for byte; one after the other
-    without a gap. Returns how many segments."""
-    done = run("archive_verify", "--archive", place.url, "-q", **place.environment)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    objects = open_objects(place.url)
-    count = 0
-    for directory in sorted((data / "log").glob("*-*")):
-        manifest = Manifest.load(objects, directory.name)
-        files = {base_offset_of(path): path for path in segment_files(directory)}
-        end = 0
-        for entry in manifest.segments:
-            assert entry.base_offset == end, "a gap, or something twice"
-            end = entry.next_offset
-            stored = b"".join(Unpacked(objects, directory.name, entry).original_bytes())
-            if entry.base_offset >= min(files):  # else it was removed here
-                assert stored == files[entry.base_offset].read_bytes()
-            count += 1
-    return count
-
-
-def told(broker: RunningBroker, text: str) -> int:
-    """Return the number of lines in the broker's log that contain this text."""
-    return sum(text in line for line in broker.errors)
 
 
 # -- all is well ------------------------------------------------------------------------------------------------------
@@ -170,10 +92,6 @@ def test_status_and_metrics_say_what_history_costs(begin: Callable[..., RunningB
     assert set(of_queues) == {"orders", "other"}
     assert all(0 < size <= tiers["local"] for size in of_queues.values())
     assert "rewindmq_queue_history_bytes" not in metrics(broker, "/metrics")
-
-
-def metrics(broker: RunningBroker, path: str) -> dict[str, Any]:
-    return families(httpx.get(broker.http_url + path, auth=("guest", "guest"), trust_env=False).text)
 
 
 def test_without_an_archive_the_history_is_measured(broker: RunningBroker) -> None:
@@ -264,8 +182,8 @@ def test_a_killed_archiver_is_started_again(begin: Callable[..., RunningBroker],
         until(lambda old: archiver_of(broker) not in (None, old), "no other archiver is started", first)
     publish(broker, range(20, 40))
     all_archived(broker)
-    assert told(broker, "archiving fails") == told(broker, "archiving works again") == 2
-    assert told(broker, "the archiver process ended") == 2
+    assert log_lines(broker, "archiving fails") == log_lines(broker, "archiving works again") == 2
+    assert log_lines(broker, "the archiver process ended") == 2
     assert archive_item(broker)["failures"] == 2
     require_same(broker.data, place)
     assert broker.stop() == 0
@@ -297,7 +215,7 @@ def test_a_store_that_is_away_and_comes_back(begin: Callable[..., RunningBroker]
         publish(broker, range(40, 60))  # nobody waits
         own.start()
         all_archived(broker)
-        assert told(broker, "archiving fails") == told(broker, "archiving works again") == 1
+        assert log_lines(broker, "archiving fails") == log_lines(broker, "archiving works again") == 1
         require_same(broker.data, place)
 
 
@@ -327,7 +245,7 @@ def test_the_archive_of_another_history(begin: Callable[..., RunningBroker], tmp
     publish(other, range(5))
     until(lambda: archive_item(other)["error"], "the archive is another broker's, and nothing is told")
     assert "the archive of another history" in archive_item(other)["error"]
-    assert told(other, "archiving fails") == 1
+    assert log_lines(other, "archiving fails") == 1
 
 
 def test_a_full_archive(tmp_path: Path) -> None:
@@ -347,7 +265,7 @@ def test_a_full_archive(tmp_path: Path) -> None:
         assert "the archive cannot be written (No space left on device)" in archive_item(broker)["error"]
         disk.empty()
         all_archived(broker)
-        assert told(broker, "archiving fails") == told(broker, "archiving works again") == 1
+        assert log_lines(broker, "archiving fails") == log_lines(broker, "archiving works again") == 1
         assert broker.stop() == 0
         copy = shutil.copytree(disk.path / "archive", tmp_path / "copy")
     require_same(tmp_path / "data", Place(str(copy), {}, copy))

@@ -14,25 +14,16 @@ from rewindmq.engine.log.archive.reader import ArchivedLog
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import segment_files
+from tests.support.archive_commands import PARTITIONS, Place, archive, require_whole, status, verify
+from tests.support.archiving_brokers import all_archived, archive_item, log_lines, publish, require_same
 from tests.support.clouds import cloud
+from tests.support.commands import COMMAND, require_failure
 from tests.support.deadlines import until
 from tests.support.forked import run
 from tests.support.running import RunningBroker, start_process
 from tests.support.store_server import StoreServer
-from tests.system.archive.conftest import Place
-from tests.system.archive.test_archive_beside import (
-    all_archived,
-    archive_item,
-    begin,
-    publish,
-    require_same,
-    told,
-)
-from tests.system.archive.test_archive_commands import PARTITIONS, archive, require_whole, status, verify
-from tests.system.cli.conftest import COMMAND
-from tests.system.cli.test_cli_commands import failed
 
-__all__ = ["begin", "cloud"]
+__all__ = ["cloud"]
 pytestmark = pytest.mark.timeout(900)  # the first test may have to build a server
 
 
@@ -141,7 +132,7 @@ def test_a_login_that_is_refused_is_in_no_output(data: Path, cloud: StoreServer,
         secrets = {*cloud.secrets, *wrong.values()} - {"nobody"}
         for command in (("archive", "-q", "--data", str(data), "--to"), ("archive_verify", "-q", "--archive")):
             done = run(*command, place.url, **environment)
-            failed(done, 69, f"Error: {place.url}/archive.json: the store refuses (HTTP 40")
+            require_failure(done, 69, f"Error: {place.url}/archive.json: the store refuses (HTTP 40")
             assert not [each for each in secrets if each in done.stdout + done.stderr]
 
 
@@ -162,5 +153,5 @@ def test_a_store_that_goes_away_beside_a_broker_and_comes_back(
     finally:
         cloud.start()
     all_archived(broker)
-    assert told(broker, "archiving works again") == 1
+    assert log_lines(broker, "archiving works again") == 1
     require_same(broker.data, place)

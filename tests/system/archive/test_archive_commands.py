@@ -1,6 +1,5 @@
 """`archive`, `archive_status` and `archive_verify` as processes, on a real S3 server and on a directory."""
 
-import json
 import random
 import signal
 import subprocess
@@ -12,55 +11,16 @@ from pathlib import Path
 import fastavro
 import pytest
 
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import open_objects
-from rewindmq.engine.log.archive.pack import Unpacked
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.segments import segment_files
+from tests.support.archive_commands import Place, archive, require_whole, status, verify
+from tests.support.commands import COMMAND, require_failure
 from tests.support.forked import run
 from tests.support.records import avro_rows, fill
 from tests.support.running import RunningBroker, start_process
 from tests.support.s3.server import SECRET_KEY, S3Server
-from tests.system.archive.conftest import Place
-from tests.system.cli.conftest import COMMAND
-from tests.system.cli.test_cli_commands import failed
 
 pytestmark = pytest.mark.timeout(900)  # the first test may have to build the S3 server
-
-PARTITIONS = ("metadata-0", "queues-0")
-
-
-def archive(data: Path, place: Place, *options: str) -> list[dict[str, object]]:
-    done = run("archive", "--data", str(data), "--to", place.url, "--formatter", "json", *options, **place.environment)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    rows: list[dict[str, object]] = json.loads(done.stdout)
-    return rows
-
-
-def status(data: Path, place: Place) -> dict[str, dict[str, object]]:
-    arguments = ("archive_status", "--archive", place.url, "--data", str(data), "--format", "json")
-    done = run(*arguments, **place.environment)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    return {row["partition"]: row for row in json.loads(done.stdout)}
-
-
-def verify(place: Place) -> "subprocess.CompletedProcess[str]":
-    return run("archive_verify", "--archive", place.url, "-q", **place.environment)
-
-
-def require_whole(data: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The archive verifies, and makes each closed segment again, byte for byte."""
-    done = verify(place)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    for name, value in place.environment.items():
-        monkeypatch.setenv(name, value)
-    objects = open_objects(place.url)
-    for name in PARTITIONS:
-        manifest = Manifest.load(objects, name)
-        files = segment_files(data / "log" / name)[:-1]
-        assert len(manifest.segments) == len(files)
-        for entry, path in zip(manifest.segments, files, strict=True):
-            assert b"".join(Unpacked(objects, name, entry).original_bytes()) == path.read_bytes()
 
 
 def test_what_is_closed_is_archived_once(data: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +72,7 @@ def test_a_changed_manifest_is_found_and_named(data: Path, place: Place) -> None
     assert done.returncode == 1
     assert "0000000001.json: not an entry of a manifest" in done.stderr
     assert "it was changed" in done.stderr
-    failed(run("archive", "-q", "--data", str(data), "--to", place.url, **place.environment), 65, "Error: ")
+    require_failure(run("archive", "-q", "--data", str(data), "--to", place.url, **place.environment), 65, "Error: ")
 
 
 def test_another_history_is_refused(data: Path, place: Place, tmp_path: Path) -> None:
@@ -121,10 +81,10 @@ def test_another_history_is_refused(data: Path, place: Place, tmp_path: Path) ->
     fill(log.metadata, range(3))
     log.close()
     done = run("archive", "-q", "--data", str(tmp_path / "other"), "--to", place.url, **place.environment)
-    failed(done, 65, "Error: ")
+    require_failure(done, 65, "Error: ")
     assert "the archive of another history" in done.stderr
     arguments = ("archive_status", "--archive", place.url, "--data", str(tmp_path / "other"))
-    failed(run(*arguments, **place.environment), 65, "Error: ")
+    require_failure(run(*arguments, **place.environment), 65, "Error: ")
 
 
 @pytest.mark.long
@@ -149,7 +109,7 @@ def test_roll_is_for_a_broker_that_does_not_run(broker: RunningBroker, place: Pl
     """Without --roll the broker may run."""
     options = ("archive", "-q", "--data", str(broker.data), "--to", place.url)
     refused = run(*options, "--roll", **place.environment)
-    failed(refused, 69, "Error: ")
+    require_failure(refused, 69, "Error: ")
     assert "in use by another broker" in refused.stderr
     assert run(*options, **place.environment).returncode == 0
     shown = status(broker.data, place)
@@ -174,7 +134,7 @@ def test_what_a_broker_wrote_is_archived_with_its_snapshots(
 def s3_failed(data: Path, url: str, environment: dict[str, str], line: str) -> None:
     for command in (("archive", "-q", "--data", str(data), "--to", url), ("archive_verify", "-q", "--archive", url)):
         done = run(*command, **environment)
-        failed(done, 69, f"Error: {url}/archive.json: the store {line}")
+        require_failure(done, 69, f"Error: {url}/archive.json: the store {line}")
         assert SECRET_KEY not in done.stdout + done.stderr
 
 
@@ -191,7 +151,7 @@ def test_a_login_that_is_refused(data: Path, s3: S3Server) -> None:
 
 def test_a_bucket_that_is_not_there(data: Path, s3: S3Server) -> None:
     done = run("archive", "-q", "--data", str(data), "--to", "s3://nowhere/x", **s3.environment)
-    failed(done, 69, "Error: s3://nowhere/x/archive.json: the store refuses (HTTP 404 Not Found")
+    require_failure(done, 69, "Error: s3://nowhere/x/archive.json: the store refuses (HTTP 404 Not Found")
 
 
 def test_a_store_that_is_away_and_comes_back(
@@ -218,13 +178,17 @@ def test_a_store_that_is_away_and_comes_back(
 def test_a_url_that_is_none(url: str, code: int, line: str, data: Path) -> None:
     for command in (("archive", "-q", "--data", str(data), "--to", url), ("archive_status", "--archive", url)):
         done = run(*command)
-        failed(done, code, line)
+        require_failure(done, code, line)
         assert "secret" not in done.stderr
 
 
 def test_a_directory_without_an_archive(tmp_path: Path) -> None:
-    failed(run("archive_status", "--archive", str(tmp_path / "none")), 64, f"Error: {tmp_path}/none: no such directory")
-    failed(run("archive_status", "--archive", str(tmp_path)), 65, f"Error: file://{tmp_path}: there is no archive")
+    require_failure(
+        run("archive_status", "--archive", str(tmp_path / "none")), 64, f"Error: {tmp_path}/none: no such directory"
+    )
+    require_failure(
+        run("archive_status", "--archive", str(tmp_path)), 65, f"Error: file://{tmp_path}: there is no archive"
+    )
 
 
 def test_nothing_loads_obstore_without_an_archive() -> None:

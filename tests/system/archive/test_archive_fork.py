@@ -17,15 +17,13 @@ from rewindmq.engine.log.archive.archiver import identity_of
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import parse_header
 from rewindmq.projections.rewind import format_time
+from tests.support.archive_commands import Place, archive
+from tests.support.commands import require_failure
 from tests.support.deadlines import until
 from tests.support.forked import run
 from tests.support.needs import needed
-from tests.support.pika_clients import connect, count, take
+from tests.support.pika_clients import Reader, connect, count, take
 from tests.support.running import RunningBroker
-from tests.system.archive.conftest import Place
-from tests.system.archive.test_archive_commands import archive
-from tests.system.cli.test_cli_commands import failed
-from tests.system.clients.test_clients_past import Reader
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]  # the first test may have to build the S3 server
 
@@ -114,7 +112,7 @@ def test_what_was_queued_at_the_mark_is_consumed_from_the_fork(
             channel.queue_declare("later", passive=True)
     assert running.stop() == 0
     refused = run("archive", "-q", "--data", str(fork), "--to", place.url, "--roll", **place.environment)
-    failed(refused, 65, "Error: ")
+    require_failure(refused, 65, "Error: ")
     assert "the archive of another history" in refused.stderr
     events = run("events", "--data", str(fork), "--partition", "metadata-0")
     assert "HistoryForked parent=" in events.stdout
@@ -141,7 +139,7 @@ def test_a_moment_that_the_archive_does_not_have(
     archived: Path, place: Place, tmp_path: Path, at: str, code: int, text: str
 ) -> None:
     done = recover(place, tmp_path / "fork", "-q", "--at", at)
-    failed(done, code, "Error: ")
+    require_failure(done, code, "Error: ")
     assert text in done.stderr
     assert not (tmp_path / "fork").exists()
 
@@ -233,7 +231,7 @@ def test_seals_of_the_parent_hold_for_the_part_in_common(
     whole = run(
         "verify_seals", "-q", "--data", str(running.data), "--public-key", str(public), "--parent-copies", str(copies)
     )
-    failed(whole, 64, "Error: --parent-copies: this history is no fork")
+    require_failure(whole, 64, "Error: --parent-copies: this history is no fork")
     log = fork / "log" / "queues-0"
     first = min(path for path in log.iterdir() if path.suffix == ".avro")
     changed = bytearray(first.read_bytes())

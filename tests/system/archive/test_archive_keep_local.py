@@ -15,11 +15,11 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
+from tests.support.archive_commands import Place
+from tests.support.commands import require_failure
 from tests.support.forked import run
 from tests.support.moments import now
 from tests.support.running import ROOT, RunningBroker
-from tests.system.archive.conftest import Place
-from tests.system.cli.test_cli_commands import failed
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]  # the first test may have to build the S3 server
 
@@ -187,7 +187,7 @@ def test_b24_while_the_archive_is_away_what_is_local_works(life: Life) -> None:
         assert refused.status_code in (500, 503), refused.text
     assert life.broker.stop() == 0
     shown = ("rewind", "orders", "--data", str(life.data), "--at", life.middle)
-    failed(life.command(*shown), 69 if life.place.url.startswith("/") else 65, "Error: ")
+    require_failure(life.command(*shown), 69 if life.place.url.startswith("/") else 65, "Error: ")
     elsewhere.rename(life.place.files)
     assert life.command(*shown).returncode == 0
 

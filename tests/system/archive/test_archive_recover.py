@@ -12,13 +12,12 @@ from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.reader import ArchivedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import segment_files
+from tests.support.archive_commands import Place, archive
 from tests.support.archiving import archive_all
+from tests.support.commands import require_failure
 from tests.support.forked import run
 from tests.support.s3.server import SECRET_KEY, S3Server
 from tests.support.spark.histories import Recorder
-from tests.system.archive.conftest import Place
-from tests.system.archive.test_archive_commands import archive
-from tests.system.cli.test_cli_commands import failed
 
 pytestmark = pytest.mark.timeout(900)  # the first test may have to build the S3 server
 
@@ -35,7 +34,9 @@ def test_a_data_directory_comes_back_from_the_archive_alone(data: Path, place: P
     for name in ("metadata-0", "queues-0"):
         ours, theirs = segment_files(recovered / "log" / name), segment_files(data / "log" / name)
         assert [path.read_bytes() for path in ours[:-1]] == [path.read_bytes() for path in theirs[:-1]]
-    failed(run(*arguments, **place.environment), 65, f"Error: {recovered}: there is a log already: recover to another")
+    require_failure(
+        run(*arguments, **place.environment), 65, f"Error: {recovered}: there is a log already: recover to another"
+    )
 
 
 def test_reading_by_ranges(data: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

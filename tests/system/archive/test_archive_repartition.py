@@ -13,11 +13,11 @@ import pytest
 
 from rewindmq.engine.log.embedded.directory import read_layout
 from rewindmq.projections.rules.placement import partition_of
+from tests.support.commands import cli, repartition_state
 from tests.support.deadlines import until
 from tests.support.forked import run
 from tests.support.pika_clients import confirming, connect
 from tests.support.running import RunningBroker
-from tests.system.cli.test_cli_repartition import cli, state
 
 pytestmark = pytest.mark.long
 
@@ -91,7 +91,7 @@ def taken(broker: RunningBroker) -> dict[str, list[int]]:
 
 def done(broker: RunningBroker) -> bool:
     """Return True if all queues have moved and left nothing behind in their old partitions."""
-    found: dict[str, Any] = state(broker)
+    found: dict[str, Any] = repartition_state(broker)
     return bool(found["phase"] == "done" and found["left"] == 0)
 
 
@@ -110,7 +110,7 @@ def test_b25_b77_a_repartition_is_in_the_archive_and_comes_back(tmp_path: Path) 
     assert broker.stop() == 0
     broker = RunningBroker(data, *options)
     with load.on(broker), holding(broker):
-        until(lambda: state(broker)["phase"] == "done", "the queues do not move")
+        until(lambda: repartition_state(broker)["phase"] == "done", "the queues do not move")
         until(lambda: min(archived(url).values()) > 0 and len(archived(url)) == 6, "what came later is not archived")
         soon = ("recover", "-q", "--archive", url, "--data", str(tmp_path / "soon"))
         until(lambda: run(*soon).returncode == 0, "the archive stays torn")

@@ -14,14 +14,13 @@ from rewindmq.engine.log.archive.recovery import recover
 from rewindmq.engine.log.tiers import floors_of
 from rewindmq.engine.log.trim_rules import Wanted
 from rewindmq.projections.rewind import format_time
+from tests.support.archive_commands import Place, archive
 from tests.support.broker_harness import Harness
+from tests.support.commands import require_failure
 from tests.support.forked import run
 from tests.support.killed import killed_at_store
 from tests.support.trimmed_broker import QUEUES, SEGMENT_BYTES, Story, live
 from tests.support.trimming import PARTITION, starts
-from tests.system.archive.conftest import Place
-from tests.system.archive.test_archive_commands import archive
-from tests.system.cli.test_cli_commands import failed
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]  # the first test may have to build the S3 server
 
@@ -63,7 +62,7 @@ def test_b26_the_commands_on_a_trimmed_archive(tmp_path: Path, place: Place, sto
     rows = {each["partition"]: each for each in done("recover", "--archive", url, "--data", str(tmp_path / "new"))}
     assert (rows["metadata-0"]["begins"], rows[PARTITION]["begins"]) == (0, row["floor"])
     early = ("recover", "--archive", url, "--data", str(tmp_path / "early"), "--at", format_time(story.days[1]))
-    failed(
+    require_failure(
         run(*early, **place.environment), 65, f"Error: {PARTITION} begins at offset {row['floor']}, with the state of"
     )
     for each in (data, tmp_path / "new"):
@@ -77,7 +76,7 @@ def test_the_archive_is_named_where_the_directory_does_not(tmp_path: Path, place
     elsewhere = f"{place.url}-elsewhere"
     if not place.environment:
         Path(elsewhere).mkdir()
-    failed(run(*wanted, "--archive", elsewhere, **place.environment), 65, "Error: ")
+    require_failure(run(*wanted, "--archive", elsewhere, **place.environment), 65, "Error: ")
     assert starts(data)[0] == 0
     assert run(*wanted, "--archive", place.url, **place.environment).returncode == 0
     assert (data / "log" / "archive.json").exists()

@@ -1,19 +1,14 @@
 """The real `rewindmq` command, run as a process against a real broker (forked.py)."""
 
 import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
+from tests.support.commands import Cli
 from tests.support.forked import run
 from tests.support.running import RunningBroker
 
 pytestmark = pytest.mark.of_pure
-
-Cli = Callable[..., "subprocess.CompletedProcess[str]"]
-COMMAND = Path(sys.executable).parent / "rewindmq"
 
 
 @pytest.fixture

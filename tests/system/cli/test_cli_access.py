@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import Cli, require_failure
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import Cli
-from tests.system.cli.test_cli_commands import failed
 
 HASHED = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"  # of test12
 
@@ -15,14 +14,14 @@ HASHED = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"  # of test12
 def test_passwords_that_are_hashed_already(cli: Cli) -> None:
     assert cli("add_user", "hashed", HASHED, "--pre-hashed-password").returncode == 0
     assert cli("authenticate_user", "hashed", "test12").returncode == 0
-    failed(cli("add_user", "other", "!", "--pre-hashed-password"), 65, "Error: not_base64")
+    require_failure(cli("add_user", "other", "!", "--pre-hashed-password"), 65, "Error: not_base64")
     hashed = cli("hash_password", "secret")
     assert hashed.stdout.startswith("Will hash provided password\n")
     assert cli("add_user", "other", hashed.stdout.splitlines()[1], "--pre-hashed-password").returncode == 0
     assert cli("authenticate_user", "other", "secret").returncode == 0
     assert cli("clear_password", "other").stdout == 'Clearing password for user "other" ...\n'
-    failed(cli("authenticate_user", "other", "secret"), 65, 'Error: failed to authenticate user "other"')
-    failed(cli("clear_password", "nobody"), 67, 'Error: User "nobody" does not exist')
+    require_failure(cli("authenticate_user", "other", "secret"), 65, 'Error: failed to authenticate user "other"')
+    require_failure(cli("clear_password", "nobody"), 67, 'Error: User "nobody" does not exist')
     for name in ("hashed", "other"):
         cli("delete_user", name)
 
@@ -34,8 +33,10 @@ def test_permissions_in_every_vhost(cli: Cli) -> None:
         'Setting permissions for user "everywhere" in all virtual hosts ...\n'
     )
     assert cli("list_user_permissions", "everywhere", "-s").stdout == "/\t^a\t^b\t^c\nsecond\t^a\t^b\t^c\n"
-    failed(cli("set_permissions_globally", "nobody", "", "", ""), 67, 'Error: User "nobody" does not exist')
-    failed(cli("set_permissions_globally", "everywhere", "(", "", ""), 65, "Error: invalid regular expression '('")
+    require_failure(cli("set_permissions_globally", "nobody", "", "", ""), 67, 'Error: User "nobody" does not exist')
+    require_failure(
+        cli("set_permissions_globally", "everywhere", "(", "", ""), 65, "Error: invalid regular expression '('"
+    )
     cli("delete_vhost", "second")
     cli("delete_user", "everywhere")
 
@@ -61,9 +62,9 @@ def test_topic_permissions(cli: Cli) -> None:
     assert cli("clear_topic_permissions", "writer").returncode == 0
     assert cli("list_topic_permissions", "-s").stdout == ""
     for command in (("set_topic_permissions", "nobody", "x", "", ""), ("clear_topic_permissions", "nobody")):
-        failed(cli(*command), 67, 'Error: User "nobody" does not exist')
-        failed(cli(command[0], "writer", *command[2:], "-p", "nowhere"), 65, "Error: Virtual host 'nowhere'")
-    failed(cli("set_topic_permissions", "writer", "x", "(", ""), 65, "Error: invalid regular expression '('")
+        require_failure(cli(*command), 67, 'Error: User "nobody" does not exist')
+        require_failure(cli(command[0], "writer", *command[2:], "-p", "nowhere"), 65, "Error: Virtual host 'nowhere'")
+    require_failure(cli("set_topic_permissions", "writer", "x", "(", ""), 65, "Error: invalid regular expression '('")
     cli("delete_user", "writer")
 
 
@@ -78,11 +79,11 @@ def test_limits_of_vhosts(cli: Cli) -> None:
     assert cli("list_vhost_limits", "--global", "-q").stdout == f"vhost\tlimits\nlimited\t{shown}\n"
     assert cli("clear_vhost_limits", "-p", "limited").stdout == 'Clearing vhost "limited" limits ...\n'
     assert cli("list_vhost_limits", "-p", "limited").stdout == 'Listing limits for vhost "limited" ...\n\n'
-    failed(cli("clear_vhost_limits", "-p", "limited"), 69, "Error: Parameter does not exist")
-    failed(cli("clear_vhost_limits", "-p", "nowhere"), 65, "Error: Virtual host 'nowhere' does not exist")
-    failed(cli("set_vhost_limits", "{}", "-p", "nowhere"), 65, "Error: Virtual host 'nowhere' does not exist")
-    failed(cli("set_vhost_limits", '{"max-x":1}'), 65, "Error: Validation failed: Unrecognised terms")
-    failed(cli("set_vhost_limits", "{"), 65, "Error: the definition is not JSON")
+    require_failure(cli("clear_vhost_limits", "-p", "limited"), 69, "Error: Parameter does not exist")
+    require_failure(cli("clear_vhost_limits", "-p", "nowhere"), 65, "Error: Virtual host 'nowhere' does not exist")
+    require_failure(cli("set_vhost_limits", "{}", "-p", "nowhere"), 65, "Error: Virtual host 'nowhere' does not exist")
+    require_failure(cli("set_vhost_limits", '{"max-x":1}'), 65, "Error: Validation failed: Unrecognised terms")
+    require_failure(cli("set_vhost_limits", "{"), 65, "Error: the definition is not JSON")
     cli("delete_vhost", "limited")
 
 
@@ -103,8 +104,10 @@ def test_limits_of_users(cli: Cli) -> None:
     assert cli("list_user_limits", "limited", "-q").stdout == "{}\n"
     assert cli("authenticate_user", "limited", "secret").returncode == 0, "the password is kept"
     for command in ("set_user_limits nobody {}", "clear_user_limits nobody all", "list_user_limits nobody"):
-        failed(cli(*command.split()), 67, 'Error: User "nobody" does not exist')
-    failed(cli("set_user_limits", "limited", '{"max-channels":"x"}'), 65, "Error: max-channels should be a number")
+        require_failure(cli(*command.split()), 67, 'Error: User "nobody" does not exist')
+    require_failure(
+        cli("set_user_limits", "limited", '{"max-channels":"x"}'), 65, "Error: max-channels should be a number"
+    )
     cli("delete_user", "limited")
 
 
@@ -119,12 +122,16 @@ def test_parameters(cli: Cli) -> None:
     assert cli("clear_parameter", *asked[:2]).stdout == (
         'Clearing runtime parameter "limits" for component "vhost-limits" on vhost "/" ...\n'
     )
-    failed(cli("clear_parameter", *asked[:2]), 69, "Error: Parameter does not exist")
-    failed(cli("clear_parameter", *asked[:2], "-p", "nowhere"), 65, "Error: Virtual host 'nowhere' does not exist")
-    failed(cli("list_parameters", "-p", "nowhere"), 65, "Error: Virtual host 'nowhere' does not exist")
-    failed(cli("set_parameter", *asked, "-p", "nowhere"), 65, "Error: Virtual host 'nowhere' does not exist")
-    failed(cli("set_parameter", "shovel", "s", "{}"), 65, "Error: Validation failed: component shovel not found")
-    failed(cli("set_parameter", "shovel", "s", "{"), 65, "Error: the value is not JSON")
+    require_failure(cli("clear_parameter", *asked[:2]), 69, "Error: Parameter does not exist")
+    require_failure(
+        cli("clear_parameter", *asked[:2], "-p", "nowhere"), 65, "Error: Virtual host 'nowhere' does not exist"
+    )
+    require_failure(cli("list_parameters", "-p", "nowhere"), 65, "Error: Virtual host 'nowhere' does not exist")
+    require_failure(cli("set_parameter", *asked, "-p", "nowhere"), 65, "Error: Virtual host 'nowhere' does not exist")
+    require_failure(
+        cli("set_parameter", "shovel", "s", "{}"), 65, "Error: Validation failed: component shovel not found"
+    )
+    require_failure(cli("set_parameter", "shovel", "s", "{"), 65, "Error: the value is not JSON")
 
 
 def test_global_parameters(cli: Cli) -> None:
@@ -135,7 +142,7 @@ def test_global_parameters(cli: Cli) -> None:
         'Listing global runtime parameters ...\nname\tvalue\ntags\t{"a":[1]}\n'
     )
     assert cli("clear_global_parameter", "tags").stdout == 'Clearing global runtime parameter "tags" ...\n'
-    failed(cli("clear_global_parameter", "tags"), 69, "Error: Parameter does not exist")
+    require_failure(cli("clear_global_parameter", "tags"), 69, "Error: Parameter does not exist")
 
 
 def test_what_is_kept_of_a_vhost(cli: Cli) -> None:
@@ -149,11 +156,13 @@ def test_what_is_kept_of_a_vhost(cli: Cli) -> None:
     assert cli("set_vhost_tags", "kept", "c", "d").stdout == 'Setting tags for virtual host "kept" to [c, d] ...\n'
     assert cli(*columns).stdout.splitlines()[1] == "kept\tanother\t[c, d]\tquorum"
     assert "Vhost 'kept' is already running on node '" in cli("restart_vhost", "-p", "kept").stdout
-    failed(cli("update_vhost_metadata", "kept"), 64, "Error (argument validation): not enough arguments")
-    failed(cli("update_vhost_metadata", "kept", "--default-queue-type", "ring"), 65, "Error (argument validation): Bad")
+    require_failure(cli("update_vhost_metadata", "kept"), 64, "Error (argument validation): not enough arguments")
+    require_failure(
+        cli("update_vhost_metadata", "kept", "--default-queue-type", "ring"), 65, "Error (argument validation): Bad"
+    )
     for command in (("update_vhost_metadata", "nowhere", "-d", "x"), ("set_vhost_tags", "nowhere")):
-        failed(cli(*command), 65, "Error: Virtual host 'nowhere' does not exist")
-    failed(cli("restart_vhost", "-p", "nowhere"), 65, "Error: Virtual host 'nowhere' does not exist")
+        require_failure(cli(*command), 65, "Error: Virtual host 'nowhere' does not exist")
+    require_failure(cli("restart_vhost", "-p", "nowhere"), 65, "Error: Virtual host 'nowhere' does not exist")
     cli("delete_vhost", "kept")
 
 
@@ -203,7 +212,7 @@ def test_definitions_to_a_file_and_from_one(cli: Cli, tmp_path: Path) -> None:
     ],
 )
 def test_definitions_that_are_none(cli: Cli, arguments: tuple[str, ...], stdin: str, code: int, line: str) -> None:
-    failed(cli(*arguments, stdin=stdin), code, line)
+    require_failure(cli(*arguments, stdin=stdin), code, line)
 
 
 def test_definitions_are_for_administrators(cli: Cli, broker: RunningBroker, tmp_path: Path) -> None:
@@ -212,5 +221,5 @@ def test_definitions_are_for_administrators(cli: Cli, broker: RunningBroker, tmp
     cli("add_user", "nobody", "secret")
     cli("set_user_tags", "nobody", "policymaker")
     nobody = ("--user", "nobody", "--password-file", str(password))
-    failed(cli("export_definitions", "-", *nobody), 77, "Error: Not administrator")
+    require_failure(cli("export_definitions", "-", *nobody), 77, "Error: Not administrator")
     cli("delete_user", "nobody")

@@ -2,31 +2,16 @@
 (docs/behaviours/interfaces.md#command-line). Deliberately
 different: an error is one line, and a bad definition or pattern is 65 (data), where rabbitmqctl says 69."""
 
-import subprocess
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests.support.commands import Cli, require_failure
 from tests.support.forked import run
+from tests.support.http_clients import put_queue
 from tests.support.ports import free_port
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import Cli
-
-
-def failed(done: "subprocess.CompletedProcess[str]", code: int, line: str) -> None:
-    """It failed with this code and one line on stderr."""
-    assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
-    assert done.stderr.rstrip("\n").startswith(line), done.stderr
-
-
-def put_queue(broker: RunningBroker, name: str, messages: int = 0) -> None:
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
-        api.put(f"/queues/%2F/{name}", json={"durable": True}).raise_for_status()
-        for number in range(messages):
-            content = {"properties": {}, "routing_key": name, "payload": f"m{number}", "payload_encoding": "string"}
-            api.post("/exchanges/%2F/amq.default/publish", json=content).raise_for_status()
 
 
 def test_policies_are_set_listed_and_cleared_s014_s017(cli: Cli) -> None:
@@ -44,7 +29,7 @@ def test_policies_are_set_listed_and_cleared_s014_s017(cli: Cli) -> None:
     )
     assert cli("clear_policy", "my-pol").stdout == 'Clearing policy "my-pol" on vhost "/" ...\n'
     assert cli("clear_policy", "two").returncode == 0
-    failed(cli("clear_policy", "two"), 69, "Error: Parameter does not exist")
+    require_failure(cli("clear_policy", "two"), 69, "Error: Parameter does not exist")
 
 
 def test_operator_policies(cli: Cli) -> None:
@@ -52,7 +37,7 @@ def test_operator_policies(cli: Cli) -> None:
     assert done.stdout.startswith('Setting operator policy override "op" for pattern "^x" to')
     assert cli("list_operator_policies", "-q").stdout.splitlines()[1] == '/\top\t^x\tqueues\t{"max-length":5}\t0'
     assert cli("clear_operator_policy", "op").stdout == 'Clearing operator policy "op" on vhost "/" ...\n'
-    failed(cli("clear_operator_policy", "op"), 69, "Error: Parameter does not exist")
+    require_failure(cli("clear_operator_policy", "op"), 69, "Error: Parameter does not exist")
 
 
 @pytest.mark.parametrize(
@@ -78,46 +63,48 @@ def test_operator_policies(cli: Cli) -> None:
     ],
 )
 def test_a_bad_policy_is_refused_in_one_line(cli: Cli, arguments: tuple[str, ...], code: int, line: str) -> None:
-    failed(cli("set_policy", *arguments), code, line)
+    require_failure(cli("set_policy", *arguments), code, line)
     assert cli("list_policies", "-s").stdout.strip() == ""
 
 
 def test_unknown_columns_commands_and_formatters_are_usage_errors(cli: Cli) -> None:
-    failed(
+    require_failure(
         cli("list_queues", "name", "nonsense"),
         64,
         "Error (argument validation): Info key(s) nonsense are not supported",
     )
-    failed(cli("nonsense"), 64, "Error (argument validation): No such command 'nonsense'")
-    failed(cli("list_queues", "--formatter", "foo"), 64, "Error (argument validation): Invalid value for '--formatter'")
-    failed(cli("list_queues", "-t", "abc"), 64, "Error (argument validation): Invalid value for '-t'")
+    require_failure(cli("nonsense"), 64, "Error (argument validation): No such command 'nonsense'")
+    require_failure(
+        cli("list_queues", "--formatter", "foo"), 64, "Error (argument validation): Invalid value for '--formatter'"
+    )
+    require_failure(cli("list_queues", "-t", "abc"), 64, "Error (argument validation): Invalid value for '-t'")
     assert cli().returncode == 64
 
 
 def test_purge_and_delete_a_queue(cli: Cli, broker: RunningBroker) -> None:
     put_queue(broker, "q", messages=3)
     assert cli("list_queues", "-s").stdout == "q\t3\n"
-    failed(cli("delete_queue", "q", "--if-empty"), 64, "Error: Queue is not empty")
+    require_failure(cli("delete_queue", "q", "--if-empty"), 64, "Error: Queue is not empty")
     assert cli("purge_queue", "q").stdout == "Purging queue 'q' in vhost '/' ...\n"
     assert cli("list_queues", "-s").stdout == "q\t0\n"
     put_queue(broker, "q", messages=2)
     assert cli("delete_queue", "q").stdout == (
         "Deleting queue 'q' on vhost '/' ...\nQueue was successfully deleted with 2 ready messages\n"
     )
-    failed(cli("delete_queue", "q"), 64, "Error: Queue not found")
-    failed(cli("purge_queue", "q"), 69, "Error: Queue not found")
-    failed(
+    require_failure(cli("delete_queue", "q"), 64, "Error: Queue not found")
+    require_failure(cli("purge_queue", "q"), 69, "Error: Queue not found")
+    require_failure(
         cli("delete_queue", ""), 65, "Error (argument validation): Bad argument: queue name cannot be an empty string"
     )
 
 
 def test_users_their_passwords_and_tags(cli: Cli, tmp_path: Path) -> None:
     assert cli("add_user", "alice", "secret").stdout.startswith('Adding user "alice" ...\nDone. Don\'t forget to grant')
-    failed(cli("add_user", "alice", "secret"), 70, 'Error: User "alice" already exists')
-    failed(cli("add_user", "bob"), 65, "Error: Password is not provided via argument or stdin")
+    require_failure(cli("add_user", "alice", "secret"), 70, 'Error: User "alice" already exists')
+    require_failure(cli("add_user", "bob"), 65, "Error: Password is not provided via argument or stdin")
     assert cli("add_user", "bob", stdin="hidden\n").returncode == 0
     assert cli("authenticate_user", "bob", "hidden").stdout == 'Authenticating user "bob" ...\nSuccess\n'
-    failed(
+    require_failure(
         cli("authenticate_user", "bob", "wrong"), 65, 'Error: failed to authenticate user "bob": invalid credentials'
     )
     assert cli("set_user_tags", "alice", "management", "monitoring").stdout == (
@@ -132,12 +119,12 @@ def test_users_their_passwords_and_tags(cli: Cli, tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("other\n")
     alice = ("--user", "alice", "--password-file", str(password))
-    failed(cli("list_users", *alice), 77, "Error: Not administrator user")
+    require_failure(cli("list_users", *alice), 77, "Error: Not administrator user")
     for user in ("alice", "bob"):
         assert cli("delete_user", user).stdout == f'Deleting user "{user}" ...\n'
-    failed(cli("delete_user", "alice"), 67, 'Error: User "alice" does not exist')
-    failed(cli("change_password", "alice", "x"), 67, 'Error: User "alice" does not exist')
-    failed(cli("set_user_tags", "alice"), 67, 'Error: User "alice" does not exist')
+    require_failure(cli("delete_user", "alice"), 67, 'Error: User "alice" does not exist')
+    require_failure(cli("change_password", "alice", "x"), 67, 'Error: User "alice" does not exist')
+    require_failure(cli("set_user_tags", "alice"), 67, 'Error: User "alice" does not exist')
 
 
 def test_vhosts_and_permissions(cli: Cli) -> None:
@@ -151,14 +138,16 @@ def test_vhosts_and_permissions(cli: Cli) -> None:
     assert cli("list_user_permissions", "guest", "-q").stdout == (
         "vhost\tconfigure\twrite\tread\n/\t.*\t.*\t.*\nv2\t^a\t^b\t^c\n"
     )
-    failed(cli("set_permissions", "nobody", ".*", ".*", ".*"), 67, 'Error: User "nobody" does not exist')
-    failed(cli("set_permissions", "-p", "v3", "guest", ".*", ".*", ".*"), 65, "Error: Virtual host 'v3' does not exist")
-    failed(cli("set_permissions", "guest", "(", ".*", ".*"), 65, "Error: invalid regular expression '('")
+    require_failure(cli("set_permissions", "nobody", ".*", ".*", ".*"), 67, 'Error: User "nobody" does not exist')
+    require_failure(
+        cli("set_permissions", "-p", "v3", "guest", ".*", ".*", ".*"), 65, "Error: Virtual host 'v3' does not exist"
+    )
+    require_failure(cli("set_permissions", "guest", "(", ".*", ".*"), 65, "Error: invalid regular expression '('")
     assert cli("clear_permissions", "-p", "v2", "guest").returncode == 0
     assert cli("list_permissions", "-p", "v2", "-s").stdout == ""
-    failed(cli("list_permissions", "-p", "v3"), 65, "Error: Virtual host 'v3' does not exist")
+    require_failure(cli("list_permissions", "-p", "v3"), 65, "Error: Virtual host 'v3' does not exist")
     assert cli("delete_vhost", "v2").returncode == 0
-    failed(cli("delete_vhost", "v2"), 65, "Error: Virtual host 'v2' does not exist")
+    require_failure(cli("delete_vhost", "v2"), 65, "Error: Virtual host 'v2' does not exist")
 
 
 def test_ping_status_version_help(cli: Cli, broker: RunningBroker) -> None:
@@ -174,11 +163,15 @@ def test_ping_status_version_help(cli: Cli, broker: RunningBroker) -> None:
 
 def test_no_broker_a_wrong_address_a_wrong_password(broker: RunningBroker) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
-    failed(run("ping", "-q", REWINDMQ_URL=nobody), 69, f"Error: unable to connect to {nobody}: ")
-    failed(run("ping", "-q", "--url", "ftp://x"), 64, "Error: 'ftp://x' is not the address of a management API")
-    failed(run("ping", "-q", "--url", nobody, "--http-port", "1"), 64, "Error: give either --url or --http-port")
+    require_failure(run("ping", "-q", REWINDMQ_URL=nobody), 69, f"Error: unable to connect to {nobody}: ")
+    require_failure(
+        run("ping", "-q", "--url", "ftp://x"), 64, "Error: 'ftp://x' is not the address of a management API"
+    )
+    require_failure(
+        run("ping", "-q", "--url", nobody, "--http-port", "1"), 64, "Error: give either --url or --http-port"
+    )
     port = str(broker.http_port)
-    failed(run("ping", "-q", "--http-port", port, REWINDMQ_PASSWORD="wrong"), 65, "Error: login failed at ")
+    require_failure(run("ping", "-q", "--http-port", port, REWINDMQ_PASSWORD="wrong"), 65, "Error: login failed at ")
     assert run("ping", "-q", "--http-port", port).returncode == 0
     assert run("ping", "-q", "--url", broker.http_url.replace("//", "//guest:guest@")).returncode == 0
 
@@ -190,4 +183,4 @@ def test_a_broker_that_does_not_answer_in_time(broker: RunningBroker) -> None:
         started = time.monotonic()
         done = run("list_queues", "-q", "-t", "0.2", "--http-port", str(silent.getsockname()[1]))
         assert time.monotonic() - started < 30
-    failed(done, 75, "Error: operation on http://127.0.0.1:")
+    require_failure(done, 75, "Error: operation on http://127.0.0.1:")

@@ -15,9 +15,8 @@ import pytest
 from rewindmq.engine.cluster.state_copy import StateCopy
 from rewindmq.projections.store import keys
 from rewindmq.projections.store.store import StateStore
+from tests.support.commands import Cli, require_failure
 from tests.support.forked import run
-from tests.system.cli.conftest import Cli
-from tests.system.cli.test_cli_commands import failed
 
 
 @contextmanager
@@ -83,7 +82,7 @@ def test_the_data_directory_of_a_new_node(tar: bytes, tmp_path: Path, there: boo
 def test_what_breaks_off_leaves_nothing(tar: bytes, tmp_path: Path) -> None:
     with saying(tar[: len(tar) // 2], len(tar)) as url:
         done = run("copy_state", "-q", "--data", str(tmp_path / "south"), "--url", url)
-    failed(done, 69, f"Error: {url} closed the connection in the middle: ")
+    require_failure(done, 69, f"Error: {url} closed the connection in the middle: ")
     nothing_left(tmp_path)
 
 
@@ -91,7 +90,9 @@ def test_what_is_damaged_leaves_nothing(tar: bytes, tmp_path: Path) -> None:
     at = tar.index(b"a history")
     with saying(tar[:at] + b"A" + tar[at + 1 :], len(tar)) as url:
         done = run("copy_state", "-q", "--data", str(tmp_path / "south"), "--url", url)
-    failed(done, 65, "Error: what came is not a whole copy of a state: kafka is missing, or differs from the manifest")
+    require_failure(
+        done, 65, "Error: what came is not a whole copy of a state: kafka is missing, or differs from the manifest"
+    )
     nothing_left(tmp_path)
 
 
@@ -100,7 +101,7 @@ def test_what_another_version_wrote_leaves_nothing(tmp_path: Path) -> None:
     newer = copied(tmp_path / "north", b"3")
     with saying(newer, len(newer)) as url:
         done = run("copy_state", "-q", "--data", str(tmp_path / "south"), "--url", url)
-    failed(done, 65, "Error: what came can't be used: ")
+    require_failure(done, 65, "Error: what came can't be used: ")
     assert "state of format b'3', this version reads b'1'" in done.stderr
     nothing_left(tmp_path, "north")
 
@@ -110,16 +111,18 @@ def test_a_directory_that_is_in_use_is_left_alone(tar: bytes, tmp_path: Path) ->
     (tmp_path / "south" / "mine").write_text("mine")
     with saying(tar, len(tar)) as url:
         done = run("copy_state", "-q", "--data", str(tmp_path / "south"), "--url", url)
-        failed(done, 78, f"Error: {tmp_path / 'south'}: is not empty: a copy is for a new node")
+        require_failure(done, 78, f"Error: {tmp_path / 'south'}: is not empty: a copy is for a new node")
         done = run("copy_state", "-q", "--data", str(tmp_path / "south" / "mine"), "--url", url)
-        failed(done, 64, "Error (argument validation): Invalid value for '--data'")
+        require_failure(done, 64, "Error (argument validation): Invalid value for '--data'")
         done = run("copy_state", "-q", "--data", str(tmp_path / "south" / "mine" / "south"), "--url", url)
-        failed(done, 69, f"Error: {tmp_path / 'south' / 'mine'}: ")
+        require_failure(done, 69, f"Error: {tmp_path / 'south' / 'mine'}: ")
     nothing_left(tmp_path / "south", "mine")
 
 
 def test_a_broker_that_has_its_log_with_it_refuses(cli: Cli, tmp_path: Path) -> None:
     done = cli("copy_state", "-q", "--data", str(tmp_path / "south"))
-    failed(done, 65, "Error: the log of this broker is in its data directory, and its state is of no use without it")
-    failed(cli("copy_state"), 64, "Error (argument validation): Missing option '--data'")
+    require_failure(
+        done, 65, "Error: the log of this broker is in its data directory, and its state is of no use without it"
+    )
+    require_failure(cli("copy_state"), 64, "Error (argument validation): Missing option '--data'")
     nothing_left(tmp_path)

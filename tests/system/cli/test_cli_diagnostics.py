@@ -11,9 +11,9 @@ import pytest
 from pika.exceptions import ConnectionClosedByBroker
 
 from rewindmq.engine.config import Config
+from tests.support.commands import COMMAND, Cli
 from tests.support.forked import run
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import COMMAND, Cli
 
 NODE = "rewindmq@localhost"
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.cli.commands import events as command
+from tests.support.commands import COMMAND, require_failure
 from tests.support.forked import run
+from tests.support.http_clients import put_queue
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import COMMAND
-from tests.system.cli.test_cli_commands import failed, put_queue
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +92,13 @@ def test_last_events_far_behind_the_end_are_found(
 
 
 def test_what_cannot_be_is_one_line(data: Path, tmp_path: Path) -> None:
-    failed(run("events"), 64, "Error: say where the history is: --data DIR, or --kafka HOST:PORT")
-    failed(run("events", "--data", str(tmp_path)), 65, f"Error: {tmp_path}: no RewindMQ log is here")
-    failed(run("events", "--data", str(data), "--partition", "queues-9"), 64, "Error: there is no partition queues-9")
-    failed(run("events", "--data", str(data), "--from", "mark:never"), 65, "Error: there is no mark 'never'")
-    failed(run("events", "--data", str(data), "--from", "yesterday"), 65, "Error: 'yesterday' is not a time")
+    require_failure(run("events"), 64, "Error: say where the history is: --data DIR, or --kafka HOST:PORT")
+    require_failure(run("events", "--data", str(tmp_path)), 65, f"Error: {tmp_path}: no RewindMQ log is here")
+    require_failure(
+        run("events", "--data", str(data), "--partition", "queues-9"), 64, "Error: there is no partition queues-9"
+    )
+    require_failure(run("events", "--data", str(data), "--from", "mark:never"), 65, "Error: there is no mark 'never'")
+    require_failure(run("events", "--data", str(data), "--from", "yesterday"), 65, "Error: 'yesterday' is not a time")
 
 
 def test_a_reader_that_goes_away_ends_it(data: Path) -> None:

@@ -2,26 +2,19 @@
 
 import json
 
-import httpx
 import pytest
 
+from tests.support.commands import Cli, require_failure
+from tests.support.http_clients import publish_to, put_queue
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import Cli
-from tests.system.cli.test_cli_commands import failed, put_queue
 
 pytestmark = pytest.mark.long
 
 
-def publish(broker: RunningBroker, queue: str, payload: str, **properties: object) -> None:
-    content = {"properties": properties, "routing_key": queue, "payload": payload, "payload_encoding": "string"}
-    url = f"{broker.http_url}/api/exchanges/%2F/amq.default/publish"
-    assert httpx.post(url, json=content, auth=("guest", "guest")).json() == {"routed": True}
-
-
 def test_b29_orders_are_found_by_any_key(cli: Cli, broker: RunningBroker) -> None:
     put_queue(broker, "finding")
-    publish(broker, "finding", "four\x1b[31m\n", message_id="order-4711", headers={"customer": "alice"})
-    publish(broker, "finding", "other", message_id="order-4712", headers={"customer": "bob", "n": 5})
+    publish_to(broker, "finding", "four\x1b[31m\n", message_id="order-4711", headers={"customer": "alice"})
+    publish_to(broker, "finding", "other", message_id="order-4712", headers={"customer": "bob", "n": 5})
     assert cli("purge_queue", "finding").returncode == 0
     found = cli("find", "--message-id", "order-4711")
     assert found.returncode == 0, found.stderr
@@ -41,15 +34,17 @@ def test_b29_orders_are_found_by_any_key(cli: Cli, broker: RunningBroker) -> Non
 
 
 def test_b29_searches_that_make_no_sense_end_with_one_line(cli: Cli) -> None:
-    failed(cli("find"), 64, "Error: say what to find: --message-id, --correlation-id, --header NAME=VALUE or --body")
-    failed(cli("find", "--header", "alice"), 64, "Error: --header is NAME=VALUE, not 'alice'")
-    failed(cli("find", "--body", "x", "--since", "yesterday"), 64, "Error: 'yesterday' is not a time")
+    require_failure(
+        cli("find"), 64, "Error: say what to find: --message-id, --correlation-id, --header NAME=VALUE or --body"
+    )
+    require_failure(cli("find", "--header", "alice"), 64, "Error: --header is NAME=VALUE, not 'alice'")
+    require_failure(cli("find", "--body", "x", "--since", "yesterday"), 64, "Error: 'yesterday' is not a time")
 
 
 def test_b29_a_life_a_tail_and_a_diff_at_the_command_line(cli: Cli, broker: RunningBroker) -> None:
     put_queue(broker, "living")
-    publish(broker, "living", "one", message_id="living-1")
-    publish(broker, "living", "two", message_id="living-2")
+    publish_to(broker, "living", "one", message_id="living-1")
+    publish_to(broker, "living", "two", message_id="living-2")
     assert cli("purge_queue", "living").returncode == 0
     message = json.loads(cli("find", "--message-id", "living-1", "--format", "json").stdout)
     life = cli("biography", message["message"])
@@ -62,8 +57,8 @@ def test_b29_a_life_a_tail_and_a_diff_at_the_command_line(cli: Cli, broker: Runn
     assert [json.loads(line)["outcome"] for line in tail.stdout.splitlines()] == ["published", "purged", "purged"]
     diff = cli("diff", "living", "--from", "1h", "--summary", "-q")
     if diff.returncode:  # the broker is younger
-        failed(diff, 65, "Error: ")
+        require_failure(diff, 65, "Error: ")
         diff = cli("diff", "living", "--from", message["published"], "--summary", "-q")
     assert "purged\t" in diff.stdout
-    failed(cli("biography", "4711x"), 65, "Error: '4711x' is not a message")
-    failed(cli("history", "gone", "--until", "noon"), 64, "Error: 'noon' is not a time")
+    require_failure(cli("biography", "4711x"), 65, "Error: '4711x' is not a message")
+    require_failure(cli("history", "gone", "--until", "noon"), 64, "Error: 'noon' is not a time")

@@ -9,12 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.commands import COMMAND, Cli, require_failure
 from tests.support.forked import run
+from tests.support.http_clients import put_queue
 from tests.support.moments import now
 from tests.support.ports import free_port
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import COMMAND, Cli
-from tests.system.cli.test_cli_commands import failed, put_queue
 
 
 def test_start_says_when_it_is_ready_and_stops_on_sigterm(tmp_path: Path) -> None:
@@ -43,24 +43,26 @@ def test_start_says_when_it_is_ready_and_stops_on_sigterm(tmp_path: Path) -> Non
 
 
 def test_start_refuses_bad_options(tmp_path: Path) -> None:
-    failed(run("start"), 64, "Error (argument validation): no data directory: give --data DIR")
+    require_failure(run("start"), 64, "Error (argument validation): no data directory: give --data DIR")
     data = ("--data", str(tmp_path))
-    failed(run("start", *data, "--kafka", ""), 64, "Error (argument validation): '' is not an address: --kafka")
+    require_failure(
+        run("start", *data, "--kafka", ""), 64, "Error (argument validation): '' is not an address: --kafka"
+    )
     which = "Error (argument validation): --kafka-prefix needs --kafka"
-    failed(run("start", *data, "--kafka-prefix", "other"), 64, which)
+    require_failure(run("start", *data, "--kafka-prefix", "other"), 64, which)
     somewhere = (*data, "--kafka", "127.0.0.1:1", "--kafka-prefix", "")
-    failed(run("start", *somewhere), 64, "Error (argument validation): '' is not a prefix: --kafka-prefix")
-    failed(
+    require_failure(run("start", *somewhere), 64, "Error (argument validation): '' is not a prefix: --kafka-prefix")
+    require_failure(
         run("start", "--data", str(tmp_path), "--amqp-port", "70000"), 64, "Error (argument validation): Invalid value"
     )
     nonsense = ("--data", str(tmp_path), "--kafka", "localhost:1", "--kafka-setting", "nonsense")
-    failed(
+    require_failure(
         run("start", *nonsense),
         64,
         "Error (argument validation): Invalid value for '--kafka-setting': 'nonsense' is not KEY=VALUE",
     )
     (tmp_path / "file").write_text("")
-    failed(
+    require_failure(
         run("start", "--data", str(tmp_path / "file")), 64, "Error (argument validation): Invalid value for '--data'"
     )
 
@@ -103,9 +105,9 @@ def test_rewind_shows_what_was_purged_online_and_offline(start_broker: Callable[
 def test_a_moment_that_is_none_is_refused(
     cli: Cli, broker: RunningBroker, arguments: tuple[str, ...], code: int, line: str
 ) -> None:
-    failed(cli("rewind", *arguments), code, line)
+    require_failure(cli("rewind", *arguments), code, line)
     if code == 65:
-        failed(cli("rewind", *arguments, "--data", str(broker.data)), code, line)
+        require_failure(cli("rewind", *arguments, "--data", str(broker.data)), code, line)
 
 
 def test_verify_a_whole_and_a_damaged_history(start_broker: Callable[..., RunningBroker], tmp_path: Path) -> None:
@@ -135,8 +137,8 @@ def test_verify_a_whole_and_a_damaged_history(start_broker: Callable[..., Runnin
     content[content.index(b"m7")] ^= 1
     segment.write_bytes(content)
     damaged = run("verify", "--data", str(broker.data), "-q")
-    failed(damaged, 1, f"Error: {segment}: block at byte ")
-    failed(run("verify", "--data", str(tmp_path)), 65, f"Error: {tmp_path}: no RewindMQ log is here")
+    require_failure(damaged, 1, f"Error: {segment}: block at byte ")
+    require_failure(run("verify", "--data", str(tmp_path)), 65, f"Error: {tmp_path}: no RewindMQ log is here")
 
 
 def test_verify_finds_a_state_that_is_not_what_the_log_says(start_broker: Callable[..., RunningBroker]) -> None:

@@ -9,8 +9,8 @@ import httpx
 import pika
 import pytest
 
+from tests.support.commands import COMMAND, Cli
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import COMMAND, Cli
 
 
 @pytest.fixture(scope="module", autouse=True)

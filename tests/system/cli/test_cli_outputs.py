@@ -15,12 +15,12 @@ from rewindmq.engine.cli.outputs import OUTPUTS, VERIFIER
 from rewindmq.engine.log.seals import proof_verifier
 from rewindmq.engine.log.seals.register import opened
 from rewindmq.engine.log.seals.seal import fingerprint
+from tests.support.commands import Cli
+from tests.support.http_clients import publish_to
 from tests.support.outputs import judged
 from tests.support.registers import ORIGIN, HandWitness, SealKeys, seal, write
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import Cli
-from tests.system.cli.test_cli_find import publish
-from tests.system.cli.test_cli_spans import TRACEPARENT, take
+from tests.support.tracing import TRACEPARENT, take
 
 pytestmark = pytest.mark.long
 
@@ -54,7 +54,7 @@ class World:
             api.put("outputs", json={"arguments": arguments}).raise_for_status()
         for number in range(1, 5):
             headers = {"traceparent": TRACEPARENT, "n": number}
-            publish(self.broker, "outputs", "order", message_id=f"m-{number}", headers=headers)
+            publish_to(self.broker, "outputs", "order", message_id=f"m-{number}", headers=headers)
         take(self.broker, "outputs", "ack_requeue_false")
         self("purge_queue", "outputs")
 

@@ -11,9 +11,9 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Purged
 from rewindmq.schemas.values import BROKER
+from tests.support.commands import Cli
 from tests.support.forked import run
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import Cli
 
 REASON = "byte 0 of 1: the record ends within timestamp"
 

@@ -5,8 +5,8 @@ import json
 import httpx
 import pytest
 
+from tests.support.commands import Cli
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import Cli
 
 NODE = "rewindmq@localhost"
 

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
+from tests.support.commands import Cli, require_failure
+from tests.support.http_clients import publish_to, put_queue
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import Cli
-from tests.system.cli.test_cli_commands import failed, put_queue
-from tests.system.cli.test_cli_find import publish
 
 pytestmark = pytest.mark.long
 
@@ -28,7 +27,7 @@ def test_b38_messages_are_removed_and_moved_by_name(cli: Cli, broker: RunningBro
     for queue in ("removing", "removing.checked"):
         put_queue(broker, queue)
     for number in range(4):
-        publish(broker, "removing", "body", message_id=f"removing-{number}")
+        publish_to(broker, "removing", "body", message_id=f"removing-{number}")
     names = [found(cli, f"removing-{number}") for number in range(4)]
     ids = [name.rpartition(":")[2] for name in names]
     removed = cli("remove_message", "removing", names[0], "--reason", "no address")
@@ -51,11 +50,13 @@ def test_b38_messages_are_removed_and_moved_by_name(cli: Cli, broker: RunningBro
 
 def test_b38_what_makes_no_sense_ends_with_one_line(cli: Cli, broker: RunningBroker) -> None:
     put_queue(broker, "senseless")
-    failed(cli("remove_message", "nowhere", "1"), 69, "Error: Queue not found: there is no queue 'nowhere'")
-    failed(cli("move_message", "senseless", "1"), 64, "Error: give either --to QUEUE, or --exchange EXCHANGE")
-    failed(cli("move_message", "senseless", "1", "--to", "nowhere"), 65, "Error: no queue 'nowhere' in vhost '/'")
-    failed(cli("remove_message", "senseless", "0-2000000"), 64, "Error: at most 1,000,000 messages at a time")
-    failed(cli("remove_message", "senseless", "elsewhere:1"), 65, "Error: queue 'senseless' is in partition")
+    require_failure(cli("remove_message", "nowhere", "1"), 69, "Error: Queue not found: there is no queue 'nowhere'")
+    require_failure(cli("move_message", "senseless", "1"), 64, "Error: give either --to QUEUE, or --exchange EXCHANGE")
+    require_failure(
+        cli("move_message", "senseless", "1", "--to", "nowhere"), 65, "Error: no queue 'nowhere' in vhost '/'"
+    )
+    require_failure(cli("remove_message", "senseless", "0-2000000"), 64, "Error: at most 1,000,000 messages at a time")
+    require_failure(cli("remove_message", "senseless", "elsewhere:1"), 65, "Error: queue 'senseless' is in partition")
     wrong = cli("remove_message", "senseless", "x")
     assert wrong.returncode == 64
     assert "'x' is no message id: give numbers such as 17, or ranges such as 17-29" in wrong.stderr
@@ -73,4 +74,4 @@ def test_b39_a_queue_is_paused_and_resumed(cli: Cli, broker: RunningBroker) -> N
     assert state() == "paused"
     assert cli("resume_queue", "pausing").returncode == 0
     assert state() == "running"
-    failed(cli("pause_queue", "nowhere"), 69, "Error: Queue not found: there is no queue 'nowhere'")
+    require_failure(cli("pause_queue", "nowhere"), 69, "Error: Queue not found: there is no queue 'nowhere'")

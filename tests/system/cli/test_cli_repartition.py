@@ -1,35 +1,21 @@
 """`rewindmq repartition`, on a broker with a log of its own (B-76, B-77)."""
 
-import json
 from pathlib import Path
-from subprocess import CompletedProcess
-from typing import Any
 
 import httpx
 import pytest
 
 from rewindmq.projections.rules.placement import partition_of
+from tests.support.commands import cli, repartition_state, require_failure
 from tests.support.deadlines import until
 from tests.support.forked import run
+from tests.support.http_clients import put_queue
 from tests.support.running import RunningBroker
-from tests.system.cli.test_cli_commands import failed, put_queue
 
 pytestmark = pytest.mark.long
 
 NAMES = [f"orders-{number}" for number in range(6)]
 MOVING = [name for name in NAMES if partition_of("/", name, 2) != partition_of("/", name, 5)]
-
-
-def cli(broker: RunningBroker, *arguments: str) -> "CompletedProcess[str]":
-    return run(*arguments, "--url", broker.http_url, "-q")
-
-
-def state(broker: RunningBroker) -> dict[str, Any]:
-    done = cli(broker, "repartition", "--formatter", "json")
-    assert (done.returncode, done.stderr) == (0, "")
-    [row] = json.loads(done.stdout)
-    assert isinstance(row, dict)
-    return row
 
 
 def publish(broker: RunningBroker) -> None:
@@ -64,20 +50,25 @@ def test_b76_b77_the_course_of_a_repartition(tmp_path: Path) -> None:
     for name in NAMES:
         put_queue(broker, name)
     publish(broker)
-    assert state(broker)["phase"] == "never asked for"
-    failed(cli(broker, "repartition", "2"), 65, "Error: queues are placed by 2 partitions, and their number only grows")
-    failed(cli(broker, "repartition", "2000"), 65, "Error: a log has 1 to 1024 partitions")
+    assert repartition_state(broker)["phase"] == "never asked for"
+    require_failure(
+        cli(broker, "repartition", "2"), 65, "Error: queues are placed by 2 partitions, and their number only grows"
+    )
+    require_failure(cli(broker, "repartition", "2000"), 65, "Error: a log has 1 to 1024 partitions")
     assert statuses_of_a_watcher(broker) == [200, 401]
     asked = cli(broker, "repartition", "5")
     assert (asked.returncode, asked.stderr) == (0, "")
     assert "waits for nodes" in asked.stdout
-    failed(cli(broker, "repartition", "6"), 65, "Error: a repartition to 5 partitions is under way")
-    assert (state(broker)["waits_for"], state(broker)["partitions"]) == ("rewindmq@localhost", 2)
+    require_failure(cli(broker, "repartition", "6"), 65, "Error: a repartition to 5 partitions is under way")
+    assert (repartition_state(broker)["waits_for"], repartition_state(broker)["partitions"]) == (
+        "rewindmq@localhost",
+        2,
+    )
     assert broker.stop() == 0
     broker = RunningBroker(tmp_path / "data", "--partitions", "2")
-    until(lambda: state(broker)["phase"] == "done", "the queues do not move")
+    until(lambda: repartition_state(broker)["phase"] == "done", "the queues do not move")
     assert [payloads(broker, name) for name in NAMES] == [["m0", "m1", "m2"]] * len(NAMES)
-    found = state(broker)
+    found = repartition_state(broker)
     assert (found["partitions"], found["placed_by"], found["moved"], found["staying"]) == (5, 5, len(MOVING), 0)
     assert broker.stop() == 0
     assert "Traceback" not in "".join(broker.errors)

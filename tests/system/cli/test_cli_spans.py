@@ -4,65 +4,34 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
 
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.trace_outcomes import WantedTraces, traced_outcomes, whole
-from rewindmq.projections.rewind import format_time
 from rewindmq.projections.traces.spans import Span, Spans
+from tests.support.commands import Cli, require_failure
+from tests.support.http_clients import publish_to
 from tests.support.pika_clients import connect
 from tests.support.pika_clients import take as consumed
 from tests.support.ports import free_port
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import Cli
-from tests.system.cli.test_cli_commands import failed
-from tests.system.cli.test_cli_find import publish
+from tests.support.tracing import BEGINNING, PARENT, TRACE, Receiver, called, printed, receiving, take, traced
 
 pytestmark = pytest.mark.long
-
-TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
-BEGINNING = format_time(0)
-
-
-def called(broker: RunningBroker, method: str, path: str, **content: Any) -> Any:
-    url = f"{broker.http_url}/api/{path}"
-    answer = httpx.request(method, url, json=content, auth=("guest", "guest"), trust_env=False)
-    assert answer.is_success, answer.text
-    return answer.json() if answer.content else None
-
-
-def take(broker: RunningBroker, queue: str, ackmode: str) -> None:
-    assert len(called(broker, "POST", f"queues/%2F/{queue}/get", count=1, ackmode=ackmode, encoding="auto")) == 1
-
-
-def traced(broker: RunningBroker, queue: str, message_id: str, **headers: str) -> None:
-    publish(broker, queue, "body", message_id=message_id, headers={"traceparent": TRACEPARENT, **headers})
-
-
-def printed(cli: Cli, *arguments: str) -> list[dict[str, Any]]:
-    done = cli("spans", *arguments, "--since", BEGINNING)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_b35_stays_and_deliveries_are_spans(cli: Cli, broker: RunningBroker) -> None:
     called(broker, "PUT", "queues/%2F/spanning", durable=True)
     traced(broker, "spanning", "one", tracestate="vendor=1")
-    publish(broker, "spanning", "body", headers={"traceparent": "00-0-0-00"})
+    publish_to(broker, "spanning", "body", headers={"traceparent": "00-0-0-00"})
     take(broker, "spanning", "reject_requeue_true")
     take(broker, "spanning", "ack_requeue_false")
     traced(broker, "spanning", "two")
@@ -126,7 +95,7 @@ def test_b35_portions_of_any_size_make_the_same_spans(cli: Cli, broker: RunningB
     called(broker, "PUT", "queues/%2F/span-portions", durable=True)
     for number in range(20):
         traced(broker, "span-portions", f"m{number}")
-        publish(broker, "span-portions", "body")
+        publish_to(broker, "span-portions", "body")
     for ackmode in ("reject_requeue_true", "reject_requeue_false") * 5:
         take(broker, "span-portions", ackmode)
     called(broker, "DELETE", "queues/%2F/span-portions/contents")
@@ -182,50 +151,6 @@ def test_b35_what_is_lost_is_an_error(cli: Cli, broker: RunningBroker) -> None:
     assert letter["attributes"]["rewindmq.origin"].startswith("rejected span-work:")
 
 
-class Receiver(ThreadingHTTPServer):
-    """Answers with each of `answers` in turn: a status, headers, a body. Then with success."""
-
-    def __init__(self, *answers: tuple[int, dict[str, str], bytes], port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
-        self.answers = list(answers)
-        self.requests: list[tuple[str, dict[str, str], ExportTraceServiceRequest]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        request = ExportTraceServiceRequest.FromString(body)
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.requests.append((self.path, headers, request))
-        status, more, content = self.server.answers.pop(0) if self.server.answers else (200, {}, b"")
-        self.send_response(status)
-        for name, value in (more | {"content-length": str(len(content))}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        """Print nothing."""
-
-
-@contextmanager
-def receiving(*answers: tuple[int, dict[str, str], bytes]) -> Iterator[Receiver]:
-    with Receiver(*answers) as receiver:
-        thread = Thread(target=receiver.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield receiver
-        finally:
-            receiver.shutdown()
-            thread.join()
-
-
 @pytest.fixture
 def ended(broker: RunningBroker) -> str:
     """A queue that a message with a trace has left."""
@@ -276,27 +201,29 @@ def test_b35_a_partial_success_is_told(cli: Cli, ended: str) -> None:
     answer.partial_success.rejected_spans, answer.partial_success.error_message = 1, "one is too old"
     with receiving((200, {}, answer.SerializeToString())) as receiver:
         done = cli("spans", ended, "--since", BEGINNING, "--otlp", receiver.url)
-    failed(done, 65, "Error: the collector took ")
+    require_failure(done, 65, "Error: the collector took ")
     assert "rejected 1: one is too old" in done.stderr
 
 
 def test_b35_a_refusal_is_one_line(cli: Cli, ended: str) -> None:
     with receiving((400, {}, b"no")) as receiver:
         done = cli("spans", ended, "--since", BEGINNING, "--otlp", receiver.url)
-    failed(done, 65, f"Error: the collector at {receiver.url}/v1/traces refuses the spans: 400")
+    require_failure(done, 65, f"Error: the collector at {receiver.url}/v1/traces refuses the spans: 400")
     assert len(receiver.requests) == 1
     with receiving((503, {"retry-after": "3600"}, b"")) as receiver:
         done = cli("spans", ended, "--since", BEGINNING, "--otlp", receiver.url)
-    failed(done, 69, f"Error: the collector at {receiver.url}/v1/traces is busy: 503")
+    require_failure(done, 69, f"Error: the collector at {receiver.url}/v1/traces is busy: 503")
     nowhere = f"http://127.0.0.1:{free_port()}"
     done = cli("spans", ended, "--since", BEGINNING, "--otlp", nowhere)
-    failed(done, 69, f"Error: the collector at {nowhere}/v1/traces does not answer: ")
+    require_failure(done, 69, f"Error: the collector at {nowhere}/v1/traces does not answer: ")
 
 
 def test_b35_questions_that_make_no_sense(cli: Cli, broker: RunningBroker) -> None:
-    failed(cli("spans", "--since", "1h", "--otlp", "localhost"), 64, "Error: --otlp is the address of a collector")
-    failed(cli("spans", "--since", "1h", "--header", "a=b"), 64, "Error: --header is for the collector")
-    failed(cli("spans", "--since", "noon"), 64, "Error: 'noon' is not a time")
+    require_failure(
+        cli("spans", "--since", "1h", "--otlp", "localhost"), 64, "Error: --otlp is the address of a collector"
+    )
+    require_failure(cli("spans", "--since", "1h", "--header", "a=b"), 64, "Error: --header is for the collector")
+    require_failure(cli("spans", "--since", "noon"), 64, "Error: 'noon' is not a time")
     url = f"{broker.http_url}/api/history/traces/%2F"
     for query in ({}, {"since": BEGINNING, "next": "queues-0"}):
         assert httpx.get(url, params=query, auth=("guest", "guest"), trust_env=False).status_code == 400

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.collector.server import CollectorProcess, require_collector
+from tests.support.commands import Cli
 from tests.support.deadlines import until
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import Cli
-from tests.system.cli.test_cli_spans import BEGINNING, PARENT, TRACE, called, printed, take, traced
+from tests.support.tracing import BEGINNING, PARENT, TRACE, called, printed, take, traced
 
 pytestmark = pytest.mark.long
 

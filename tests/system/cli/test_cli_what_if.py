@@ -4,10 +4,9 @@ import json
 
 import pytest
 
+from tests.support.commands import Cli, require_failure
+from tests.support.http_clients import publish_to, put_queue
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import Cli
-from tests.system.cli.test_cli_commands import failed, put_queue
-from tests.system.cli.test_cli_find import publish
 
 pytestmark = pytest.mark.long
 
@@ -15,7 +14,7 @@ pytestmark = pytest.mark.long
 def test_b34_a_policy_is_tried_at_the_command_line(cli: Cli, broker: RunningBroker) -> None:
     put_queue(broker, "trying")
     for text in ("one", "two", "three"):
-        publish(broker, "trying", text)
+        publish_to(broker, "trying", text)
     tried = cli("what_if", "trying", "--policy", '{"max-length": 1}')
     assert (tried.returncode, tried.stderr) == (0, "")
     lines = tried.stdout.splitlines()
@@ -33,10 +32,12 @@ def test_b34_a_policy_is_tried_at_the_command_line(cli: Cli, broker: RunningBrok
 
 def test_b34_trials_that_make_no_sense_end_with_one_line(cli: Cli, broker: RunningBroker) -> None:
     put_queue(broker, "trying")
-    failed(cli("what_if", "trying"), 64, "Error: say what to try: --policy or --operator-policy")
-    failed(cli("what_if", "trying", "--policy", "{"), 65, "Error: ")
-    failed(cli("what_if", "trying", "--policy", "[]"), 65, "Error: the definition is not a JSON object")
-    failed(cli("what_if", "trying", "--policy", "{}", "--from", "noon"), 64, "Error: 'noon' is not a time")
-    failed(cli("what_if", "never", "--policy", "{}"), 65, "Error: no queue 'never' in vhost '/' between these moments")
+    require_failure(cli("what_if", "trying"), 64, "Error: say what to try: --policy or --operator-policy")
+    require_failure(cli("what_if", "trying", "--policy", "{"), 65, "Error: ")
+    require_failure(cli("what_if", "trying", "--policy", "[]"), 65, "Error: the definition is not a JSON object")
+    require_failure(cli("what_if", "trying", "--policy", "{}", "--from", "noon"), 64, "Error: 'noon' is not a time")
+    require_failure(
+        cli("what_if", "never", "--policy", "{}"), 65, "Error: no queue 'never' in vhost '/' between these moments"
+    )
     unknown = cli("what_if", "trying", "--policy", '{"max-lenght": 1}')
     assert (unknown.returncode, "are not recognised policy settings" in unknown.stderr) == (65, True)

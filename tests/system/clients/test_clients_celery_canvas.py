@@ -12,9 +12,9 @@ import httpx
 import pytest
 from celery import chain, chord, group
 
+from tests.support.celery_workers import Worker
 from tests.support.running import RunningBroker
 from tests.system.clients import celery_canvas_app
-from tests.system.clients.test_clients_celery import Worker
 
 pytestmark = pytest.mark.long
 

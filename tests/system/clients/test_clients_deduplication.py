@@ -1,7 +1,7 @@
 """Duplicates over AMQP: x-message-deduplication as an exchange (B-61) and as an argument of a queue (B-62)."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,10 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
 
-from tests.support.pika_clients import confirming, connect, count, take
+from tests.support.pika_clients import connect, count, take
 from tests.support.running import RunningBroker
 
 TYPE = "x-message-deduplication"
-
-
-@pytest.fixture
-def channel(broker: RunningBroker) -> Iterator[BlockingChannel]:
-    with confirming(broker) as channel:
-        yield channel
 
 
 @pytest.fixture

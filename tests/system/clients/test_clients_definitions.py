@@ -10,9 +10,9 @@ import pytest
 
 from tests.clients.brokers import running
 from tests.support.debian_unstable import NotInstalled
+from tests.support.definitions import CATEGORIES, WHOLE
 from tests.support.needs import require
 from tests.support.running import RunningBroker
-from tests.system.http.test_http_definitions import CATEGORIES, WHOLE
 
 pytestmark = pytest.mark.long
 

@@ -5,7 +5,7 @@ scenarios_exchange.py has the cases that can be compared with Debian's RabbitMQ,
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
-from tests.support.pika_clients import confirming, connect
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
-
-
-@pytest.fixture
-def channel(broker: RunningBroker) -> Iterator[BlockingChannel]:
-    with confirming(broker) as channel:
-        yield channel
 
 
 @pytest.fixture

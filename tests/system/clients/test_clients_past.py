@@ -11,7 +11,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
-from tests.support.pika_clients import pump
+from tests.support.pika_clients import Reader, publish, pump
 from tests.support.running import RunningBroker
 
 
@@ -20,41 +20,6 @@ def queue(channel: BlockingChannel, request: pytest.FixtureRequest) -> str:
     name = f"past-{uuid.uuid4().hex[:8]}"
     channel.queue_declare(name, durable=True, arguments={"x-queue-type": request.param})
     return name
-
-
-class Reader:
-    def __init__(
-        self, connection: pika.BlockingConnection, queue: str, prefetch: int = 10, ack: bool = True, **arguments: Any
-    ) -> None:
-        self.connection = connection
-        self.channel = connection.channel()
-        self.channel.basic_qos(prefetch_count=prefetch)
-        self.bodies: list[bytes] = []
-        self.ids: list[int] = []
-        self.cancelled = False
-        self.ack = ack
-        self.channel.add_on_cancel_callback(lambda _: setattr(self, "cancelled", True))
-        given = {key.replace("_", "-"): value for key, value in arguments.items()}
-        self.tag = self.channel.basic_consume(queue, self.take, arguments=given)
-
-    def take(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        self.ids.append(properties.headers["x-stream-offset"])
-        self.bodies.append(body)
-        if self.ack:
-            channel.basic_ack(method.delivery_tag)
-
-    def until(self, count: int) -> list[bytes]:
-        pump(self.connection, lambda: len(self.bodies) >= count)
-        return self.bodies
-
-    def through(self) -> list[bytes]:
-        pump(self.connection, lambda: self.cancelled)
-        return self.bodies
-
-
-def publish(channel: BlockingChannel, queue: str, *bodies: bytes, **headers: Any) -> None:
-    for body in bodies:
-        channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2, headers=headers or None))
 
 
 def take_all(channel: BlockingChannel, queue: str) -> None:
@@ -107,10 +72,10 @@ def test_filters_and_a_queue_beside_it(
     connection: pika.BlockingConnection, channel: BlockingChannel, queue: str
 ) -> None:
     channel.queue_declare(queue + "-too", durable=True)
-    publish(channel, queue, b"a", **{"x-stream-filter-value": "apple"})
-    publish(channel, queue + "-too", b"other", **{"x-stream-filter-value": "apple"})
+    publish(channel, queue, b"a", headers={"x-stream-filter-value": "apple"})
+    publish(channel, queue + "-too", b"other", headers={"x-stream-filter-value": "apple"})
     publish(channel, queue, b"b")
-    publish(channel, queue, b"c", **{"x-stream-filter-value": "apple"})
+    publish(channel, queue, b"c", headers={"x-stream-filter-value": "apple"})
     assert Reader(connection, queue, x_stream_offset="first", x_stream_filter="apple").until(2) == [b"a", b"c"]
     assert Reader(connection, queue, x_stream_offset="first").until(3) == [b"a", b"b", b"c"]
 

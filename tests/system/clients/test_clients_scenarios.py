@@ -1,14 +1,12 @@
 """Every scenario has the outcome that a real RabbitMQ had (recorded by `python -m tests.clients.compare --record`), but
 for the differences that docs/differences.md explains; and the same for each profile of another version."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.clients.brokers import PROFILES
-from tests.clients.compare import differences, report, rewindmq_outcomes
+from tests.clients.compare import report, require_expected, rewindmq_outcomes
 from tests.clients.expected import EXPECTED
 from tests.clients.scenarios import SCENARIOS
 from tests.support.needs import needed
@@ -28,13 +26,7 @@ def came(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("profile", EXPECTED)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_outcome_is_that_of_rabbitmq(came: dict[str, dict[str, Any]], profile: str, name: str) -> None:
-    recorded = json.loads(PROFILES[profile].recorded.read_text())[name]
-    found = differences(name, recorded, came[profile][name])
-    expected = {key for key in EXPECTED[profile] if key.partition(": ")[0] == name}
-    for key in found.keys() - expected:
-        theirs, ours = found[key]
-        assert ours == theirs, key
-    assert not expected - found.keys(), "no difference any more: take it out of expected.py and docs/differences.md"
+    require_expected(profile, name, came[profile][name])
 
 
 def test_expected_differences_are_explained_and_name_real_scenarios() -> None:

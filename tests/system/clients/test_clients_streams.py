@@ -13,7 +13,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
-from tests.support.pika_clients import pump
+from tests.support.pika_clients import publish, pump
 from tests.support.running import RunningBroker
 
 Stream = dict[str, Any]
@@ -29,11 +29,6 @@ def declared(channel: BlockingChannel, **arguments: Any) -> str:
     given: Stream = {"x-queue-type": "stream"} | {key.replace("_", "-"): value for key, value in arguments.items()}
     channel.queue_declare(name, durable=True, arguments=given)
     return name
-
-
-def publish(channel: BlockingChannel, stream: str, bodies: list[bytes], **headers: Any) -> None:
-    for body in bodies:
-        channel.basic_publish("", stream, body, pika.BasicProperties(delivery_mode=2, headers=headers or None))
 
 
 class Reader:
@@ -99,9 +94,9 @@ def test_begins_where_it_is_told(
     arguments: Stream,
     expected: list[tuple[int, bytes]],
 ) -> None:
-    publish(channel, stream, [b"%d" % n for n in range(5)])
+    publish(channel, stream, *(b"%d" % n for n in range(5)))
     reader = Reader(connection, stream, **arguments)
-    publish(channel, stream, [b"5"])
+    publish(channel, stream, b"5")
     assert reader.until(len(expected) + 1) == [*expected, (5, b"5")]
     assert channel.queue_declare(stream, passive=True).method.message_count == 6
 
@@ -110,14 +105,14 @@ def test_a_number_that_is_still_to_come(
     connection: pika.BlockingConnection, channel: BlockingChannel, stream: str
 ) -> None:
     reader = Reader(connection, stream, x_stream_offset=2)
-    publish(channel, stream, [b"%d" % n for n in range(4)])
+    publish(channel, stream, *(b"%d" % n for n in range(4)))
     assert reader.until(2) == numbered(2, 3)
 
 
 def test_readers_at_different_places_and_speeds(
     connection: pika.BlockingConnection, channel: BlockingChannel, stream: str
 ) -> None:
-    publish(channel, stream, [b"%d" % n for n in range(300)])
+    publish(channel, stream, *(b"%d" % n for n in range(300)))
     fast = Reader(connection, stream, prefetch=100, x_stream_offset="first")
     slow = Reader(connection, stream, prefetch=1, x_stream_offset=100)
     late = Reader(connection, stream, prefetch=7, x_stream_offset=290)
@@ -130,7 +125,7 @@ def test_readers_at_different_places_and_speeds(
 def test_every_way_to_settle_gives_credit_and_takes_nothing(
     connection: pika.BlockingConnection, channel: BlockingChannel, stream: str, settle: str
 ) -> None:
-    publish(channel, stream, [b"%d" % n for n in range(6)])
+    publish(channel, stream, *(b"%d" % n for n in range(6)))
     reader = Reader(connection, stream, prefetch=3, ack=False, x_stream_offset="first")
     assert reader.until(3) == numbered(0, 1, 2)
     quiet(connection)
@@ -159,7 +154,7 @@ def test_numbers_survive_a_restart_and_a_crash(tmp_path: Path) -> None:
     channel = connect(broker).channel()
     channel.confirm_delivery()
     stream = declared(channel)
-    publish(channel, stream, [b"%d" % n for n in range(3)])
+    publish(channel, stream, *(b"%d" % n for n in range(3)))
     broker.process.kill()
     broker.process.wait()
     for number in (3, 4):
@@ -167,7 +162,7 @@ def test_numbers_survive_a_restart_and_a_crash(tmp_path: Path) -> None:
         connection = connect(broker)
         channel = connection.channel()
         channel.confirm_delivery()
-        publish(channel, stream, [b"%d" % number])
+        publish(channel, stream, b"%d" % number)
         reader = Reader(connection, stream, x_stream_offset="first")
         assert reader.until(number + 1) == numbered(*range(number + 1))
         connection.close()
@@ -178,7 +173,7 @@ def test_large_messages_and_a_client_that_does_not_read(
     connection: pika.BlockingConnection, channel: BlockingChannel, stream: str
 ) -> None:
     """80 MB for a client that looks away: what is not acked is bounded by its prefetch, all comes when it looks."""
-    publish(channel, stream, [bytes([n]) * 1_000_000 for n in range(80)])
+    publish(channel, stream, *(bytes([n]) * 1_000_000 for n in range(80)))
     reader = Reader(connection, stream, prefetch=100, x_stream_offset="first")
     time.sleep(0.5)
     assert [body[:1] for _, body in reader.until(80)] == [bytes([n]) for n in range(80)]
@@ -187,8 +182,8 @@ def test_large_messages_and_a_client_that_does_not_read(
 def test_filters(connection: pika.BlockingConnection, channel: BlockingChannel, stream: str) -> None:
     for number, value in enumerate(["apple", "banana", None, "apple", "cherry"]):
         headers = {} if value is None else {"x-stream-filter-value": value}
-        publish(channel, stream, [b"%d" % number], **headers)
-    publish(channel, stream, [b"5"], **{"x-stream-filter-value": "apple"})
+        publish(channel, stream, b"%d" % number, headers=headers or None)
+    publish(channel, stream, b"5", headers={"x-stream-filter-value": "apple"})
     one = Reader(connection, stream, x_stream_offset="first", x_stream_filter="apple")
     two = Reader(
         connection,
@@ -208,7 +203,7 @@ def test_retention_by_size_and_by_policy(
     connection: pika.BlockingConnection, channel: BlockingChannel, broker: RunningBroker
 ) -> None:
     stream = declared(channel, x_max_length_bytes=1_000)
-    publish(channel, stream, [b"%d" % n + b"x" * 98 for n in range(5)] + [b"y" * 100] * 7)
+    publish(channel, stream, *(b"%d" % n + b"x" * 98 for n in range(5)), *[b"y" * 100] * 7)
     reader = Reader(connection, stream, x_stream_offset="first")
     assert [number for number, _ in reader.until(10)] == list(range(2, 12))
     with httpx.Client(base_url=broker.http_url + "/api", auth=("guest", "guest")) as api:
@@ -221,9 +216,9 @@ def test_retention_by_size_and_by_policy(
 
 def test_retention_by_age(connection: pika.BlockingConnection, channel: BlockingChannel) -> None:
     stream = declared(channel, x_max_age="1s")
-    publish(channel, stream, [b"0"])
+    publish(channel, stream, b"0")
     pump(connection, lambda: channel.queue_declare(stream, passive=True).method.message_count == 0)
-    publish(channel, stream, [b"1"])
+    publish(channel, stream, b"1")
     assert Reader(connection, stream, x_stream_offset=0).until(1) == numbered(1)
 
 
@@ -239,7 +234,7 @@ def test_consumers_are_counted_cancelled_and_leave(
         assert channel.queue_declare(stream, passive=True).method.consumer_count == 0  # as RabbitMQ says of streams
         one.channel.basic_cancel(one.tag)
         assert api.get(f"/queues/%2F/{stream}").json()["consumers"] == 1
-        publish(channel, stream, [b"0"])
+        publish(channel, stream, b"0")
         assert two.until(1) == numbered(0)
         assert one.got == []
     assert channel.queue_delete(stream, if_unused=True).method.message_count == 0
@@ -250,7 +245,7 @@ def test_a_channel_that_closes_ends_its_readers(
     connection: pika.BlockingConnection, channel: BlockingChannel, stream: str, broker: RunningBroker
 ) -> None:
     reader = Reader(connection, stream, prefetch=1, ack=False, x_stream_offset="first")
-    publish(channel, stream, [b"0", b"1"])
+    publish(channel, stream, b"0", b"1")
     reader.until(1)
     reader.channel.close()
     with httpx.Client(base_url=broker.http_url + "/api", auth=("guest", "guest")) as api:
@@ -263,7 +258,7 @@ def test_dead_letters_come_to_a_stream(
 ) -> None:
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": stream, "x-message-ttl": 0}
     source = channel.queue_declare(f"source-{uuid.uuid4().hex[:8]}", durable=True, arguments=arguments).method.queue
-    publish(channel, source, [b"0", b"1"])
+    publish(channel, source, b"0", b"1")
     assert Reader(connection, stream, x_stream_offset="first").until(2) == numbered(0, 1)
 
 

@@ -8,16 +8,12 @@ from playwright.sync_api import Page, expect
 
 from tests.support.browser import go, log_in
 from tests.support.deadlines import until
+from tests.support.http_clients import publish
 from tests.support.running import RunningBroker
 
 pytestmark = pytest.mark.long
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&<script>alert(2)</script>"
-
-
-def publish(api: httpx.Client, queue: str, payload: str, **properties: object) -> None:
-    content = {"properties": properties, "routing_key": queue, "payload": payload, "payload_encoding": "string"}
-    assert api.post("/exchanges/%2F/amq.default/publish", json=content).json() == {"routed": True}
 
 
 def ended(page: Page, text: str) -> None:

@@ -1,45 +1,21 @@
 """A queue's page: its moments, a purge by mouse, its undo, and what a link to a moment shows (B-31)."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.support.browser import PHONE, go, log_in, watch
 from tests.support.deadlines import until
+from tests.support.pika_clients import fill, take_all
 from tests.support.running import RunningBroker
 
 pytestmark = pytest.mark.long
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&</script>"
-
-
-@pytest.fixture
-def channel(broker: RunningBroker) -> Iterator[BlockingChannel]:
-    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port))
-    opened = connection.channel()
-    opened.confirm_delivery()
-    yield opened
-    connection.close()
-
-
-def fill(channel: BlockingChannel, queue: str, *bodies: str) -> None:
-    channel.queue_declare(queue, durable=True)
-    for body in bodies:
-        channel.basic_publish("", queue, body.encode(), pika.BasicProperties(delivery_mode=2))
-
-
-def take_all(channel: BlockingChannel, queue: str) -> list[bytes]:
-    found = []
-    while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
-        assert got[2] is not None
-        found.append(got[2])
-    return found
 
 
 def orders(count: int) -> list[str]:

@@ -5,12 +5,10 @@ from pika.adapters.blocking_connection import BlockingChannel
 from playwright.sync_api import Page, expect
 
 from tests.support.browser import go, log_in
+from tests.support.pika_clients import fill, take_all
 from tests.support.running import RunningBroker
-from tests.system.desk.test_desk_queue import channel, fill, take_all
 
 pytestmark = pytest.mark.long
-
-__all__ = ["channel"]  # a fixture
 
 
 def test_b38_messages_are_deleted_and_moved_by_mouse(

@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from tests.support.browser import go, log_in
 from tests.support.running import RunningBroker
-from tests.system.http.test_http_seals import keys, seal
+from tests.support.seals import keys, seal
 
 pytestmark = pytest.mark.long
 

@@ -16,34 +16,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pika
 import pytest
 
+from tests.support.kept_queue import consume, publish, verify
 from tests.support.ports import free_port
 from tests.support.running import ROOT, RunningBroker
 
 DATA_ERROR = 65  # sysexits.h EX_DATAERR, see engine/process.py
 MESSAGES = 300
 ONE = ("--partitions", "1")
-
-
-def publish(broker: RunningBroker, first: int, count: int) -> None:
-    """Confirmed, one after another: a block of the log each."""
-    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        channel.queue_declare("kept", durable=True)
-        for number in range(first, first + count):
-            channel.basic_publish("", "kept", b"%d" % number, pika.BasicProperties(delivery_mode=2))
-
-
-def consume(broker: RunningBroker) -> list[int]:
-    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
-        channel = connection.channel()
-        got = []
-        for _ in range(channel.queue_declare("kept", passive=True).method.message_count):
-            got.append(int(channel.basic_get("kept", auto_ack=False)[2]))
-        return got
 
 
 def segment(data: Path) -> Path:
@@ -81,11 +62,6 @@ def refused(data: Path) -> str:
     assert lines[-1].startswith("rewindmq: "), ended.stderr
     assert "Traceback" not in ended.stderr
     return lines[-1]
-
-
-def verify(data: Path) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("rewindmq")), "verify", "--data", str(data)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def cut_said(broker: RunningBroker, path: Path) -> int:

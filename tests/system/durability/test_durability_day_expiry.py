@@ -12,8 +12,10 @@ import pytest
 
 from rewindmq.engine.erasure.key_store import KeyStore
 from tests.support.deadlines import until
+from tests.support.erasure import cli, end_of, files_with, read, run, seal
+from tests.support.http_clients import api_client
 from tests.support.moved_clock import DAY_MS, MovedBroker
-from tests.system.durability.test_durability_erasure import api, cli, connect, end_of, files_with, read, run, seal
+from tests.support.pika_clients import connect
 
 MARKER = b"PLAIN-BODY-OF-THAT-DAY"
 KEPT = pika.BasicProperties(delivery_mode=2, message_id="kept", headers={"n": 1})
@@ -21,7 +23,7 @@ ON = ("--keep-bodies", "2d", "--subject-header", "x-subject", "--partitions", "2
 
 
 def days(broker: MovedBroker) -> dict[str, dict[str, Any]]:
-    with api(broker) as client:
+    with api_client(broker) as client:
         return {each["day"]: each for each in client.get("/expired-bodies").json()}
 
 
@@ -77,7 +79,7 @@ def test_b21_the_life_of_a_day(broker: MovedBroker) -> None:
         transactional.tx_select()
         transactional.basic_publish("", "main", MARKER + b" tx", KEPT)
         transactional.tx_commit()
-    with api(broker) as client:
+    with api_client(broker) as client:
         asked = {"routing_key": "main", "payload": MARKER.decode(), "payload_encoding": "string", "properties": {}}
         assert client.post("/exchanges/%2F/amq.default/publish", json=asked).json() == {"routed": True}
         client.delete("/queues/%2F/main/contents").raise_for_status()
@@ -124,7 +126,7 @@ def gone_for_clients(broker: MovedBroker, day: str) -> None:
     assert [body for body, _ in found] == [b""] * 6
     assert [headers.get("x-expired-body") for _, headers in found] == [day, day, None, day, day, day]
     assert found[0][1] == expired
-    with api(broker) as client:
+    with api_client(broker) as client:
         undone = client.post("/queues/%2F/main/restore", json={"undo": "purge"}).json()
         assert undone["restored"] == 2
         content = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
@@ -143,7 +145,7 @@ def gone_for_auditors(broker: MovedBroker, day: str) -> None:
     data = broker.data
     rows = json.loads(cli(broker, "list_expired_bodies", "--formatter", "json").stdout)
     assert (rows[0]["day"], rows[0]["state"]) == (day, "expired")
-    with api(broker) as client:
+    with api_client(broker) as client:
         client.put("/users/clerk", json={"password": "clerk", "tags": "management"}).raise_for_status()
         assert client.get("/expired-bodies", auth=("clerk", "clerk")).status_code == 401
     assert broker.stop() == 0

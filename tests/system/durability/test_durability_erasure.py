@@ -2,30 +2,27 @@
 body while its key lives, and after it was destroyed.
 """
 
-import contextlib
-import io
 import json
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pika
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from rewindmq.engine.cli import main
 from rewindmq.engine.erasure.key_store import KEY_ID, MAGIC, KeyStore
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Published
 from tests.support.deadlines import until
+from tests.support.erasure import cli, end_of, files_with, read, run, seal
+from tests.support.http_clients import api_client
+from tests.support.pika_clients import connect
 from tests.support.ports import free_port
 from tests.support.running import ROOT, RunningBroker
 
@@ -37,42 +34,6 @@ ADA = pika.BasicProperties(delivery_mode=2, headers={"x-subject": "ada"}, messag
 Start = Callable[..., RunningBroker]
 
 
-def api(broker: RunningBroker) -> httpx.Client:
-    return httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False)
-
-
-@dataclass
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def run(*arguments: str) -> Done:
-    """The command line, in this process."""
-    out, errors = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-        code = main.run(list(arguments))
-    return Done(code, out.getvalue(), errors.getvalue())
-
-
-def cli(broker: RunningBroker, *arguments: str) -> Done:
-    return run("--url", broker.http_url, *arguments)
-
-
-def connect(broker: RunningBroker) -> pika.BlockingConnection:
-    return pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
-
-
-def files_with(marker: bytes, *directories: Path) -> list[str]:
-    return [
-        str(path)
-        for directory in directories
-        for path in directory.rglob("*")
-        if path.is_file() and marker in path.read_bytes()
-    ]
-
-
 def taken(channel: Any, queue: str, requeue: bool = True) -> list[tuple[bytes, dict[str, object]]]:
     """Bodies and headers of what is in a queue, by basic.get; given back."""
     got = []
@@ -81,20 +42,6 @@ def taken(channel: Any, queue: str, requeue: bool = True) -> list[tuple[bytes, d
         got.append((each[2], {key: value for key, value in each[1].headers.items() if key != "x-death"}))
     if requeue:
         channel.basic_nack(0, multiple=True)
-    return got
-
-
-def read(channel: Any, queue: str, count: int, **arguments: object) -> list[tuple[bytes, dict[str, object]]]:
-    """By a consumer that reads: a stream, or the past."""
-    channel.basic_qos(prefetch_count=100)
-    got: list[tuple[bytes, dict[str, object]]] = []
-    for method, properties, body in channel.consume(queue, arguments=arguments, inactivity_timeout=10):
-        assert method is not None, f"only {got}"
-        channel.basic_ack(method.delivery_tag)
-        got.append((body, {key: value for key, value in properties.headers.items() if key != "x-stream-offset"}))
-        if len(got) == count:
-            break
-    channel.cancel()
     return got
 
 
@@ -143,7 +90,7 @@ def publish_everywhere(broker: RunningBroker) -> None:
         with pytest.raises(pika.exceptions.UnroutableError) as returned:
             channel.basic_publish("", "nowhere", MARKER, ADA, mandatory=True)
         assert returned.value.messages[0].body == MARKER
-    with api(broker) as client:
+    with api_client(broker) as client:
         answer = client.post(
             "/exchanges/%2F/amq.default/publish",
             json={
@@ -175,7 +122,7 @@ def seen_by_clients(broker: RunningBroker) -> list[tuple[bytes, dict[str, object
 
 def seen_over_http(broker: RunningBroker, queue: str = "a") -> list[tuple[object, object]]:
     """The payload and the header x-erased of a queue's only message: get, peek, the past, and `rewind` of the files."""
-    with api(broker) as client:
+    with api_client(broker) as client:
         content = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
         items = [client.post(f"/queues/%2F/{queue}/get", json=content).json()[0]]
         items.append(client.get(f"/queues/%2F/{queue}/peek/1").json())
@@ -192,23 +139,6 @@ def depths(client: httpx.Client) -> dict[str, tuple[int, int]]:
     return {each["name"]: (each["messages"], each["message_bytes"]) for each in client.get("/queues").json()}
 
 
-def seal(data: Path) -> None:
-    """Seal the current content of the log with a new key."""
-    key = Ed25519PrivateKey.generate()
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (data.parent / "seal.key").write_bytes(private)
-    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    (data.parent / "seal.pub").write_bytes(public)
-    done = run("seal", "--data", str(data), "--key", str(data.parent / "seal.key"))
-    assert done.returncode == 0, done.stderr
-
-
-def end_of(client: httpx.Client, queue: str) -> int:
-    partition = client.get(f"/queues/%2F/{queue}").json()["partition"]
-    (log,) = [each for each in client.get("/overview").json()["log"] if each["partition"] == partition]
-    return int(log["durable_offset"])
-
-
 @pytest.fixture(scope="module")
 def erased(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data directory of a broker that is stopped, after an erasure."""
@@ -218,7 +148,7 @@ def erased(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with connect(broker) as connection:
             channel = connection.channel()
             channel.queue_declare("bob", durable=True)
-            with api(broker) as client:  # whose key is made for this
+            with api_client(broker) as client:  # whose key is made for this
                 assert client.post(
                     "/exchanges/%2F/amq.default/publish",
                     json={
@@ -240,7 +170,7 @@ def erased(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ]
         assert all(headers["x-subject"] == "ada" and "x-erased" not in headers for _, headers in plain)
         assert set(seen_over_http(broker)) == {(MARKER.decode(), None)}
-        with api(broker) as client:
+        with api_client(broker) as client:
             counts = depths(client)
             seal(broker.data)
             assert counts["main"] == (6, sum(map(len, BODIES))), "the plain size counts"
@@ -278,7 +208,7 @@ def test_b15_no_body_is_on_any_disk(erased: Path) -> None:
 def test_b15_it_stays_erased_after_a_restart_and_the_history_says_why(erased: Path, start_broker: Start) -> None:
     broker = start_broker(erased, *ON)
     assert is_erased(broker)
-    with api(broker) as client:
+    with api_client(broker) as client:
         (told,) = client.get("/erasures").json()
         key_ids = told["key_ids"]
         assert {key: told[key] for key in ("subject", "user", "reason")} == {
@@ -301,7 +231,7 @@ def test_b15_it_stays_erased_after_a_restart_and_the_history_says_why(erased: Pa
         assert len(taken(channel, "main", requeue=False)) == 6
         channel.basic_ack(0, multiple=True)
         channel.queue_purge("a")
-    with api(broker) as client:
+    with api_client(broker) as client:
         undone = client.post("/queues/%2F/a/restore", json={"undo": "purge"}).json()
         assert undone["restored"] == 1
     with connect(broker) as connection:
@@ -373,7 +303,7 @@ def test_b15_a_key_from_a_backup_is_destroyed_at_the_start(erased: Path, start_b
         channel.queue_declare("b", passive=True)
     mark.unlink()  # a backup of the whole directory, under a running broker
     key.write_bytes(MAGIC + b"k" * 32)
-    with api(broker) as client:
+    with api_client(broker) as client:
         moment = {"offset": end_of(client, "b"), "count": 1}
         (shown,) = client.get("/queues/%2F/b/at", params=moment).json()["message_details"]
         assert shown["properties"]["headers"]["x-erased"] is True
@@ -396,7 +326,7 @@ def test_b15_a_crash_before_the_event_is_mended_by_asking_again(start_broker: St
     broker = start_broker(broker.data, *ON)
     with connect(broker) as connection:
         assert taken(connection.channel(), "q") == [(b"", {"x-subject": "ada", "x-erased": True})]
-    with api(broker) as client:
+    with api_client(broker) as client:
         assert client.get("/erasures").json() == []
         assert client.request("DELETE", "/subjects/ada", json={"reason": "again"}).status_code == 204
         assert [(each["key_ids"], each["reason"]) for each in client.get("/erasures").json()] == [([key_id], "again")]

@@ -25,14 +25,15 @@ from pika.adapters.blocking_connection import BlockingChannel
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import open_objects
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
+from tests.support.archiving_brokers import archiver_of
 from tests.support.certificates import openssl
 from tests.support.deadlines import until
 from tests.support.examples import rounds
 from tests.support.forked import run
 from tests.support.hasty_trims import DIE, HastyBroker
+from tests.support.metrics import metrics
 from tests.support.moments import now
 from tests.support.pika_clients import pump
-from tests.system.archive.test_archive_beside import archiver_of, metrics
 
 pytestmark = pytest.mark.long
 

@@ -20,9 +20,9 @@ import pika
 import pytest
 
 from tests.support.deadlines import until
+from tests.support.kept_queue import consume, publish, verify
 from tests.support.ports import free_port
 from tests.support.running import ROOT, RunningBroker
-from tests.system.durability.test_durability_damage import consume, publish, verify
 
 pytestmark = pytest.mark.long
 

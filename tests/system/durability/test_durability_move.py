@@ -9,8 +9,8 @@ import httpx
 import pika
 import pytest
 
-from tests.support.running import RunningBroker
-from tests.system.durability.test_durability_restore import api, ended
+from tests.support.http_clients import api_client
+from tests.support.running import RunningBroker, ended
 
 pytestmark = pytest.mark.long
 
@@ -41,14 +41,14 @@ def test_b38_a_kill_amid_moves_loses_no_message_and_doubles_none(tmp_path: Path,
         with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
             channel = connection.channel()
             channel.confirm_delivery()
-            with api(broker) as client:
+            with api_client(broker) as client:
                 for number in range(20):
                     channel.queue_declare(f"q{number}", durable=True)
                 source = home(client, "q0")
                 target = next(name for name in map("q{}".format, range(1, 20)) if home(client, name) != source)
             for number in range(COUNT):
                 channel.basic_publish("", "q0", b"%d" % number, pika.BasicProperties(delivery_mode=2))
-        with api(broker) as client:
+        with api_client(broker) as client:
             ids = ids_of(client, "q0")
             assert len(ids) == COUNT
             killer = threading.Timer(dice.uniform(0.05, 0.6), broker.process.kill)
@@ -63,7 +63,7 @@ def test_b38_a_kill_amid_moves_loses_no_message_and_doubles_none(tmp_path: Path,
             except httpx.TransportError:
                 pass
             killer.join()
-    with ended(RunningBroker(tmp_path)) as broker, api(broker) as client:
+    with ended(RunningBroker(tmp_path)) as broker, api_client(broker) as client:
         begun = time.monotonic()
         while True:
             left, moved = (client.get(f"/queues/%2F/{name}").json()["messages_ready"] for name in ("q0", target))
@@ -83,12 +83,12 @@ def home(client: httpx.Client, queue: str) -> str:
 
 
 def test_b39_a_pause_outlasts_a_kill(tmp_path: Path) -> None:
-    with ended(RunningBroker(tmp_path)) as broker, api(broker) as client:
+    with ended(RunningBroker(tmp_path)) as broker, api_client(broker) as client:
         assert client.put("/queues/%2F/q", json={"durable": True}).status_code == 201
         assert client.put("/queues/%2F/q/pause").status_code == 204
-    with ended(RunningBroker(tmp_path)) as broker, api(broker) as client:
+    with ended(RunningBroker(tmp_path)) as broker, api_client(broker) as client:
         assert client.get("/queues/%2F/q").json()["state"] == "paused"
         assert client.put("/queues/%2F/q/resume").status_code == 204
         assert broker.stop() == 0
-    with ended(RunningBroker(tmp_path)) as broker, api(broker) as client:
+    with ended(RunningBroker(tmp_path)) as broker, api_client(broker) as client:
         assert client.get("/queues/%2F/q").json()["state"] == "running"

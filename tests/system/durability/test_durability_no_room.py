@@ -14,9 +14,9 @@ import pika
 import pytest
 
 from tests.support.deadlines import until
+from tests.support.publishers import Publisher
 from tests.support.running import RunningBroker
 from tests.system.durability.full_disk import SmallDisk
-from tests.system.durability.test_durability_full_disk import Publisher
 
 pytestmark = pytest.mark.long
 

@@ -1,7 +1,5 @@
 """A broker that is killed while it brings a deleted queue back: asking again finishes what was begun (B-02)."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +7,8 @@ import httpx
 import pika
 import pytest
 
-from tests.support.running import RunningBroker
+from tests.support.http_clients import api_client
+from tests.support.running import RunningBroker, ended
 
 pytestmark = pytest.mark.long
 
@@ -41,18 +40,6 @@ def killed_in(step: tuple[str, str], count: int) -> type[RunningBroker]:
         program = ("-c", CUT.format(module=step[0], step=step[1], count=count))
 
     return Killed
-
-
-@contextmanager
-def ended(broker: RunningBroker) -> Iterator[RunningBroker]:
-    try:
-        yield broker
-    finally:
-        broker.kill()
-
-
-def api(broker: RunningBroker) -> httpx.Client:
-    return httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False, timeout=60)
 
 
 def restore(client: httpx.Client, **content: object) -> dict[str, Any]:
@@ -91,9 +78,9 @@ def test_b02_a_restoration_that_was_cut_short_is_finished_by_asking_again(
             channel.queue_delete("orders")
         assert broker.stop() == 0
     killed = killed_in(step, count)
-    with ended(killed(tmp_path)) as broker, api(broker) as client, pytest.raises(httpx.TransportError):
+    with ended(killed(tmp_path)) as broker, api_client(broker) as client, pytest.raises(httpx.TransportError):
         restore(client)
-    with ended(RunningBroker(tmp_path)) as broker, api(broker) as client:
+    with ended(RunningBroker(tmp_path)) as broker, api_client(broker) as client:
         assert client.get("/queues/%2F/orders").status_code == 200, "it was cut before it was declared"
         there = bound(client)
         assert len(there) < 3 if step is BIND else len(there) == 3

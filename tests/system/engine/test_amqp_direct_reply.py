@@ -15,14 +15,11 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 
 REPLY_TO = "amq.rabbitmq.reply-to"
 Came = list[tuple[str, str, bytes]]
-
-
-def connect(broker: RunningBroker) -> pika.BlockingConnection:
-    return pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.amqp_port))
 
 
 @pytest.fixture

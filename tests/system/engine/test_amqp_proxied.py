@@ -1,17 +1,15 @@
 """Clients behind a balancer that sends the PROXY protocol's header (B-28)."""
 
-import json
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
 from rewindmq.engine.runtime.proxy_protocol import SIGNATURE
 from tests.support.amqp_wire import HEADER, connection_open, start_ok, tune_ok
-from tests.support.forked import run
+from tests.support.commands import metadata_events
 from tests.support.running import RunningBroker
 
 FROM_HERE = b"PROXY TCP4 127.0.0.1 127.0.0.1 51230 5672\r\n"
@@ -46,16 +44,10 @@ def talk(broker: RunningBroker, *sent: bytes) -> bytes:
         return answer
 
 
-def logged(data: Path, event: str) -> list[dict[str, str]]:
-    done = run("events", "--data", str(data), "--partition", "metadata-0", "--format", "json")
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    return [each["fields"] for each in found if each["event"] == event]
-
-
 def test_b28_the_client_s_address_is_in_the_history_and_the_balancer_s(proxied: RunningBroker) -> None:
     assert b"RewindMQ" in talk(proxied, FROM_HERE + HEADER)
     talk(proxied, FROM_HERE + HEADER, OTHER, tune_ok() + connection_open())
-    [opened] = [each for each in logged(proxied.data, "SessionOpened") if each["protocol"] == "amqp"]
+    [opened] = [each for each in metadata_events(proxied.data, "SessionOpened") if each["protocol"] == "amqp"]
     assert opened["address"] == "127.0.0.1:51230"
     assert opened["proxy"].startswith("127.0.0.1:")
     assert opened["proxy"] != opened["address"]
@@ -65,7 +57,7 @@ def test_b28_the_client_s_address_is_in_the_history_and_the_balancer_s(proxied: 
 def test_b28_nobody_behind_a_balancer_on_this_machine_is_of_this_machine(proxied: RunningBroker, header: bytes) -> None:
     assert b"Login was refused" not in talk(proxied, header + HEADER, OTHER)
     assert b"Login was refused" in talk(proxied, header + HEADER, start_ok())
-    refused = logged(proxied.data, "LoginRefused")[-1]
+    refused = metadata_events(proxied.data, "LoginRefused")[-1]
     assert refused["reason"] == "user 'guest' can only connect via localhost"
 
 

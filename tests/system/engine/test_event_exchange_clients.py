@@ -24,12 +24,6 @@ def channel(broker: RunningBroker) -> Iterator[BlockingChannel]:
     connection.close()
 
 
-@pytest.fixture
-def api(broker: RunningBroker) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as client:
-        yield client
-
-
 def listening(channel: BlockingChannel, *keys: str) -> Callable[[int], list[Event]]:
     """Bind a queue to the events. The function that is returned takes so many events out of it."""
     queue = channel.queue_declare("", exclusive=True).method.queue

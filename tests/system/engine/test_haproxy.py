@@ -11,12 +11,12 @@ import pytest
 
 from tests.support.amqp_wire import HEADER
 from tests.support.certificates import Authority
+from tests.support.commands import metadata_events
 from tests.support.deadlines import until
 from tests.support.needs import needed
 from tests.support.pika_clients import connect
 from tests.support.ports import free_port
 from tests.support.running import RunningBroker, start_process
-from tests.system.engine.test_amqp_proxied import logged
 
 CLIENT, BALANCER = "127.0.0.9", "127.0.0.3"
 GUEST = ("guest", "guest")
@@ -85,7 +85,7 @@ def test_b47_amqp_over_tls_behind_haproxy(balanced: Balanced) -> None:
         pass
     with pytest.raises(pika.exceptions.ProbableAuthenticationError):  # guest, who may not come through a balancer
         pika.BlockingConnection(pika.ConnectionParameters(*there, ssl_options=options))
-    opened = logged(balanced.broker.data, "SessionOpened")[-1]
+    opened = metadata_events(balanced.broker.data, "SessionOpened")[-1]
     assert opened["address"].startswith("127.0.0.1:")
     assert opened["proxy"].startswith(f"{BALANCER}:")
     with connected(balanced, balanced.amqps, CLIENT) as sock:
@@ -98,13 +98,13 @@ def test_b47_https_behind_haproxy(balanced: Balanced) -> None:
     url = f"https://localhost:{balanced.https}/api/queues/%2F/behind"
     with httpx.Client(transport=transport, auth=OTHER) as client:
         assert client.put(url, json={}, headers={"host": "queue.example.org"}).status_code == 403  # rebinding
-    refused = [each for each in logged(balanced.broker.data, "LoginRefused") if each["host"] == CLIENT]
+    refused = [each for each in metadata_events(balanced.broker.data, "LoginRefused") if each["host"] == CLIENT]
     assert refused == []
     transport = httpx.HTTPTransport(verify=balanced.trusted, local_address=CLIENT)
     with httpx.Client(transport=transport) as client:
         assert client.put(url, json={}, auth=GUEST).status_code == 401, "guest comes from this machine only"
         assert client.put(url, json={}, auth=OTHER).status_code == 201
-    session = logged(balanced.broker.data, "SessionOpened")[-1]
+    session = metadata_events(balanced.broker.data, "SessionOpened")[-1]
     assert session["address"].startswith(f"{CLIENT}:")
     assert session["proxy"].startswith(f"{BALANCER}:")
 
@@ -132,5 +132,5 @@ def test_b47_a_client_unnamed_by_the_balancer_is_a_stranger_over_https(balanced:
         )
         sock.sendall(request)
         assert b"401" in sock.recv(65_536).split(b"\r\n")[0], "guest may come from this machine only"
-    refused = [each for each in logged(balanced.broker.data, "LoginRefused") if each["host"] == "10.9.8.7"]
+    refused = [each for each in metadata_events(balanced.broker.data, "LoginRefused") if each["host"] == "10.9.8.7"]
     assert len(refused) == 1

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from tests.support.http_clients import api_client
 from tests.support.running import RunningBroker
 
 
@@ -16,10 +17,6 @@ def user(api: httpx.Client, name: str) -> Iterator[str]:
     assert api.put(f"/users/{name}", json={"password": "secret", "tags": "management"}).status_code == 201
     yield name
     api.delete(f"/users/{name}")
-
-
-def as_user(broker: RunningBroker, user: str, password: str = "secret") -> httpx.Client:
-    return httpx.Client(base_url=f"{broker.http_url}/api", auth=(user, password), trust_env=False)
 
 
 def test_without_or_with_wrong_credentials(broker: RunningBroker) -> None:
@@ -33,21 +30,21 @@ def test_without_or_with_wrong_credentials(broker: RunningBroker) -> None:
         assert answer.status_code == 401
         assert answer.json() == {"error": "not_authorized", "reason": "Login failed"}
         assert answer.headers["www-authenticate"] == 'Basic realm="RabbitMQ Management"', "clients compare it"
-    with as_user(broker, "guest", "wrong") as wrong:
+    with api_client(broker, "guest", "wrong") as wrong:
         assert wrong.get("/whoami").json() == {"error": "not_authorized", "reason": "Login failed"}
-    with as_user(broker, "nobody") as nobody:
+    with api_client(broker, "nobody", "secret") as nobody:
         assert nobody.get("/overview").status_code == 401
 
 
 def test_whoami(api: httpx.Client, broker: RunningBroker, user: str) -> None:
     assert api.get("/whoami").json()["tags"] == ["administrator"]
-    with as_user(broker, user) as other:
+    with api_client(broker, user, "secret") as other:
         assert other.get("/whoami").json() == {"name": user, "tags": ["management"], "is_internal_user": True}
 
 
 def test_without_a_management_tag_nobody_gets_in(api: httpx.Client, broker: RunningBroker, user: str) -> None:
     assert api.put(f"/users/{user}", json={"keep_password": True, "tags": []}).status_code == 204
-    with as_user(broker, user) as other:
+    with api_client(broker, user, "secret") as other:
         assert other.get("/whoami").json() == {"error": "not_authorised", "reason": "Not management user"}
 
 
@@ -56,7 +53,7 @@ def test_only_administrators_change_users_vhosts_and_permissions(
 ) -> None:
     api.put(f"/permissions/%2F/{user}", json={"configure": ".*", "write": ".*", "read": ".*"})
     policy = {"pattern": "^never$", "definition": {"max-length": 1}}
-    with as_user(broker, user) as other:
+    with api_client(broker, user, "secret") as other:
         for method, path, content in (
             ("GET", "/users", None),
             ("PUT", "/users/x", {"tags": ""}),
@@ -94,7 +91,7 @@ def test_only_administrators_change_users_vhosts_and_permissions(
 def test_permissions_hold_over_http_as_over_amqp(
     api: httpx.Client, broker: RunningBroker, user: str, queue: str
 ) -> None:
-    with as_user(broker, user) as other:
+    with api_client(broker, user, "secret") as other:
         assert other.get("/queues").json() == []
         refused = other.get("/queues/%2F")
         assert (refused.status_code, refused.json()["reason"]) == (401, "User not authorised to access virtual host")
@@ -136,7 +133,7 @@ def test_bad_users_and_permissions(api: httpx.Client, user: str) -> None:
 
 
 def test_a_changed_password_counts_at_once(api: httpx.Client, broker: RunningBroker, user: str) -> None:
-    with as_user(broker, user) as before, as_user(broker, user, "other") as after:
+    with api_client(broker, user, "secret") as before, api_client(broker, user, "other") as after:
         assert (before.get("/whoami").status_code, after.get("/whoami").status_code) == (200, 401)
         api.put(f"/users/{user}", json={"password": "other", "tags": "management"})
         assert (before.get("/whoami").status_code, after.get("/whoami").status_code) == (401, 200)
@@ -155,7 +152,7 @@ def test_a_hash_moves_with_its_user(api: httpx.Client, broker: RunningBroker, us
     assert api.put(f"/users/{user}", json={"password_hash": moved, "tags": "management"}).status_code == 204
     shown = api.get(f"/users/{user}").json()
     assert (shown["password_hash"], shown["hashing_algorithm"]) == (moved, "rabbit_password_hashing_sha256")
-    with as_user(broker, user) as before, as_user(broker, user, "hidden") as after:
+    with api_client(broker, user, "secret") as before, api_client(broker, user, "hidden") as after:
         assert (before.get("/whoami").status_code, after.get("/whoami").status_code) == (401, 200)
         del ours["hashing_algorithm"]  # as tools pass it on
         assert api.put(f"/users/{user}", json=ours).status_code == 204

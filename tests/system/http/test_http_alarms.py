@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.deadlines import until
 from tests.support.forked import run
+from tests.support.metrics import metrics, value
 from tests.support.running import RunningBroker
-from tests.system.http.test_http_metrics import metrics, value
 
 NODE = "rewindmq@localhost"
 

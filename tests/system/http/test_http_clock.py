@@ -2,8 +2,8 @@
 
 import httpx
 
+from tests.support.commands import run_in_process
 from tests.support.running import RunningBroker
-from tests.system.http.test_http_marks import rewindmq_run
 
 GAUGE = "rewindmq_log_clock_difference_ms"
 
@@ -15,7 +15,7 @@ def test_the_clock_is_shown_and_agrees(api: httpx.Client, broker: RunningBroker)
     assert {each["queues_ahead_ms"] for each in found["partitions"]} <= {0, *range(-1_000, 1_000)}
     metrics = httpx.get(f"{broker.http_url}/metrics", auth=("guest", "guest"), trust_env=False).text
     assert metrics.count(f"\n{GAUGE}{{") == 2
-    code, said = rewindmq_run(broker, "status")
+    code, said = run_in_process(broker, "status")
     assert (code, "Time in the log less wall clock: " in said) == (0, True)
 
 
@@ -23,7 +23,7 @@ def test_an_administrator_repairs_it_and_nobody_else(api: httpx.Client, broker: 
     done = api.post("/clock/repair")
     assert (done.status_code, set(done.json())) == (200, {"before", "after", "moved_ms"})
     assert abs(done.json()["moved_ms"]) < 1_000
-    code, said = rewindmq_run(broker, "repair_clock")
+    code, said = run_in_process(broker, "repair_clock")
     assert (code, said.startswith("Setting the time in the log to the wall clock ...\nfrom 20")) == (0, True)
     assert api.put(f"/users/{name}", json={"password": "p", "tags": "monitoring"}).status_code == 201
     watcher = httpx.Client(base_url=api.base_url, auth=(name, "p"), trust_env=False)

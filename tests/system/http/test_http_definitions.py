@@ -9,113 +9,9 @@ import amqp
 import httpx
 import pytest
 
+from tests.support.definitions import CATEGORIES, RIGHTS, WHOLE
+from tests.support.http_clients import api_client
 from tests.support.running import RunningBroker
-from tests.system.http.test_http_access import as_user
-
-CATEGORIES = (
-    "users",
-    "vhosts",
-    "permissions",
-    "topic_permissions",
-    "parameters",
-    "global_parameters",
-    "policies",
-    "queues",
-    "exchanges",
-    "bindings",
-)
-RIGHTS = {"configure": ".*", "write": ".*", "read": ".*"}
-QUORUM = {"x-queue-type": "quorum", "x-delivery-limit": 3}
-WHOLE: dict[str, Any] = {
-    "rabbit_version": "3.13.7",
-    "users": [
-        {"name": "boss", "password": "secret", "tags": ["administrator"], "limits": {"max-channels": 100}},
-        {
-            "name": "moved",
-            "password_hash": "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR",
-            "hashing_algorithm": "rabbit_password_hashing_sha256",
-            "tags": "management",
-        },
-    ],
-    "vhosts": [
-        {"name": "v", "metadata": {"description": "moved", "tags": ["a"], "default_queue_type": "quorum"}},
-        {"name": "/", "limits": [], "metadata": {"description": "Default virtual host", "tags": []}},
-    ],
-    "permissions": [{"user": name, "vhost": "v", **RIGHTS} for name in ("boss", "moved")],
-    "topic_permissions": [{"user": "moved", "vhost": "v", "exchange": "amq.topic", "write": "^a", "read": "^b"}],
-    "parameters": [
-        {"vhost": "v", "component": "vhost-limits", "name": "limits", "value": {"max-queues": 4}},
-        {
-            "vhost": "v",
-            "component": "operator_policy",
-            "name": "most",
-            "value": {"pattern": ".*", "definition": {"max-length": 1000}, "priority": 0, "apply-to": "queues"},
-        },
-    ],
-    "global_parameters": [{"name": "cluster_tags", "value": {"region": "north"}}],
-    "policies": [
-        {
-            "vhost": "v",
-            "name": "p",
-            "pattern": "^q",
-            "apply-to": "queues",
-            "definition": {"message-ttl": 60000},
-            "priority": 2,
-        }
-    ],
-    "queues": [
-        {"name": "q1", "vhost": "v", "durable": True, "auto_delete": False, "arguments": QUORUM},
-        {"name": "q2", "vhost": "v", "durable": True, "auto_delete": False, "arguments": {}},
-        {"name": "q3", "vhost": "v", "durable": True, "auto_delete": True, "arguments": {"x-max-length": 5}},
-        {"name": "amq.gen-x", "vhost": "v", "durable": False, "auto_delete": True, "arguments": {}},
-    ],
-    "exchanges": [
-        {
-            "name": "x",
-            "vhost": "v",
-            "type": "headers",
-            "durable": True,
-            "auto_delete": False,
-            "internal": False,
-            "arguments": {"alternate-exchange": "amq.fanout"},
-        },
-        {
-            "name": "y",
-            "vhost": "v",
-            "type": "topic",
-            "durable": True,
-            "auto_delete": False,
-            "internal": True,
-            "arguments": {},
-        },
-    ],
-    "bindings": [
-        {
-            "source": "x",
-            "vhost": "v",
-            "destination": "q1",
-            "destination_type": "queue",
-            "routing_key": "",
-            "arguments": {"x-match": "any", "a": 1, "b": [True, {"c": "d"}]},
-        },
-        {
-            "source": "amq.topic",
-            "vhost": "v",
-            "destination": "y",
-            "destination_type": "exchange",
-            "routing_key": "a.#",
-            "arguments": {},
-        },
-        {
-            "source": "amq.topic",
-            "vhost": "v",
-            "destination": "amq.gen-x",
-            "destination_type": "queue",
-            "routing_key": "a",
-            "arguments": {},
-        },
-    ],
-}
 
 
 @pytest.fixture
@@ -127,7 +23,7 @@ def target(tmp_path: Path) -> Iterator[RunningBroker]:
 
 
 def guest(broker: RunningBroker) -> httpx.Client:
-    return as_user(broker, "guest", "guest")
+    return api_client(broker, "guest", "guest")
 
 
 def exported(api: httpx.Client) -> dict[str, Any]:
@@ -171,7 +67,7 @@ def test_a_whole_broker_goes_in_and_out(target: RunningBroker) -> None:
         before = ends(api)
         assert api.post("/definitions", json=found).status_code == 204
         assert (exported(api), ends(api)) == (found, before), "a second time nothing changes"
-    with as_user(target, "moved", "test12") as api:
+    with api_client(target, "moved", "test12") as api:
         assert api.get("/whoami").status_code == 200
 
 
@@ -225,7 +121,7 @@ def test_what_one_broker_exports_another_imports(target: RunningBroker, tmp_path
         with guest(other) as api:
             assert api.post("/all-configuration", json=found).status_code == 204
             assert exported(api) == found
-        with as_user(other, "boss") as api:
+        with api_client(other, "boss", "secret") as api:
             assert api.get("/all-configuration").json() == found, "its password came with it"
     finally:
         other.stop()
@@ -379,7 +275,7 @@ def test_b53_all_that_is_wrong_is_said_at_once(api: httpx.Client) -> None:
 
 def test_only_an_administrator(api: httpx.Client, broker: RunningBroker, name: str) -> None:
     api.put(f"/users/{name}", json={"password": "secret", "tags": "policymaker,monitoring"})
-    with as_user(broker, name) as other:
+    with api_client(broker, name, "secret") as other:
         for method, path in (("GET", "/definitions"), ("POST", "/definitions"), ("GET", "/definitions/%2F")):
             answer = other.request(method, path)
             assert (answer.status_code, answer.json()["reason"]) == (401, "Not administrator user")
@@ -397,7 +293,7 @@ def test_at_the_start_a_file_or_a_directory(tmp_path: Path) -> None:
         try:
             with guest(broker) as api:
                 assert api.get("/whoami").status_code == 401
-            with as_user(broker, "boss") as api:
+            with api_client(broker, "boss", "secret") as api:
                 assert names(exported(api), "queues") == ["q1", "q2", "q3"]
                 assert [each["user"] for each in exported(api)["permissions"]] == ["boss", "moved"]
         finally:

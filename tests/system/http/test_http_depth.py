@@ -7,11 +7,10 @@ import httpx
 import pytest
 
 from rewindmq.projections.rewind import parse_time
+from tests.support.http_clients import history_answer, publish, take
 from tests.support.moments import now
 from tests.support.running import RunningBroker
 from tests.support.trimmed_broker import live, trimmed
-from tests.system.http.test_http_find import publish
-from tests.system.http.test_http_outcomes import asked, take
 
 
 def sums(points: list[dict[str, Any]]) -> dict[str, int]:
@@ -43,7 +42,7 @@ def live_a_while(api: httpx.Client, queue: str) -> str:
 @pytest.mark.long
 def test_b31_each_point_is_the_queue_at_its_moment(api: httpx.Client, queue: str) -> None:
     start = live_a_while(api, queue)
-    found = asked(api, f"depth/%2F/{queue}", **{"from": start, "points": "40"})
+    found = history_answer(api, f"depth/%2F/{queue}", **{"from": start, "points": "40"})
     assert len(found["points"]) == 40
     for point in found["points"][::4]:
         then = api.get(f"/queues/%2F/{queue}/at", params={"time": point["time"]}).json()
@@ -57,8 +56,8 @@ def test_b31_what_happened_between_two_points_is_their_difference(api: httpx.Cli
     start = live_a_while(api, queue)
     end = now()
     for points in ("2", "17", "1000"):
-        found = asked(api, f"depth/%2F/{queue}", **{"from": start, "to": end, "points": points})
-        changes = asked(api, f"diff/%2F/{queue}", **{"from": start, "to": end})["summary"]
+        found = history_answer(api, f"depth/%2F/{queue}", **{"from": start, "to": end, "points": points})
+        changes = history_answer(api, f"diff/%2F/{queue}", **{"from": start, "to": end})["summary"]
         expected: dict[str, int] = {}
         for each in changes:
             expected[each["outcome"]] = expected.get(each["outcome"], 0) + abs(each["change"])
@@ -69,7 +68,7 @@ def test_b31_what_happened_between_two_points_is_their_difference(api: httpx.Cli
 
 def test_b31_ticks_say_what_people_did(api: httpx.Client, queue: str) -> None:
     live_a_while(api, queue)
-    found = asked(api, f"depth/%2F/{queue}")
+    found = history_answer(api, f"depth/%2F/{queue}")
     ticks = [(tick["kind"], tick["user"]) for tick in found["ticks"] if tick["text"] != "" or tick["kind"] == "purged"]
     own = [tick for tick in ticks if tick[0] not in ("restart", "mark")]
     assert own == [("declared", "guest"), ("purged", "guest"), ("restored", "guest"), ("policy", "guest")]
@@ -81,9 +80,9 @@ def test_b31_ticks_say_what_people_did(api: httpx.Client, queue: str) -> None:
     assert (before["messages"], after["messages"]) == (purged["messages"], 0)
     assert [tick["text"] for tick in found["ticks"] if tick["kind"] == "mark"][-1] == queue
     assert any(tick["kind"] == "restart" for tick in found["ticks"])
-    until = asked(api, f"depth/%2F/{queue}", to=f"mark:{queue}")
+    until = history_answer(api, f"depth/%2F/{queue}", to=f"mark:{queue}")
     assert "purged" not in {tick["kind"] for tick in until["ticks"]}
-    since = asked(api, f"depth/%2F/{queue}", **{"from": f"mark:{queue}"})
+    since = history_answer(api, f"depth/%2F/{queue}", **{"from": f"mark:{queue}"})
     assert "declared" not in {tick["kind"] for tick in since["ticks"]}
 
 
@@ -93,11 +92,11 @@ def test_b31_a_queue_that_was_made_anew_is_told_of_too(api: httpx.Client, queue:
     gone = now()
     api.put(f"/queues/%2F/{queue}", json={"durable": True})
     publish(api, queue, "second")
-    found = asked(api, f"depth/%2F/{queue}")
+    found = history_answer(api, f"depth/%2F/{queue}")
     own = [tick["kind"] for tick in found["ticks"] if tick["kind"] in ("declared", "deleted")]
     assert own == ["declared", "deleted", "declared"]
     assert sums(found["points"])["published"] == 2
-    assert asked(api, f"depth/%2F/{queue}", to=gone)["points"][-1]["ready"] is None
+    assert history_answer(api, f"depth/%2F/{queue}", to=gone)["points"][-1]["ready"] is None
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,7 @@ def test_b31_a_reader_of_a_queue_sees_its_part(api: httpx.Client, broker: Runnin
     api.put(f"/users/{queue}", json={"password": "x", "tags": "management"})
     api.put(f"/permissions/%2F/{queue}", json={"configure": "", "write": "", "read": f"^{queue}$"})
     with httpx.Client(base_url=f"{broker.http_url}/api", auth=(queue, "x"), trust_env=False) as reader:
-        found = asked(reader, f"depth/%2F/{queue}")
+        found = history_answer(reader, f"depth/%2F/{queue}")
         assert sums(found["points"]) == {"published": 0}
         kinds = [tick["kind"] for tick in found["ticks"]]
         assert (kinds.count("declared"), kinds.count("deleted")) == (1, 0)
@@ -144,13 +143,13 @@ def test_b31_a_range_begins_where_the_history_begins(tmp_path: Path) -> None:
     running = RunningBroker(tmp_path)
     try:
         with httpx.Client(base_url=f"{running.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
-            wide = asked(api, "depth/%2F/orders", **{"from": "0", "to": str(story.end_ms), "points": "50"})
+            wide = history_answer(api, "depth/%2F/orders", **{"from": "0", "to": str(story.end_ms), "points": "50"})
             assert 0 < wide["floor"] <= wide["from"]["offset"]
             assert parse_time(wide["from"]["time"]) > story.days[0]
             for point in wide["points"][::7]:
                 then = api.get("/queues/%2F/orders/at", params={"time": point["time"]}).json()
                 assert (point["offset"], point["ready"]) == (then["at"]["offset"], then["messages_ready"])
-            late = asked(api, "depth/%2F/orders", **{"from": str(story.days[3]), "to": str(story.end_ms)})
+            late = history_answer(api, "depth/%2F/orders", **{"from": str(story.days[3]), "to": str(story.end_ms)})
             assert late["floor"] is None
             answer = api.get("/history/depth/%2F/orders", params={"from": "0", "to": str(story.days[0])})
             assert answer.status_code == 400

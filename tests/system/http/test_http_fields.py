@@ -18,10 +18,10 @@ import httpx
 import pika
 import pytest
 
+from tests.support.absent_fields import PATTERN
 from tests.support.management_peer import INSTALLED, NOT_INSTALLED, start_management
 from tests.support.needs import require
 from tests.support.running import RunningBroker
-from tests.system.http.test_http_shapes import PATTERN
 
 pytestmark = pytest.mark.long
 

@@ -8,34 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.http_clients import find, publish
 from tests.support.moments import now
 from tests.support.processes import children_of
 from tests.support.running import RunningBroker
-
-
-def publish(api: httpx.Client, queue: str, payload: str, **properties: Any) -> None:
-    content = {
-        "properties": properties,
-        "routing_key": queue,
-        "payload": payload,
-        "payload_encoding": "string",
-    }
-    answer = api.post("/exchanges/%2F/amq.default/publish", json=content)
-    assert answer.json() == {"routed": True}
-
-
-def find(api: httpx.Client, where: str, **query: str) -> list[dict[str, Any]]:
-    """All messages of a search, an answer after the other."""
-    found: list[dict[str, Any]] = []
-    while True:
-        answer = api.get(f"/history/find/{where}", params=query)
-        assert answer.status_code == 200, answer.text
-        page = answer.json()
-        found += page["messages"]
-        assert (page["next"] is None) == (page["left"] == 0)
-        if page["next"] is None:
-            return found
-        query["next"] = page["next"]
 
 
 def payloads(found: list[dict[str, Any]]) -> list[str]:

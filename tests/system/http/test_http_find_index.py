@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.pika_clients import connect
+from tests.support import pika_clients
+from tests.support.pika_clients import confirming
 from tests.support.running import RunningBroker
 
 pytestmark = pytest.mark.long
@@ -20,18 +21,6 @@ SECONDS = 60
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
-
-
-def publish(broker: RunningBroker, first: int, end: int) -> None:
-    import pika
-
-    with connect(broker) as connection:
-        channel = connection.channel()
-        channel.queue_declare("orders", durable=True)
-        channel.confirm_delivery()
-        for number in range(first, end):
-            properties = pika.BasicProperties(message_id=f"order-{number}", delivery_mode=2)
-            channel.basic_publish("", "orders", b"x", properties)
 
 
 def page(broker: RunningBroker, message_id: str) -> dict[str, Any]:
@@ -63,6 +52,13 @@ def index_process(broker: RunningBroker) -> int:
             if lock in links:
                 return int(process.name)
     raise AssertionError("no process has the index")
+
+
+def publish(broker: RunningBroker, first: int, end: int) -> None:
+    with confirming(broker) as channel:
+        channel.queue_declare("orders", durable=True)
+        for number in range(first, end):
+            pika_clients.publish(channel, "orders", "x", message_id=f"order-{number}")
 
 
 def test_b46_the_index_answers_and_survives_kills(data: Path) -> None:

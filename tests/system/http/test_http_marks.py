@@ -1,41 +1,22 @@
 """Moments with a name: /api/marks, `rewindmq set_mark` and its kin, and mark:NAME wherever a moment is given (B-01)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pika
 import pytest
-from click.testing import CliRunner
 from pika.adapters.blocking_connection import BlockingChannel
 
-from rewindmq.engine.cli.main import rewindmq
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.marks import NoSuchMark, moment, positions, topology_of
 from rewindmq.spark_replay.history.diff import plan_moment
 from rewindmq.spark_replay.history.history import plan_history
 from rewindmq.spark_replay.location.log import open_log
 from rewindmq.spark_replay.location.marks import by_offsets, time_of
+from tests.support.commands import run_in_process
+from tests.support.pika_clients import publish
 from tests.support.running import RunningBroker
-
-
-@pytest.fixture
-def channel(broker: RunningBroker) -> Iterator[BlockingChannel]:
-    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port))
-    channel = connection.channel()
-    channel.confirm_delivery()
-    yield channel
-    connection.close()
-
-
-def publish(channel: BlockingChannel, queue: str, *bodies: str) -> None:
-    for body in bodies:
-        channel.basic_publish("", queue, body.encode(), pika.BasicProperties(delivery_mode=2))
-
-
-def rewindmq_run(broker: RunningBroker, *arguments: str) -> tuple[int, str]:
-    answer = CliRunner().invoke(rewindmq, arguments, env={"REWINDMQ_URL": broker.http_url})
-    return answer.exit_code, answer.output + str(answer.exception or "")
 
 
 def bodies_at(api: httpx.Client, queue: str, when: str) -> list[str]:
@@ -66,17 +47,17 @@ def test_b01_a_mark_is_a_moment_everywhere(
 ) -> None:
     publish(channel, queue, "one", "two")
     mark = f"mark:{name}"
-    assert rewindmq_run(broker, "set_mark", name, "--note", "before the purge")[0] == 0
+    assert run_in_process(broker, "set_mark", name, "--note", "before the purge")[0] == 0
     publish(channel, queue, "three")
     assert api.delete(f"/queues/%2F/{queue}/contents").status_code == 204
     publish(channel, queue, "four")
 
     assert bodies_at(api, queue, mark) == ["one", "two"]
-    code, told = rewindmq_run(broker, "rewind", queue, "--at", mark)
+    code, told = run_in_process(broker, "rewind", queue, "--at", mark)
     assert (code, "one" in told, "three" in told) == (0, True, False)
-    code, told = rewindmq_run(broker, "rewind", queue, "--at", mark, "--data", str(broker.data))
+    code, told = run_in_process(broker, "rewind", queue, "--at", mark, "--data", str(broker.data))
     assert (code, "two" in told, "four" in told) == (0, True, False), told
-    assert "before the purge" in rewindmq_run(broker, "list_marks")[1]
+    assert "before the purge" in run_in_process(broker, "list_marks")[1]
 
     got: list[bytes] = []
     reading = channel.connection.channel()
@@ -90,7 +71,7 @@ def test_b01_a_mark_is_a_moment_everywhere(
     assert got == [b"one", b"two"]
     reading.close()
 
-    code, told = rewindmq_run(broker, "restore", queue, "--at", mark)
+    code, told = run_in_process(broker, "restore", queue, "--at", mark)
     assert (code, "2 messages" in told) == (0, True), told
     waiting = [channel.basic_get(queue, auto_ack=True)[2] for _ in range(3)]
     assert waiting == [b"four", b"one", b"two"]
@@ -106,8 +87,8 @@ def test_b01_a_mark_is_a_moment_everywhere(
     assert by_offsets(log, {"startingTimestamp": "5"}) == {"startingTimestamp": "5"}
     assert int(time_of(log, mark)) > 1_600_000_000_000
 
-    assert rewindmq_run(broker, "clear_mark", name)[0] == 0
-    assert rewindmq_run(broker, "clear_mark", name)[0] != 0
+    assert run_in_process(broker, "clear_mark", name)[0] == 0
+    assert run_in_process(broker, "clear_mark", name)[0] != 0
 
 
 def test_a_mark_that_is_not_there_is_said(
@@ -116,7 +97,7 @@ def test_a_mark_that_is_not_there_is_said(
     answer = api.get(f"/queues/%2F/{queue}/at", params={"time": f"mark:{name}"})
     assert (answer.status_code, answer.json()["reason"]) == (400, f"there is no mark '{name}'")
     assert api.post(f"/queues/%2F/{queue}/restore", json={"time": f"mark:{name}"}).status_code == 400
-    code, told = rewindmq_run(broker, "rewind", queue, "--at", f"mark:{name}")
+    code, told = run_in_process(broker, "rewind", queue, "--at", f"mark:{name}")
     assert (code != 0, f"there is no mark '{name}'" in told) == (True, True), told
     reading = channel.connection.channel()
     reading.basic_qos(prefetch_count=10)

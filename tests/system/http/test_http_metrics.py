@@ -7,9 +7,8 @@ from collections.abc import Callable
 import httpx
 import pika
 import pytest
-from prometheus_client import Metric
-from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.metrics import GUEST, families, metrics, value
 from tests.support.ports import free_port
 from tests.support.running import RunningBroker
 
@@ -27,30 +26,8 @@ global_messages_delivered_consume_auto_ack_total global_messages_delivered_consu
 global_messages_delivered_get_auto_ack_total global_messages_delivered_get_manual_ack_total
 global_messages_get_empty_total global_messages_redelivered_total global_messages_acknowledged_total
 """
-GUEST = ("guest", "guest")
 HISTOGRAM = "message_size_bytes_bucket message_size_bytes_count message_size_bytes_sum"
 DEATHS = ("confirmed", "delivery_limit", "expired", "maxlen", "rejected")
-
-
-def families(text: str) -> dict[str, Metric]:
-    return {family.name: family for family in text_string_to_metric_families(text)}
-
-
-def metrics(broker: RunningBroker, path: str = "/metrics", **query: str | list[str]) -> dict[str, Metric]:
-    answer = httpx.get(broker.http_url + path, params=query, auth=GUEST, trust_env=False)
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    return families(answer.text)
-
-
-def value(found: dict[str, Metric], name: str, **labels: str) -> float:
-    """Of the one sample with these labels among others."""
-    (sample,) = [
-        each
-        for family in found.values()
-        for each in family.samples
-        if each.name == f"rabbitmq_{name}" and labels.items() <= each.labels.items()
-    ]
-    return float(sample.value)
 
 
 def test_the_forty_names_and_types(broker: RunningBroker) -> None:

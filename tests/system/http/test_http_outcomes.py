@@ -7,28 +7,15 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.http_clients import find, history_answer, publish, take
 from tests.support.moments import now
 from tests.support.running import RunningBroker
-from tests.system.http.test_http_find import find, publish
 
 pytestmark = pytest.mark.long
 
 
-def asked(api: httpx.Client, where: str, **query: str) -> dict[str, Any]:
-    answer = api.get(f"/history/{where}", params=query)
-    assert answer.status_code == 200, answer.text
-    content: dict[str, Any] = answer.json()
-    assert content["complete"]
-    return content
-
-
 def outcomes(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(row["queue"], row["outcome"]) for row in rows]
-
-
-def take(api: httpx.Client, queue: str, ackmode: str) -> None:
-    content = {"count": 1, "ackmode": ackmode, "encoding": "auto"}
-    assert len(api.post(f"/queues/%2F/{queue}/get", json=content).json()) == 1
 
 
 def test_b29_a_message_is_followed_through_dead_letters_and_restorations(api: httpx.Client, name: str) -> None:
@@ -43,7 +30,7 @@ def test_b29_a_message_is_followed_through_dead_letters_and_restorations(api: ht
     assert api.post(f"/queues/%2F/{dead}/restore", json={"undo": "purge"}).is_success
     take(api, dead, "ack_requeue_false")
     oldest = find(api, "%2F", message_id=name)[-1]
-    rows = asked(api, f"biography/%2F/{oldest['message']}")["rows"]
+    rows = history_answer(api, f"biography/%2F/{oldest['message']}")["rows"]
     assert outcomes(rows) == [
         (work, "published"),
         (work, "delivered"),
@@ -65,9 +52,12 @@ def test_b29_a_message_is_followed_through_dead_letters_and_restorations(api: ht
         "reason": "rejected",
     }
     assert rows[8]["origin"]["reason"] == "restored"
-    assert asked(api, f"biography/%2F/{oldest['message']}", queue=work)["rows"] == rows
-    assert outcomes(asked(api, f"outcomes/%2F/{dead}", tail="2")["rows"]) == [(dead, "published"), (dead, "delivered")]
-    assert len(asked(api, f"outcomes/%2F/{dead}")["rows"]) == 4
+    assert history_answer(api, f"biography/%2F/{oldest['message']}", queue=work)["rows"] == rows
+    assert outcomes(history_answer(api, f"outcomes/%2F/{dead}", tail="2")["rows"]) == [
+        (dead, "published"),
+        (dead, "delivered"),
+    ]
+    assert len(history_answer(api, f"outcomes/%2F/{dead}")["rows"]) == 4
 
 
 def test_b29_the_changes_between_two_moments_sum_to_the_change_of_length(api: httpx.Client, queue: str) -> None:
@@ -78,7 +68,7 @@ def test_b29_the_changes_between_two_moments_sum_to_the_change_of_length(api: ht
     api.put(f"/marks/{queue}", json={})
     take(api, queue, "ack_requeue_false")
     assert api.delete(f"/queues/%2F/{queue}/contents").status_code == 204
-    found = asked(api, f"diff/%2F/{queue}", **{"from": start})
+    found = history_answer(api, f"diff/%2F/{queue}", **{"from": start})
     left = [(-1, "delivered"), *[(-1, "purged")] * 4]
     assert [(row["change"], row["outcome"]) for row in found["rows"]] == [(1, "published")] * 4 + left
     assert sum(each["change"] for each in found["summary"]) == -1
@@ -87,9 +77,9 @@ def test_b29_the_changes_between_two_moments_sum_to_the_change_of_length(api: ht
         ("delivered", "guest", -1),
         ("purged", "guest", -4),
     }
-    until = asked(api, f"diff/%2F/{queue}", **{"from": start, "to": f"mark:{queue}", "limit": "1"})
+    until = history_answer(api, f"diff/%2F/{queue}", **{"from": start, "to": f"mark:{queue}", "limit": "1"})
     assert ([row["outcome"] for row in until["rows"]], until["more"]) == (["published"], 3)
-    since = asked(api, f"diff/%2F/{queue}", **{"from": f"mark:{queue}"})
+    since = history_answer(api, f"diff/%2F/{queue}", **{"from": f"mark:{queue}"})
     assert [row["outcome"] for row in since["rows"]] == ["delivered"] + ["purged"] * 4
 
 
@@ -128,15 +118,15 @@ def test_b29_a_reader_of_a_queue_sees_its_part_of_a_life(api: httpx.Client, brok
     api.put(f"/users/{name}", json={"password": "x", "tags": "management"})
     api.put(f"/permissions/%2F/{name}", json={"configure": "", "write": "", "read": mine})
     with httpx.Client(base_url=f"{broker.http_url}/api", auth=(name, "x"), trust_env=False) as reader:
-        rows = asked(reader, f"biography/%2F/{message}", queue=mine)["rows"]
+        rows = history_answer(reader, f"biography/%2F/{message}", queue=mine)["rows"]
         assert {row["queue"] for row in rows} == {mine}
-        assert len(asked(reader, f"outcomes/%2F/{mine}")["rows"]) == len(rows)
+        assert len(history_answer(reader, f"outcomes/%2F/{mine}")["rows"]) == len(rows)
         assert reader.get(f"/history/biography/%2F/{message}").status_code == 400
         for where in (f"biography/%2F/{message}?queue={other}", f"outcomes/%2F/{other}", f"diff/%2F/{other}?from=-1h"):
             assert reader.get(f"/history/{where}").status_code == 401, where
         api.delete(f"/queues/%2F/{mine}")
         api.put(f"/queues/%2F/{mine}", json={"durable": True})
-        assert asked(reader, f"outcomes/%2F/{mine}")["rows"] == []
+        assert history_answer(reader, f"outcomes/%2F/{mine}")["rows"] == []
         assert reader.get(f"/history/biography/%2F/{message}", params={"queue": mine}).status_code == 404
 
 
@@ -145,8 +135,8 @@ def test_b32_a_life_has_the_message_that_it_is_of(api: httpx.Client, queue: str)
     found = find(api, "%2F", message_id=queue)[0]
     assert api.delete(f"/queues/%2F/{queue}/contents").status_code == 204
     where = f"biography/%2F/{found['message']}"
-    assert asked(api, where)["message"] == {**found, "truncated": False, "body_gone": None}
-    cut = asked(api, where, truncate="8")["message"]
+    assert history_answer(api, where)["message"] == {**found, "truncated": False, "body_gone": None}
+    cut = history_answer(api, where, truncate="8")["message"]
     assert (cut["payload"], cut["payload_bytes"], cut["truncated"]) == ('{"order"', 15, True)
 
 
@@ -157,12 +147,14 @@ def test_b32_a_life_says_why_a_body_is_gone(start_broker: Callable[..., RunningB
         publish(api, "q", "order 4711 of alice", message_id="a", headers={"x-subject": "alice"})
         publish(api, "q", "no body was here", message_id="b", headers={"x-erased": True})
         message, other = (find(api, "%2F/q", message_id=each)[0]["message"] for each in "ab")
-        before = asked(api, f"biography/%2F/{message}")["message"]
+        before = history_answer(api, f"biography/%2F/{message}")["message"]
         assert (before["payload"], before["body_gone"]) == ("order 4711 of alice", None)
         assert api.delete("/subjects/alice").is_success
-        after = asked(api, f"biography/%2F/{message}")["message"]
+        after = history_answer(api, f"biography/%2F/{message}")["message"]
         assert (after["payload"], after["body_gone"]) == ("", "its subject was erased")
-        assert asked(api, f"biography/%2F/{other}")["message"]["body_gone"] is None, "a header of its publisher"
+        assert history_answer(api, f"biography/%2F/{other}")["message"]["body_gone"] is None, (
+            "a header of its publisher"
+        )
 
 
 def test_b32_a_reader_of_a_queue_is_told_of_no_other_queue_of_the_message(
@@ -178,6 +170,6 @@ def test_b32_a_reader_of_a_queue_is_told_of_no_other_queue_of_the_message(
     api.put(f"/users/{name}", json={"password": "x", "tags": "management"})
     api.put(f"/permissions/%2F/{name}", json={"configure": "", "write": "", "read": mine})
     with httpx.Client(base_url=f"{broker.http_url}/api", auth=(name, "x"), trust_env=False) as reader:
-        life = asked(reader, f"biography/%2F/{message}", queue=mine)
+        life = history_answer(reader, f"biography/%2F/{message}", queue=mine)
     assert (life["message"]["queues"], life["message"]["payload"]) == ([mine], "secret")
     assert other not in str(life)

@@ -9,6 +9,7 @@ import httpx
 import pika
 import pytest
 
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -37,13 +38,6 @@ def user(api: httpx.Client, broker: RunningBroker, name: str) -> Iterator[Callab
 def name_of(client: httpx.Client) -> str:
     found: str = client.get("/whoami").json()["name"]
     return found
-
-
-def connect(
-    broker: RunningBroker, who: str = "guest", password: str = "guest", vhost: str = "/"
-) -> pika.BlockingConnection:
-    credentials = pika.PlainCredentials(who, password)
-    return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port, vhost, credentials))
 
 
 def test_messages_are_shown_to_users_who_may_read_the_queue(

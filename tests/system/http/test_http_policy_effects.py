@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.http_clients import publish
 from tests.support.running import RunningBroker
-from tests.system.http.test_http_find import publish
 
 SHORT = {"max-length": 2}
 

@@ -9,15 +9,10 @@ import httpx
 import pika
 import pytest
 
+from tests.support.http_clients import publish
 from tests.support.running import RunningBroker
 
 INEQUIVALENT = "inequivalent arg '{}' for queue '{{q}}' in vhost '/'"
-
-
-def publish(api: httpx.Client, queue: str, payload: str, *, encoding: str = "string", **properties: object) -> None:
-    content = {"properties": properties, "routing_key": queue, "payload": payload, "payload_encoding": encoding}
-    answer = api.post("/exchanges/%2F/amq.default/publish", json=content)
-    assert answer.json() == {"routed": True}
 
 
 def get(api: httpx.Client, queue: str, ackmode: str, count: int = 10, **more: object) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Single messages are removed and moved, and queues paused, over HTTP, with pika beside it (B-38, B-39)."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -10,15 +10,6 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.support.running import RunningBroker
-
-
-@pytest.fixture
-def channel(broker: RunningBroker) -> Iterator[BlockingChannel]:
-    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port))
-    channel = connection.channel()
-    channel.confirm_delivery()
-    yield channel
-    connection.close()
 
 
 def ids_of(api: httpx.Client, queue: str) -> list[int]:

@@ -20,6 +20,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from rewindmq.engine.cli.main import rewindmq
 from tests.support.deadlines import until
 from tests.support.forked import run
+from tests.support.http_clients import api_client
 from tests.support.running import RunningBroker, start_process
 
 pytestmark = pytest.mark.long
@@ -38,10 +39,6 @@ def purged(channel: BlockingChannel, queue: str, messages: int) -> None:
     for number in range(messages):
         channel.basic_publish("", queue, b"%d" % number, pika.BasicProperties(delivery_mode=2))
     channel.queue_purge(queue)
-
-
-def api_of(broker: RunningBroker) -> httpx.Client:
-    return httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False, timeout=60)
 
 
 def ready(api: httpx.Client, queue: str) -> int:
@@ -106,7 +103,7 @@ def test_b33_others_are_served_meanwhile_and_asking_again_finishes_it(
     tmp_path: Path, end: Callable[[RunningBroker], int], status: int
 ) -> None:
     broker = RunningBroker(tmp_path)
-    with api_of(broker) as api:
+    with api_client(broker) as api:
         with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
             channel = connection.channel()
             channel.queue_declare("orders", durable=True)
@@ -117,7 +114,7 @@ def test_b33_others_are_served_meanwhile_and_asking_again_finishes_it(
                 connection.channel().basic_get("orders")  # and returns it
             assert end(broker) == status
     broker = RunningBroker(tmp_path)
-    with api_of(broker) as api:
+    with api_client(broker) as api:
         there = ready(api, "orders")
         assert 0 < there < 200
         again = api.post("/queues/%2F/orders/restore", json={"undo": "purge"}).json()

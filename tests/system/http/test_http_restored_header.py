@@ -1,6 +1,5 @@
 """The header x-restored, by which a consumer tells a message that a restoration brought back (B-33)."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -11,18 +10,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import MAX_PROPERTIES_BYTES
 from tests.support.moments import now
-from tests.support.running import RunningBroker
 
 FORGED = {"partition": "queues-9", "id": 1, "at": "1970-01-01T00:00:00.000+00:00"}
-
-
-@pytest.fixture
-def channel(broker: RunningBroker) -> Iterator[BlockingChannel]:
-    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port))
-    channel = connection.channel()
-    channel.confirm_delivery()
-    yield channel
-    connection.close()
 
 
 def publish(channel: BlockingChannel, queue: str, body: str, **headers: object) -> None:

@@ -1,7 +1,5 @@
 """Seals and audits over HTTP: how far the history is sealed, and whether it is as it was sealed (B-44)."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,29 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.needs import needed
-from tests.support.running import ROOT, RunningBroker
+from tests.support.http_clients import publish
+from tests.support.running import RunningBroker
+from tests.support.seals import keys, seal
 from tests.support.trimmed_broker import live, trimmed
-from tests.system.http.test_http_find import publish
 
 pytestmark = pytest.mark.long
-
-
-def seal(data: Path, key: Path) -> None:
-    command = [sys.executable, "-m", "rewindmq", "seal", "--data", str(data), "--key", str(key)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-
-
-def keys(directory: Path) -> tuple[Path, str]:
-    """The file of a new key, and its public half."""
-    key = directory / "seal.key"
-    subprocess.run(
-        [needed("openssl"), "genpkey", "-algorithm", "ed25519", "-out", str(key)], check=True, capture_output=True
-    )
-    public = subprocess.run(
-        [needed("openssl"), "pkey", "-in", str(key), "-pubout"], check=True, capture_output=True, text=True
-    )
-    return key, public.stdout
 
 
 def asked(broker: RunningBroker) -> httpx.Client:

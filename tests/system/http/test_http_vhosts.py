@@ -2,8 +2,8 @@
 
 import httpx
 
+from tests.support.http_clients import api_client
 from tests.support.running import RunningBroker
-from tests.system.http.test_http_access import as_user
 
 
 def test_vhosts_keep_their_queues_apart(api: httpx.Client, name: str) -> None:
@@ -52,7 +52,7 @@ def test_who_sees_which_vhost(api: httpx.Client, broker: RunningBroker, name: st
     api.put(f"/vhosts/{name}")
     for tag, sees in (("monitoring", True), ("policymaker", False), ("management", False)):
         api.put(f"/users/{name}", json={"password": "secret", "tags": tag})
-        with as_user(broker, name) as other:
+        with api_client(broker, name, "secret") as other:
             assert (name in [each["name"] for each in other.get("/vhosts").json()]) == sees, tag
             for path in (f"/queues/{name}", f"/exchanges/{name}", f"/bindings/{name}", f"/policies/{name}"):
                 answer = other.get(path)

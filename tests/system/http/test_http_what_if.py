@@ -6,10 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.http_clients import publish, take
 from tests.support.moments import now
 from tests.support.running import RunningBroker
-from tests.system.http.test_http_find import publish
-from tests.system.http.test_http_outcomes import take
 
 SHORT = '{"max-length": 2}'
 

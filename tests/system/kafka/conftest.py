@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from tests.support.archiving import objects as objects
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import Nodes
 from tests.support.pika_clients import confirming

@@ -8,21 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from rewindmq.engine.log.archive import topic_pack, topic_recovery
-from rewindmq.engine.log.archive.archiver import Report, verify
+from rewindmq.engine.log.archive.archiver import verify
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
-from rewindmq.engine.log.archive.objects import Objects, open_objects
+from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.reader import ArchivedLog
 from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
-from rewindmq.engine.log.archive.topic_records import records_of
 from rewindmq.engine.log.archive.topic_recovery import recover_topics
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.index import first_chain
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.log import KafkaLog
-from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
+from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.engine.log.kafka.topics import KafkaTopics
 from rewindmq.engine.log.seals.in_topic import in_topics
 from rewindmq.projections.machine.machine import Machine
@@ -30,12 +28,14 @@ from rewindmq.projections.replay import fold
 from rewindmq.schemas.metadata_events import VhostCreated
 from rewindmq.schemas.single_object import wrap
 from rewindmq.spark_replay.location.log import InKafka
+from tests.support.commands import require_failure
 from tests.support.forked import run
+from tests.support.kafka.archived_topics import archive, blocks, delete_before, log_of, raw
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import NEVER, Nodes, connect
-from tests.support.kafka.sealed_topics import SECONDS, START_MS, event
+from tests.support.kafka.nodes import NEVER, Nodes
+from tests.support.kafka.sealed_topics import START_MS, event
+from tests.support.pika_clients import connect
 from tests.support.spark.topics import Writer, make_topics, write_gaps
-from tests.system.cli.test_cli_commands import failed
 
 pytestmark = pytest.mark.long
 
@@ -58,36 +58,6 @@ def topics(kafka: KafkaCluster) -> InKafka:
     )
     writer.flush()
     return place
-
-
-@pytest.fixture
-def objects(tmp_path: Path) -> Objects:
-    return open_objects(str(tmp_path / "archive"), make=True)
-
-
-def log_of(place: InKafka) -> KafkaLogReader:
-    return KafkaLogReader(place.bootstrap, place.prefix)
-
-
-def archive(objects: Objects, place: InKafka, roll: bool = True, **options: Any) -> Report:
-    archiver = TopicArchiver(objects, log_of(place), settle_seconds=0, **options)
-    try:
-        return archiver.run(roll)
-    finally:
-        archiver.close()
-
-
-def blocks(partition: Any) -> list[tuple[int, int, bytes]]:
-    """Offset, time and value of each record."""
-    return [
-        (block.first_offset + at, time_ms, value)
-        for block in partition.read()
-        for at, (time_ms, value) in enumerate(zip(block.timestamps_ms, block.records, strict=True))
-    ]
-
-
-def raw(partition: KafkaPartition) -> list[Any]:
-    return list(records_of(partition, 0, partition.next_offset))
 
 
 def digest(partition: Any) -> str:
@@ -245,14 +215,6 @@ def test_records_that_are_gone_before_they_were_archived_are_told(topics: InKafk
         archive(objects, topics)
 
 
-def delete_before(bootstrap: str, topic: str, offset: int) -> None:
-    from confluent_kafka import TopicPartition
-
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
-        future.result(SECONDS)
-
-
 def clients(place: InKafka) -> KafkaClients:
     return KafkaClients(place.bootstrap)
 
@@ -347,10 +309,10 @@ def test_each_archive_is_recovered_to_its_own_kind(topics: InKafka, objects: Obj
     archive(objects, topics)
     arguments = ("recover", "--archive", objects.url)
     message = f"Error: {objects.url}: the archive of a log in Kafka: recover it to a Kafka, with --kafka"
-    failed(run(*arguments, "--data", str(tmp_path / "new")), 65, message)
-    failed(run(*arguments), 64, "Error: say where to recover to: --data DIR, or --kafka HOST:PORT")
+    require_failure(run(*arguments, "--data", str(tmp_path / "new")), 65, message)
+    require_failure(run(*arguments), 64, "Error: say where to recover to: --data DIR, or --kafka HOST:PORT")
     both = (*arguments, "--data", str(tmp_path / "new"), "--kafka", topics.bootstrap)
-    failed(run(*both), 64, "Error: --data and --kafka: a history is recovered to one of both")
+    require_failure(run(*both), 64, "Error: --data and --kafka: a history is recovered to one of both")
 
 
 def test_a_kafka_is_lost_and_nodes_go_on_from_the_archive(kafka: KafkaCluster, tmp_path: Path) -> None:

@@ -29,17 +29,18 @@ from rewindmq.projections.replay import fold
 from rewindmq.projections.rewind import format_time
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.spark_replay.location.log import InKafka
+from tests.support.archiving_brokers import archive_item
 from tests.support.deadlines import until
 from tests.support.forked import run
+from tests.support.kafka.archived_topics import archive, blocks, log_of, raw
+from tests.support.kafka.archiving_nodes import ArchivingNodes, require_equal, wait_for_archive
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import NEVER, Nodes, connect
+from tests.support.kafka.nodes import NEVER, Nodes, ask_repartition, repartition_state
 from tests.support.kafka.sealed_topics import KEY, KEYS
 from tests.support.moved_queue import AFTER, BEFORE, QUEUE, Moved, write_moved
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 from tests.support.spark.topics import Writer, make_topics
-from tests.system.kafka.test_kafka_archive import archive, blocks, log_of, raw
-from tests.system.kafka.test_kafka_archive_beside import ArchivingNodes, archive_item, require_equal, wait_for_archive
-from tests.system.kafka.test_kafka_repartition import ask, state
 
 pytestmark = pytest.mark.long
 
@@ -73,7 +74,7 @@ def test_nodes_with_an_archive_are_repartitioned_and_recovered(kafka: KafkaClust
     with ArchivingNodes(tmp_path / "before", kafka, timeout=NEVER) as nodes:
         north, south = nodes.start("north"), nodes.start("south")
         publish(north, range(MESSAGES))
-        ask(north, AFTER)
+        ask_repartition(north, AFTER)
         nodes.stop("north")
         north = nodes.start("north")
         until(lambda: len(ArchivedLog(nodes.url).queues) == AFTER, "the archive does not grow")
@@ -82,8 +83,8 @@ def test_nodes_with_an_archive_are_repartitioned_and_recovered(kafka: KafkaClust
         assert archive_item(south)["error"] is None
         nodes.stop("south")
         south = nodes.start("south")
-        until(lambda: state(north)["phase"] == "done", "the queues do not move")
-        assert state(north)["moved"] == len(MOVING) > 3
+        until(lambda: repartition_state(north)["phase"] == "done", "the queues do not move")
+        assert repartition_state(north)["moved"] == len(MOVING) > 3
         publish(north, range(2 * MESSAGES, 3 * MESSAGES))
         wait_for_archive(nodes)
         require_equal(nodes)
@@ -98,7 +99,7 @@ def test_nodes_with_an_archive_are_repartitioned_and_recovered(kafka: KafkaClust
     assert len(json.loads(done.stdout)) == 1 + AFTER
     with Nodes(tmp_path / "after", kafka, f"{nodes.prefix}-again") as again:
         west = again.start("west")
-        assert state(west)["placed_by"] == AFTER
+        assert repartition_state(west)["placed_by"] == AFTER
         assert drained(west) == {
             name: [f"{name} {number}".encode() for number in range(3 * MESSAGES)] for name in NAMES
         }
@@ -110,11 +111,6 @@ def test_nodes_with_an_archive_are_repartitioned_and_recovered(kafka: KafkaClust
 @pytest.fixture
 def moved(tmp_path: Path) -> Moved:
     return write_moved(tmp_path / "data")
-
-
-@pytest.fixture
-def objects(tmp_path: Path) -> Objects:
-    return open_objects(str(tmp_path / "archive"), make=True)
 
 
 def keys_of(objects: Objects) -> list[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.process.test_bench import numbers, quick_run
+from tests.support.bench_rows import numbers, quick_run
 
 pytestmark = pytest.mark.rare
 

@@ -13,8 +13,10 @@ from rewindmq.schemas.events import Tick
 from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER
 from tests.support.deadlines import SECONDS
+from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import Nodes, api, connect
+from tests.support.kafka.nodes import Nodes
+from tests.support.pika_clients import connect
 
 pytestmark = pytest.mark.long
 
@@ -40,7 +42,7 @@ def test_what_was_declared_and_filled_at_one_node_is_there_at_the_other(
 
 
 def test_over_http_too(nodes: Nodes, here: BlockingChannel) -> None:
-    with api(nodes.running["south"]) as south, api(nodes.running["north"]) as north:
+    with api_client(nodes.running["south"]) as south, api_client(nodes.running["north"]) as north:
         for _ in range(ROUNDS):
             name = uuid.uuid4().hex
             here.queue_declare(name)

@@ -8,19 +8,24 @@ from typing import Any
 import pytest
 
 from tests.bench.peers import Broker
-from tests.clients.compare import outcomes
+from tests.clients.compare import outcomes, require_expected
 from tests.clients.expected import reworded
 from tests.clients.scenarios import SCENARIOS
+from tests.support.celery_workers import (
+    Worker,
+    require_retries,
+    require_return_of_a_lost_task,
+    require_tasks_on_several_queues,
+    worker,
+)
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import Nodes
+from tests.support.perftest import jars, require_arrival
 from tests.support.running import RunningBroker
-from tests.system.clients import test_clients_celery as celery
-from tests.system.clients import test_clients_perftest as perftest
-from tests.system.clients import test_clients_scenarios as scenarios
 
 pytestmark = pytest.mark.long
 
-worker, jars = celery.worker, perftest.jars
+__all__ = ["jars", "worker"]
 _NONE = SimpleNamespace(params={})
 # What these ask for within a millisecond (an expiry, a count), a node on Kafka knows after a round trip.
 LATER = ("arguments, classic", "arguments, quorum", "closed channel again", "exclusive ends with its connection")
@@ -46,17 +51,17 @@ def came(broker: RunningBroker, request: pytest.FixtureRequest) -> dict[str, Any
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in LATER])
 def test_outcome_is_that_of_rabbitmq(came: dict[str, Any], name: str) -> None:
-    scenarios.test_outcome_is_that_of_rabbitmq({"3.13": came}, "3.13", name)
+    require_expected("3.13", name, came[name])
 
 
 @pytest.mark.java
 @pytest.mark.parametrize("mode", ["confirms and acks", "quorum queue"])
 def test_perftest(broker: RunningBroker, jars: None, mode: str) -> None:
-    perftest.test_what_is_published_arrives(broker, mode)
+    require_arrival(broker, mode)
 
 
-def test_celery(worker: celery.Worker) -> None:
+def test_celery(worker: Worker) -> None:
     """The last: its workers go on talking to each other."""
-    celery.test_tasks_on_several_queues(worker)
-    celery.test_retries(worker)
-    celery.test_a_lost_worker_process_gives_its_task_back(worker)
+    require_tasks_on_several_queues(worker)
+    require_retries(worker)
+    require_return_of_a_lost_task(worker)

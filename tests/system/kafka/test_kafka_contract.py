@@ -1,4 +1,4 @@
-"""A log in Kafka keeps what all logs promise: the tests of tests/unit/log/test_log_contract.py, over Kafka."""
+"""A log in Kafka keeps what all logs promise: the tests of tests/support/log_contract.py, over Kafka."""
 
 import time
 import uuid
@@ -11,7 +11,7 @@ from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.schemas.single_object import wrap
 from tests.support.kafka.cluster import KafkaCluster
-from tests.unit.log.test_log_contract import (
+from tests.support.log_contract import (
     SECONDS,
     History,
     is_there_when_opened_again,

@@ -8,11 +8,8 @@ import random
 import shutil
 import threading
 from pathlib import Path
-from typing import Any
 
-import pika
 import pytest
-from pika.adapters.blocking_connection import BlockingChannel
 
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.projections.replay import recover
@@ -20,38 +17,14 @@ from rewindmq.projections.rules.placement import partition_of
 from rewindmq.projections.store.store import StateStore
 from tests.support.deadlines import until
 from tests.support.forked import run
+from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import NEVER, Nodes, api, connect
+from tests.support.kafka.copied_states import EACH, HELD, PERSISTENT, body, drained, fill, verify
+from tests.support.kafka.nodes import NEVER, Nodes
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 
 pytestmark = pytest.mark.long
-
-PERSISTENT = pika.BasicProperties(delivery_mode=2)
-QUEUES: dict[str, dict[str, Any]] = {
-    "classic": {},
-    "quorum": {"x-queue-type": "quorum"},
-    "stream": {"x-queue-type": "stream"},
-    "urgent": {"x-max-priority": 5},
-    "dead": {},
-    "short": {"x-max-length": 5, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
-}
-EACH = 20
-HELD = 3
-
-
-def body(queue: str, number: int) -> bytes:
-    return random.Random(f"{queue} {number}").randbytes(3_000)
-
-
-def fill(channel: BlockingChannel) -> None:
-    for queue, arguments in QUEUES.items():
-        channel.queue_declare(queue, durable=True, arguments=arguments)
-    for queue in QUEUES.keys() - {"dead"}:
-        for number in range(EACH):
-            channel.basic_publish("", queue, body(queue, number), PERSISTENT)
-    for queue in ("classic", "quorum"):
-        for number in range(HELD):
-            assert channel.basic_get(queue)[2] == body(queue, number)
 
 
 class Publishing:
@@ -102,21 +75,9 @@ def to_fold(nodes: Nodes, data: Path) -> dict[str, tuple[int, int]]:
 
 
 def offsets(node: RunningBroker) -> dict[str, int]:
-    with api(node) as client:
+    with api_client(node) as client:
         log = client.get("/overview").json()["log"]
     return {each["partition"]: each["next_offset"] for each in log if each["partition"].startswith("queues")}
-
-
-def drained(node: RunningBroker, queue: str, count: int) -> list[tuple[bytes, bool]]:
-    found: list[tuple[bytes, bool]] = []
-    with connect(node) as connection:
-        channel = connection.channel()
-        while len(found) < count:
-            until(lambda: channel.queue_declare(queue, passive=True).method.message_count, f"{queue} has too few")
-            method, _, got = channel.basic_get(queue, auto_ack=True)
-            found.append((got, method.redelivered))
-        assert channel.queue_declare(queue, passive=True).method.message_count == 0
-    return found
 
 
 def stream_read(node: RunningBroker) -> list[bytes]:
@@ -173,18 +134,6 @@ def test_s122_a_new_node_begins_with_a_copy_of_a_running_one(kafka: KafkaCluster
         assert verify(nodes, "south").returncode == 0
 
 
-def verify(nodes: Nodes, name: str) -> Any:
-    return run(
-        "verify",
-        "--data",
-        str(nodes.directory / name),
-        "--kafka",
-        nodes.kafka.bootstrap,
-        "--kafka-prefix",
-        nodes.prefix,
-    )
-
-
 def test_a_node_that_lost_its_disk_comes_back_by_its_name(kafka: KafkaCluster, tmp_path: Path) -> None:
     with Nodes(tmp_path, kafka, timeout=NEVER) as nodes:
         north, south = nodes.start("north"), nodes.start("south")
@@ -213,18 +162,18 @@ def test_one_copy_at_a_time_and_nothing_is_left_when_nobody_takes_it(kafka: Kafk
             channel.queue_declare("large", durable=True)
             for number in range(40):  # more than sockets hold
                 channel.basic_publish("", "large", random.Random(number).randbytes(1_000_000), PERSISTENT)
-        with api(north) as client, client.stream("GET", "/state") as response:
+        with api_client(north) as client, client.stream("GET", "/state") as response:
             assert response.status_code == 200
             assert response.headers["content-type"] == "application/x-tar"
             refused = run("copy_state", "-q", "--data", str(tmp_path / "south"), REWINDMQ_URL=north.http_url)
             assert (refused.returncode, refused.stderr) == (69, f"Error: another copy is under way in {copying}\n")
         until(lambda: not copying.exists(), "the copy that nobody takes is still there")
-        with api(north) as client, client.stream("GET", "/state"):
+        with api_client(north) as client, client.stream("GET", "/state"):
             nodes.kill("north")
         assert copying.exists()
         north = nodes.start("north")
         assert not copying.exists()
-        with api(north) as client, client.stream("GET", "/state"):
+        with api_client(north) as client, client.stream("GET", "/state"):
             nodes.stop("north")
         assert not copying.exists()
         north = nodes.start("north")

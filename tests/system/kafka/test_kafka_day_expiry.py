@@ -9,9 +9,11 @@ import pika
 import pytest
 
 from tests.support.deadlines import until
+from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import Nodes, api, connect
+from tests.support.kafka.nodes import Nodes
 from tests.support.moved_clock import DAY_MS, MovedBroker
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 
 pytestmark = pytest.mark.long
@@ -41,7 +43,7 @@ class Keeping(Nodes):
 
         def known() -> bool:
             for node in self.running.values():
-                with api(node) as client:
+                with api_client(node) as client:
                     for each in client.get("/expired-bodies").json():
                         if each["day"] not in found or each["keys"]:
                             found[each["day"]] = each
@@ -98,7 +100,7 @@ def test_b21_one_node_destroys_a_day_and_all_know(kafka: KafkaCluster, tmp_path:
 
 
 def expired(node: RunningBroker) -> set[str]:
-    with api(node) as client:
+    with api_client(node) as client:
         return {each["day"] for each in client.get("/expired-bodies").json() if each["offset"] is not None}
 
 

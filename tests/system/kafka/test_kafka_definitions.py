@@ -10,9 +10,11 @@ import pika.exceptions
 import pytest
 
 from tests.support.deadlines import until
+from tests.support.definitions import WHOLE
+from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import NEVER, Nodes, api, connect
-from tests.system.http.test_http_definitions import WHOLE
+from tests.support.kafka.nodes import NEVER, Nodes
+from tests.support.pika_clients import connect
 
 
 def exported(node: httpx.Client) -> dict[str, Any]:
@@ -23,7 +25,7 @@ def exported(node: httpx.Client) -> dict[str, Any]:
 def test_what_one_node_imports_all_have(kafka: KafkaCluster, tmp_path: Path) -> None:
     with Nodes(tmp_path, kafka, timeout=NEVER) as nodes:
         north, south = nodes.start("north"), nodes.start("south")
-        with api(north) as here, api(south) as there:
+        with api_client(north) as here, api_client(south) as there:
             answer = here.post("/definitions", json=WHOLE)
             assert answer.status_code == 204, answer.text
             found = exported(here)

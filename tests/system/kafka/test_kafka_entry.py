@@ -21,23 +21,20 @@ from rewindmq.engine.log.kafka.states import END, KafkaStates
 from rewindmq.engine.log.kafka.topics import KafkaTopics
 from rewindmq.engine.log.shared_contract import WritingStopped
 from rewindmq.projections.store.store import StateStore
-from rewindmq.schemas.events import CheckpointAsked, Event, Tick
-from rewindmq.schemas.single_object import FramedEncoder
-from rewindmq.schemas.values import BROKER
+from rewindmq.schemas.events import CheckpointAsked, Tick
 from tests.support.deadlines import until
 from tests.support.hasty_trims import DIE
 from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.copied_states import EACH, HELD, body, drained, fill, verify
 from tests.support.kafka.entering_nodes import LEAST_EVENTS, EnteringNode
-from tests.support.kafka.nodes import NEVER, Nodes, connect
-from tests.support.kafka.producers import ordered_producer
+from tests.support.kafka.left_states import BEGAN, LEFT, keyed_event, last_matches, produce
+from tests.support.kafka.nodes import NEVER, Nodes
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
-from tests.system.kafka.test_kafka_copy_state import EACH, HELD, body, drained, fill, verify
 
 pytestmark = pytest.mark.long
 
-LEFT = re.compile(r"(queues-\d+): the state at offset (\d+) is in the topic of states")
 OWNS = re.compile(r"(queues-\d+): (its duties are this node's now)")
-BEGAN = re.compile(r"(queues-\d+): the node begins with the state that another node has left at (\d+)")
 FOLDED = re.compile(r"(queues-\d+): \d+ events folded on top of the state at offset (\d+);")
 REFUSED = re.compile(r"(queues-\d+): the state that another node has left cannot be used: (.*)")
 
@@ -48,21 +45,16 @@ def nodes(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Nodes]:
         yield nodes
 
 
-def found(node: RunningBroker, what: re.Pattern[str]) -> dict[str, str]:
-    """Return the last match of this pattern in a node's log lines, by partition."""
-    return dict(match.groups() for line in list(node.errors) if (match := what.search(line)))  # type: ignore[misc]
-
-
 def left(nodes: Nodes, node: RunningBroker) -> dict[str, str]:
     """Let every node take a snapshot, and wait until those of the owner, which is this node, are in Kafka."""
-    before = found(node, LEFT)
-    until(lambda: found(node, OWNS).keys() == {"queues-0", "queues-1"}, "the node does not own both")
+    before = last_matches(node, LEFT)
+    until(lambda: last_matches(node, OWNS).keys() == {"queues-0", "queues-1"}, "the node does not own both")
     nodes.digests()
     until(
-        lambda: all(found(node, LEFT).get(name) != before.get(name) for name in ("queues-0", "queues-1")),
+        lambda: all(last_matches(node, LEFT).get(name) != before.get(name) for name in ("queues-0", "queues-1")),
         "the owner has left no state",
     )
-    return found(node, LEFT)
+    return last_matches(node, LEFT)
 
 
 def filled(nodes: Nodes) -> RunningBroker:
@@ -86,19 +78,6 @@ def records_of(nodes: Nodes, number: int) -> list[Message]:
     return [each for batch in partition.batches(partition.start_offset, partition.next_offset) for each in batch]
 
 
-def produce(nodes: Nodes, number: int, records: list[tuple[bytes, bytes]], topic: str = "states") -> None:
-    producer = ordered_producer(nodes.kafka.bootstrap)
-    for key, value in records:
-        producer.produce(f"{nodes.prefix}.{topic}", value, key, number)
-    assert producer.flush(30) == 0
-
-
-def event(happened: Event) -> tuple[bytes, bytes]:
-    """Key and value of an event that concerns the whole partition."""
-    encoder = FramedEncoder()
-    return b"", encoder.encode(encoder.prefix(0, BROKER), happened)
-
-
 def test_b65_a_new_node_begins_with_the_state_that_an_owner_has_left(nodes: Nodes) -> None:
     """The owner may be gone by then. What was published since is folded."""
     at = left(nodes, filled(nodes))
@@ -108,17 +87,17 @@ def test_b65_a_new_node_begins_with_the_state_that_an_owner_has_left(nodes: Node
         channel.basic_publish("", "classic", body("classic", EACH))
     nodes.kill("north")
     south = nodes.start("south")
-    assert found(south, BEGAN) == at
-    assert found(south, FOLDED) == at
+    assert last_matches(south, BEGAN) == at
+    assert last_matches(south, FOLDED) == at
     assert not (nodes.directory / "south" / "entering").exists()
     assert {path.stem.lstrip("0") for path in (nodes.directory / "south" / "snapshots").glob("queues-*/*")} == {
         *at.values()
     }
     nodes.digests()
     north = nodes.start("north")  # it was killed before it had written its state
-    assert found(north, BEGAN).keys() == at.keys()
+    assert last_matches(north, BEGAN).keys() == at.keys()
     nodes.stop("north")
-    assert not found(nodes.start("north"), BEGAN), "its own state is as new"
+    assert not last_matches(nodes.start("north"), BEGAN), "its own state is as new"
     nodes.digests()
     nodes.stop("north")
     for queue, published in (("classic", EACH + 1), ("quorum", EACH)):
@@ -141,8 +120,8 @@ def test_a_node_that_dies_as_it_begins_begins_again(
             nodes.start("south")
         assert not file.exists(), step
     south = nodes.start("south")
-    assert found(south, BEGAN).keys() == {"queues-1"}, "it had begun with the other one before it died"
-    assert found(south, FOLDED) == at
+    assert last_matches(south, BEGAN).keys() == {"queues-1"}, "it had begun with the other one before it died"
+    assert last_matches(south, FOLDED) == at
     nodes.digests()
 
 
@@ -155,12 +134,12 @@ def test_an_owner_that_dies_as_it_copies_leaves_the_state_of_before(
     at = left(nodes, north)
     pieces = len(records_of(nodes, 0)) - 1
     file.write_text("sending process")
-    produce(nodes, 0, [event(CheckpointAsked())], "queues")
+    produce(nodes, 0, [keyed_event(CheckpointAsked())], "queues")
     assert north.process.wait(60) == -9
     nodes.kill("north")
     assert len(records_of(nodes, 0)) >= 2 * pieces + 1, "the pieces are there, and no last record"
     south = nodes.start("south")
-    assert found(south, BEGAN) == at
+    assert last_matches(south, BEGAN) == at
     nodes.digests()
 
 
@@ -170,7 +149,7 @@ def test_a_copy_that_the_history_does_not_confirm_is_not_used(
     """Also a whole one, with sums that are right: then the fold begins at the log's beginning."""
     monkeypatch.setattr(entry, "LEAST_EVENTS", LEAST_EVENTS)
     left(nodes, filled(nodes))
-    produce(nodes, 0, [event(Tick())] * 3, "queues")
+    produce(nodes, 0, [keyed_event(Tick())] * 3, "queues")
     true = records_of(nodes, 0)
     said = json.loads(true[-1].value() or b"")
     pieces = [each.value() or b"" for each in true[:-1]]

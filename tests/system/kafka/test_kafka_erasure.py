@@ -11,8 +11,10 @@ import pytest
 from rewindmq.engine.cli import main
 from rewindmq.engine.erasure.key_store import KeyStore
 from tests.support.deadlines import until
+from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import Nodes, api, connect
+from tests.support.kafka.nodes import Nodes
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 
 pytestmark = pytest.mark.long
@@ -51,21 +53,21 @@ def test_b15_what_one_node_erases_no_other_can_read(kafka: KafkaCluster, tmp_pat
             channels[0].queue_declare("nobodys", durable=True)
             for channel in channels:
                 channel.confirm_delivery()
-            until(lambda: api(south).get("/queues/%2F/q").status_code == 200, "south does not know the queue")
+            until(lambda: api_client(south).get("/queues/%2F/q").status_code == 200, "south does not know the queue")
             for channel in channels:  # both make the key, or find it
                 channel.basic_publish("", "q", MARKER, ADA)
         assert len(KeyStore(tmp_path / "keys").known("ada")) == 1
         for node in (north, south):
             until(lambda node: len(bodies(node)) == 2, "they are not all back", node)
             assert bodies(node) == [(MARKER, None)] * 2  # both have the key at hand now
-        with api(south) as client, connect(north) as connection:
+        with api_client(south) as client, connect(north) as connection:
             channel = connection.channel()
             channel.confirm_delivery()
             assert client.delete("/subjects/ada", params={"reason": "asked for"}).status_code == 204
             channel.basic_publish("", "q", b"at once", ADA)  # though north has the old key at hand
             until(lambda: len(bodies(south)) == 3, "it did not come")
             assert bodies(south) == [(b"", True)] * 2 + [(b"at once", None)]
-        with api(north) as client:
+        with api_client(north) as client:
             until(lambda: client.get("/erasures").json(), "north has not read of it")
             (told,) = client.get("/erasures").json()
             assert (told["subject"], told["user"], told["reason"]) == ("ada", "guest", "asked for")

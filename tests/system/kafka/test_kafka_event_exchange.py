@@ -6,7 +6,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.support.deadlines import until
-from tests.support.kafka.nodes import api
+from tests.support.http_clients import api_client
 from tests.support.kafka.two_nodes import PERSISTENT, catch_up, in_each_partition
 from tests.support.running import RunningBroker
 
@@ -32,7 +32,7 @@ def test_b36_an_event_comes_once_from_whichever_node(
         for source in sources:
             (here if number % 2 else there).basic_publish("", source, b"%d" % number, PERSISTENT)
     for node in (north, south):
-        with api(node) as client:
+        with api_client(node) as client:
             policy = {"pattern": "^none$", "definition": {"max-length": 3}}
             assert client.put(f"/policies/%2F/{name}-{node.http_port}", json=policy).status_code == 201
     came: list[tuple[str, Any]] = []

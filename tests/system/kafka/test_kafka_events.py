@@ -12,11 +12,12 @@ import pytest
 from confluent_kafka import Producer
 
 from rewindmq.projections.rules.placement import partition_of
+from tests.support.commands import require_failure
 from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import Nodes, connect
+from tests.support.kafka.nodes import Nodes
+from tests.support.pika_clients import connect
 from tests.support.ports import free_port
-from tests.system.cli.test_cli_commands import failed
 
 HOME = partition_of("/", "orders", 2)
 LINE = re.compile(r"(metadata|queues)-\d:\d+  \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00  ")
@@ -99,7 +100,7 @@ def test_no_node_is_asked(nodes: Nodes) -> None:
 @pytest.mark.long
 def test_a_kafka_that_is_away_and_a_prefix_without_topics_are_one_line(nodes: Nodes) -> None:
     nowhere = f"127.0.0.1:{free_port()}"
-    failed(run("events", "--kafka", nowhere), 69, f"Error: Kafka: nothing is heard from {nowhere}: ")
+    require_failure(run("events", "--kafka", nowhere), 69, f"Error: Kafka: nothing is heard from {nowhere}: ")
     done = run("events", "--kafka", nodes.kafka.bootstrap, "--kafka-prefix", "none")
-    failed(done, 69, "Error: ")
+    require_failure(done, 69, "Error: ")
     assert "none." in done.stderr

@@ -13,9 +13,10 @@ import pytest
 from tests.support.kafka import fault_rounds, faults
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.faults import Totals, Trial
-from tests.support.kafka.nodes import Nodes, connect
+from tests.support.kafka.nodes import Nodes
 from tests.support.kafka.proxy import Proxies
-from tests.system.durability.test_durability_full_disk import Publisher
+from tests.support.pika_clients import connect
+from tests.support.publishers import Publisher
 
 pytestmark = pytest.mark.long
 

@@ -4,81 +4,26 @@ import json
 import os
 import re
 import signal
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from rewindmq.engine.log.archive.archiver import verify
 from rewindmq.engine.log.archive.objects import open_objects
 from rewindmq.engine.log.archive.reader import ArchivedLog
-from rewindmq.engine.log.kafka.reader import KafkaLogReader
-from rewindmq.engine.log.topic_tiers import TieredTopics
 from rewindmq.projections.rules.placement import partition_of
-from tests.support.deadlines import SECONDS, until
+from tests.support.archiving_brokers import archive_item, archiver_of
+from tests.support.deadlines import until
 from tests.support.forked import run
+from tests.support.http_clients import api_client
+from tests.support.kafka.archived_topics import blocks
+from tests.support.kafka.archiving_nodes import KEPT, QUEUES, FloorNodes, backlog, publish, take, wait_for_archive
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import NEVER, Nodes, api, connect
-from tests.support.running import RunningBroker
-from tests.system.archive.test_archive_beside import archiver_of
-from tests.system.kafka.test_kafka_archive import blocks
-from tests.system.kafka.test_kafka_archive_beside import (
-    QUEUES,
-    ArchivingNodes,
-    archive_item,
-    publish,
-    wait_for_archive,
-)
-from tests.system.kafka.test_kafka_log import change
+from tests.support.kafka.nodes import NEVER, Nodes
+from tests.support.kafka.topic_settings import change_setting
+from tests.support.pika_clients import numbered
 
 pytestmark = pytest.mark.long
-
-KEPT = ("kept", "kept too")
-
-
-class FloorNodes(ArchivingNodes):
-    """Archiving nodes. `keep_local`: their limit; empty: none."""
-
-    keep_local = ""
-
-    def options(self, name: str, bootstrap: str = "") -> tuple[str, ...]:
-        limit = ("--keep-local", self.keep_local) if self.keep_local else ()
-        return (*super().options(name, bootstrap), *limit)
-
-    def log(self) -> KafkaLogReader:
-        return KafkaLogReader(self.kafka.bootstrap, self.prefix)
-
-    def partitions(self) -> Sequence[Any]:
-        return TieredTopics(self.log(), self.url).queues
-
-    def starts(self) -> list[int]:
-        return [each.start_offset for each in self.log().queues]
-
-    def delete_archived(self, more: int = 0, url: str = "") -> None:
-        """Delete what is archived, as Kafka's retention does; with `more`, so many records behind it. `url`: where the
-        archive is now."""
-        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})
-        ends = [each.next_offset + more for each in ArchivedLog(url or self.url).queues]
-        places = [TopicPartition(f"{self.prefix}.queues", number, at) for number, at in enumerate(ends)]
-        for future in admin.delete_records(places).values():
-            future.result(SECONDS)
-
-    def options_of_tools(self) -> tuple[str, ...]:
-        return ("--kafka", self.kafka.bootstrap, "--kafka-prefix", self.prefix)
-
-
-def take(node: RunningBroker, queue: str, count: int) -> list[bytes]:
-    """Take so many messages, and ack them."""
-    with connect(node) as connection:
-        channel = connection.channel()
-        return [channel.basic_get(queue, auto_ack=True)[2] for _ in range(count)]
-
-
-def bodies(numbers: range) -> list[bytes]:
-    return [b"%d" % number for number in numbers]
 
 
 def require_whole(nodes: FloorNodes) -> None:
@@ -90,24 +35,13 @@ def require_whole(nodes: FloorNodes) -> None:
         assert [error for _, error in verify(open_objects(nodes.url), ours.name) if error] == []
 
 
-def backlog(node: RunningBroker) -> None:
-    """Messages that stay queued: one queue in each partition."""
-    with connect(node) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        for queue in KEPT:
-            channel.queue_declare(queue, durable=True)
-            for number in range(20):
-                channel.basic_publish("", queue, b"kept %d" % number)
-
-
 def test_b27_nodes_begin_with_the_archive(kafka: KafkaCluster, tmp_path: Path) -> None:
     """A new node, and one that was away for longer than Kafka keeps. What is queued has its body at each."""
     with FloorNodes(tmp_path, kafka, timeout=NEVER) as nodes:
         north, south = nodes.start("north"), nodes.start("south")
         publish(north, range(40))
         for queue in QUEUES:
-            assert take(south, queue, 20) == bodies(range(20))
+            assert take(south, queue, 20) == numbered(range(20))
         nodes.stop("south")
         before = nodes.digests()  # takes snapshots
         publish(north, range(40, 60))
@@ -123,8 +57,8 @@ def test_b27_nodes_begin_with_the_archive(kafka: KafkaCluster, tmp_path: Path) -
             said = "".join(each.errors)
             assert "in Kafka: the node begins with the archived state at" in said, f"{name}: {said}"
         nodes.kill("north")
-        assert take(east, QUEUES[0], 50) == bodies(range(20, 70))
-        assert take(nodes.running["south"], QUEUES[1], 50) == bodies(range(20, 70))
+        assert take(east, QUEUES[0], 50) == numbered(range(20, 70))
+        assert take(nodes.running["south"], QUEUES[1], 50) == numbered(range(20, 70))
         require_whole(nodes)
 
 
@@ -143,7 +77,7 @@ def test_b27_owners_remove_what_is_archived_and_kills_lose_nothing(kafka: KafkaC
                 numbers = range(400 * number + 200 * half, 400 * number + 200 * half + 200)
                 publish(node, numbers)
                 for queue in QUEUES:
-                    assert take(node, queue, 200) == bodies(numbers)
+                    assert take(node, queue, 200) == numbered(numbers)
             until(lambda before: sum(nodes.starts()) > before, f"nothing is removed: {begun}", sum(begun))
             begun = nodes.starts()
             if number in (0, 1):
@@ -171,18 +105,18 @@ def test_b27_a_topic_with_a_retention_needs_the_archive(kafka: KafkaCluster, tmp
         publish(nodes.start("north"), range(30))
         wait_for_archive(nodes)
         nodes.stop("north")
-        change(kafka, f"{nodes.prefix}.queues", "retention.ms", "604800000")
+        change_setting(kafka, f"{nodes.prefix}.queues", "retention.ms", "604800000")
         nodes.delete_archived(more=-3)
         plain = Nodes(tmp_path, kafka, nodes.prefix, NEVER)
         with pytest.raises(AssertionError, match=r"(?s)69: .*has retention.ms=604800000, and has to have -1"):
             plain.start("south")
-        change(kafka, f"{nodes.prefix}.queues", "retention.ms", "-1")
+        change_setting(kafka, f"{nodes.prefix}.queues", "retention.ms", "-1")
         begins = r"(?s)65: .* is at offset 0, but its log begins at \d+: .* start the node with --archive"
         with pytest.raises(AssertionError, match=begins):
             plain.start("south")
-        change(kafka, f"{nodes.prefix}.queues", "retention.ms", "604800000")
+        change_setting(kafka, f"{nodes.prefix}.queues", "retention.ms", "604800000")
         south = nodes.start("south")
-        assert take(south, QUEUES[0], 30) == bodies(range(30))
+        assert take(south, QUEUES[0], 30) == numbered(range(30))
         publish(south, range(100))
         nodes.kill("south")
         nodes.delete_archived(more=10)
@@ -211,7 +145,7 @@ def test_b27_tools_read_below_the_start(kafka: KafkaCluster, tmp_path: Path) -> 
             assert done.returncode == 0, done.stderr
             assert [row["payload"] for row in json.loads(done.stdout)] == [str(number) for number in range(20)]
         assert run(*asked).returncode != 0
-        with api(north) as client:
+        with api_client(north) as client:
             found = client.get(f"/queues/%2F/{QUEUES[0]}/at", params={"offset": offset})
             assert found.status_code == 200, found.text
             assert len(found.json()["message_details"]) == 20

@@ -11,13 +11,15 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.producer import Publisher
+from tests.support.commands import require_failure
 from tests.support.deadlines import SECONDS, until
 from tests.support.forked import run
+from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import Nodes, api, connect
+from tests.support.kafka.nodes import Nodes
 from tests.support.kafka.producers import ordered_producer
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
-from tests.system.cli.test_cli_commands import failed
 
 pytestmark = pytest.mark.long
 
@@ -55,12 +57,12 @@ def fill(node: RunningBroker, names: list[str]) -> None:
 
 
 def messages_of(node: RunningBroker) -> dict[str, int]:
-    with api(node) as client:
+    with api_client(node) as client:
         return {each["name"]: each["messages"] for each in client.get("/queues").raise_for_status().json()}
 
 
 def past_of(node: RunningBroker, queue: str) -> list[str]:
-    with api(node) as client:
+    with api_client(node) as client:
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         answer: dict[str, Any] = client.get(f"/queues/%2F/{queue}/at", params={"time": time}).raise_for_status().json()
     return [each["payload"] for each in answer["message_details"]]
@@ -109,12 +111,12 @@ def test_with_the_number_of_before_everything_is_there_and_goes_on(nodes: Nodes)
     north, south = start(nodes, "north"), start(nodes, "south")
     for node in (north, south):
         assert messages_of(node) == dict.fromkeys([*NAMES, LATE], 1)
-        with api(node) as client:
+        with api_client(node) as client:
             logs = client.get("/overview").raise_for_status().json()["log"]
             assert [each["partition"] for each in logs] == ["queues-0", "queues-1"]
     use(north, south)
     expire(north, south)
-    with api(south) as client:
+    with api_client(south) as client:
         assert client.put(f"/marks/{MARK}", json={}).status_code == 201
     for name in nodes.running:
         assert not [line for line in nodes.running[name].errors if "queues-2" in line or "queues-3" in line]
@@ -164,6 +166,8 @@ def test_tools_without_a_broker_find_the_queues(nodes: Nodes) -> None:
             home = f"queues-{partition_of('/', queue, 2)}"
             assert f"Queue '{queue}' in vhost '/' at " in done.stdout
             assert home in done.stdout
-        failed(run("rewind", "nobodys", "--at", now, *at, *data), 65, "Error: no queue 'nobodys' in vhost '/' at ")
+        require_failure(
+            run("rewind", "nobodys", "--at", now, *at, *data), 65, "Error: no queue 'nobodys' in vhost '/' at "
+        )
     done = run("verify", "--data", str(nodes.directory / "north"), *at)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

@@ -30,17 +30,24 @@ from rewindmq.spark_replay.location.log import InKafka
 from tests.support.deadlines import until
 from tests.support.forked import run
 from tests.support.hasty_trims import DIE
+from tests.support.http_clients import api_client
+from tests.support.kafka.archived_topics import (
+    OWNED,
+    Ticking,
+    archive,
+    log_of,
+    require_trimmed,
+    start_in_kafka,
+    tiered,
+    write_history,
+)
+from tests.support.kafka.archiving_nodes import KEPT, QUEUES, FloorNodes, backlog, take
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.hasty_nodes import HastyNode
-from tests.support.kafka.nodes import api, connect
 from tests.support.kafka.sealed_topics import START_MS
+from tests.support.pika_clients import connect
 from tests.support.spark.histories import ANN
 from tests.support.spark.topics import Writer, make_topics
-from tests.system.kafka.test_kafka_archive import archive, log_of
-from tests.system.kafka.test_kafka_archive_beside import QUEUES
-from tests.system.kafka.test_kafka_floor import KEPT, FloorNodes, backlog, take
-from tests.system.kafka.test_kafka_space import OWNED, Ticking, start, tiered, write_history
-from tests.system.kafka.test_kafka_trim import require_trimmed
 
 pytestmark = pytest.mark.long
 
@@ -55,11 +62,6 @@ def topics(kafka: KafkaCluster) -> InKafka:
     place = make_topics(kafka.bootstrap, f"keep-{uuid.uuid4().hex[:12]}", 1)
     write_history(place)
     return place
-
-
-@pytest.fixture
-def objects(tmp_path: Path) -> Objects:
-    return open_objects(str(tmp_path / "archive"), make=True)
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +135,7 @@ def test_b40_only_the_owner_trims(topics: InKafka, objects: Objects, tmp_path: P
     assert look(keeping).error is None, "no node has begun the archive"
     archive(objects, topics)
     assert [each.trimmed for each in trimmed(keeping)] == [(), ()]
-    assert start(topics) == Manifest.load(objects, "queues-0").floor == 0
+    assert start_in_kafka(topics) == Manifest.load(objects, "queues-0").floor == 0
     assert (tmp_path / "south" / "keep_history.json").exists()
     keeping.owned = OWNED
     assert [event.offset for event in look(keeping).trimmed] == [FLOOR]
@@ -154,12 +156,12 @@ def test_b40_a_clock_that_jumps_trims_nothing(topics: InKafka, objects: Objects,
         seconds += 31
         kept = noted.look()
         assert kept is None or kept.before_ms is None or kept.before_ms <= START_MS + 211_000 + 62_000 * (number + 1)
-    floor = start(topics)
+    floor = start_in_kafka(topics)
     assert floor <= FLOOR + 2 * 31 * 3
     trimmed(keeper(topics, objects, tmp_path / "new", wall_ms=2 * LATER_MS))
-    assert start(topics) == max(floor, FLOOR)
+    assert start_in_kafka(topics) == max(floor, FLOOR)
     trimmed(keeper(topics, objects, tmp_path / "behind", wall_ms=START_MS))
-    assert start(topics) == max(floor, FLOOR)
+    assert start_in_kafka(topics) == max(floor, FLOOR)
 
 
 STEPS: dict[str, tuple[Any, str]] = {
@@ -199,7 +201,7 @@ def test_b40_the_next_owner_ends_what_a_kill_cut_short(
         with pytest.raises(Killed):
             trimmed(keeper(topics, objects, tmp_path / "north"))
     assert state_at(tiered(topics, objects), None, At(offset=end)).digest() == digest
-    assert start(topics) in (0, FLOOR)
+    assert start_in_kafka(topics) in (0, FLOOR)
     trimmed(keeper(topics, objects, tmp_path / "south"))
     require_trimmed(topics, objects, FLOOR)
     assert state_at(tiered(topics, objects), None, At(offset=end)).digest() == digest
@@ -247,7 +249,7 @@ def test_b40_findings_stop_the_trim_until_a_person_decides(
     assert name == "queues-0"
     assert "the broker claimed 0000" in why, why
     assert "--accept-findings" in why, why
-    assert start(topics) == Manifest.load(objects, "queues-0").floor == 0
+    assert start_in_kafka(topics) == Manifest.load(objects, "queues-0").floor == 0
 
     def again(*_: Any) -> None:
         raise AssertionError("the same stretch is audited again")
@@ -271,7 +273,7 @@ def test_b40_while_the_archive_is_away_nothing_is_trimmed(
         kept = look(keeping)
     assert kept.error is not None
     assert "the store is away" in kept.error
-    assert start(topics) == 0
+    assert start_in_kafka(topics) == 0
     assert TopicFloors(log_of(topics).metadata).now() == {}
     looks = [look(keeping) for _ in range(2)]
     assert [each.error for each in looks] == [None, None]
@@ -375,7 +377,7 @@ def test_b40_status_tells_the_limit_and_the_floors(nodes: TrimmingNodes) -> None
     until(lambda: all(nodes.floors()), "nothing is trimmed")
     ended.set()
     thread.join()
-    with api(north) as client:
+    with api_client(north) as client:
         until(lambda: len(client.get("/overview").json()["history"]["trims"]["floors"]) == 2, "no floors are told")
     status = run("status", REWINDMQ_URL=north.http_url).stdout
     assert "Kept history: 4s, what is older than " in status, status

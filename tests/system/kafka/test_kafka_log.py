@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.log import KafkaLog, SharedKafkaPartition
@@ -17,6 +17,7 @@ from rewindmq.engine.log.shared_contract import RecordTooLarge
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.following import SECONDS, Following
 from tests.support.kafka.producers import ordered_producer
+from tests.support.kafka.topic_settings import change_setting, settings_of
 
 PARTITIONS = ("metadata-0", "queues-0", "queues-1")
 
@@ -292,7 +293,7 @@ def test_topics_are_made_for_ever_by_however_many_nodes_at_once(kafka: KafkaClus
 def test_a_topic_that_would_lose_history_is_refused(
     kafka: KafkaCluster, log: KafkaLog, prefix: str, topic: str, key: str, value: str
 ) -> None:
-    change(kafka, f"{prefix}.{topic}", key, value)
+    change_setting(kafka, f"{prefix}.{topic}", key, value)
     with pytest.raises(LogError, match=f"{prefix}.{topic} has {key}={value}, and has to have .*kafka-configs.sh"):
         KafkaLog.open(kafka.bootstrap, prefix)
 
@@ -366,7 +367,7 @@ def test_a_node_whose_topics_were_made_anew_fails(kafka: KafkaCluster, log: Kafk
 
 def test_when_an_event_is_refused_none_follows_it(kafka: KafkaCluster, log: KafkaLog) -> None:
     """The order would have a hole: the node fails, and has to begin again from what is in the log."""
-    change(kafka, log.queues[0].topic, "max.message.bytes", "100000")
+    change_setting(kafka, log.queues[0].topic, "max.message.bytes", "100000")
 
     async def run() -> Following:
         following = Following(log)
@@ -393,24 +394,6 @@ def test_a_node_that_is_ahead_of_the_log_fails(log: KafkaLog) -> None:
         return following
 
     assert "place in the history is gone" in str(asyncio.run(run()).failures[0])
-
-
-def settings_of(kafka: KafkaCluster, topic: str) -> dict[str, str | None]:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    [future] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-    return {key: entry.value for key, entry in future.result(SECONDS).items()}
-
-
-def change(kafka: KafkaCluster, topic: str, key: str, value: str) -> None:
-    entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    [future] = admin.incremental_alter_configs([resource]).values()
-    future.result(SECONDS)
-    deadline = time.monotonic() + SECONDS
-    while settings_of(kafka, topic)[key] != value:  # a broker applies it a little later
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def delete(kafka: KafkaCluster, topic: str) -> None:

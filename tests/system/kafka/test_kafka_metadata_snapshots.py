@@ -10,7 +10,8 @@ from rewindmq.projections.metadata_verification import verify_metadata
 from rewindmq.projections.store.snapshots import Snapshots
 from tests.support.deadlines import until
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import Nodes, connect
+from tests.support.kafka.nodes import Nodes
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 
 pytestmark = pytest.mark.long

@@ -20,10 +20,11 @@ from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.single_object import wrap
 from tests.support.deadlines import SECONDS, until
 from tests.support.forked import run
+from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.following import Following
-from tests.support.kafka.nodes import Nodes, api, connect
-from tests.support.pika_clients import confirming
+from tests.support.kafka.nodes import Nodes, modes, owned
+from tests.support.pika_clients import confirming, connect
 from tests.support.running import RunningBroker
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -151,25 +152,6 @@ def nodes(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         nodes.digests()
 
 
-def owned(node: RunningBroker) -> dict[str, bool]:
-    """Return, for each partition, True if the node owns it."""
-    with api(node) as client:
-        text = client.get("../metrics").text
-    lines = [line for line in text.splitlines() if line.startswith("rewindmq_partition_owned{")]
-    return {line.split('"')[1]: line.endswith(" 1") or line.endswith(" 1.0") for line in lines}
-
-
-def modes(node: RunningBroker) -> dict[str, str]:
-    """The mode of each partition at a node. To ask for metrics changes none."""
-    with api(node) as client:
-        text = client.get("../metrics").text
-    lines = [line for line in text.splitlines() if line.startswith("rewindmq_partition_mode{")]
-    labels = [
-        dict(part.split("=") for part in line[line.index("{") + 1 : line.index("}")].split(",")) for line in lines
-    ]
-    return {label["partition"].strip('"'): label["mode"].strip('"') for label in labels}
-
-
 class Story:
     """A queue whose partition south has paused, and north folds. It is bound to amq.fanout."""
 
@@ -295,7 +277,7 @@ def test_b49_a_refusing_policy_reaches_a_queue_when_every_node_knows_it(story: S
     here.basic_publish("amq.fanout", "", b"0", PERSISTENT)
     assert story.mode == "append"
     policy = {"pattern": f"^{story.name}$", "definition": {"max-length": 2, "overflow": "reject-publish"}}
-    with api(story.nodes.running["north"]) as client:
+    with api_client(story.nodes.running["north"]) as client:
         assert client.put(f"policies/%2F/{story.name}", json=policy).status_code == 201
     here.basic_publish("amq.fanout", "", b"1", PERSISTENT)
     with pytest.raises(NackError):
@@ -323,7 +305,7 @@ def test_b49_messages_published_at_a_node_that_is_killed_are_there(story: Story)
 
 def figures(node: RunningBroker) -> dict[str, tuple[int, ...]]:
     """Ready, unacked and consumers of each queue, as a node lists them."""
-    with api(node) as client:
+    with api_client(node) as client:
         return {
             queue["name"]: (queue["messages_ready"], queue["messages_unacknowledged"], queue["consumers"])
             for queue in client.get("queues").json()
@@ -332,7 +314,7 @@ def figures(node: RunningBroker) -> dict[str, tuple[int, ...]]:
 
 def ages(node: RunningBroker) -> dict[str, float]:
     """The age of the counters of each partition that the node does not fold, in seconds."""
-    with api(node) as client:
+    with api_client(node) as client:
         lines = client.get("../metrics").text.splitlines()
     return {line.split('"')[1]: float(line.split()[-1]) for line in lines if line.startswith("rewindmq_counters_age_s")}
 
@@ -349,7 +331,7 @@ def test_b50_a_node_lists_what_it_does_not_fold(story: Story, here: BlockingChan
     until(lambda: figures(south).get(story.name) == (15, 5, 1), "south does not come to list what north has")
     assert figures(south)[story.unused] == (0, 0, 0)
     assert ages(south)[f"queues-{story.partition}"] < 60
-    with api(south) as client:
+    with api_client(south) as client:
         [item] = client.get("queues/%2F?page=1&name=" + story.name).json()["items"]
         assert item["counters_age_ms"] < 60_000
         overview = client.get("overview").json()
@@ -376,7 +358,7 @@ def test_b50_a_queue_that_is_deleted_leaves_the_listing_of_other_nodes(story: St
 def test_b58_consumers_and_the_node_near_a_queue_are_known_without_a_fold(story: Story) -> None:
     north, south = story.nodes.running["north"], story.nodes.running["south"]
     story.there.basic_consume(story.name, lambda *given: None, consumer_tag="b57")
-    with api(south) as client:
+    with api_client(south) as client:
 
         def consumers() -> dict[str, str]:
             return {each["consumer_tag"]: each["channel_details"]["node"] for each in client.get("consumers").json()}
@@ -399,7 +381,7 @@ def test_b58_consumers_and_the_node_near_a_queue_are_known_without_a_fold(story:
 @pytest.mark.long
 def test_b49_a_publish_over_http_folds_the_partitions_of_its_queues_only(story: Story) -> None:
     wish = {"properties": {}, "routing_key": story.unused, "payload": "x", "payload_encoding": "string"}
-    with api(story.nodes.running["south"]) as client:
+    with api_client(story.nodes.running["south"]) as client:
         assert client.put("exchanges/%2F/b49", json={"durable": True, "type": "fanout"}).status_code == 201
         assert story.mode == "append", "an exchange was declared"
         assert client.post("exchanges/%2F/b49/publish", json=wish).json() == {"routed": False}
@@ -421,7 +403,7 @@ def test_b49_a_publish_over_http_to_nowhere_is_known_by_the_fold(story: Story) -
     """A name that nobody declared: south has to fold the partition in which it would be."""
     nobody = queue_in(story.partition)
     wish = {"properties": {}, "routing_key": nobody, "payload": "x", "payload_encoding": "string"}
-    with api(story.nodes.running["south"]) as client:
+    with api_client(story.nodes.running["south"]) as client:
         assert client.post("exchanges/%2F/amq.default/publish", json=wish).json() == {"routed": False}
     assert story.mode == "fold"
 
@@ -433,9 +415,9 @@ def test_b70_requests_about_the_past_and_other_queues_fold_nothing_here(story: S
         story.there.basic_publish("", story.name, b"%d" % number, PERSISTENT)
     story.there.basic_publish("", story.unused, b"other", PERSISTENT)
     at, partition = story.name, f"queues-{story.partition}"
-    with api(story.nodes.running["north"]) as north:
+    with api_client(story.nodes.running["north"]) as north:
         assert north.put("marks/before").status_code == 201
-    with api(story.nodes.running["south"]) as client:
+    with api_client(story.nodes.running["south"]) as client:
 
         def answer(method: str, path: str, status: int, **given: Any) -> Any:
             response = client.request(method, path, **given)
@@ -484,7 +466,7 @@ def test_b70_requests_about_the_past_and_other_queues_fold_nothing_here(story: S
 @pytest.mark.long
 def test_b70_messages_are_moved_and_restored_to_a_paused_partition(story: Story) -> None:
     story.there.basic_publish("", story.unused, b"moved", PERSISTENT)
-    with api(story.nodes.running["south"]) as client:
+    with api_client(story.nodes.running["south"]) as client:
         [found] = client.get(f"history/find/%2F/{story.unused}?body=moved").json()["messages"]
         assert story.mode == "append"
         wish = {"messages": [found["message_id"]], "to": story.name}

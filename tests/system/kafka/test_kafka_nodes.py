@@ -27,9 +27,11 @@ from rewindmq.schemas.producer import Publisher
 from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER
 from tests.support.deadlines import SECONDS, until
-from tests.support.kafka.nodes import Nodes, api, connect
+from tests.support.http_clients import api_client
+from tests.support.kafka.nodes import Nodes
 from tests.support.kafka.producers import ordered_producer
 from tests.support.kafka.two_nodes import PERSISTENT, catch_up, counts, in_each_partition, take
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 
 pytestmark = pytest.mark.long(nodes=["all"])
@@ -297,7 +299,7 @@ def test_a_consumer_hears_that_its_queue_was_deleted_on_the_other_node(
 def test_policies_and_limits(here: BlockingChannel, there: BlockingChannel, north: RunningBroker, name: str) -> None:
     there.queue_declare(name, durable=True)
     catch_up(here)
-    with api(north) as ours:
+    with api_client(north) as ours:
         policy = {"pattern": f"^{name}$", "definition": {"max-length": 2, "overflow": "reject-publish"}}
         assert ours.put(f"/policies/%2F/{name}", json=policy).status_code == 201
         catch_up(there)
@@ -319,7 +321,7 @@ def test_policies_and_limits(here: BlockingChannel, there: BlockingChannel, nort
 
 
 def test_users_permissions_and_vhosts(north: RunningBroker, south: RunningBroker) -> None:
-    with api(north) as ours, api(south) as theirs:
+    with api_client(north) as ours, api_client(south) as theirs:
         assert ours.put("/users/ann", json={"password": "secret", "tags": ""}).status_code == 201
         until(lambda: theirs.get("/users/ann").status_code == 200, "the other node knows no ann")
         with pytest.raises(ProbableAccessDeniedError):
@@ -396,7 +398,7 @@ def test_a_service_that_appends_to_kafka_reaches_consumers(
     taken = take(there, name, 50)
     assert [(int(body), headers) for body, _, headers in taken] == [(n, {"try": 1}) for n in range(50)]
     catch_up(here)
-    with api(north) as ours, api(south) as theirs:
+    with api_client(north) as ours, api_client(south) as theirs:
         listed = ours.get("/quarantine").json()
         assert theirs.get("/quarantine").json() == listed
     nonsense = [each for each in listed if each["event"] is None and each["partition"] != "metadata-0"]
@@ -424,12 +426,12 @@ def test_nonsense_in_the_metadata_topic_is_quarantined_by_all_nodes_alike(
         producer.produce(f"{nodes.prefix}.metadata", key=b"", value=value)
     assert producer.flush(SECONDS) == 0
     for channel, node in ((here, north), (there, south)):
-        with api(node) as asked:
+        with api_client(node) as asked:
             until(lambda asked: len(asked.get(listing).json()) >= 1 + len(events), "it is not listed", asked)
             listed = asked.get(listing).json()
             assert [each["event"] for each in listed] == [None, *(type(event).__name__ for event in events)]
             for path in ("definitions", "parameters", "global-parameters", "policies", "vhosts"):
                 assert asked.get(f"/{path}").status_code == 200
         channel.queue_declare(f"{name} at {node.http_url}", durable=True)
-    with api(north) as ours, api(south) as theirs:
+    with api_client(north) as ours, api_client(south) as theirs:
         assert ours.get("/quarantine").json() == theirs.get("/quarantine").json()

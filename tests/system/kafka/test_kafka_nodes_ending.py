@@ -18,7 +18,8 @@ from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 from rewindmq.projections.rules.placement import partition_of
 from tests.support.deadlines import SECONDS, until
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import NEVER, Nodes, connect
+from tests.support.kafka.nodes import NEVER, Nodes
+from tests.support.pika_clients import connect
 from tests.support.ports import free_port
 from tests.support.running import ROOT, RunningBroker
 

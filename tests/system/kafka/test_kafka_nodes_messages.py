@@ -8,8 +8,9 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import NackError
 
 from tests.support.deadlines import SECONDS, until
-from tests.support.kafka.nodes import api, connect
+from tests.support.http_clients import api_client
 from tests.support.kafka.two_nodes import PERSISTENT, catch_up, counts, in_each_partition, take
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 
 pytestmark = pytest.mark.long(nodes=["all"])
@@ -63,7 +64,7 @@ def test_delayed_messages_come_by_whichever_node(
 
 def delays(node: RunningBroker, exchange: str) -> bool:
     """It knows the exchange, and the queue behind it."""
-    with api(node) as client:
+    with api_client(node) as client:
         return "messages_delayed" in client.get(f"/exchanges/%2F/{exchange}").json()
 
 

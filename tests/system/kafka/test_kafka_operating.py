@@ -14,8 +14,8 @@ import pytest
 from rewindmq.projections.rules.placement import partition_of
 from tests.support.deadlines import until
 from tests.support.forked import run
+from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster, java
-from tests.support.kafka.nodes import api
 from tests.support.running import RunningBroker
 
 pytestmark = pytest.mark.long
@@ -31,7 +31,7 @@ def nodes(kafka3: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
     directory = tmp_path_factory.mktemp("operating")
     options = ("--kafka", kafka3.bootstrap, "--kafka-prefix", PREFIX, "--kafka-replication", "2", "--node")
     running = {name: RunningBroker(directory / name, *options, name) for name in ("north", "south")}
-    with api(running["north"]) as north:
+    with api_client(running["north"]) as north:
         arguments = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 5, "x-queue-leader-locator": "balanced"}
         assert north.put(f"/queues/%2F/{QUEUE}", json={"durable": True, "arguments": arguments}).status_code == 201
     yield running
@@ -50,7 +50,7 @@ def command(node: RunningBroker, *words: str) -> "subprocess.CompletedProcess[st
 
 
 def shown(node: RunningBroker, what: str) -> Any:
-    with api(node) as client:
+    with api_client(node) as client:
         answer = client.get(what)
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -179,7 +179,7 @@ def test_words_that_mean_nothing(north: RunningBroker) -> None:
 def test_a_broker_that_is_needed_is_critical_and_leaders_come_back(north: RunningBroker, kafka3: KafkaCluster) -> None:
     """In the partition that still has two replicas. S-121."""
     other = next(f"q{n}" for n in range(9) if partition_of("/", f"q{n}", 2) != partition_of("/", QUEUE, 2))
-    with api(north) as client:
+    with api_client(north) as client:
         assert (
             client.put(
                 f"/queues/%2F/{other}", json={"durable": True, "arguments": {"x-queue-type": "quorum"}}

@@ -29,16 +29,18 @@ from rewindmq.engine.rewind.queue_at import queue_at
 from rewindmq.projections.rewind import At, parse_time
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.projections.store import keys, rocks
+from tests.support.commands import require_failure
 from tests.support.deadlines import until
 from tests.support.forked import run
+from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.following import Following
-from tests.support.kafka.nodes import Nodes, api, connect
+from tests.support.kafka.nodes import Nodes
 from tests.support.moments import now
+from tests.support.pika_clients import connect
 from tests.support.ports import free_port
 from tests.support.rocks import stored
 from tests.support.running import RunningBroker
-from tests.system.cli.test_cli_commands import failed
 
 pytestmark = pytest.mark.long
 
@@ -104,7 +106,7 @@ def put_gaps(nodes: Nodes) -> None:
 
 
 def at(node: RunningBroker, **query: str) -> dict[str, Any]:
-    with api(node) as client:
+    with api_client(node) as client:
         answer = client.get("/queues/%2F/past/at", params=query)
     assert answer.status_code == 200, answer.text
     content: dict[str, Any] = answer.json()
@@ -119,7 +121,7 @@ def test_b29_each_node_finds_messages_and_tells_their_lives(
     north: RunningBroker, south: RunningBroker, moments: dict[str, str]
 ) -> None:
     for node in (north, south):
-        with api(node) as client:
+        with api_client(node) as client:
             found = client.get("/history/find/%2F/past", params={"body": "m"}).json()
             assert ([each["payload"] for each in found["messages"]], found["left"]) == (["m3", "m2", "m1", "m0"], 0)
             of_header = client.get("/history/find/%2F", params={"header": "n=0", "since": moments["empty"]}).json()
@@ -169,7 +171,7 @@ def test_moments_that_are_none(
     south: RunningBroker, moments: dict[str, str], query: dict[str, str], status: int, reason: str
 ) -> None:
     query = {key: moments.get(value, value) for key, value in query.items()}
-    with api(south) as client:
+    with api_client(south) as client:
         answer = client.get("/queues/%2F/past/at", params=query)
     assert (answer.status_code, answer.json()["reason"][: len(reason)]) == (status, reason)
 
@@ -213,7 +215,7 @@ def test_rewind_at_the_command_line(nodes: Nodes, north: RunningBroker, moments:
     assert (online.returncode, online.stderr) == (0, "")
     assert [row.split("\t")[-1] for row in online.stdout.splitlines()[2:]] == ["m0", "m1", "m2"]
     assert from_kafka.stdout == by_a_node.stdout == online.stdout
-    failed(bad_setting, 69, "Error: Kafka: its client cannot be set up: ")
+    require_failure(bad_setting, 69, "Error: Kafka: its client cannot be set up: ")
     assert "no.such" in bad_setting.stderr
 
 
@@ -262,8 +264,8 @@ def test_verify_finds_what_is_not_as_the_topics_say(
     assert damaged.returncode == 1
     assert "//past: " in damaged.stdout
     assert damaged.stderr.startswith("Error: the stored state differs from the log in 1 places")
-    failed(of_other, 65, f"Error: {other}: holds the state of another history than {nodes.prefix}.* at ")
-    failed(of_nobody, 65, f"Error: {nobodys}: not the data directory of a node")
+    require_failure(of_other, 65, f"Error: {other}: holds the state of another history than {nodes.prefix}.* at ")
+    require_failure(of_nobody, 65, f"Error: {nobodys}: not the data directory of a node")
 
 
 def test_kafka_away_is_told_within_seconds(kafka: KafkaCluster, tmp_path: Path) -> None:
@@ -271,7 +273,7 @@ def test_kafka_away_is_told_within_seconds(kafka: KafkaCluster, tmp_path: Path) 
     nowhere = ("--kafka", f"127.0.0.1:{free_port()}")
     with kafka.proxied() as proxies, Nodes(tmp_path, kafka, timeout=30) as cut_off, ThreadPoolExecutor() as pool:
         node = cut_off.start("cut-off", proxies.bootstrap)
-        with api(node) as client:
+        with api_client(node) as client:
             assert client.put("/queues/%2F/past", json={"durable": True}).status_code == 201
             assert client.get("/queues/%2F/past/at?offset=999").json()["reason"].startswith("queues-")
             (offset,) = [each["durable_offset"] for each in client.get("/overview").json()["log"][HOME : HOME + 1]]
@@ -288,16 +290,16 @@ def test_kafka_away_is_told_within_seconds(kafka: KafkaCluster, tmp_path: Path) 
             assert answer.result().json()["error"] == "service_unavailable"
             assert answer.result().json()["reason"].startswith("Kafka: nothing is heard from 127.0.0.1:")
             for command in commands:
-                failed(command.result(), 69, "Error: Kafka: nothing is heard from 127.0.0.1:")
+                require_failure(command.result(), 69, "Error: Kafka: nothing is heard from 127.0.0.1:")
             no_topic = f"Error: Kafka: at {kafka.bootstrap} there is no topic nobodys.metadata"
-            failed(without_topics.result(), 69, no_topic)
+            require_failure(without_topics.result(), 69, no_topic)
             proxies.resume()
             until(lambda: client.get(f"/queues/%2F/past/at?offset={offset}").status_code == 200, "the past is away")
 
 
 def listed(node: RunningBroker, path: str) -> Any:
     """The JSON of the API."""
-    with api(node) as client:
+    with api_client(node) as client:
         return client.get(path).raise_for_status().json()
 
 
@@ -309,7 +311,7 @@ def test_a_node_shows_what_is_known_of_the_others_clients(north: RunningBroker, 
     own = channel.queue_declare("", exclusive=True).method.queue
     channel.basic_publish("", "shared", b"x", pika.BasicProperties(timestamp=1_700_000_000))
     until(lambda: listed(north, "/queues/%2F/shared")["messages"] == 1, "north never saw the message")
-    with api(north) as client:
+    with api_client(north) as client:
         shown = client.get("/queues/%2F/shared").json()
         assert shown["head_message_timestamp"] == 1_700_000_000
         channel.basic_qos(prefetch_count=7)
@@ -333,7 +335,7 @@ def test_a_node_shows_what_is_known_of_the_others_clients(north: RunningBroker, 
     assert consumers[:3] == ["shared", f"<south.{details['session_id']}.1>", tag]
     queues = run("list_queues", "name", "owner_pid", "-s", **url).stdout.splitlines()
     assert f"{own}\t<south.{details['session_id']}>" in queues
-    with api(south) as client:
+    with api_client(south) as client:
         assert client.delete(f"/connections/{name}").status_code == 204
     until(lambda: not listed(north, "/consumers"), "north still sees the consumer")
 
@@ -362,7 +364,7 @@ def test_metrics_and_overview_tell_of_the_log(
         assert of("events_in_flight") == [0, 0]
     for node in both:
         assert 0 < metrics(node)["rewindmq_log_read_back_seconds"] < 60
-        with api(node) as client:
+        with api_client(node) as client:
             items = client.get("/overview").json()["log"]
         owned = [metrics(node)[f'rewindmq_partition_owned{{partition="{log.name}"}}'] == 1 for log in logs]
         assert [(each["partition"], each["topic"], each["owned"]) for each in items] == [

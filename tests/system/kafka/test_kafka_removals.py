@@ -8,8 +8,10 @@ import pika
 import pytest
 
 from tests.support.deadlines import until
+from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import Nodes, api, connect
+from tests.support.kafka.nodes import Nodes
+from tests.support.pika_clients import connect
 
 pytestmark = pytest.mark.long
 
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.long
 def test_b38_b39_what_one_node_does_the_other_does_too(kafka: KafkaCluster, tmp_path: Path) -> None:
     with Nodes(tmp_path, kafka, timeout=30) as nodes:
         north, south = nodes.start("north"), nodes.start("south")
-        with connect(north) as connection, api(south) as client:
+        with connect(north) as connection, api_client(south) as client:
             channel = connection.channel()
             channel.confirm_delivery()
             names = [f"q{number}" for number in range(8)]
@@ -40,12 +42,12 @@ def test_b38_b39_what_one_node_does_the_other_does_too(kafka: KafkaCluster, tmp_
             assert [channel.basic_get(target, auto_ack=True)[2] for _ in range(3)] == [b"2", b"3", None]
 
             assert client.put(f"/queues/%2F/{source}/pause").status_code == 204
-            with api(north) as other:
+            with api_client(north) as other:
                 until(lambda: other.get(f"/queues/%2F/{source}").json()["state"] == "paused", "north delivers")
             assert channel.basic_get(source) == (None, None, None)
             channel.basic_publish("", source, b"6", pika.BasicProperties(delivery_mode=2))
             assert client.put(f"/queues/%2F/{source}/resume").status_code == 204
-            with api(north) as other:
+            with api_client(north) as other:
                 until(lambda: other.get(f"/queues/%2F/{source}").json()["state"] == "running", "north does not deliver")
             assert [channel.basic_get(source, auto_ack=True)[2] for _ in range(4)] == [b"0", b"4", b"5", b"6"]
         time.sleep(0.5)
@@ -57,7 +59,7 @@ def test_b39_a_lookahead_goes_back_when_its_queue_is_paused(kafka: KafkaCluster,
     with Nodes(tmp_path, kafka, timeout=30) as nodes:
         node = nodes.start("north")
         came: list[bytes] = []
-        with connect(node) as connection, api(node) as client:
+        with connect(node) as connection, api_client(node) as client:
             channel = connection.channel()
             channel.queue_declare("fast", durable=True)
             for number in range(30_000):

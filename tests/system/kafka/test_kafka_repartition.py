@@ -13,9 +13,11 @@ from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.projections.rules.placement import partition_of
 from tests.support.deadlines import until
 from tests.support.forked import run
+from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.faults import Totals, Trial
-from tests.support.kafka.nodes import Nodes, api, connect
+from tests.support.kafka.nodes import Nodes, ask_repartition, repartition_state
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 from tests.system.durability.load import QUEUES
 
@@ -35,20 +37,6 @@ def nodes(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Nodes]:
         yield nodes
 
 
-def state(node: RunningBroker) -> dict[str, Any]:
-    with api(node) as client:
-        found: dict[str, Any] = client.get("/repartition").raise_for_status().json()
-    return found
-
-
-def ask(node: RunningBroker, partitions: int) -> dict[str, Any]:
-    with api(node) as client:
-        answer = client.post("/repartition", json={"partitions": partitions})
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-    return found
-
-
 def fill(node: RunningBroker) -> None:
     with connect(node) as connection:
         channel = connection.channel()
@@ -58,7 +46,7 @@ def fill(node: RunningBroker) -> None:
                 channel.basic_publish("", name, f"{name} {number}".encode(), PERSISTENT)
 
     def filled() -> bool:
-        with api(node) as client:
+        with api_client(node) as client:
             queues = client.get("/queues").raise_for_status().json()
         return bool(sum(each["messages"] for each in queues) == MESSAGES * len(STORED))
 
@@ -86,7 +74,7 @@ def check_stored(node: RunningBroker) -> None:
 async def repartition(trial: Trial) -> None:
     """More partitions, both nodes started again one after the other, and one is killed while queues move."""
     nodes = trial.nodes
-    asked = await asyncio.to_thread(ask, nodes.running["north"], AFTER)
+    asked = await asyncio.to_thread(ask_repartition, nodes.running["north"], AFTER)
     assert (asked["phase"], asked["waits_for"]) == ("waits for nodes", ["north", "south"])
     for name, other in (("north", "south"), ("south", "north")):
         trial.clients.urls = [nodes.running[other].amqp_url]
@@ -94,7 +82,7 @@ async def repartition(trial: Trial) -> None:
         if name == "south":
             break
         await asyncio.to_thread(nodes.start, name)
-        waiting = (await asyncio.to_thread(state, nodes.running["north"]))["waits_for"]
+        waiting = (await asyncio.to_thread(repartition_state, nodes.running["north"]))["waits_for"]
         assert waiting == ["south"]
         trial.serve()
     starting = asyncio.create_task(asyncio.to_thread(nodes.start, "south"))
@@ -103,7 +91,9 @@ async def repartition(trial: Trial) -> None:
     await asyncio.to_thread(nodes.kill, "north")
     await starting
     trial.serve()
-    await trial.until(lambda: state(nodes.running["south"])["phase"] == "done", "the repartition does not get done")
+    await trial.until(
+        lambda: repartition_state(nodes.running["south"])["phase"] == "done", "the repartition does not get done"
+    )
     await asyncio.to_thread(nodes.start, "north")
     await asyncio.to_thread(check_stored, nodes.running["north"])
 
@@ -118,7 +108,7 @@ def test_two_nodes_may_add_the_same_partitions_at_once(nodes: Nodes) -> None:
 
 
 def moves(node: RunningBroker) -> bool:
-    found = state(node)
+    found = repartition_state(node)
     return found["phase"] == "moves queues" and (found["moved"] > 0 or bool(found["moving"]))
 
 
@@ -129,13 +119,13 @@ def test_b76_b77_queues_move_under_load_and_a_node_is_killed(nodes: Nodes) -> No
     trial.clients.settles = False
     asyncio.run(trial.run(repartition, Totals()))
     for node in nodes.running.values():
-        found = state(node)
+        found = repartition_state(node)
         assert (found["placed_by"], found["wanted"], found["partitions"]) == (AFTER, AFTER, AFTER)
         assert set(found["reasons"]) <= {"it is exclusive"}
         assert found["moved"] >= sum(
             partition_of("/", name, BEFORE) != partition_of("/", name, AFTER) for name in (*STORED, *QUEUES)
         )
-    until(lambda: state(nodes.running["south"])["left"] == 0, "what is left of queues stays for ever")
+    until(lambda: repartition_state(nodes.running["south"])["left"] == 0, "what is left of queues stays for ever")
     nodes.digests()
     at = ("--kafka", nodes.kafka.bootstrap, "--kafka-prefix", nodes.prefix)
     nodes.stop("north")

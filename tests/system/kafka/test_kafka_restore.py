@@ -10,8 +10,10 @@ from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import format_time
 from tests.support.deadlines import until
+from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import Nodes, api, connect
+from tests.support.kafka.nodes import Nodes
+from tests.support.pika_clients import connect
 
 pytestmark = pytest.mark.long
 
@@ -27,16 +29,16 @@ def test_b02_what_one_node_lost_another_brings_back(kafka: KafkaCluster, tmp_pat
                 channel.basic_publish("", "jobs", b"%d" % number, pika.BasicProperties(delivery_mode=2))
             got = channel.basic_get("jobs")
             channel.basic_reject(got[0].delivery_tag)
-            with api(north) as client:
+            with api_client(north) as client:
                 until(lambda: client.get("/queues/%2F/jobs").json()["messages_ready"] == 1_200, "nothing came back")
             channel.queue_bind("jobs", "amq.topic", "jobs.#")
-            with api(north) as client:
+            with api_client(north) as client:
                 assert client.put("/marks/full", json={"note": "before it was deleted"}).status_code == 201
                 marked = client.get("/marks/full").json()["time"]
             log = KafkaLogReader(kafka.bootstrap, nodes.prefix)
             assert format_time(topology_of(log.metadata).marked["full"][0]) == marked  # Kafka's time, for all who ask
             channel.queue_delete("jobs")
-        with api(south) as client:
+        with api_client(south) as client:
             until(lambda: client.get("/queues/%2F/jobs").status_code == 404, "south still has the queue")
             then = client.get("/queues/%2F/jobs/at", params={"time": "mark:full", "count": 1}, timeout=60)
             assert (then.status_code, then.json()["messages"]) == (200, 1_200), then.text

@@ -17,24 +17,24 @@ from rewindmq.engine.cluster.topic_source import TopicSource
 from rewindmq.engine.log.archive import topic_pack
 from rewindmq.engine.log.archive.directory_note import NODE
 from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import Objects, open_objects
+from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.progress import TopicsOrder
 from rewindmq.engine.log.archive.topic_archiver import LostRecords
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.kafka.topics import Retention
 from rewindmq.spark_replay.location.log import InKafka
+from tests.support.archiving_brokers import archive_item
 from tests.support.deadlines import until
 from tests.support.forked import run
+from tests.support.http_clients import api_client
+from tests.support.kafka.archived_topics import archive, delete_before, log_of, write_history
+from tests.support.kafka.archiving_nodes import FloorNodes, publish, wait_for_archive
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import NEVER, api
+from tests.support.kafka.nodes import NEVER
 from tests.support.kafka.sealed_topics import START_MS
+from tests.support.kafka.topic_settings import change_setting
 from tests.support.running import RunningBroker
 from tests.support.spark.topics import Writer, make_topics
-from tests.system.kafka.test_kafka_archive import archive, delete_before, log_of
-from tests.system.kafka.test_kafka_archive_beside import archive_item, publish, wait_for_archive
-from tests.system.kafka.test_kafka_floor import FloorNodes
-from tests.system.kafka.test_kafka_log import change
-from tests.system.kafka.test_kafka_space import write_history
 
 pytestmark = pytest.mark.long
 
@@ -46,11 +46,6 @@ def topics(kafka: KafkaCluster) -> InKafka:
     place = make_topics(kafka.bootstrap, f"retention-{uuid.uuid4().hex[:12]}", 2)
     write_history(place)
     return place
-
-
-@pytest.fixture
-def objects(tmp_path: Path) -> Objects:
-    return open_objects(str(tmp_path / "archive"), make=True)
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +87,7 @@ def test_b41_nothing_is_said_without_a_retention_or_while_all_is_archived(
     assert (there.start_offset, there.retention_used, there.lost) == (0, None, None)
     assert there.size_bytes == sum(each.size_bytes for each in Manifest.load(objects, "queues-0").segments)
     delete_before(topics.bootstrap, topics.queues, 200)
-    change(kafka, topics.queues, "retention.ms", str(10 * HOUR_MS))
+    change_setting(kafka, topics.queues, "retention.ms", str(10 * HOUR_MS))
     assert said(watch, objects) is None
     there = watch.topics["queues-0"]
     assert (there.start_offset, there.retention_used, there.lost) == (200, 0.0, None)
@@ -107,7 +102,7 @@ def test_b41_a_retention_is_switched_off_before_it_is_used_up(
     append(topics, 100)
     first_ms = START_MS + 212_000
     value = {"retention.ms": 10 * HOUR_MS, "retention.bytes": 30_000}[limit]  # of 200 bytes a record, by the archive
-    change(kafka, topics.queues, limit, str(value))
+    change_setting(kafka, topics.queues, limit, str(value))
     watch = RetentionWatch(log_of(topics), at(first_ms, 4.9))
     if limit == "retention.ms":
         assert said(watch, objects) is None
@@ -126,7 +121,7 @@ def test_b41_a_retention_is_switched_off_before_it_is_used_up(
     assert f"--add-config {limit}={value}" in problem, problem
     archive(objects, topics)
     assert said(watch, objects), "it has still to be switched on"
-    change(kafka, topics.queues, limit, str(value))
+    change_setting(kafka, topics.queues, limit, str(value))
     assert said(watch, objects) is None
     assert log_of(topics).topics.retention(topics.queues).limits
 
@@ -135,7 +130,7 @@ def test_b41_a_retention_of_the_metadata_topic_is_switched_off_at_once(
     topics: InKafka, objects: Objects, kafka: KafkaCluster
 ) -> None:
     archive(objects, topics)
-    change(kafka, topics.metadata, "retention.ms", str(10 * HOUR_MS))
+    change_setting(kafka, topics.metadata, "retention.ms", str(10 * HOUR_MS))
     watch = RetentionWatch(log_of(topics))
     assert "has to stay whole: its retention.ms=36000000 was switched off" in (said(watch, objects) or "")
     assert log_of(topics).topics.retention(topics.metadata) == Retention()
@@ -159,7 +154,7 @@ def test_b41_while_the_archive_is_away_the_retention_is_watched(
     archiving = source(topics, objects, tmp_path)
     passed(archiving)
     append(topics, 10)
-    change(kafka, topics.queues, "retention.ms", str(10 * HOUR_MS))  # the records are years old
+    change_setting(kafka, topics.queues, "retention.ms", str(10 * HOUR_MS))  # the records are years old
 
     def away(self: Objects, *arguments: Any) -> Any:
         raise NoAnswer("the store is away")
@@ -179,7 +174,7 @@ def test_b41_an_error_says_what_to_do_about_a_retention_that_stays_on(
 ) -> None:
     archive(objects, topics)
     append(topics, 10)
-    change(kafka, topics.queues, "retention.ms", str(10 * HOUR_MS))
+    change_setting(kafka, topics.queues, "retention.ms", str(10 * HOUR_MS))
     log = log_of(topics)
 
     def refused(name: str) -> None:
@@ -230,12 +225,12 @@ def test_b41_nodes_tell_it_by_status_metrics_and_log(kafka: KafkaCluster, tmp_pa
         status = run("status", REWINDMQ_URL=north.http_url).stdout
         assert "of this node's partitions" in status, status
         topic = f"{nodes.prefix}.queues"
-        change(kafka, topic, "retention.ms", "86400000")
+        change_setting(kafka, topic, "retention.ms", "86400000")
         until(lambda: 'rewindmq_archive_retention_used{partition="queues-0"}' in metrics(north), "no use is told")
         shutil.move(nodes.url, tmp_path / "away")
         Path(nodes.url).write_text("no directory")
         publish(north, range(5))
-        change(kafka, topic, "retention.ms", "4000")
+        change_setting(kafka, topic, "retention.ms", "4000")
         switched_off = "(retention.ms=4000) was switched off"  # before it is, half of it may be said to be used
         until(lambda: switched_off in (archive_item(north)["retention"] or ""), "the retention is not switched off")
         assert "Kafka's retention: " in "".join(north.errors)
@@ -244,10 +239,10 @@ def test_b41_nodes_tell_it_by_status_metrics_and_log(kafka: KafkaCluster, tmp_pa
         shutil.move(tmp_path / "away", nodes.url)
         wait_for_archive(nodes)
         nodes.stop("north")
-        change(kafka, topic, "retention.ms", "4000")
+        change_setting(kafka, topic, "retention.ms", "4000")
         with pytest.raises(AssertionError, match=r"retention.ms=4000, and Kafka would remove .* retention.ms=20000"):
             nodes.start("south")
-        change(kafka, topic, "retention.ms", "-1")
+        change_setting(kafka, topic, "retention.ms", "-1")
         south = nodes.start("south")
         shutil.move(nodes.url, tmp_path / "away")
         Path(nodes.url).write_text("no directory")
@@ -260,5 +255,5 @@ def test_b41_nodes_tell_it_by_status_metrics_and_log(kafka: KafkaCluster, tmp_pa
         options = (*nodes.options_of_tools(), "--archive", nodes.url, "--format", "json")
         told = run("archive_status", *options)
         assert [row["lost"] for row in json.loads(told.stdout)] == [0, 3, 3], told.stderr
-        with api(south) as client:
+        with api_client(south) as client:
             assert client.get("/overview").json()["history"]["kafka_bytes"] > 0

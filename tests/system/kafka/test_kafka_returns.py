@@ -8,14 +8,13 @@ import pytest
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.events import CheckpointAsked
 from tests.support.deadlines import until
+from tests.support.kafka.archiving_nodes import QUEUES, FloorNodes, publish, take, wait_for_archive
 from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.copied_states import verify
 from tests.support.kafka.entering_nodes import EnteringNode
-from tests.support.kafka.nodes import NEVER
-from tests.system.kafka.test_kafka_archive_beside import QUEUES, publish, wait_for_archive
-from tests.system.kafka.test_kafka_copy_state import verify
-from tests.system.kafka.test_kafka_entry import BEGAN, LEFT, event, found, produce
-from tests.system.kafka.test_kafka_floor import FloorNodes, bodies, take
-from tests.system.kafka.test_kafka_modes import modes, owned
+from tests.support.kafka.left_states import BEGAN, LEFT, keyed_event, last_matches, produce
+from tests.support.kafka.nodes import NEVER, modes, owned
+from tests.support.pika_clients import numbered
 
 pytestmark = pytest.mark.long
 
@@ -45,22 +44,22 @@ def test_b71_a_pause_may_be_longer_than_kafka_keeps(kafka: KafkaCluster, tmp_pat
         nodes.delete_archived()
         publish(north, range(50, 60))
         assert modes(south)[name] == "append"
-        assert take(south, queue, 60) == bodies(range(60))
-        assert name in found(south, ARCHIVED)
-        assert name not in found(south, BEGAN)
+        assert take(south, queue, 60) == numbered(range(60))
+        assert name in last_matches(south, ARCHIVED)
+        assert name not in last_matches(south, BEGAN)
 
         publish(north, range(60, 70))
         until(lambda: paused_at_south(nodes) == number, "south does not pause it again")
         publish(north, range(70, 120))
-        assert take(north, queue, 50) == bodies(range(60, 110))
-        produce(nodes, number, [event(CheckpointAsked())], "queues")
-        until(lambda: name in found(north, LEFT), "north leaves no state")
+        assert take(north, queue, 50) == numbered(range(60, 110))
+        produce(nodes, number, [keyed_event(CheckpointAsked())], "queues")
+        until(lambda: name in last_matches(north, LEFT), "north leaves no state")
         wait_for_archive(nodes)
         nodes.delete_archived()
         publish(north, range(120, 130))
         assert modes(south)[name] == "append"
-        assert take(south, queue, 20) == bodies(range(110, 130))
-        assert found(south, BEGAN)[name] == found(north, LEFT)[name]
+        assert take(south, queue, 20) == numbered(range(110, 130))
+        assert last_matches(south, BEGAN)[name] == last_matches(north, LEFT)[name]
         nodes.stop("south")
         nodes.stop("north")
         for each in ("south", "north"):

@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,44 +15,38 @@ from rewindmq.engine.log.archive.archiver import verify
 from rewindmq.engine.log.archive.directory_note import NODE, archive_of
 from rewindmq.engine.log.archive.local_space import Limits
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
-from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
+from rewindmq.engine.log.archive.objects import ArchiveError, Objects
 from rewindmq.engine.log.archive.pack import CorruptObject
 from rewindmq.engine.log.archive.state_files import archive_file
 from rewindmq.engine.log.archive.topic_archiver import require_same
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.kafka.reader import KafkaPartition
-from rewindmq.engine.log.topic_tiers import TieredTopic, TieredTopics
 from rewindmq.projections.replay import groups_of, recover
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.projections.store.projector import live_ids
 from rewindmq.projections.store.store import StateStore
-from rewindmq.schemas.events import Acked, ConsumerAttached, Published, QueueDeclared
-from rewindmq.schemas.metadata_events import VhostCreated
+from rewindmq.schemas.events import Published
 from rewindmq.schemas.single_object import FramedDecoder
 from rewindmq.spark_replay.location.log import InKafka
+from tests.support.kafka.archived_topics import (
+    OWNED,
+    Ticking,
+    archive,
+    blocks,
+    delete_before,
+    log_of,
+    start_in_kafka,
+    tiered,
+    write_history,
+)
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.sealed_topics import START_MS, event
-from tests.support.spark.histories import ANN
-from tests.support.spark.topics import Writer, make_topics, published
-from tests.system.kafka.test_kafka_archive import archive, blocks, delete_before, log_of
+from tests.support.kafka.sealed_topics import START_MS
+from tests.support.spark.topics import Writer, make_topics
 
 pytestmark = pytest.mark.long
 
-MESSAGES = 100
-KEPT_IDS = range(1, 11)  # of the messages that are never acked
 FLOOR = 210  # of 212 offsets: the last stretch stays
-OWNED = frozenset({"queues-0"})
 ALL = Limits(size_bytes=10)  # everything that may go
-
-
-class Ticking:
-    """A clock that goes on by a minute at each look."""
-
-    def __init__(self) -> None:
-        self._minutes = count(1)
-
-    def __call__(self) -> float:
-        return 60.0 * next(self._minutes)
 
 
 @pytest.fixture
@@ -62,35 +55,6 @@ def topics(kafka: KafkaCluster) -> InKafka:
     place = make_topics(kafka.bootstrap, f"floor-{uuid.uuid4().hex[:12]}", 1)
     write_history(place)
     return place
-
-
-def write_history(place: InKafka, changed: int = -1) -> None:
-    """`changed`: the number of a message that has another body."""
-    writer = Writer(place)
-    _, value = event(0, VhostCreated("/"))
-    writer.value(place.metadata, 0, START_MS, value)
-    times = (START_MS + 1_000 * number for number in count())
-    writer.event(
-        0,
-        next(times),
-        ANN,
-        QueueDeclared("/", "orders", "classic", True, False, False, 0, (), "rabbitmq-3.13", None, None),
-    )
-    for number in range(10):
-        writer.event(0, next(times), ANN, published(b"kept %d" % number))
-    attached = ConsumerAttached("/", "orders", 100, 1, "", False, False, 1_000, 0, 0, 0, ())
-    writer.event(0, next(times), ANN, attached)
-    for number in range(MESSAGES):
-        body = b"other" if number == changed else b"%05d" % number
-        writer.event(0, next(times), ANN, published(body))
-        at = 12 + 2 * number
-        writer.event(0, next(times), ANN, Acked("/", "orders", 100, ((at, at),)))
-    writer.flush()
-
-
-@pytest.fixture
-def objects(tmp_path: Path) -> Objects:
-    return open_objects(str(tmp_path / "archive"), make=True)
 
 
 @pytest.fixture(autouse=True)
@@ -104,15 +68,6 @@ def space(place: InKafka, objects: Objects, tmp_path: Path, clock: Callable[[], 
     return TopicSpace(log_of(place), objects, tmp_path / "node", clock or Ticking())
 
 
-def start(place: InKafka) -> int:
-    return log_of(place).queues[0].start_offset
-
-
-def tiered(place: InKafka, objects: Objects) -> TieredTopic:
-    [partition] = TieredTopics(log_of(place), objects.url).queues
-    return partition
-
-
 def test_b27_every_question_is_answered_as_before(topics: InKafka, objects: Objects, tmp_path: Path) -> None:
     archive(objects, topics)
     [whole] = log_of(topics).queues
@@ -122,7 +77,7 @@ def test_b27_every_question_is_answered_as_before(topics: InKafka, objects: Obje
     offsets = {at_ms: whole.offset_at(at_ms) for at_ms in times}
     digests = {at: state_at(whole, None, At(offset=at)).digest() for at in range(0, end + 1, 7)}
     [report] = space(topics, objects, tmp_path).keep(ALL, OWNED).partitions
-    assert start(topics) == report.start_offset == FLOOR
+    assert start_in_kafka(topics) == report.start_offset == FLOOR
     assert (report.segments, report.why) == (21, "")
     partition = tiered(topics, objects)
     assert (partition.start_offset, partition.next_offset) == (0, end)
@@ -186,7 +141,7 @@ def test_b27_a_reader_that_the_removal_overtakes_reads_on_in_the_archive(
     rows = blocks(partition)
     removed_late(topics, monkeypatch)
     assert blocks(partition) == rows
-    assert start(topics) == 150
+    assert start_in_kafka(topics) == 150
     reading = partition.read_ranges([(151, 152), (160, 161), (205, 206), (207, 208)])
     first = next(reading)
     delete_before(topics.bootstrap, topics.queues, 206)
@@ -226,21 +181,21 @@ def test_b27_only_what_the_archive_has_leaves_kafka(topics: InKafka, objects: Ob
     kept = space(topics, objects, tmp_path)
     with pytest.raises(ArchiveError, match="no archive is here"):
         kept.keep(ALL, OWNED)
-    assert start(topics) == 0
+    assert start_in_kafka(topics) == 0
     archive(objects, topics, roll=False, age_ms=10**15)
     archived = Manifest.load(objects, "queues-0")
     delivered = archived.end
     assert kept.keep(ALL, frozenset()).partitions == []
-    assert start(topics) == 0, "another node owns it"
+    assert start_in_kafka(topics) == 0, "another node owns it"
     [report] = kept.keep(ALL, OWNED).partitions
-    assert start(topics) == report.start_offset == archived.segments[-1].base_offset < delivered
+    assert start_in_kafka(topics) == report.start_offset == archived.segments[-1].base_offset < delivered
     assert kept.keep(ALL, OWNED).freed_bytes == 0
     writer = Writer(topics)
     for number in range(50):
         writer.value(topics.queues, 0, START_MS + 10**6 + number, b"not archived")
     writer.flush()
     kept.keep(ALL, OWNED)
-    assert start(topics) == report.start_offset
+    assert start_in_kafka(topics) == report.start_offset
 
 
 @pytest.mark.parametrize("harm", ["gone", "changed"])
@@ -259,7 +214,7 @@ def test_b27_a_damaged_archive_keeps_all_in_kafka(
         harmed.write_bytes(content)
     with pytest.raises((CorruptObject, LogError)):
         space(topics, objects, tmp_path).keep(ALL, OWNED)
-    assert start(topics) == 0
+    assert start_in_kafka(topics) == 0
 
 
 def test_b27_topics_with_another_record_keep_all(
@@ -273,7 +228,7 @@ def test_b27_topics_with_another_record_keep_all(
         OtherHistory, match="queues-0: its record at offset 72 is another than the archived one: nothing"
     ):
         space(other, objects, tmp_path).keep(ALL, OWNED)
-    assert start(other) == 0
+    assert start_in_kafka(other) == 0
     delete_before(other.bootstrap, other.queues, 72)
     with pytest.raises(LogError, match="the record at offset 72 of queues-0 is another than the one in the archive"):
         list(tiered(other, objects).read(0))
@@ -296,7 +251,7 @@ def test_b27_a_clock_that_jumps_ahead_removes_nothing(topics: InKafka, objects: 
     assert kept.keep(limits, OWNED).age_counts is False, "the first look notes the time"
     seconds += 31
     assert kept.keep(limits, OWNED).age_counts
-    floor = start(topics)
+    floor = start_in_kafka(topics)
     assert 0 < floor <= log_of(topics).queues[0].next_offset - 50
     writer = Writer(topics)
     for number in range(40):
@@ -309,8 +264,8 @@ def test_b27_a_clock_that_jumps_ahead_removes_nothing(topics: InKafka, objects: 
     assert kept.keep(limits, OWNED).age_counts is False
     seconds += 40
     kept.keep(limits, OWNED)
-    assert start(topics) <= floor + 2 * 31 + 2 * 45, "not more than the time that has passed, twice"
-    assert start(topics) < 212
+    assert start_in_kafka(topics) <= floor + 2 * 31 + 2 * 45, "not more than the time that has passed, twice"
+    assert start_in_kafka(topics) < 212
 
 
 @pytest.mark.parametrize("at", [1, 9, 10, 11, 105, 209, 211, 212])
@@ -361,10 +316,10 @@ def test_b27_a_kill_between_two_steps_loses_nothing(
             patch.setattr(KafkaPartition, "delete_below", killed(KafkaPartition.delete_below, True))
         with pytest.raises(Killed):
             space(topics, objects, tmp_path).keep(ALL, OWNED)
-    assert start(topics) == (FLOOR if step == "removed" else 0)
+    assert start_in_kafka(topics) == (FLOOR if step == "removed" else 0)
     assert blocks(tiered(topics, objects)) == rows
     space(topics, objects, tmp_path).keep(ALL, OWNED)
-    assert start(topics) == FLOOR
+    assert start_in_kafka(topics) == FLOOR
     assert blocks(tiered(topics, objects)) == rows
     assert [error for _, error in verify(objects, "queues-0") if error] == []
     assert len(Manifest.load(objects, "queues-0").bases) == 1
@@ -428,15 +383,15 @@ def test_two_owners_at_once_do_no_harm(topics: InKafka, objects: Objects, tmp_pa
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(KafkaPartition, "delete_below", delete)
             second.keep(Limits(size_bytes=4_000), OWNED)
-            starts.append(start(topics))
+            starts.append(start_in_kafka(topics))
             delete(self, offset)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(KafkaPartition, "delete_below", late)
         first.keep(ALL, OWNED)
-    assert 0 < starts[0] < start(topics) == FLOOR
+    assert 0 < starts[0] < start_in_kafka(topics) == FLOOR
     second.keep(Limits(size_bytes=4_000), OWNED)
-    assert start(topics) == FLOOR
+    assert start_in_kafka(topics) == FLOOR
     assert blocks(tiered(topics, objects)) == rows
     decode = FramedDecoder().decode
     assert type(decode(rows[1][2])[2]) is Published

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.deadlines import until
+from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import Nodes, api, connect
+from tests.support.kafka.nodes import Nodes
 from tests.support.kafka.two_nodes import PERSISTENT, catch_up, counts, take
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 
 pytestmark = pytest.mark.long
@@ -154,7 +156,7 @@ def test_a_node_whose_store_takes_no_writes_blocks_publishers_and_mends(nodes: N
     publish(south, 0, 20)
     limit_files(north, SMALL_BYTES)
     publish(south, 20, COUNT)  # south goes on
-    with api(north) as client:
+    with api_client(north) as client:
         until(lambda: client.get("/overview").json()["publishing_blocked"] is not None, "north does not see it")
         reason = client.get("/overview").json()["publishing_blocked"]
     assert "the state can't be written" in reason
@@ -165,7 +167,7 @@ def test_a_node_whose_store_takes_no_writes_blocks_publishers_and_mends(nodes: N
         nodes.start("north")
     else:
         limit_files(north, resource.RLIM_INFINITY)
-        with api(north) as client:
+        with api_client(north) as client:
             until(lambda: client.get("/overview").json()["publishing_blocked"] is None, "north does not go on")
         until(lambda: "repaired after a failed write" in "".join(north.errors), "the log does not say so")
     judge(nodes, COUNT)
@@ -190,7 +192,7 @@ def test_bodies_that_a_node_cannot_read_come_from_the_log(nodes: Nodes, compacte
             if "the state was made anew" in "".join(north.errors):
                 break
         until(lambda: "the state was made anew" in "".join(north.errors), "RocksDB compacted nothing")
-        with api(north) as client:
+        with api_client(north) as client:
             until(lambda: client.get("/overview").json()["publishing_blocked"] is None, "north does not go on")
         publish(north, 0, 20, "more")
     judge(nodes, COUNT)

@@ -10,8 +10,10 @@ import pika
 import pytest
 
 from tests.support.deadlines import until
+from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import Nodes, api, connect
+from tests.support.kafka.nodes import Nodes
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -75,14 +77,19 @@ def publish(node: RunningBroker, queue: str, *bodies: bytes) -> None:
 def test_a_stream_is_the_same_at_every_node(nodes: Nodes) -> None:
     north, south = nodes.running["north"], nodes.running["south"]
     stream = declare(north, {"x-queue-type": "stream"})
-    until(lambda: api(south).get(f"/queues/%2F/{stream}").status_code == 200, "the stream is not known in the south")
+    until(
+        lambda: api_client(south).get(f"/queues/%2F/{stream}").status_code == 200,
+        "the stream is not known in the south",
+    )
     publish(north, stream, *(b"%d" % n for n in range(100)))
     publish(south, stream, *(b"%d" % n for n in range(100, 200)))
     expected = [(n, b"%d" % n) for n in range(200)]
     readers = [Reader(node, stream, x_stream_offset=start) for start in (0, 150) for node in (north, south)]
     for reader, start in zip(readers, (0, 0, 150, 150), strict=True):
         assert reader.until(200 - start) == expected[start:]
-    until(lambda: api(south).get(f"/queues/%2F/{stream}").json()["consumers"] == 4, "not all consumers are listed")
+    until(
+        lambda: api_client(south).get(f"/queues/%2F/{stream}").json()["consumers"] == 4, "not all consumers are listed"
+    )
     publish(south, stream, b"200")
     for reader in readers:
         reader.wait(lambda reader: reader.got[-1] == (200, b"200"), reader)

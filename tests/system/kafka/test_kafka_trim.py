@@ -30,20 +30,29 @@ from rewindmq.schemas.events import Checkpointed, Published
 from rewindmq.schemas.single_object import FramedDecoder
 from rewindmq.spark_replay.location.log import InArchive, InKafka, read_messages
 from tests.support.forked import run
+from tests.support.kafka.archived_topics import (
+    FLOOR,
+    KEPT_IDS,
+    archive,
+    blocks,
+    delete_before,
+    log_of,
+    require_trimmed,
+    start_in_kafka,
+    tiered,
+    write_history,
+)
+from tests.support.kafka.archiving_nodes import QUEUES, FloorNodes, backlog, publish, take, wait_for_archive
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import NEVER
 from tests.support.kafka.sealed_topics import START_MS
 from tests.support.killed import killed_at_store
+from tests.support.pika_clients import numbered
 from tests.support.spark.histories import ANN
 from tests.support.spark.topics import Writer, make_topics
-from tests.system.kafka.test_kafka_archive import archive, blocks, delete_before, log_of
-from tests.system.kafka.test_kafka_archive_beside import QUEUES, publish, wait_for_archive
-from tests.system.kafka.test_kafka_floor import FloorNodes, backlog, bodies, take
-from tests.system.kafka.test_kafka_space import KEPT_IDS, start, tiered, write_history
 
 pytestmark = pytest.mark.long
 
-FLOOR = 100
 AT_FLOOR = Wanted(before_ms=START_MS + 1_000 * FLOOR, reason="ticket 4711")
 
 
@@ -52,11 +61,6 @@ def topics(kafka: KafkaCluster) -> InKafka:
     place = make_topics(kafka.bootstrap, f"trim-{uuid.uuid4().hex[:12]}", 1)
     write_history(place)
     return place
-
-
-@pytest.fixture
-def objects(tmp_path: Path) -> Objects:
-    return open_objects(str(tmp_path / "archive"), make=True)
 
 
 @pytest.fixture(autouse=True)
@@ -70,16 +74,6 @@ def trim(place: InKafka, objects: Objects, wanted: Wanted = AT_FLOOR, **options:
     return report
 
 
-def require_trimmed(place: InKafka, objects: Objects, floor: int = FLOOR) -> None:
-    """Kafka and the archive begin at the floor, and the archive is whole."""
-    manifest = Manifest.load(objects, "queues-0")
-    assert (start(place), manifest.floor) == (floor, floor)
-    there = {key for each in ("segments", "bases", "snapshots") for key in objects.list(f"queues-0/{each}")}
-    assert not there & manifest.trimmed_keys.keys()
-    for name in ("metadata-0", "queues-0"):
-        assert [error for _, error in verify(objects, name) if error is not None] == []
-
-
 def test_b27_a_trim_leaves_what_is_queued_and_all_that_comes_later(
     topics: InKafka, objects: Objects, tmp_path: Path
 ) -> None:
@@ -89,7 +83,7 @@ def test_b27_a_trim_leaves_what_is_queued_and_all_that_comes_later(
     digests = {at: state_at(whole, None, At(offset=at)).digest() for at in range(FLOOR, end + 1, 7)}
     tried = trim(topics, objects, dry_run=True)
     assert (tried.start, tried.offset, tried.queued, tried.findings) == (0, FLOOR, 10, [])
-    assert start(topics) == Manifest.load(objects, "queues-0").floor == 0
+    assert start_in_kafka(topics) == Manifest.load(objects, "queues-0").floor == 0
 
     report = trim(topics, objects)
     assert (report.start, report.offset, report.queued) == (0, FLOOR, 10)
@@ -147,7 +141,7 @@ def test_b27_a_second_trim_begins_with_the_base_of_the_first(topics: InKafka, ob
     report = trim(topics, objects, Wanted(before_ms=START_MS + 1_000 * 150))
     assert (report.start, report.offset, report.queued, report.freed_bytes) == (FLOOR, 150, 10, 0)
     manifest = Manifest.load(objects, "queues-0")
-    assert (start(topics), manifest.floor) == (180, 150)
+    assert (start_in_kafka(topics), manifest.floor) == (180, 150)
     partition = tiered(topics, objects)
     assert state_at(partition, None, At(offset=whole.next_offset)).digest() == last
 
@@ -196,7 +190,7 @@ def test_b27_a_trim_that_is_killed_at_any_step_is_ended(
     if ended_by == "archiver":
         archive(objects, topics)
         if not has_event:
-            assert start(topics) == Manifest.load(objects, "queues-0").floor == 0
+            assert start_in_kafka(topics) == Manifest.load(objects, "queues-0").floor == 0
             return
     else:
         trim(topics, objects)
@@ -230,7 +224,7 @@ def test_b27_a_kill_before_any_change_of_the_archive_is_made_good(kafka: KafkaCl
         if has_event:
             require_trimmed(place, objects)
         else:
-            assert start(place) == Manifest.load(objects, "queues-0").floor == 0
+            assert start_in_kafka(place) == Manifest.load(objects, "queues-0").floor == 0
         assert state_at(tiered(place, objects), None, At(offset=end)).digest() == digest
     assert number > 10
     assert events == {False, True}
@@ -262,7 +256,7 @@ def test_b27_findings_are_refused_unless_they_are_accepted(topics: InKafka, obje
     wanted = Wanted(before_ms=START_MS + 1_000 * 320)
     with pytest.raises(TrimRefused, match=r"queues-0: offset 212: the broker claimed 0000.* records are quarantined"):
         trim(topics, objects, wanted)
-    assert start(topics) == Manifest.load(objects, "queues-0").floor == 0
+    assert start_in_kafka(topics) == Manifest.load(objects, "queues-0").floor == 0
     report = trim(topics, objects, Wanted(before_ms=wanted.before_ms, accept_findings=True))
     require_trimmed(topics, objects, report.offset)
     assert len(Manifest.load(objects, "queues-0").trims[-1].findings) == len(report.findings) == 2
@@ -278,7 +272,7 @@ def test_b27_a_clock_that_jumped_trims_nothing(topics: InKafka, objects: Objects
     with pytest.raises(TrimRefused, match="a clock may have jumped; name the time with --before"):
         trim(topics, objects, Wanted(keep_ms=5 * 10**8), wall_ms=START_MS + 2 * 10**9)
     assert trim(topics, objects, Wanted(keep_ms=5 * 10**8), wall_ms=START_MS).offset == 0
-    assert start(topics) == 0
+    assert start_in_kafka(topics) == 0
 
 
 def test_b27_a_trim_of_another_history_or_without_its_archive_is_refused(
@@ -289,7 +283,7 @@ def test_b27_a_trim_of_another_history_or_without_its_archive_is_refused(
     write_history(other, changed=30)
     with pytest.raises(OtherHistory, match="its record at offset 72 is another than the archived one"):
         trim(other, objects)
-    assert start(other) == 0
+    assert start_in_kafka(other) == 0
 
     def away(self: Objects, *arguments: Any) -> Any:
         raise NoAnswer("the store is away")
@@ -298,7 +292,7 @@ def test_b27_a_trim_of_another_history_or_without_its_archive_is_refused(
         patch.setattr(Objects, "create", away)
         with pytest.raises(NoAnswer, match="the store is away"):
             trim(topics, objects)
-    assert start(topics) == 0
+    assert start_in_kafka(topics) == 0
     assert TopicFloors(log_of(topics).metadata).now() == {}
     options = ("--kafka", kafka.bootstrap, "--kafka-prefix", topics.prefix)
     for given, said in (
@@ -318,7 +312,7 @@ def test_b27_a_damaged_object_below_the_floor_stops_the_trim(topics: InKafka, ob
     harmed.write_bytes(content)
     with pytest.raises(LogError, match="nothing was removed"):
         trim(topics, objects)
-    assert start(topics) == 0
+    assert start_in_kafka(topics) == 0
 
 
 def test_b27_topics_made_from_a_trimmed_archive_begin_at_the_floor(
@@ -331,7 +325,7 @@ def test_b27_topics_made_from_a_trimmed_archive_begin_at_the_floor(
     rows, end = blocks_from(whole), whole.next_offset
     place = InKafka(kafka.bootstrap, f"again-{uuid.uuid4().hex[:12]}")
     recover_topics(objects, KafkaClients(kafka.bootstrap), place.prefix)
-    assert start(place) == FLOOR
+    assert start_in_kafka(place) == FLOOR
     again = tiered(place, objects)
     assert (again.start_offset, blocks_from(again)) == (FLOOR, rows)
     digests = [state_at(each, None, At(offset=end)).digest() for each in (whole, again)]
@@ -373,7 +367,7 @@ def test_b27_fillers_go_in_portions_and_a_kill_between_is_made_good(
         recovered()
     recovered()
     assert [each for each in dropped if each > 0] == [30, 90, FLOOR], "it goes on where the topic ends"
-    assert start(place) == FLOOR
+    assert start_in_kafka(place) == FLOOR
     assert blocks_from(tiered(place, objects)) == rows
     assert told == ["100 offsets below floors take a filler each: 0 minutes at least"] * 2
     assert done[-1][0] == done[-1][1]
@@ -388,7 +382,7 @@ def test_b27_nodes_and_tools_go_on_from_the_floor(kafka: KafkaCluster, tmp_path:
         backlog(north)
         publish(north, range(30))
         for queue in QUEUES:
-            assert take(north, queue, 30) == bodies(range(30))
+            assert take(north, queue, 30) == numbered(range(30))
         nodes.stop("south")
         wait_for_archive(nodes)
         publish(north, range(30, 40))
@@ -412,7 +406,7 @@ def test_b27_nodes_and_tools_go_on_from_the_floor(kafka: KafkaCluster, tmp_path:
             assert take(east, queue, 10) == [b"kept %d" % number for number in range(10)]
             assert take(nodes.running["south"], queue, 10) == [b"kept %d" % number for number in range(10, 20)]
         for queue in QUEUES:
-            assert take(east, queue, 20) == bodies(range(30, 50))
+            assert take(east, queue, 20) == numbered(range(30, 50))
         queue = QUEUES[0]
         below = run("rewind", queue, "--offset", "1", *options)
         assert below.returncode != 0

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
+from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.faults import Totals, Trial
-from tests.support.kafka.nodes import Nodes, api
+from tests.support.kafka.nodes import Nodes
 from tests.support.next_version import NEXT, NextVersion, finalize_under_load
 from tests.support.running import RunningBroker
 
@@ -30,7 +31,7 @@ for partition in KafkaLogReader(sys.argv[1], sys.argv[2]).queues:
 
 def purge_for_a_reason(node: RunningBroker) -> tuple[int, str]:
     """Use what only the next version has: the status, and the reason of a refusal."""
-    with api(node) as client:
+    with api_client(node) as client:
         client.put("/queues/%2F/brief", json={"durable": True})
         answer = client.delete("/queues/%2F/brief/contents", params={"reason": "a bad batch"})
         return answer.status_code, answer.json()["reason"] if answer.content else ""
@@ -78,7 +79,7 @@ def test_b73_nodes_go_forth_and_back_and_the_upgrade_is_finalized(
         finalize_under_load(following, nodes.running["north"], nodes.running["west"])
         for name in NAMES:
             assert purge_for_a_reason(nodes.running[name])[0] == 204
-            with api(nodes.running[name]) as client:
+            with api_client(nodes.running[name]) as client:
                 assert client.get("/overview").json()["machine_version"] == NEXT
         assert not any(
             "was declared lost" in line for node in (*nodes.ended, *nodes.running.values()) for line in node.errors
@@ -107,13 +108,13 @@ def test_b73_nothing_is_finalized_while_a_node_is_older(kafka: KafkaCluster, tmp
         assert refused.stderr.splitlines()[-1].endswith(
             f"machine version {NEXT} is not known to north: upgrade or stop what is older first"
         ), refused.stderr
-        with api(south) as client:
+        with api_client(south) as client:
             assert client.post("/upgrade/finalize").status_code == 409
             assert client.get("/overview").json()["machine_version"] == MACHINE_VERSION
-        with api(nodes.running["north"]) as client:  # it knows no more than the history follows
+        with api_client(nodes.running["north"]) as client:  # it knows no more than the history follows
             same = {"before": MACHINE_VERSION, "after": MACHINE_VERSION}
             assert client.post("/upgrade/finalize").json() == same
         nodes.stop("north")
-        with api(south) as client:
+        with api_client(south) as client:
             assert client.post("/upgrade/finalize").json() == {"before": MACHINE_VERSION, "after": NEXT}
         nodes.start("north")

@@ -15,8 +15,8 @@ from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.topology.fold_image import digest_of, image_of
 from rewindmq.projections.topology.metadata_fold import MetadataFold, fold_on
 from tests.support.broker_harness import Harness
+from tests.support.refolds import refolded
 from tests.support.running import ROOT
-from tests.unit.engine.test_broker_recovery import refolded
 
 VICTIM = """
 import sys

@@ -3,14 +3,15 @@
 import re
 from pathlib import Path
 
-import httpx
 import pika
 import pytest
 
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from tests.support.forked import run
+from tests.support.http_clients import api_client
 from tests.support.moments import now
 from tests.support.next_version import NEXT, NextVersion, finalize_under_load
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 
 OPTIONS = ("--subject-header", "subject")
@@ -29,14 +30,6 @@ def following(tmp_path_factory: pytest.TempPathFactory) -> NextVersion:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
-
-
-def connect(broker: RunningBroker) -> pika.BlockingConnection:
-    return pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
-
-
-def api(broker: RunningBroker) -> httpx.Client:
-    return httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False)
 
 
 def declare(broker: RunningBroker) -> None:
@@ -146,7 +139,7 @@ def test_b73_the_way_back_is_open_until_the_upgrade_is_finalized(following: Next
     for kind in (following.broker, RunningBroker, following.broker):
         broker = kind(data, *OPTIONS)
         story.live(broker)
-        overview = api(broker).get("/overview").json()
+        overview = api_client(broker).get("/overview").json()
         known = NEXT if kind is following.broker else MACHINE_VERSION
         assert (overview["machine_version"], overview["known_machine_version"]) == (MACHINE_VERSION, known)
         said = stopped(broker)
@@ -164,7 +157,7 @@ def test_b73_the_way_back_is_open_until_the_upgrade_is_finalized(following: Next
     assert list((data / "snapshots").rglob("*.waypoint"))
     broker = RunningBroker(data, *OPTIONS)
     story.live(broker)
-    found = api(broker).get("/queues/%2F/orders/at", params={"time": now()}).json()["message_details"]
+    found = api_client(broker).get("/queues/%2F/orders/at", params={"time": now()}).json()["message_details"]
     assert [each["payload"].encode() for each in found] == story.expected
     stopped(broker)
     broker = following.broker(data, *OPTIONS)
@@ -190,7 +183,7 @@ def test_b73_what_needs_the_version_is_refused_until_then(following: NextVersion
     declare(broker)
     stopped(broker)
     broker = following.broker(data, *OPTIONS)
-    with api(broker) as client:
+    with api_client(broker) as client:
         no = client.delete("/queues/%2F/orders/contents", params={"reason": "a bad batch"})
         assert no.status_code == 400
         assert no.json()["reason"] == (
@@ -241,7 +234,7 @@ def test_b73_a_crash_between_the_logs_is_finished_by_the_next_start(following: N
         assert len(refusal.stderr.splitlines()) == 1, refusal.stderr
         assert f"machine version {NEXT}" in refusal.stderr
     broker = following.broker(data, *OPTIONS)
-    with api(broker) as client:
+    with api_client(broker) as client:
         assert client.get("/overview").json()["machine_version"] == NEXT
         assert client.delete("/queues/%2F/brief/contents", params={"reason": "at once"}).status_code == 204
     story.live(broker)
@@ -253,7 +246,7 @@ def test_b73_a_crash_between_the_logs_is_finished_by_the_next_start(following: N
 
 def test_b73_only_an_administrator_finalizes(following: NextVersion, data: Path) -> None:
     broker = RunningBroker(data)
-    with api(broker) as client:
+    with api_client(broker) as client:
         assert client.put("/users/eve", json={"password": "eve", "tags": "monitoring"}).status_code == 201
         assert client.post("/upgrade/finalize", auth=("eve", "eve")).status_code == 401
         assert client.post("/upgrade/finalize").json() == {"before": MACHINE_VERSION, "after": MACHINE_VERSION}
@@ -264,7 +257,7 @@ def test_b73_only_an_administrator_finalizes(following: NextVersion, data: Path)
 def test_b73_a_new_history_is_final_from_its_first_event(following: NextVersion, data: Path) -> None:
     broker = following.broker(data, *OPTIONS)
     declare(broker)
-    with api(broker) as client:
+    with api_client(broker) as client:
         assert client.get("/overview").json()["machine_version"] == NEXT
         assert client.delete("/queues/%2F/orders/contents", params={"reason": "why not"}).status_code == 204
     assert "finalize_upgrade" not in stopped(broker)

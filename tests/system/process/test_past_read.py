@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.runtime.sessions import Subscription
-from tests.support.broker_harness import Client, Harness, args
-from tests.unit.engine.test_broker_reading import ReadingClient, until
+from tests.support.broker_harness import Client, Harness, ReadingClient, args
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def test_b01_who_reads_the_past_changes_nothing_of_the_present(
         await broker.consumers.consume("q", subscription, client, lambda *_: None)
 
     h.loop.run_until_complete(ask())
-    until(h, lambda: len(client.numbers) > 0)
+    h.until(lambda: len(client.numbers) > 0)
     h.settle()
     assert h.digests() == before
     h.in_loop(lambda: client.ack(len(client.numbers)))

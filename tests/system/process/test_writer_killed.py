@@ -15,9 +15,9 @@ from rewindmq.projections.replay import fold, recover
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Published
+from tests.support.refolds import assert_same_quarantine
 from tests.support.running import ROOT
 from tests.support.traffic import live_messages, record
-from tests.unit.projections.test_projections_replay import assert_same
 
 WRITER = [sys.executable, "-m", "tests.support.writer"]
 
@@ -43,7 +43,7 @@ def test_a_writer_killed_at_any_moment_recovers_to_what_its_log_says(tmp_path: P
         stored_offset = store.applied_offset("queues-0")
         assert stored_offset <= log.next_offset
         recovery = recover(log, store)
-        assert_same(recovery.quarantined, quarantined)
+        assert_same_quarantine(recovery.quarantined, quarantined)
         assert recovery.projector.quarantine_count == quarantined.count
         recovery.machine.validate()
         assert recovery.machine.digest() == refolded.digest()

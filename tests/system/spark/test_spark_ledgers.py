@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,12 +16,11 @@ from rewindmq.schemas.events import Checkpointed
 from rewindmq.schemas.values import BROKER
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
-from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.file_format import Stored, packed, unpacked
-from rewindmq.spark_replay.audit.ledger_files import Ledgers
 from rewindmq.spark_replay.snapshots.build import cut
 from tests.support.spark.forging import write_sound
 from tests.support.spark.histories import Recorder, random_history
+from tests.support.spark.ledgers import failed_checks, findings_of_events, ledger_offsets
 
 pytestmark = pytest.mark.long
 
@@ -40,35 +38,21 @@ def lied_to(data: Path) -> tuple[Path, int]:
     return data, lie
 
 
-def kept(own: Path) -> dict[str, list[int]]:
-    return {name: Ledgers(Snapshots(own), name).offsets() for name in ("queues-0", "queues-1")}
-
-
-def said(findings: list[Finding]) -> set[tuple[Any, ...]]:
-    """All but what is about snapshots and ledgers."""
-    apart = ("snapshots", "ledgers")
-    return {finding.row() for finding in findings if finding.check not in apart}
-
-
-def bad(findings: list[Finding]) -> list[tuple[str, str, int | None]]:
-    return [(finding.check, finding.partition, finding.offset) for finding in findings if not finding.ok]
-
-
 def test_chunks_say_what_the_whole_says(spark: SparkSession, busy: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     cut(spark, str(busy), EVERY, own)
     whole = audit(spark, str(busy))
-    assert bad(whole) == []
+    assert failed_checks(whole) == []
     for chunks in (1, 4):  # the first audit leaves the ledgers, the second goes from one to the next
         found = audit(spark, str(busy), own)
-        assert bad(found) == []
-        assert said(found) == said(whole)
+        assert failed_checks(found) == []
+        assert findings_of_events(found) == findings_of_events(whole)
         [of_ledgers] = [each for each in found if each.check == "ledgers" and each.partition == "queues-0"]
         assert (f"in {chunks} chunk" in of_ledgers.detail) == (chunks == 1)
-        assert kept(own) == {name: Snapshots(own).offsets(name) for name in kept(own)}
-    assert len(kept(own)["queues-0"]) > 3
+        assert ledger_offsets(own) == {name: Snapshots(own).offsets(name) for name in ledger_offsets(own)}
+    assert len(ledger_offsets(own)["queues-0"]) > 3
     since = audit(spark, str(busy), own, since_last=True)
-    assert said(since) == said(whole)
+    assert findings_of_events(since) == findings_of_events(whole)
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=own, check=True, capture_output=True)
 
 
@@ -76,14 +60,14 @@ def test_an_audit_that_was_cut_short_goes_on(spark: SparkSession, busy: Path, tm
     own = tmp_path / "own"
     cut(spark, str(busy), EVERY, own)
     audit(spark, str(busy), own)
-    all_kept = kept(own)
+    all_kept = ledger_offsets(own)
     for name, offsets in all_kept.items():
         for offset in offsets[2:]:
             (own / name / f"{offset:020d}.ledger").unlink()
     found = audit(spark, str(busy), own)
-    assert bad(found) == []
+    assert failed_checks(found) == []
     assert [each.detail.rpartition(" in ")[2] for each in found if each.check == "ledgers"] == ["3 chunks"] * 2
-    assert kept(own) == all_kept
+    assert ledger_offsets(own) == all_kept
 
 
 def test_dead_letters_are_joined_with_those_of_earlier_audits(spark: SparkSession, tmp_path: Path) -> None:
@@ -94,7 +78,7 @@ def test_dead_letters_are_joined_with_those_of_earlier_audits(spark: SparkSessio
     audit(spark, str(told.data), own)
     for since_last in (False, True):
         found = audit(spark, str(told.data), own, since_last)
-        assert said(found) == said(whole)
+        assert findings_of_events(found) == findings_of_events(whole)
         [arrivals] = [each for each in found if each.check == "arrivals"]
         assert arrivals.ok
         assert not arrivals.detail.startswith("0 ")
@@ -104,9 +88,13 @@ def test_what_is_found_is_found_once_and_not_forgotten(spark: SparkSession, tmp_
     data, lie = lied_to(tmp_path / "data")
     own = tmp_path / "own"
     cut(spark, str(data), EVERY, own)
-    assert bad(audit(spark, str(data), own)) == bad(audit(spark, str(data), own)) == [("claims", "queues-0", lie)]
+    assert (
+        failed_checks(audit(spark, str(data), own))
+        == failed_checks(audit(spark, str(data), own))
+        == [("claims", "queues-0", lie)]
+    )
     since = audit(spark, str(data), own, since_last=True)
-    assert bad(since) == [("claims", "queues-0", None)]
+    assert failed_checks(since) == [("claims", "queues-0", None)]
     [finding] = [each for each in since if not each.ok]
     assert finding.detail.startswith("1 found before offset ")
     arguments = ["audit", "--data", str(data), "--snapshots", str(own)]
@@ -135,25 +123,25 @@ def test_a_forged_ledger_is_a_finding_whatever_its_checksum(
     own = tmp_path / "own"
     cut(spark, str(busy), EVERY, own)
     whole = audit(spark, str(busy), own)
-    offset = kept(own)["queues-0"][1]
+    offset = ledger_offsets(own)["queues-0"][1]
     path = own / "queues-0" / f"{offset:020d}.ledger"
     sound = path.read_bytes()
     path.write_bytes(sound[:-1] if forge is None else packed(forge(unpacked(path))))
     assert path.read_bytes() != sound
     found = audit(spark, str(busy), own)
-    assert set(bad(found)) == {("ledgers", "queues-0", offset)}
-    assert said(found) == said(whole)
+    assert set(failed_checks(found)) == {("ledgers", "queues-0", offset)}
+    assert findings_of_events(found) == findings_of_events(whole)
 
 
 def test_a_snapshot_of_another_state_is_a_finding(spark: SparkSession, busy: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     cut(spark, str(busy), EVERY, own)
     audit(spark, str(busy), own)
-    first, second = kept(own)["queues-0"][:2]
+    first, second = ledger_offsets(own)["queues-0"][:2]
     shutil.copy(own / "queues-0" / f"{first:020d}.snapshot", own / "queues-0" / f"{second:020d}.snapshot")
     found = audit(spark, str(busy), own)
-    assert {(check, partition) for check, partition, _ in bad(found)} >= {("snapshots", "queues-0")}
-    assert {check for check, _, _ in bad(found)} <= {"snapshots", "ledgers"}
+    assert {(check, partition) for check, partition, _ in failed_checks(found)} >= {("snapshots", "queues-0")}
+    assert {check for check, _, _ in failed_checks(found)} <= {"snapshots", "ledgers"}
 
 
 def test_since_last_needs_a_directory_of_ledgers(

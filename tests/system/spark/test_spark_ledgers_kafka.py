@@ -13,8 +13,8 @@ from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.snapshots.build import cut
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.spark.histories import Recorder, random_history
+from tests.support.spark.ledgers import failed_checks, findings_of_events, ledger_offsets
 from tests.support.spark.topics import Writer, make_topics, write_gaps
-from tests.system.spark.test_spark_ledgers import bad, kept, said
 
 pytestmark = pytest.mark.long
 
@@ -31,20 +31,20 @@ def test_chunks_of_topics_say_what_the_whole_says_while_the_history_grows(
     half = audit(spark, place)
     for since_last in (False, False, True):
         found = audit(spark, place, own, since_last)
-        assert bad(found) == []
-        assert said(found) == said(half)
-    before = kept(own)
+        assert failed_checks(found) == []
+        assert findings_of_events(found) == findings_of_events(half)
+    before = ledger_offsets(own)
     assert all(before.values())
     writer.copy(busy)
     cut(spark, place, EVERY, own)
     whole = audit(spark, place)
-    assert said(audit(spark, place, own, since_last=True)) == said(whole)
-    assert kept(own) == {name: Snapshots(own).offsets(name) for name in before}
-    assert all(len(kept(own)[name]) > len(before[name]) for name in before)
+    assert findings_of_events(audit(spark, place, own, since_last=True)) == findings_of_events(whole)
+    assert ledger_offsets(own) == {name: Snapshots(own).offsets(name) for name in before}
+    assert all(len(ledger_offsets(own)[name]) > len(before[name]) for name in before)
     found = audit(spark, place, own, since_last=True)
-    assert (bad(found), said(found)) == ([], said(whole))
+    assert (failed_checks(found), findings_of_events(found)) == ([], findings_of_events(whole))
     [of_ledgers] = [each for each in found if each.check == "ledgers" and each.partition == "queues-0"]
-    assert f"from offset {kept(own)['queues-0'][-1]} on, in 1 chunk" in of_ledgers.detail
+    assert f"from offset {ledger_offsets(own)['queues-0'][-1]} on, in 1 chunk" in of_ledgers.detail
 
 
 @pytest.mark.parametrize("every", [1, 3])
@@ -55,10 +55,10 @@ def test_ledgers_of_a_history_with_gaps(spark: SparkSession, kafka: KafkaCluster
     cut(spark, place, every, own)
     for since_last in (False, False):
         found = audit(spark, place, own, since_last)
-        assert said(found) == said(whole)
-        assert kept(own)["queues-0"] == Snapshots(own).offsets("queues-0")
+        assert findings_of_events(found) == findings_of_events(whole)
+        assert ledger_offsets(own)["queues-0"] == Snapshots(own).offsets("queues-0")
     since = audit(spark, place, own, since_last=True)
-    assert {check for check, _, _ in bad(since)} == {"records"}
+    assert {check for check, _, _ in failed_checks(since)} == {"records"}
 
 
 def test_a_false_claim_in_topics_is_not_forgotten(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
@@ -71,7 +71,11 @@ def test_a_false_claim_in_topics_is_not_forgotten(spark: SparkSession, kafka: Ka
     place, own = make_topics(kafka.bootstrap, "ledgers-lie", 2), tmp_path / "own"
     Writer(place).copy(told.data)
     cut(spark, place, EVERY, own)
-    assert bad(audit(spark, place, own)) == bad(audit(spark, place, own)) == [("claims", "queues-0", lie)]
+    assert (
+        failed_checks(audit(spark, place, own))
+        == failed_checks(audit(spark, place, own))
+        == [("claims", "queues-0", lie)]
+    )
     where = ["audit", "--kafka", place.bootstrap, "--prefix", place.prefix, "--snapshots", str(own)]
     assert cli.run([*where, "--since-last"]) == 1
 
@@ -86,4 +90,4 @@ def test_topics_grown_without_snapshots_are_audited_from_the_last_ledger(
     audit(spark, place, own)
     writer.copy(busy)
     found = audit(spark, place, own, since_last=True)
-    assert (bad(found), said(found)) == ([], said(audit(spark, place)))
+    assert (failed_checks(found), findings_of_events(found)) == ([], findings_of_events(audit(spark, place)))

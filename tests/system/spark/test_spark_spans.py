@@ -19,7 +19,7 @@ from tests.support.kafka.cluster import KafkaCluster
 from tests.support.ports import free_port
 from tests.support.spark.histories import ANN, START_MS, Recorder, random_history
 from tests.support.spark.topics import Writer, make_topics
-from tests.system.cli.test_cli_spans import Receiver, receiving
+from tests.support.tracing import Receiver, receiving
 
 pytestmark = pytest.mark.long
 

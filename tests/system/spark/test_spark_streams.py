@@ -7,8 +7,9 @@ from pyspark.sql import SparkSession
 
 from rewindmq.projections.machine.data.effects import Effect, Forget
 from rewindmq.projections.machine.machine import Machine
+from tests.support.auditing import fold_audit
 from tests.support.spark.histories import Recorder
-from tests.system.spark.test_spark_audit import Liar, Lie, first, fold_audit
+from tests.support.spark.liars import Liar, Lie, first
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ from rewindmq.spark_replay.fold import log_groups
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.outputs import judged
 from tests.support.spark.histories import ANN, Recorder, random_history
+from tests.support.spark.liars import LIES, Liar, Lie
 from tests.support.spark.topics import Writer, make_topics
-from tests.system.spark.test_spark_audit import LIES, Liar, Lie
 
 pytestmark = pytest.mark.long
 

@@ -13,24 +13,25 @@ import pika
 import pytest
 
 from rewindmq.engine.erasure.key_store import KeyStore
-from tests.support.pika_clients import connect
+from tests.support.deadlines import until
 from tests.support.running import RunningBroker
 from tests.support.standby import (
+    ADMIN,
     RunningFollower,
     command,
     level,
+    messages_at,
     promoted,
+    publish,
     refused,
     segments_in,
     standby_of,
-    until,
     verified,
 )
 from tests.support.trimmed_broker import DAY_MS, live, trimmed
 
 pytestmark = pytest.mark.long
 
-ADMIN = ("guest", "guest")
 SMALL = ("--segment-age", "1s")
 Follow = Callable[..., RunningFollower]
 
@@ -49,23 +50,6 @@ def follow(tmp_path: Path) -> Iterator[Follow]:
     for running in started:
         if running.process.poll() is None:
             running.kill()
-
-
-def publish(broker: RunningBroker, queue: str, count: int, headers: dict[str, str] | None = None) -> None:
-    """Publish durable messages, each confirmed."""
-    connection = connect(broker)
-    channel = connection.channel()
-    channel.confirm_delivery()
-    channel.queue_declare(queue, durable=True)
-    for number in range(count):
-        properties = pika.BasicProperties(delivery_mode=2, headers=headers)
-        channel.basic_publish("", queue, b"body %d" % number, properties)
-    connection.close()
-
-
-def messages_at(broker: RunningBroker, queue: str) -> int:
-    answer = httpx.get(f"{broker.http_url}/api/queues/%2F/{queue}", auth=ADMIN)
-    return int(answer.json().get("messages", -1)) if answer.status_code == 200 else -1
 
 
 def test_b59_the_copy_has_the_same_bytes_and_state_and_serves_the_past(

@@ -8,12 +8,22 @@ import pytest
 
 from rewindmq.engine.log.embedded.directory import partition_directory
 from tests.support.certificates import Authority, Pair
+from tests.support.deadlines import until
 from tests.support.ports import free_port
+from tests.support.publishers import WaitingPublisher
 from tests.support.running import RunningBroker
-from tests.support.standby import RunningFollower, command, level, promoted, refused, standby_of, until, verified
-from tests.system.http.test_http_seals import keys, seal
-from tests.system.standby.test_standby_copy import messages_at, publish
-from tests.system.standby.test_standby_promotion import Waiting
+from tests.support.seals import keys, seal
+from tests.support.standby import (
+    RunningFollower,
+    command,
+    level,
+    messages_at,
+    promoted,
+    publish,
+    refused,
+    standby_of,
+    verified,
+)
 
 pytestmark = pytest.mark.long
 
@@ -125,7 +135,7 @@ def test_b59_seals_hold_at_the_follower_and_after_a_promotion(
 def test_b60_a_leader_stops_while_confirms_wait(start_broker: Callable[..., RunningBroker]) -> None:
     """It says what waits, answers what it can, and keeps what was published."""
     leader = start_broker(None, "--confirm-after", "follower")
-    publisher = Waiting(leader)
+    publisher = WaitingPublisher(leader)
     until(lambda: standby_of(leader)["unacknowledged_records"] > 0)
     until(lambda: standby_of(leader)["waiting_seconds"] > 0)
     assert "records wait now, for " in command("status", url=leader.http_url).stdout

@@ -1,56 +1,30 @@
 """Promotion: nothing confirmed is lost, the old leader stops, two that are promoted find each other (B-60)."""
 
 import shutil
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
 
-import pika
 import pytest
 
-from tests.support.pika_clients import connect
+from tests.support.deadlines import until
+from tests.support.publishers import WaitingPublisher
 from tests.support.running import RunningBroker
 from tests.support.standby import (
     RunningFollower,
     command,
     level,
+    messages_at,
     promoted,
+    publish,
     refused,
     run,
     segments_in,
     standby_of,
-    until,
 )
-from tests.system.standby.test_standby_copy import messages_at, publish
 
 pytestmark = pytest.mark.long
 
 WAITS = ("--confirm-after", "follower")
-
-
-class Waiting:
-    """A publisher in a thread of its own, which waits for each confirm. `confirmed`: how many came."""
-
-    def __init__(self, broker: RunningBroker) -> None:
-        self.confirmed = 0
-        self._asked: SimpleQueue[bytes] = SimpleQueue()
-        self._broker = broker
-        threading.Thread(target=self._run, daemon=True).start()
-        self.publish()
-
-    def publish(self) -> None:
-        self._asked.put(b"body")
-
-    def _run(self) -> None:
-        with suppress(pika.exceptions.AMQPError):  # the broker ends with the test
-            channel = connect(self._broker).channel()
-            channel.confirm_delivery()
-            channel.queue_declare("q", durable=True)
-            while True:
-                channel.basic_publish("", "q", self._asked.get(), pika.BasicProperties(delivery_mode=2))
-                self.confirmed += 1
 
 
 @pytest.fixture
@@ -72,7 +46,7 @@ def test_b60_without_a_follower_nothing_is_confirmed(
     start_broker: Callable[..., RunningBroker], ended: list[RunningBroker], tmp_path: Path
 ) -> None:
     leader = start_broker(None, *WAITS)
-    publisher = Waiting(leader)
+    publisher = WaitingPublisher(leader)
     until(lambda: standby_of(leader)["unacknowledged_records"] > 0)
     assert publisher.confirmed == 0
     assert "No follower has joined yet: nothing is confirmed" in command("status", url=leader.http_url).stdout

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from rewindmq.engine.cli import main
 from rewindmq.engine.erasure.vault import PREFIX, REST_SECONDS
+from tests.support.http_clients import api_client
 from tests.support.pika_clients import connect, pump, take
 from tests.support.running import RunningBroker
 from tests.support.vault.server import VaultServer
@@ -80,10 +80,6 @@ def publish(channel: BlockingChannel, queue: str, body: bytes, subject: str = ""
     channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2, headers=headers))
 
 
-def api(broker: RunningBroker) -> httpx.Client:
-    return httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False, timeout=60)
-
-
 def command(*arguments: object) -> tuple[int, str]:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
@@ -108,7 +104,7 @@ def test_b64_bodies_come_as_they_were_and_go_with_the_transit_key(world: World) 
         assert [body for _, _, body in take(channel, "consumed", 3, auto_ack=False)] == bodies[:3]
     with channel_of(broker) as channel:
         assert [body for _, _, body in take(channel, "consumed", 6, auto_ack=True)] == bodies
-    with api(broker) as client:
+    with api_client(broker) as client:
         assert client.get("/queues/%2F/looked-at/peek/3").json()["payload"] == "body 2"
         wish = {"count": 6, "ackmode": "ack_requeue_true", "encoding": "auto"}
         got = client.post("/queues/%2F/looked-at/get", json=wish).json()
@@ -188,7 +184,7 @@ def test_b64_a_delivery_whose_key_cannot_be_had_goes_back(world: World) -> None:
             connection = connect(broker)
             with pytest.raises(pika.exceptions.ConnectionClosed):
                 taken(connection.channel())
-        with api(broker) as client:
+        with api_client(broker) as client:
             answers = [
                 client.get("/queues/%2F/kept/peek/2"),
                 client.post(
@@ -204,7 +200,7 @@ def test_b64_a_delivery_whose_key_cannot_be_had_goes_back(world: World) -> None:
         taken_now = take(channel, "kept", 3, auto_ack=True)
         assert [body for _, _, body in taken_now] == [b"first", b"hers", b"large" * 100_000]
         assert channel.basic_get("other")[2] == b"", "an erasure that was begun holds"
-    with api(broker) as client:
+    with api_client(broker) as client:
         assert client.delete("/subjects/cy").status_code == 204, "and is finished when it is asked for again"
 
 

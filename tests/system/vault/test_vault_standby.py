@@ -9,9 +9,10 @@ import pytest
 from rewindmq.engine.erasure.key_content import is_sealed
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.erasure.vault import PREFIX
+from tests.support.deadlines import until
 from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
-from tests.support.standby import RunningFollower, command, level, until
+from tests.support.standby import RunningFollower, command, level
 from tests.support.vault.server import VaultServer
 
 pytestmark = pytest.mark.long

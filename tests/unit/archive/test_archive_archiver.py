@@ -2,9 +2,9 @@
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 import pytest
 
@@ -19,9 +19,9 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.segments import segment_files
 from tests.support.archiving import object_path
 from tests.support.examples import rounds
+from tests.support.failing_objects import FailingObjects, Killed, T
 from tests.support.records import SCHEMA_BYTES, fill, make_log
 
-T = TypeVar("T")
 PARTITIONS = ("metadata-0", "queues-0")
 NOW_MS = 1_800_000_000_000
 
@@ -70,49 +70,6 @@ def archived_log(objects: Objects, name: str) -> bytes:
 def stored_log(data: Path, name: str) -> bytes:
     """All closed segments of a partition, one behind the other."""
     return b"".join(path.read_bytes() for path in segment_files(data / "log" / name)[:-1])
-
-
-class Killed(BaseException):
-    """The end of a process, as far as a test can have it."""
-
-
-class FailingObjects(Objects):
-    """Objects that fail at the call with this number: before it does anything, or when it has done it."""
-
-    def __init__(self, objects: Objects, number: int, done: bool, error: BaseException) -> None:
-        super().__init__(objects.url, objects._store, objects._directory)
-        self.left = number
-        self._done = done
-        self._error = error
-
-    def _call(self, what: Callable[[], T]) -> T:
-        self.left -= 1
-        fails = self.left == 0  # `what` may ask again
-        if fails and not self._done:
-            raise self._error
-        try:
-            return what()
-        finally:
-            if fails:
-                raise self._error
-
-    def create(self, key: str, data: bytes | BinaryIO) -> bool:
-        return self._call(lambda: super(FailingObjects, self).create(key, data))
-
-    def get(self, key: str) -> bytes:
-        return self._call(lambda: super(FailingObjects, self).get(key))
-
-    def get_range(self, key: str, start: int, end: int) -> bytes:
-        return self._call(lambda: super(FailingObjects, self).get_range(key, start, end))
-
-    def size(self, key: str) -> int | None:
-        return self._call(lambda: super(FailingObjects, self).size(key))
-
-    def delete(self, key: str) -> None:
-        self._call(lambda: super(FailingObjects, self).delete(key))
-
-    def list(self, prefix: str, after: str = "") -> Iterator[str]:
-        return iter(self._call(lambda: [*super(FailingObjects, self).list(prefix, after)]))
 
 
 def test_a_run_archives_what_is_closed(data: Path, tmp_path: Path) -> None:

@@ -38,13 +38,10 @@ from rewindmq.schemas.metadata_events import HistoryForked, MarkDeleted
 from tests.support.archiving import archive_all
 from tests.support.broker_harness import Harness
 from tests.support.examples import examples
+from tests.support.failing_objects import Killed
 from tests.support.other_schema import EARLIER
 from tests.support.records import SCHEMA_BYTES, START_MS, contents, fill
 from tests.support.spark.histories import Recorder, random_history
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 def busy(data: Path, seed: int = 3, events: int = 150, segment_bytes: int = SCHEMA_BYTES + 2_000) -> Recorder:

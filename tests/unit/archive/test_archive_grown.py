@@ -26,19 +26,17 @@ from rewindmq.projections.rewind import format_time
 from tests.support.amqp_wire import method, publish
 from tests.support.archiving import archive_all
 from tests.support.broker_harness import Harness
+from tests.support.deadlines import eventually
+from tests.support.failing_objects import Killed
+from tests.support.harness_repartition import NAMES, ask, bodies, expected, filled, home, until_done
 from tests.support.memory_nodes import watched
 from tests.support.moved_queue import QUEUE, MovingRecorder, write_moved
 from tests.support.moving_clients import Client, Q, declared
-from tests.support.repartition import PARTITIONS, Steps, until
-from tests.unit.engine.test_repartition import NAMES, ask, bodies, expected, filled, home, until_done
+from tests.support.repartition import PARTITIONS, Steps
 
 HOUR_MS = 3_600_000
 MORE = 5  # partitions
 NO_ARCHIVE = ArchiveConfig(None, HOUR_MS)
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 def begun_before(data: Path, objects: Objects) -> None:
@@ -206,9 +204,9 @@ def test_b77_segments_are_ended_when_something_has_followed_a_queue(objects: Obj
             broker.repartition.start()
             holder.connection.lost()
             broker.turns.end()
-            await until(lambda: queue.messages_ready == 1)
+            await eventually(lambda: queue.messages_ready == 1)
             changed = [source.name, f"queues-{broker.homes.of('/', Q).index}"]
-            await until(lambda: all(segments(config.data)[name] > before[name] for name in changed))
+            await eventually(lambda: all(segments(config.data)[name] > before[name] for name in changed))
         finally:
             broker.close()
 
@@ -245,7 +243,9 @@ def ready(data: Path) -> list[bytes]:
         placement = h.broker.topology.placement
 
         async def until_moved() -> None:
-            await until(lambda: not placement.moving and not placement.staying and placement.wanted == placement.count)
+            await eventually(
+                lambda: not placement.moving and not placement.staying and placement.wanted == placement.count
+            )
 
         h.loop.run_until_complete(until_moved())
         h.settle()

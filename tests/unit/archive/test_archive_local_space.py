@@ -34,9 +34,9 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.projections.store.bases import Bases, queued_offsets
 from tests.support.examples import rounds
+from tests.support.failing_objects import FailingObjects, Killed
 from tests.support.records import START_MS, fill
 from tests.support.traffic import Traffic
-from tests.unit.archive.test_archive_archiver import FailingObjects, Killed
 
 OBJECT = StoredObject("x", 1, "0" * 64)
 HOUR_MS = 3_600_000

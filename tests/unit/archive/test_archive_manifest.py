@@ -9,37 +9,23 @@ import pytest
 from rewindmq.engine.log.archive.descriptions import decode_checked, encode_checked
 from rewindmq.engine.log.archive.identity import IDENTITY, Identity, read_identity, require_identity
 from rewindmq.engine.log.archive.manifest import (
-    SEGMENT,
     Manifest,
     OtherHistory,
-    SegmentEntry,
-    SnapshotEntry,
-    StoredObject,
 )
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.engine.log.embedded.index import first_chain
+from tests.support.archiving import segment_entry, snapshot_entry
 
 IDENTITY_HERE = Identity("ab" * 32, 2)
-
-
-def segment(base: int, chain_before: bytes, chain: bytes | None = None) -> SegmentEntry:
-    """A segment of 10 records."""
-    stored = StoredObject(f"{base:020d}.avro", 1_000, "c" * 64)
-    chain = chain or bytes([base + 1]) * 32
-    return SegmentEntry(SEGMENT, base, base + 10, 5, 6, False, chain_before, chain, 99, stored, stored, 7)
-
-
-def snapshot(offset: int) -> SnapshotEntry:
-    return SnapshotEntry(offset, StoredObject(f"{offset:020d}.snapshot", 10, "d" * 64), 7)
 
 
 def filled(objects: Objects) -> Manifest:
     """Three segments and a snapshot."""
     manifest = Manifest.load(objects, "queues-0")
     for base in (0, 10, 20):
-        manifest.extend(segment(base, manifest.chain))
-    manifest.extend(snapshot(15))
+        manifest.extend(segment_entry(base, manifest.chain))
+    manifest.extend(snapshot_entry(15))
     return manifest
 
 
@@ -66,7 +52,7 @@ def test_new_entries_are_read(objects: Objects) -> None:
     reader, writer = Manifest.load(objects, "queues-0"), filled(objects)
     reader.refresh()
     assert reader.segments == writer.segments
-    writer.extend(segment(30, writer.chain))
+    writer.extend(segment_entry(30, writer.chain))
     reader.refresh()
     assert reader.end == 40
 
@@ -74,13 +60,13 @@ def test_new_entries_are_read(objects: Objects) -> None:
 def test_two_archivers_of_one_history_make_one_manifest(objects: Objects) -> None:
     one, other = Manifest.load(objects, "queues-0"), Manifest.load(objects, "queues-0")
     for base in (0, 10):
-        first = one.extend(segment(base, one.chain))
-        assert other.extend(replace(segment(base, other.chain), archived_ms=9)) == first
-    one.extend(snapshot(15))
-    assert other.extend(segment(20, other.chain)).number == 3
+        first = one.extend(segment_entry(base, one.chain))
+        assert other.extend(replace(segment_entry(base, other.chain), archived_ms=9)) == first
+    one.extend(snapshot_entry(15))
+    assert other.extend(segment_entry(20, other.chain)).number == 3
     assert other.snapshots == one.snapshots
-    assert one.extend(segment(20, one.chain)) == other.segments[-1]
-    assert other.extend(snapshot(25)) == one.extend(snapshot(25))
+    assert one.extend(segment_entry(20, one.chain)) == other.segments[-1]
+    assert other.extend(snapshot_entry(25)) == one.extend(snapshot_entry(25))
     loaded = Manifest.load(objects, "queues-0")
     assert (loaded.segments, loaded.snapshots) == (other.segments, other.snapshots)
     assert [each.number for each in loaded.snapshots] == [2, 4]
@@ -88,9 +74,9 @@ def test_two_archivers_of_one_history_make_one_manifest(objects: Objects) -> Non
 
 def test_an_archiver_of_another_history_is_stopped(objects: Objects) -> None:
     one, other = Manifest.load(objects, "queues-0"), Manifest.load(objects, "queues-0")
-    one.extend(segment(0, one.chain))
+    one.extend(segment_entry(0, one.chain))
     with pytest.raises(OtherHistory, match=r"0000000001\.json: its segment does not go on"):
-        other.extend(segment(0, other.chain, bytes(32)))
+        other.extend(segment_entry(0, other.chain, bytes(32)))
 
 
 def test_an_entry_that_is_gone_is_named(objects: Objects) -> None:
@@ -151,7 +137,7 @@ def test_a_value_of_the_wrong_kind_is_named(name: str, objects: Objects) -> None
 
 def test_a_segment_that_does_not_follow_is_refused(objects: Objects) -> None:
     manifest = filled(objects)
-    for wrong in (segment(31, manifest.chain), segment(30, bytes(32))):
+    for wrong in (segment_entry(31, manifest.chain), segment_entry(30, bytes(32))):
         with pytest.raises(ArchiveError):
             Manifest.load(objects, "queues-0").extend(wrong)
     assert Manifest.load(objects, "queues-0").end == 30
@@ -164,12 +150,12 @@ def test_an_entry_that_the_store_has_changed_is_found_at_once(
     create = Objects.create
     monkeypatch.setattr(Objects, "create", lambda self, key, data: create(self, key, data.replace(b"99", b"98")))
     with pytest.raises(ArchiveError, match=r"0000000004\.json: not the entry that was sent: delete it and run again"):
-        manifest.extend(segment(30, manifest.chain))
+        manifest.extend(segment_entry(30, manifest.chain))
     monkeypatch.undo()
     with pytest.raises(ArchiveError, match=r"0000000004\.json: not an entry of a manifest"):
         Manifest.load(objects, "queues-0")
     entry_path(objects, 4).unlink()
-    Manifest.load(objects, "queues-0").extend(segment(30, manifest.chain))
+    Manifest.load(objects, "queues-0").extend(segment_entry(30, manifest.chain))
     assert Manifest.load(objects, "queues-0").end == 40
 
 

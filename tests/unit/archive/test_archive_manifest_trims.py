@@ -13,7 +13,7 @@ from rewindmq.engine.log.archive.manifest import (
     TrimmedEntry,
 )
 from rewindmq.engine.log.archive.objects import Objects
-from tests.unit.archive.test_archive_manifest import segment, snapshot
+from tests.support.archiving import segment_entry, snapshot_entry
 
 CHAINS = {0: None, 10: bytes([1]) * 32, 20: bytes([11]) * 32, 30: bytes([21]) * 32}
 
@@ -30,8 +30,8 @@ def filled(objects: Objects) -> Manifest:
     """Three segments of ten records, two snapshots, and a base at 20."""
     manifest = Manifest.load(objects, "queues-0")
     for at in (0, 10, 20):
-        manifest.extend(segment(at, manifest.chain))
-    for entry in (snapshot(5), snapshot(25)):
+        manifest.extend(segment_entry(at, manifest.chain))
+    for entry in (snapshot_entry(5), snapshot_entry(25)):
         manifest.extend(entry)
     manifest.extend(base(20))
     return manifest
@@ -64,7 +64,7 @@ def test_a_history_begins_at_the_last_trim(objects: Objects) -> None:
     loaded = Manifest.load(objects, "queues-0")
     assert same(loaded, manifest)
     assert loaded.trims[-1].findings == ("a finding",)
-    manifest.extend(segment(30, manifest.chain))
+    manifest.extend(segment_entry(30, manifest.chain))
     assert manifest.end == 40
 
 
@@ -74,7 +74,7 @@ def test_all_that_is_archived_may_go(objects: Objects) -> None:
     manifest.extend(trimmed(30))
     assert (manifest.segments, manifest.snapshots) == ([], [])
     assert (manifest.floor, manifest.end, manifest.chain) == (30, 30, CHAINS[30])
-    manifest.extend(segment(30, manifest.chain))
+    manifest.extend(segment_entry(30, manifest.chain))
     assert Manifest.load(objects, "queues-0").end == 40
 
 
@@ -85,12 +85,12 @@ def test_a_trim_may_lie_behind_the_archived_end(begun: bool, objects: Objects) -
     manifest.extend(base(50))
     manifest.extend(trimmed(50))
     assert (manifest.floor, manifest.end, manifest.chain, manifest.max_timestamp_ms) == (50, 50, b"c" * 32, 0)
-    manifest.extend(segment(50, manifest.chain))
+    manifest.extend(segment_entry(50, manifest.chain))
     loaded = Manifest.load(objects, "queues-0")
     assert same(loaded, manifest)
     assert (loaded.end, [each.base_offset for each in loaded.segments]) == (60, [50])
     with pytest.raises(OtherHistory, match="while the segments before end at 60"):
-        loaded.extend(segment(30, CHAINS[30] or b""))
+        loaded.extend(segment_entry(30, CHAINS[30] or b""))
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from rewindmq.engine.log.archive.manifest import Manifest, SegmentEntry
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
 from rewindmq.engine.log.archive.pages import page_key
 from rewindmq.engine.log.contract import NoAnswer
+from tests.support.archiving import segment_entry, snapshot_entry
 from tests.support.examples import examples
-from tests.unit.archive.test_archive_manifest import segment, snapshot
 
 SMALL = 8  # entries of a page and the one that proves it
 
@@ -44,7 +44,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def next_segment(manifest: Manifest) -> SegmentEntry:
-    return segment(manifest.end, manifest.chain, bytes([manifest.end // 10 % 251 + 1]) * 32)
+    return segment_entry(manifest.end, manifest.chain, bytes([manifest.end // 10 % 251 + 1]) * 32)
 
 
 def fill(objects: Objects, count: int) -> Manifest:
@@ -52,7 +52,7 @@ def fill(objects: Objects, count: int) -> Manifest:
     manifest = Manifest.load(objects, "queues-0")
     for number in range(len(manifest.segments) + len(manifest.snapshots), count):
         if number % 4 == 3:
-            manifest.extend(snapshot(number))
+            manifest.extend(snapshot_entry(number))
         else:
             manifest.extend(next_segment(manifest))
     return manifest

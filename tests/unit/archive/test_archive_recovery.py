@@ -25,13 +25,10 @@ from rewindmq.engine.log.embedded.verify import verify_chain
 from tests.support.archiving import object_path
 from tests.support.broker_harness import Harness
 from tests.support.examples import rounds
+from tests.support.failing_objects import Killed
 from tests.support.records import SCHEMA_BYTES, fill
 
 SEGMENT_BYTES = SCHEMA_BYTES + 2_100
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 @pytest.fixture

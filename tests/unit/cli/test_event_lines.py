@@ -9,9 +9,9 @@ from rewindmq.engine.cli.commands.events import NOBODY, Line, as_json
 from rewindmq.engine.cli.outputs import OUTPUTS
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.schemas.events import EVENT_TYPES
+from tests.support.described_effects import EFFECTS
 from tests.support.outputs import judged
 from tests.support.samples import SAMPLES
-from tests.unit.machine.test_machine_describe import EFFECTS
 
 (EVENT,) = OUTPUTS["events"]
 

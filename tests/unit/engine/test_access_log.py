@@ -2,9 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,12 +25,6 @@ from tests.support.amqp_wire import HANDSHAKE, HEADER, IdleSocket, connection_op
 from tests.support.broker_harness import Harness
 
 FOLLOWED = (SessionOpened, SessionClosed, LoginRefused, AccessRefused)
-
-
-@pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path) as harness:
-        yield harness
 
 
 def noted(h: Harness) -> list[tuple[Actor, Any]]:

@@ -15,6 +15,7 @@ from rewindmq.engine.runtime.sessions import counts
 from rewindmq.projections.machine.state import NODE_LOST
 from rewindmq.schemas.events import NodeLost
 from rewindmq.schemas.values import BROKER
+from tests.support.amqp_clients import opened
 from tests.support.amqp_wire import HANDSHAKE, HEADER, IdleSocket, Said, decoded, method, properties, publish
 from tests.support.memory_nodes import Nodes, run, settled
 
@@ -67,21 +68,6 @@ def test_direct_replies_go_over_any_node_and_transactions_are_read_back(
         server.lost()
 
     run(test, tmp_path, monkeypatch)
-
-
-class Client:
-    """A connection, and what the broker says to it."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.connection = Connection(broker, "client:1", True, IdleSocket())
-
-    async def said(self, frames: bytes) -> list[Said]:
-        """Send these frames, and return the broker's answers before anything else arrives."""
-        self.connection.receive(frames)
-        self.broker.turns.end()
-        await settled()
-        return decoded(b"".join(self.connection.take_output()))
 
 
 def test_bindings_of_a_deleted_queue_are_gone_at_the_node_that_deleted_it(
@@ -160,14 +146,6 @@ def test_an_answer_that_a_queue_is_gone_comes_after_its_bindings_are_gone(
 
 # Bound to amq.fanout, the last in a partition of its own.
 QUEUES = ("q", "r", "u")
-
-
-async def opened(broker: Broker) -> Client:
-    client = Client(broker)
-    said = await client.said(HANDSHAKE + b"".join(method(channel, "Channel.Open") for channel in (1, 2, 3)))
-    while not said or said[-1].name != "Channel.OpenOk" or said[-1].channel != 3:  # a password takes its time
-        said += await client.said(b"")
-    return client
 
 
 @pytest.mark.parametrize(

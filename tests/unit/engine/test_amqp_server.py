@@ -2,90 +2,18 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import cast
 
 import pytest
-import uvloop
 
 import rewindmq.engine.amqp.server
 from rewindmq.engine.amqp.connection_state import State
 from rewindmq.engine.amqp.frames import HEARTBEAT_FRAME
 from rewindmq.engine.amqp.server import AmqpServer
-from rewindmq.engine.runtime.admission import Door
 from rewindmq.engine.runtime.memory import Kind
 from tests.support.amqp_double import DoubleBroker
-from tests.support.amqp_wire import HANDSHAKE, HEADER, Said, decoded, header_frame, method, publish, raw_frame
-
-Scenario = Callable[[AmqpServer, DoubleBroker], Awaitable[None]]
-
-
-def run(scenario: Scenario, broker: DoubleBroker | None = None) -> None:
-    async def main() -> None:
-        double = broker or DoubleBroker()
-        server = AmqpServer(double, Door("amqp", 1_000))  # type: ignore[arg-type]  # a double of the broker
-        await server.listen("127.0.0.1", 0, None)
-        server.begin()
-        try:
-            await asyncio.wait_for(scenario(server, double), 20)
-        finally:
-            await server.stop()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main())
-
-
-def port_of(server: AmqpServer) -> int:
-    return int(server.servers[0].port)
-
-
-class Socket:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    @property
-    def transport(self) -> asyncio.Transport:
-        """uvloop's, which has another base class."""
-        return cast(asyncio.Transport, self.writer.transport)
-
-    async def next(self) -> Said:
-        """The next method; its content is read and left out. Heartbeats are skipped."""
-        while True:
-            head = await self.reader.readexactly(7)
-            frame = head + await self.reader.readexactly(int.from_bytes(head[3:7], "big") + 1)
-            if frame[0] == 1:
-                return decoded(frame)[0]
-
-    async def until(self, name: str) -> Said:
-        while True:
-            said = await self.next()
-            if said.name == name:
-                return said
-
-    async def send(self, *frames: bytes) -> None:
-        self.writer.write(b"".join(frames))
-        await self.writer.drain()
-
-
-@contextlib.asynccontextmanager
-async def client(server: AmqpServer, *frames: bytes, limit: int = 65_536) -> AsyncIterator[Socket]:
-    """A client that has sent these frames (by default: is connected, channel 1 open)."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server), limit=limit)
-    socket = Socket(reader, writer)
-    if frames:
-        await socket.send(*frames)
-    else:
-        await socket.send(HANDSHAKE, method(1, "Channel.Open"))
-        await socket.until("Channel.OpenOk")
-    yield socket
-    writer.close()
-    with contextlib.suppress(ConnectionError):
-        await writer.wait_closed()
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
+from tests.support.amqp_sockets import client, run
+from tests.support.amqp_wire import HEADER, header_frame, method, publish, raw_frame
+from tests.support.deadlines import eventually
 
 
 def test_publish_and_consume_over_a_socket() -> None:

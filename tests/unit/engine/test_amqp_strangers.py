@@ -9,6 +9,7 @@ from rewindmq.engine.amqp import server as amqp_server
 from rewindmq.engine.amqp.handshake import MOST_EARLY_HEARTBEATS
 from rewindmq.engine.amqp.server import AmqpProtocol, AmqpServer
 from tests.support.amqp_double import DoubleBroker
+from tests.support.amqp_sockets import client, run
 from tests.support.amqp_wire import (
     HANDSHAKE,
     HEADER,
@@ -20,7 +21,6 @@ from tests.support.amqp_wire import (
     start_ok,
     tune_ok,
 )
-from tests.unit.engine.test_amqp_server import client, run
 
 STATES = {
     "starting": [HEADER],

@@ -18,8 +18,8 @@ from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import Harness, args
+from tests.support.clocks import HOUR_MS, START_MS, Clocks
 from tests.support.direct import Direct
-from tests.unit.engine.test_log_clock import HOUR_MS, START_MS, Clocks
 
 YEAR_MS = 365 * 86_400_000
 

@@ -12,7 +12,7 @@ from rewindmq.engine.runtime.sessions import Session
 from rewindmq.schemas.values import Actor, Argument
 from tests.support.broker_harness import Client, Harness, args
 from tests.support.direct import Attached
-from tests.unit.engine.test_broker_recovery import refolded
+from tests.support.refolds import refolded
 
 QUEUES = [f"q{number}" for number in range(8)]
 POLICIES: list[dict[str, object]] = [

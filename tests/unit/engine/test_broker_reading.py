@@ -11,31 +11,9 @@ import pytest
 
 from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES
 from rewindmq.engine.rewind.stream_consumers import ROUND
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.projections.machine.data.effects import Deliver
 from rewindmq.projections.replay import decoder_for
-from rewindmq.schemas.amqp import tables
-from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.events import PastRead, Published
-from tests.support.broker_harness import Client, Harness, args
-
-
-class ReadingClient(Client):
-    def __init__(self) -> None:
-        super().__init__()
-        self.relief: list[Callable[[], None]] = []
-        self.numbers: list[int] = []
-
-    def when_relieved(self, callback: Callable[[], None]) -> None:
-        self.relief.append(callback)
-
-    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
-        super().deliver(partition, effect, message)
-        self.numbers.append(int(str(tables.mapping(parse(message.properties).header_table())["x-stream-offset"])))
-
-    def ack(self, count: int) -> None:
-        assert self.reader is not None
-        self.reader.credited(count)
+from tests.support.broker_harness import Harness, ReadingClient, args
 
 
 def turns(h: Harness, count: int, look: Callable[[], int]) -> list[int]:
@@ -49,17 +27,6 @@ def turns(h: Harness, count: int, look: Callable[[], int]) -> list[int]:
         return seen
 
     return h.loop.run_until_complete(turn())
-
-
-def until(h: Harness, condition: Callable[[], bool]) -> None:
-    async def wait() -> None:
-        for _ in range(3_000):
-            if condition():
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError("it did not come")
-
-    h.loop.run_until_complete(wait())
 
 
 def read(h: Harness, queue: str, prefetch: int = 1000, **arguments: Any) -> ReadingClient:
@@ -82,7 +49,7 @@ def test_a_stream_is_read_a_share_at_a_time_and_all_have_their_turn(h: Harness) 
     seen = turns(h, 10, lambda: sum(len(reader.numbers) for reader in readers))
     assert max(after - before for before, after in pairwise(seen)) == ROUND
     assert all(len(reader.numbers) > 0 for reader in readers)
-    until(h, lambda: all(reader.numbers == list(range(1_000)) for reader in readers))
+    h.until(lambda: all(reader.numbers == list(range(1_000)) for reader in readers))
 
 
 def test_large_messages_are_read_one_by_one(h: Harness) -> None:
@@ -101,13 +68,13 @@ def test_nothing_is_read_for_a_client_that_takes_no_more(h: Harness) -> None:
     assert turns(h, 50, lambda: len(reader.numbers))[-1] - taken <= SHARE
     reader.congested = False
     h.in_loop(lambda: [callback() for callback in reader.relief])
-    until(h, lambda: len(reader.numbers) == 1_000)
+    h.until(lambda: len(reader.numbers) == 1_000)
 
 
 def test_only_what_is_durable_is_read(h: Harness) -> None:
     stream_of(h, 1)
     reader = read(h, "s", x_stream_offset="first")
-    until(h, lambda: reader.numbers == [0])
+    h.until(lambda: reader.numbers == [0])
     partition = h.broker.queues.partition_for("/", "s")
     ahead = []
 
@@ -120,20 +87,20 @@ def test_only_what_is_durable_is_read(h: Harness) -> None:
         h.in_loop(h.broker.turns.end)
         look()
     h.settle()
-    until(h, lambda: len(reader.numbers) == 51)
+    h.until(lambda: len(reader.numbers) == 51)
     assert all(ahead)
 
 
 def test_retention_overtakes_a_slow_reader(h: Harness) -> None:
     stream_of(h, 10, x_max_length_bytes=10)
     reader = read(h, "s", prefetch=2, x_stream_offset="first")
-    until(h, lambda: reader.numbers == [0, 1])
+    h.until(lambda: reader.numbers == [0, 1])
     session = h.session()
     for _ in range(5):
         h.publish(session, "", "s", b"x")
     h.settle()
     h.in_loop(lambda: reader.ack(2))
-    until(h, lambda: len(reader.numbers) == 4)
+    h.until(lambda: len(reader.numbers) == 4)
     assert reader.numbers == [0, 1, 5, 6]
 
 
@@ -146,7 +113,7 @@ def test_a_reader_ends_when_its_stream_cannot_be_read(h: Harness, monkeypatch: p
 
     monkeypatch.setattr(partition, "message", broken)
     reader = read(h, "s", x_stream_offset="first")
-    until(h, lambda: reader.cancellations == 1)
+    h.until(lambda: reader.cancellations == 1)
     h.settle()
     assert h.queue("s").consumer_count() == 0
 
@@ -156,7 +123,7 @@ def test_s071_an_embedded_broker_starts_again_with_its_streams(h: Harness) -> No
     digests = h.digests()
     h.restart()
     reader = read(h, "s", x_stream_offset="first")
-    until(h, lambda: reader.numbers == list(range(70, 100)))
+    h.until(lambda: reader.numbers == list(range(70, 100)))
     assert len(h.digests()) == len(digests)
     assert h.queue("s").counters["maxlen"] == 70
 
@@ -170,7 +137,7 @@ def test_history_says_who_read_the_past(h: Harness) -> None:
     h.publish(session, "", "q", b"a")
     h.settle()
     reader = read(h, "q", x_stream_offset="first")
-    until(h, lambda: reader.bodies == [b"a"])
+    h.until(lambda: reader.bodies == [b"a"])
     h.settle()
     partition = h.broker.queues.partition_for("/", "q")
     decoder = decoder_for(partition.log)
@@ -191,11 +158,11 @@ def test_the_past_is_read_on_as_it_goes_on(h: Harness) -> None:
         if number % 100 == 0:
             h.publish(session, "", "q", b"%d" % number)
     h.settle()
-    until(h, lambda: len(reader.numbers) == 10)
+    h.until(lambda: len(reader.numbers) == 10)
     assert reader.bodies == [b"%d" % number for number in range(0, 1_000, 100)]
     h.publish(session, "", "q", b"more")
     h.settle()
-    until(h, lambda: reader.bodies[-1] == b"more")
+    h.until(lambda: reader.bodies[-1] == b"more")
 
 
 def test_a_broker_stops_while_the_past_is_read(tmp_path: Path) -> None:
@@ -215,10 +182,10 @@ def test_a_reader_reads_on_when_tracing_begins_and_ends(h: Harness, on_at_first:
     if on_at_first:
         h.in_loop(lambda: h.broker.firehose.switch("/", True))
     reader = read(h, "s", x_stream_offset="first")
-    until(h, lambda: reader.numbers == [0, 1, 2])
+    h.until(lambda: reader.numbers == [0, 1, 2])
     for count, on in ((4, not on_at_first), (5, on_at_first)):
         h.in_loop(partial(h.broker.firehose.switch, "/", on))
         h.publish(h.session(), "", "s", b"x")
         h.settle()
-        until(h, partial(lambda count: len(reader.numbers) == count, count))
+        h.until(partial(lambda count: len(reader.numbers) == count, count))
     assert reader.cancellations == 0

@@ -20,21 +20,13 @@ from rewindmq.schemas.metadata_events import Unbound
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.broker_harness import Client, Harness, args
 from tests.support.records import START_MS
+from tests.support.refolds import refolded
 
 
 @pytest.fixture
 def h(tmp_path: Path) -> Iterator[Harness]:
     with Harness(tmp_path / "data") as harness:
         yield harness
-
-
-def refolded(data: Path) -> list[str]:
-    """Digests of the partitions folded from the log alone."""
-    log = EmbeddedLogReader(data)
-    machines = [Machine(partition.name) for partition in log.queues]
-    for machine, partition in zip(machines, log.queues, strict=True):
-        fold(machine, partition)
-    return [machine.digest() for machine in machines]
 
 
 def events_of(data: Path, partition: int) -> list[object]:

@@ -21,6 +21,7 @@ from rewindmq.engine.log.simulated.shared import MemorySharedLog
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.schemas.values import Actor
+from tests.support.amqp_clients import WireClient, opened
 from tests.support.amqp_wire import (
     HEADER,
     IdleSocket,
@@ -34,7 +35,6 @@ from tests.support.amqp_wire import (
 )
 from tests.support.memory_nodes import Nodes, run, settled
 from tests.support.queues import queue_of
-from tests.unit.engine.test_amqp_nodes import Client, opened
 
 TOPIC = {"exchange": "x", "exchange_type": "topic"}
 
@@ -45,7 +45,7 @@ def late(nodes: Nodes, is_late: bool = True) -> None:
     log.hold([partition.name for partition in log.partitions] if is_late else [])
 
 
-async def made_at_a(client: Client) -> None:
+async def made_at_a(client: WireClient) -> None:
     """A queue with a message, an exchange, and a binding."""
     said = await client.said(
         method(1, "Queue.Declare", queue="q")
@@ -307,7 +307,7 @@ def test_a_flood_of_misses_costs_one_question_to_the_log_at_a_time(
         for client in clients:
             client.connection.receive(flood)
         here.turns.end()
-        found: dict[Client, list[Said]] = {client: [] for client in clients}
+        found: dict[WireClient, list[Said]] = {client: [] for client in clients}
         async with asyncio.timeout(10):
             while not all(said and confirmed(said) == 500 for said in found.values()):
                 for client in clients:

@@ -23,9 +23,9 @@ from rewindmq.schemas.events import Published
 from rewindmq.schemas.metadata_events import BodiesExpired
 from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import PERSISTENT, Client, Harness, args
+from tests.support.clocks import Clocks
 from tests.support.direct import Direct
 from tests.support.examples import examples
-from tests.unit.engine.test_log_clock import Clocks
 
 DAY_MS = 86_400_000
 KEPT = 3  # days

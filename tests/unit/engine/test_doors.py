@@ -12,8 +12,8 @@ from rewindmq.engine.amqp.server import AmqpServer
 from rewindmq.engine.runtime.admission import FULL, NETWORK, UNKNOWN, Door, Guest, host_of, network_of, shares
 from rewindmq.projections.store import rocks
 from tests.support.amqp_double import DoubleBroker
+from tests.support.amqp_sockets import Socket
 from tests.support.amqp_wire import HANDSHAKE
-from tests.unit.engine.test_amqp_server import Socket
 
 
 def entered(door: Door, address: str) -> Guest:

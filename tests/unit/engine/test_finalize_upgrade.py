@@ -17,9 +17,10 @@ from rewindmq.schemas.events import MachineUpgraded
 from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.broker_harness import Harness
+from tests.support.counted_nodes import own_all, paused, quick
+from tests.support.deadlines import eventually
 from tests.support.memory_nodes import Nodes, declare, run, session, settled
 from tests.support.next_version import NEXT, know_next
-from tests.unit.http.test_http_counters import own_all, paused, quick, until
 
 __all__ = ["quick"]
 
@@ -77,7 +78,7 @@ def test_b73_nodes_follow_when_an_operator_says_so(tmp_path: Path, monkeypatch: 
         assert {each.machine.machine_version for each in new.partitions} == {MACHINE_VERSION}
         with monkeypatch.context() as soon:
             soon.setattr(modes, "UNUSED_SECONDS", 0.0)
-            await until(lambda: all(paused(other)))
+            await eventually(lambda: all(paused(other)))
         assert await finalize(new, ANN) == MACHINE_VERSION
         await settled()
         for broker in (new, other):
@@ -98,7 +99,7 @@ def test_b73_what_a_node_that_died_had_finalized_is_finished(tmp_path: Path, mon
         record = encoder.encode(encoder.prefix(nodes.now_ms, ANN), MachineUpgraded(NEXT))
         nodes.history.metadata.put(b"", record)
         broker = await nodes.start("b")
-        await until(lambda: all(each.machine.machine_version == NEXT for each in broker.partitions))
+        await eventually(lambda: all(each.machine.machine_version == NEXT for each in broker.partitions))
 
     run(test, tmp_path, monkeypatch)
 

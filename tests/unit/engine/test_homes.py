@@ -2,19 +2,14 @@
 on a node in memory."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
 from tests.support.amqp_wire import method, properties, publish
-from tests.support.moving_clients import KINDS, NEW, OTHER, STILL_SECONDS, Client, Play, Q, declared, got, played
-from tests.support.repartition import Steps, until
-
-
-@pytest.fixture(params=KINDS)
-def play(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    return played(request.param, tmp_path, monkeypatch)
+from tests.support.deadlines import eventually
+from tests.support.moving_clients import NEW, OTHER, STILL_SECONDS, Client, Play, Q, declared, got
+from tests.support.repartition import Steps
 
 
 def test_publishes_wait_for_a_queue_that_moves_and_keep_their_order(play: Play) -> None:
@@ -34,7 +29,7 @@ def test_publishes_wait_for_a_queue_that_moves_and_keep_their_order(play: Play) 
         source, _ = steps.queue(Q)
         await steps.end(Q)
         acks = await client.hear("Basic.Ack")
-        await until(lambda: client.said("Basic.Ack")[-1].delivery_tag == 5)
+        await eventually(lambda: client.said("Basic.Ack")[-1].delivery_tag == 5)
         assert acks
         assert client.said("Basic.Return") == []
         assert await got(watcher, Q) == [b"0", b"1", b"2", b"3"]
@@ -87,7 +82,7 @@ def test_a_name_without_a_queue_waits_while_names_are_held(play: Play) -> None:
         assert other.said("Basic.Return") == []
         await steps.place()
         await client.hear("Queue.DeclareOk")
-        await until(lambda: bool(other.said("Basic.Return")) or broker.queues.get("/", NEW) is not None)
+        await eventually(lambda: bool(other.said("Basic.Return")) or broker.queues.get("/", NEW) is not None)
         home = broker.homes.of("/", NEW)
         assert home.index >= 2
         assert home.machine.queue("/", NEW) is not None
@@ -179,7 +174,7 @@ def test_a_consumer_follows_its_queue_and_settles_where_it_was(play: Play) -> No
         assert [each.messages_ready for each in broker.queues.all("/")] == [1]
         client.send(method(1, "Basic.Ack", delivery_tag=2), method(1, "Basic.Ack", delivery_tag=3))
         await client.hear("Basic.Deliver", 5)
-        await until(lambda: left.messages_unacked == 0)
+        await eventually(lambda: left.messages_unacked == 0)
         other.send(publish(1, "", Q, b"5"), publish(1, "", Q, b"6"))
         client.send(method(1, "Basic.Ack", delivery_tag=0, multiple=True))
         await client.hear("Basic.Deliver", 7)
@@ -227,7 +222,7 @@ def test_a_client_leaves_while_its_queue_moves(play: Play, way: str) -> None:
         else:
             client.connection.lost()
             broker.turns.end()
-        await until(lambda: left.messages_unacked == 0)
+        await eventually(lambda: left.messages_unacked == 0)
         queue = await steps.end(Q)
         await asyncio.sleep(STILL_SECONDS)
         assert (queue.consumer_count(), queue.messages_ready, queue.messages_unacked) == (0, 2, 0)

@@ -8,15 +8,11 @@ import pytest
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.runtime.loop_share import Work
 from tests.support.amqp_wire import method, properties, publish
-from tests.support.moving_clients import KINDS, OTHER, STILL_SECONDS, Client, Play, Q, declared, got, played
-from tests.support.repartition import Steps, until
+from tests.support.deadlines import eventually
+from tests.support.moving_clients import OTHER, STILL_SECONDS, Client, Play, Q, declared, got, played
+from tests.support.repartition import Steps
 
 HELD = method(1, "Basic.Qos", prefetch_count=1) + method(1, "Basic.Consume", queue=Q, consumer_tag="t")
-
-
-@pytest.fixture(params=KINDS)
-def play(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    return played(request.param, tmp_path, monkeypatch)
 
 
 async def strays_follow(broker: Broker) -> None:
@@ -50,7 +46,7 @@ def test_a_consumer_that_follows_comes_before_requests_that_wait(play: Play, wha
             assert closed.reply_code == (406 if what == "delete" else 403)
         queue = broker.queues.get("/", Q)
         assert queue is not None
-        await until(lambda: queue.consumer_count() == 1)
+        await eventually(lambda: queue.consumer_count() == 1)
         assert client.said("Basic.Cancel") == []
 
     play(test)
@@ -67,12 +63,12 @@ def test_if_empty_heeds_what_came_back_to_the_old_place(play: Play) -> None:
         await steps.begin(Q)
         queue = await steps.end(Q)
         client.send(method(1, "Basic.Nack", delivery_tag=1, requeue=True))
-        await until(lambda: left.messages_ready == 1)
+        await eventually(lambda: left.messages_ready == 1)
         other.send(method(1, "Queue.Delete", queue=Q, if_empty=True))
         (closed,) = await other.hear("Channel.Close")
         assert (closed.reply_code, queue.gone) == (406, False)
         await strays_follow(broker)
-        await until(lambda: queue.messages_ready == 1)
+        await eventually(lambda: queue.messages_ready == 1)
         client.heard.clear()
         client.send(method(1, "Basic.Get", queue=Q))
         (taken,) = await client.hear("Basic.GetOk")
@@ -97,7 +93,7 @@ def test_a_commit_acks_in_the_old_place_and_publishes_to_the_new_one(play: Play)
         assert left.messages_unacked == 1
         queue = await steps.end(Q)
         await client.hear("Tx.CommitOk")
-        await until(lambda: left.messages_unacked == 0 and queue.messages_ready == 2)
+        await eventually(lambda: left.messages_unacked == 0 and queue.messages_ready == 2)
         await client.hear("Basic.Deliver", 2)
         assert client.bodies() == [b"1", b"2"]
         assert await got(other, Q) == [b"before", b"while"]
@@ -148,9 +144,9 @@ def test_a_dead_letter_goes_into_the_queue_itself(play: Play, when: str) -> None
         queue = await steps.end(Q)
         if when == "before":
             client.send(method(1, "Basic.Reject", delivery_tag=1), method(1, "Basic.Reject", delivery_tag=2))
-        await until(lambda: queue.messages_ready == 4)
+        await eventually(lambda: queue.messages_ready == 4)
         assert await got(other, Q) == [b"2", b"3", b"0", b"1"]
-        await until(lambda: not left.outbox)
+        await eventually(lambda: not left.outbox)
 
     play(test)
 
@@ -204,7 +200,7 @@ def test_delayed_messages_wait_for_their_queue(tmp_path: Path, monkeypatch: pyte
         _, left = steps.queue(Q)
         assert left.messages_ready == 0
         queue = await steps.end(Q)
-        await until(lambda: queue.messages_ready == 1)
+        await eventually(lambda: queue.messages_ready == 1)
         assert await got(other, Q) == [b"d"]
 
     played("embedded", tmp_path, monkeypatch)(test)  # the clock of the nodes stands still
@@ -225,19 +221,19 @@ def test_an_overdue_delivery_of_the_old_place_cancels_the_consumer(play: Play, w
         _, left = steps.queue(Q)
         await steps.begin(Q)
         if when == "while":
-            await until(lambda: left.consumer_count() == 0)
+            await eventually(lambda: left.consumer_count() == 0)
             client.connection.check_timeouts(now + 10_000)
             await client.hear("Basic.Cancel")
             queue = await steps.end(Q)
         else:
             queue = await steps.end(Q)
-            await until(lambda: queue.consumer_count() == 1)
+            await eventually(lambda: queue.consumer_count() == 1)
             client.connection.check_timeouts(now + 10_000)
             await client.hear("Basic.Cancel")
         broker.turns.end()
-        await until(lambda: left.messages_unacked == 0)
+        await eventually(lambda: left.messages_unacked == 0)
         await strays_follow(broker)
-        await until(lambda: queue.messages_ready == 1)
+        await eventually(lambda: queue.messages_ready == 1)
         assert queue.consumer_count() == 0
         assert client.said("Channel.Close") == []
         assert await got(other, Q) == [b"m"]

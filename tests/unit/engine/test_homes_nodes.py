@@ -11,9 +11,10 @@ from rewindmq.engine.runtime.sessions import Session
 from rewindmq.schemas.events import NodeLost
 from rewindmq.schemas.values import BROKER
 from tests.support.amqp_wire import method, publish
+from tests.support.deadlines import eventually
 from tests.support.memory_nodes import Nodes, run, settled
 from tests.support.moving_clients import STILL_SECONDS, Client, Q, declared, got
-from tests.support.repartition import PARTITIONS, Steps, until
+from tests.support.repartition import PARTITIONS, Steps
 
 
 async def started(nodes: Nodes, standbys: int | None = None) -> tuple[Steps, Broker]:
@@ -52,7 +53,7 @@ def test_what_a_node_publishes_before_it_knows_comes_first(
         _, left = steps.queue(Q)
         assert left.messages_ready == 4
         await steps.end(Q)
-        await until(lambda: bool(client.said("Basic.Ack")) and client.said("Basic.Ack")[-1].delivery_tag == 5)
+        await eventually(lambda: bool(client.said("Basic.Ack")) and client.said("Basic.Ack")[-1].delivery_tag == 5)
         assert client.said("Basic.Return") == []
         assert await got(reader, Q) == [b"0", b"1", b"2", b"3", b"4"]
 
@@ -74,11 +75,11 @@ def test_a_consumer_that_was_attached_too_late_follows(tmp_path: Path, monkeypat
         await begins
         await client.hear("Basic.ConsumeOk")
         queue = await steps.end(Q)
-        await until(lambda: queue.consumer_count() == 1)
+        await eventually(lambda: queue.consumer_count() == 1)
         other.send(publish(1, "", Q, b"m"))
         await client.hear("Basic.Deliver")
         await client.ask(method(1, "Basic.Cancel", consumer_tag="t"), "Basic.CancelOk")
-        await until(lambda: queue.consumer_count() == 0)
+        await eventually(lambda: queue.consumer_count() == 0)
         for broker in (steps.broker, there):
             assert [partition.quarantined for partition in broker.partitions] == [{}] * PARTITIONS
 
@@ -97,7 +98,7 @@ def test_a_cancel_meets_a_consumer_on_its_way(tmp_path: Path, monkeypatch: pytes
         cancel = method(1, "Basic.Cancel", consumer_tag="t")
         if when == "while it leaves":
             begins = asyncio.ensure_future(steps.begin(Q))
-            await until(lambda: ("/", Q) in there.topology.placement.moving)
+            await eventually(lambda: ("/", Q) in there.topology.placement.moving)
             client.send(cancel)
             await begins
             queue = await steps.end(Q)
@@ -105,7 +106,7 @@ def test_a_cancel_meets_a_consumer_on_its_way(tmp_path: Path, monkeypatch: pytes
             await steps.begin(Q)
             queue = await steps.drain(Q)
             ends = asyncio.ensure_future(steps.end(Q))
-            await until(lambda: ("/", Q) not in there.topology.placement.moving)
+            await eventually(lambda: ("/", Q) not in there.topology.placement.moving)
             client.send(cancel)
             await ends
         await client.hear("Basic.CancelOk")
@@ -149,7 +150,7 @@ def test_a_single_active_consumer_stays_the_active_one(tmp_path: Path, monkeypat
         await active.hear("Basic.Deliver", 2)
         active.send(method(1, "Basic.Ack", delivery_tag=0, multiple=True))
         await active.hear("Basic.Deliver", 3)
-        await until(lambda: queue.consumer_count() == 2)
+        await eventually(lambda: queue.consumer_count() == 2)
         assert (active.bodies(), standby.bodies()) == ([b"0", b"1", b"2"], [])
 
     run(test, tmp_path, monkeypatch, PARTITIONS)
@@ -182,7 +183,7 @@ def test_a_lookahead_goes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                 await ack_once()
         other.send(b"".join(publish(1, "", Q, b"%d" % number) for number in range(sent, sent + 200)))
         sent += 200
-        await until(lambda: any(len(holder.held) > 50 for holder in left.holders.values()))
+        await eventually(lambda: any(len(holder.held) > 50 for holder in left.holders.values()))
         await steps.begin(Q)
         queue = await steps.end(Q)
         async with asyncio.timeout(20):

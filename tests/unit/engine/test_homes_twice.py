@@ -2,7 +2,6 @@
 node in memory."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,15 +16,11 @@ from rewindmq.schemas.events import QueueDeleted
 from rewindmq.schemas.placement_events import QueueMoveEnded
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.amqp_wire import method, publish
-from tests.support.moving_clients import KINDS, OTHER, STILL_SECONDS, Client, Play, Q, declared, got, played
-from tests.support.repartition import Steps, until
+from tests.support.deadlines import eventually
+from tests.support.moving_clients import OTHER, STILL_SECONDS, Client, Play, Q, declared, got
+from tests.support.repartition import Steps
 
 OPERATOR = Actor("guest", 0)
-
-
-@pytest.fixture(params=KINDS)
-def play(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    return played(request.param, tmp_path, monkeypatch)
 
 
 async def moved_with_one_held(broker: Broker, steps: Steps, client: Client) -> tuple[Queue, Queue]:
@@ -88,7 +83,7 @@ def test_the_end_of_what_is_left_is_no_end_of_the_queue(play: Play) -> None:
         left, queue = await moved_with_one_held(broker, steps, client)
         deleted = broker.counters["queues_deleted_total"]
         client.send(method(1, "Basic.Ack", delivery_tag=0, multiple=True))
-        await until(lambda: left.messages_unacked == 0)
+        await eventually(lambda: left.messages_unacked == 0)
         (source, _) = next(broker.homes.strays("/", Q))
         await source.ask(BROKER, QueueDeleted("/", Q, False, False))
         broker.turns.end()
@@ -105,7 +100,7 @@ def test_the_end_of_what_is_left_is_no_end_of_the_queue(play: Play) -> None:
         while not listener.said("Basic.GetEmpty"):
             listener.heard.clear()
             listener.send(method(1, "Basic.Get", queue="events", no_ack=True))
-            await until(lambda: bool(listener.said("Basic.GetOk") or listener.said("Basic.GetEmpty")))
+            await eventually(lambda: bool(listener.said("Basic.GetOk") or listener.said("Basic.GetEmpty")))
             told += [each.routing_key for each in listener.said("Basic.GetOk")]
         assert told == ["queue.created"]  # of Q, when it was declared
 
@@ -118,10 +113,10 @@ def test_what_is_left_ends_with_the_queue(play: Play, way: str) -> None:
         client, other = await Client.opened(broker), await Client.opened(broker)
         left, queue = await moved_with_one_held(broker, steps, client)
         client.send(publish(2, "", Q, b"3"))
-        await until(lambda: queue.messages_ready == 1)
+        await eventually(lambda: queue.messages_ready == 1)
         if way == "purge":
             client.send(method(1, "Basic.Cancel", consumer_tag="t"), method(1, "Basic.Recover", requeue=True))
-            await until(lambda: left.messages_ready == 1 and queue.messages_ready == 2)
+            await eventually(lambda: left.messages_ready == 1 and queue.messages_ready == 2)
             (purged,) = await other.ask(method(1, "Queue.Purge", queue=Q), "Queue.PurgeOk")
             assert purged.message_count == 3
             assert (left.messages_ready, queue.messages_ready) == (0, 0)
@@ -132,7 +127,7 @@ def test_what_is_left_ends_with_the_queue(play: Play, way: str) -> None:
             assert queue.gone
             await client.hear("Basic.Cancel")
             client.send(method(1, "Basic.Ack", delivery_tag=0, multiple=True))
-            await until(lambda: broker.topology.bindings_to("/", "queue", Q) == ())
+            await eventually(lambda: broker.topology.bindings_to("/", "queue", Q) == ())
             await declared(other, Q)
             assert await got(other, Q) == []
         else:
@@ -163,12 +158,12 @@ def test_a_queue_that_ends_on_its_way_cancels_its_consumers(play: Play) -> None:
         await steps.change()
         source, left = steps.queue(Q)
         await steps.begin(Q)
-        await until(lambda: left.consumer_count() == 0)
+        await eventually(lambda: left.consumer_count() == 0)
         await source.ask(BROKER, QueueDeleted("/", Q, False, False))
         broker.turns.end()
         await steps.log(QueueMoveEnded("/", Q, -1))
         await client.hear("Basic.Cancel")
-        await until(lambda: broker.topology.bindings_to("/", "queue", Q) == ())
+        await eventually(lambda: broker.topology.bindings_to("/", "queue", Q) == ())
         await declared(client, Q)
         assert broker.homes.of("/", Q).index >= 2
 
@@ -193,7 +188,7 @@ def test_a_dead_letter_waits_for_its_queue(play: Play) -> None:
         await steps.end(Q)
         queue = broker.queues.get("/", Q)
         assert queue is not None
-        await until(lambda: queue.messages_ready == 1)
+        await eventually(lambda: queue.messages_ready == 1)
         assert await got(client, Q) == [b"dead"]
         assert left.messages_ready == 0
 

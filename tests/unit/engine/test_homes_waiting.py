@@ -3,20 +3,15 @@ run on an embedded log, and on a node in memory."""
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.runtime.memory import Kind
 from tests.support.amqp_wire import method, publish
-from tests.support.moving_clients import KINDS, OTHER, STILL_SECONDS, Client, Play, Q, declared, played
-from tests.support.repartition import Steps, until
-
-
-@pytest.fixture(params=KINDS)
-def play(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    return played(request.param, tmp_path, monkeypatch)
+from tests.support.deadlines import eventually
+from tests.support.moving_clients import OTHER, STILL_SECONDS, Client, Play, Q, declared
+from tests.support.repartition import Steps
 
 
 @pytest.mark.parametrize("way", ["publish", "commit"])
@@ -36,9 +31,9 @@ def test_what_waits_is_in_the_account_of_memory(play: Play, way: str) -> None:
         assert broker.memory.by_kind[Kind.BODY] >= 2 * len(body)
         assert client.connection.kept_bytes >= len(body)
         lost.connection.lost()
-        await until(lambda: broker.memory.by_kind[Kind.BODY] < 2 * len(body))
+        await eventually(lambda: broker.memory.by_kind[Kind.BODY] < 2 * len(body))
         queue = await steps.end(Q)
-        await until(lambda: queue.messages_ready > 0)
+        await eventually(lambda: queue.messages_ready > 0)
         assert broker.memory.by_kind[Kind.BODY] == 0
 
     play(test)

@@ -19,8 +19,8 @@ from rewindmq.engine.http.pieces import members
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import Harness
+from tests.support.definitions import WHOLE
 from tests.support.examples import examples
-from tests.system.http.test_http_definitions import WHOLE
 
 JSON = st.recursive(
     st.none()

@@ -18,6 +18,7 @@ from rewindmq.engine.identity.grants import Identity
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import Harness
+from tests.support.deadlines import eventually
 
 ADMIN = Actor("guest", 0)
 
@@ -83,11 +84,6 @@ async def nothing(call: Call) -> None:
     """Do nothing, because this node folds enough for each answer."""
 
 
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
-
-
 def test_b37_administrators_share_an_answer_and_other_users_do_not(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     h.broker.users.set(ADMIN, "ann", "secret", ("administrator",))
     h.broker.users.set(ADMIN, "bob", "secret", ("management",))
@@ -98,7 +94,7 @@ def test_b37_administrators_share_an_answer_and_other_users_do_not(h: Harness, m
         who = (("guest", "administrator"), ("ann", "administrator"), ("bob", "management"))
         clients = [Client(h, user, (tag,)) for user, tag in who]
         tasks = [await client.listen(stream) for client in clients]
-        await until(lambda: all(len(client.sent) >= 4 for client in clients))
+        await eventually(lambda: all(len(client.sent) >= 4 for client in clients))
         guest, ann, bob = (client.sent[1:] for client in clients)
         assert set(guest) & set(ann)
         assert not set(bob) & set(guest)
@@ -120,10 +116,10 @@ def test_b37_a_slow_client_misses_answers_and_holds_one(h: Harness, monkeypatch:
         slow, fast = Client(h, "guest", ("administrator",)), Client(h, "guest", ("administrator",))
         tasks = [await client.listen(stream) for client in (slow, fast)]
         slow.reads.clear()
-        await until(lambda: len(fast.sent) > 20)
+        await eventually(lambda: len(fast.sent) > 20)
         slow.reads.set()
         before = handler.made
-        await until(lambda: len(slow.sent) >= 3)
+        await eventually(lambda: len(slow.sent) >= 3)
         assert f'"made":{before}' in str(slow.sent[:4]) or f'"made":{before + 1}' in str(slow.sent[:4])
         for client in (slow, fast):
             client.gone.set()
@@ -151,7 +147,7 @@ def test_b37_streams_whose_answers_take_long_do_not_delay_others(h: Harness, mon
         stream = streams.of(slow, nothing)
         tasks = [await client.listen(stream) for client in slow_clients]
         tasks.append(await fast.listen(streams.of(Counting(), nothing)))
-        await until(lambda: len(fast.sent) > 20)
+        await eventually(lambda: len(fast.sent) > 20)
         assert len(begun) == 10
         assert all(len(client.sent) == 1 for client in slow_clients)
         released.set()
@@ -172,7 +168,7 @@ def test_b37_a_silent_stream_says_that_it_is_alive(h: Harness, monkeypatch: pyte
     async def test(streams: Live) -> None:
         client = Client(h, "guest", ("administrator",))
         task = await client.listen(streams.of(unchanged, nothing))
-        await until(lambda: client.sent.count(b": alive\n\n") >= 3)
+        await eventually(lambda: client.sent.count(b": alive\n\n") >= 3)
         assert [frame for frame in client.sent if b"figures" in frame] == [b'event: figures\ndata: {"same":true}\n\n']
         client.gone.set()
         await task

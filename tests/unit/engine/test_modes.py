@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.cluster.partition import ReadBackPartition
+from tests.support.counted_nodes import quick, story
 from tests.support.memory_nodes import Nodes, run
-from tests.unit.http.test_http_counters import quick, story
 
 __all__ = ["quick"]
 

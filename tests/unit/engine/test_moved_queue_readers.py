@@ -11,8 +11,9 @@ from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.schemas.events import QueueDeleted
 from rewindmq.schemas.values import BROKER
 from tests.support.amqp_wire import method, publish
+from tests.support.deadlines import eventually
 from tests.support.moving_clients import STILL_SECONDS, Client, Play, Q, declared, played
-from tests.support.repartition import Steps, until
+from tests.support.repartition import Steps
 
 
 class Here:
@@ -50,7 +51,7 @@ async def heard(client: Client, *bodies: bytes) -> None:
         client.send(ACK_ALL)
         return count >= len(bodies)
 
-    await until(all_came)
+    await eventually(all_came)
     await asyncio.sleep(STILL_SECONDS)
     assert client.bodies() == list(bodies)
 
@@ -76,7 +77,7 @@ def test_a_reader_of_the_history_goes_on_where_its_queue_is(play: Play, prefetch
         consumer.send(method(1, "Basic.Nack", delivery_tag=1, requeue=True))  # it comes back where the queue was
         _, left = next((each, each.machine.queue("/", Q)) for each in broker.partitions if each.machine.queue("/", Q))
         await broker.repartition.strays.look(Work(broker.loop_share))
-        await until(lambda: left is None or not left.messages_ready)
+        await eventually(lambda: left is None or not left.messages_ready)
         publisher.send(publish(1, "", Q, b"4"))
         await heard(reader, b"0", b"1", b"2", b"3", b"4")
         await heard(later, b"3", b"4")
@@ -97,7 +98,7 @@ def test_a_reader_of_a_moment_reads_to_its_end_when_the_queue_has_moved(
         publisher.send(*(publish(1, "", Q, b"%d" % number) for number in range(3)))
         await steps.change()
         source, _ = steps.queue(Q)
-        await until(lambda: source.durable_offset == source.next_offset)
+        await eventually(lambda: source.durable_offset == source.next_offset)
         monkeypatch.setattr(broker.readings, "_past", Here())
         reader = await reading(broker, 1, rewind_to="0s")
         await reader.hear("Basic.Deliver")

@@ -1,7 +1,6 @@
 """Repartition of an embedded log: partitions are made at the next start, queues are placed anew, and move."""
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,13 @@ from rewindmq.engine.log.embedded import directory as layout
 from rewindmq.engine.log.embedded.directory import read_layout
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.placement import moves
-from rewindmq.engine.placement.request import DONE, NEVER, NODES, Progress, ask_for, progress_of
+from rewindmq.engine.placement.request import NEVER, NODES, Progress, progress_of
 from rewindmq.engine.runtime.loop_share import Work
-from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.rules.placement import partition_of
-from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import Client, Harness, args, refusal
+from tests.support.harness_repartition import NAMES, ask, bodies, expected, filled, home, moved, until_done
 
-SECONDS = 20
-NAMES = [f"queue-{number}" for number in range(12)]
 MOVING = [name for name in NAMES if partition_of("/", name, 2) != partition_of("/", name, 5)]
 KEPT = [name for name in NAMES if name not in MOVING]
 
@@ -32,77 +28,8 @@ def h(tmp_path: Path) -> Iterator[Harness]:
         yield harness
 
 
-def until(h: Harness, is_so: Callable[[], bool], what: str) -> None:
-    """Let the broker work until something is so."""
-
-    async def wait() -> None:
-        async with asyncio.timeout(SECONDS):
-            while not is_so():
-                await asyncio.sleep(0.005)
-
-    try:
-        h.loop.run_until_complete(wait())
-    except TimeoutError:
-        raise AssertionError(what) from None
-
-
-def ask(h: Harness, partitions: int) -> None:
-    h.loop.run_until_complete(ask_for(h.broker.repartition, BROKER, partitions))
-    h.settle()
-
-
 def progress(h: Harness) -> Progress:
     return h.loop.run_until_complete(progress_of(h.broker.repartition, Work(h.broker.loop_share)))
-
-
-def until_done(h: Harness) -> None:
-    until(h, lambda: progress_of_now(h) == DONE, "the repartition does not get done")
-    h.settle()
-
-
-def progress_of_now(h: Harness) -> str:
-    """The phase, from within the loop."""
-    work = progress_of(h.broker.repartition, Work(h.broker.loop_share))
-    try:
-        work.send(None)
-    except StopIteration as done:
-        found: Progress = done.value
-        return found.phase
-    work.close()
-    return ""
-
-
-def home(h: Harness, name: str) -> int:
-    """The number of the partition where the placement has the queue."""
-    number: int = h.broker.topology.placement.home("/", name, len(h.broker.partitions))
-    return number
-
-
-def moved(h: Harness, name: str) -> Queue:
-    """The queue where it is now."""
-    found = h.broker.partitions[home(h, name)].machine.queue("/", name)
-    assert found is not None, name
-    queue: Queue = found
-    return queue
-
-
-def bodies(h: Harness, name: str) -> list[bytes]:
-    queue = moved(h, name)
-    projector = h.broker.partitions[home(h, name)].projector
-    return [projector.message(queue.queue_id, message_id).body for message_id in queue.ready_ids()]
-
-
-def filled(h: Harness, names: list[str], count: int = 3) -> None:
-    session = h.session()
-    for name in names:
-        h.declare(session, name)
-        for number in range(count):
-            h.publish(session, "", name, f"{name} {number}".encode())
-    h.settle()
-
-
-def expected(name: str, count: int = 3) -> list[bytes]:
-    return [f"{name} {number}".encode() for number in range(count)]
 
 
 def test_b76_b77_queues_move_to_partitions_that_were_added(h: Harness) -> None:
@@ -120,7 +47,7 @@ def test_b76_b77_queues_move_to_partitions_that_were_added(h: Harness) -> None:
         assert bodies(h, name) == expected(name), name
     found = progress(h)
     assert (found.moved, found.staying, found.wanted, found.placed_by) == (len(MOVING), 0, 5, 5)
-    until(h, lambda: h.broker.repartition.strays.left() == 0, "what is left of queues stays for ever")
+    h.until(lambda: h.broker.repartition.strays.left() == 0, "what is left of queues stays for ever")
     digests = h.digests()
     h.restart()
     assert h.digests() == digests

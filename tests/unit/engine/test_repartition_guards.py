@@ -1,20 +1,12 @@
 """A mover that stood still, and does not know yet that another mover has continued, breaks no queue."""
 
-from pathlib import Path
-
-import pytest
-
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.placement_events import QueueMoveBegan
 from tests.support.amqp_wire import publish
-from tests.support.moving_clients import KINDS, Client, Play, Q, declared, got, played
-from tests.support.repartition import PARTITIONS, Steps, until, until_done
-
-
-@pytest.fixture(params=KINDS)
-def play(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    return played(request.param, tmp_path, monkeypatch)
+from tests.support.deadlines import eventually
+from tests.support.moving_clients import Client, Play, Q, declared, got
+from tests.support.repartition import PARTITIONS, Steps, until_done
 
 
 async def filled(broker: Broker, steps: Steps, *bodies: bytes) -> Client:
@@ -24,7 +16,7 @@ async def filled(broker: Broker, steps: Steps, *bodies: bytes) -> Client:
     client.send(*(publish(1, "", Q, body) for body in bodies))
     await steps.change()
     _, queue = steps.queue(Q)
-    await until(lambda: queue.messages_ready == len(bodies))
+    await eventually(lambda: queue.messages_ready == len(bodies))
     await steps.begin(Q)
     return client
 

@@ -1,7 +1,6 @@
 """Repartition on a log that nodes share, in memory: nodes are started again, owners change in the middle."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,20 +25,12 @@ from rewindmq.schemas.metadata_events import NodeJoined
 from rewindmq.schemas.placement_events import NamesHeld, PartitionsAdded, PlacementChanged
 from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Route
 from tests.support.broker_harness import Client
+from tests.support.deadlines import eventually
 from tests.support.memory_nodes import Nodes, declare, publish, run, session, settled
 
 SECONDS = 20
 NAMES = [f"queue-{number}" for number in range(8)]
 MOVING = [name for name in NAMES if partition_of("/", name, 2) != partition_of("/", name, 5)]
-
-
-async def until(is_so: Callable[[], bool], what: str) -> None:
-    try:
-        async with asyncio.timeout(SECONDS):
-            while not is_so():
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(what) from None
 
 
 async def phase(broker: Broker) -> str:
@@ -104,7 +95,9 @@ def test_b76_b77_queues_move_when_all_nodes_were_started_again(tmp_path: Path, m
         assert await phase(one) == NODES
         two = await again(nodes, "b")
         await until_done(one)
-        await until(lambda: one.repartition.strays.left() + two.repartition.strays.left() == 0, "strays stay for ever")
+        await eventually(
+            lambda: one.repartition.strays.left() + two.repartition.strays.left() == 0, "strays stay for ever"
+        )
         await settled()
         check(one)
         check(two)
@@ -159,7 +152,7 @@ def test_b77_another_node_goes_on_where_the_mover_died(
         monkeypatch.setattr("rewindmq.engine.cluster.node.HEARTBEAT_SECONDS", 0.02)
         await again(nodes, "b")
         await again(nodes, "a")
-        await until(lambda: bool(dead), f"no node came to {step}")
+        await eventually(lambda: bool(dead), f"no node came to {step}")
         left = "a" if dead == ["b"] else "b"
         broker = nodes.brokers[left]
         nodes.node(left).silences = Silences(0.1)
@@ -212,7 +205,7 @@ def test_b76_partitions_that_a_cut_short_command_did_not_add_are_added(
             await ask_for(one.repartition, BROKER, 5)
         monkeypatch.setattr(MemorySharedLog, "add_partitions", real)
         one = await again(nodes, "a")
-        await until(lambda: len(nodes.history.queues) == 5, "the partitions are not added")
+        await eventually(lambda: len(nodes.history.queues) == 5, "the partitions are not added")
         one = await again(nodes, "a")
         await until_done(one)
         check(one)
@@ -258,7 +251,7 @@ def test_a_node_that_was_lost_meanwhile_ends_and_says_why(tmp_path: Path, monkey
         assert nodes.failures == []
         one.metadata.append(BROKER, PlacementChanged(5))
         one.turns.end()
-        await until(lambda: len(nodes.failures) == 2, "nodes go on with partitions that do not suffice")
+        await eventually(lambda: len(nodes.failures) == 2, "nodes go on with partitions that do not suffice")
         assert {str(each) for each in nodes.failures} == {
             "queues are placed by 5 partitions now, and this node works with the 2 that it found when it started:"
             " start it again"
@@ -298,7 +291,7 @@ def test_a_queue_declared_anew_while_its_move_begins_moves(tmp_path: Path, monke
         assert now is not None
         assert now.messages_ready == 0
         assert one.partitions[partition_of("/", name, 5)].machine.queue("/", name) is now
-        await until(lambda: one.repartition.strays.left() == 0, "the queue stays in its old partition")
+        await eventually(lambda: one.repartition.strays.left() == 0, "the queue stays in its old partition")
 
     run(test, tmp_path, monkeypatch)
 
@@ -341,17 +334,19 @@ def test_b77_what_a_consumer_holds_follows_when_it_is_given_back(
         queue = queue_at(two, name)
         assert queue is not None
         assert queue.messages_ready == 2
-        await until(lambda: two.repartition.strays.left() == 1, "queues that are empty leave something behind")
+        await eventually(lambda: two.repartition.strays.left() == 1, "queues that are empty leave something behind")
         two.sessions.close(who)  # its end gives back what it holds
         two.turns.end()
-        await until(lambda: two.repartition.strays.left() + one.repartition.strays.left() == 0, "the rest stays")
+        await eventually(lambda: two.repartition.strays.left() + one.repartition.strays.left() == 0, "the rest stays")
         assert queue.messages_ready == 3
         assert [each.redelivered for each in queue.messages()] == [False, False, True]
         assert old.machine.queue("/", name) is not None, "a publish of a lost node may be on its way to it"
         late = Published(Route("/", "", name, (name,)), b"\0\0", None, None, True, None, None, b"late", 4)
         old.append(who.actor, late)
-        await until(lambda: queue.messages_ready == 4, "what came late does not follow")
+        await eventually(lambda: queue.messages_ready == 4, "what came late does not follow")
         monkeypatch.setattr(strays, "STAY_SECONDS", 0.0)
-        await until(lambda: old.machine.queue("/", name) is None, "an empty queue stays in its old partition for ever")
+        await eventually(
+            lambda: old.machine.queue("/", name) is None, "an empty queue stays in its old partition for ever"
+        )
 
     run(test, tmp_path, monkeypatch)

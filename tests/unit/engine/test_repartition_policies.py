@@ -1,23 +1,17 @@
 """Policies that are set while a queue moves, or that reach what it left behind."""
 
-from pathlib import Path
-
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.schemas.metadata_events import PolicySet
 from rewindmq.schemas.values import BROKER
 from tests.support.amqp_wire import method, publish
-from tests.support.moving_clients import KINDS, Client, Play, Q, declared, got, played
-from tests.support.repartition import Steps, until, until_done
+from tests.support.deadlines import eventually
+from tests.support.moving_clients import Client, Play, Q, declared, got
+from tests.support.repartition import Steps, until_done
 
 HOUR_MS = 3_600_000
 EXPIRES = f'{{"expires":{HOUR_MS},"max-length":3}}'
-
-
-@pytest.fixture(params=KINDS)
-def play(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    return played(request.param, tmp_path, monkeypatch)
 
 
 async def set_policy(broker: Broker) -> None:
@@ -45,7 +39,7 @@ def test_b77_a_queue_on_its_way_does_not_expire(applied: bool, play: Play) -> No
         else:
             await steps.log(PolicySet("/", "short", ".*", EXPIRES, 0, "queues"))
         await until_done(broker)
-        await until(lambda: queue.settings.expires_ms == HOUR_MS)
+        await eventually(lambda: queue.settings.expires_ms == HOUR_MS)
         assert await got(client, Q) == [b"2", b"3", b"4"]
 
     play(test)

@@ -1,7 +1,6 @@
 """Messages that a queue leaves behind in its old partition follow it."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -12,14 +11,10 @@ from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.schemas.events import Event, Published, QueueDeleted
 from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.support.amqp_wire import method, publish
-from tests.support.moving_clients import KINDS, Client, Play, Q, declared, got, played
+from tests.support.deadlines import eventually
+from tests.support.moving_clients import Client, Play, Q, declared, got
 from tests.support.needs import require_patchable
-from tests.support.repartition import Steps, until
-
-
-@pytest.fixture(params=KINDS)
-def play(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    return played(request.param, tmp_path, monkeypatch)
+from tests.support.repartition import Steps
 
 
 def test_b77_many_messages_that_are_given_back_follow_without_a_rest(play: Play) -> None:
@@ -41,10 +36,10 @@ def test_b77_many_messages_that_are_given_back_follow_without_a_rest(play: Play)
         assert not await left_over.look(Work(broker.loop_share)), "what a consumer holds was taken from it"
         holder.connection.lost()
         broker.turns.end()
-        await until(lambda: left.messages_ready == count)
+        await eventually(lambda: left.messages_ready == count)
         while await left_over.look(Work(broker.loop_share)):
             await asyncio.sleep(0.001)
-        await until(lambda: queue.messages_ready == count)
+        await eventually(lambda: queue.messages_ready == count)
 
     play(test)
 
@@ -75,7 +70,7 @@ def test_b77_a_message_that_comes_while_an_empty_rest_is_removed_follows(
         await broker.repartition.strays.look(Work(broker.loop_share))
         broker.turns.end()
         monkeypatch.setattr(source, "append", append)
-        await until(lambda: left.published == 1)
+        await eventually(lambda: left.published == 1)
         while queue.published == 0 and not left.gone:
             await broker.repartition.strays.look(Work(broker.loop_share))
             await asyncio.sleep(0.001)

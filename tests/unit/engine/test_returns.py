@@ -18,8 +18,9 @@ from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.events import CheckpointAsked, QueueRefuses
 from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import Client
+from tests.support.counted_nodes import NAMES, quick, story
+from tests.support.deadlines import eventually
 from tests.support.memory_nodes import Nodes, publish, run, session
-from tests.unit.http.test_http_counters import NAMES, quick, story, until
 
 __all__ = ["quick"]
 
@@ -42,7 +43,7 @@ async def missed(nodes: Nodes) -> tuple[Partition, Partition]:
     await owner.queues.purge(who, NAME)
     publish(owner, who, b"before", Client(), NAME)
     home.append(BROKER, CheckpointAsked())
-    await until(lambda: home.index in nodes.history.copies)
+    await eventually(lambda: home.index in nodes.history.copies)
     publish(owner, who, b"after", Client(), NAME)
     await home.folded()
     return home, other.queues.partition_for("/", NAME)
@@ -57,7 +58,7 @@ def bodies(partition: Partition) -> list[bytes]:
 async def require_equal(home: Partition, away: Partition) -> None:
     """Both nodes have the same state, with the bodies."""
     assert away.current
-    await until(lambda: away.machine.next_offset == home.machine.next_offset)
+    await eventually(lambda: away.machine.next_offset == home.machine.next_offset)
     assert away.machine.digest() == home.machine.digest()
     assert bodies(away) == [b"before", b"after"]
 
@@ -75,7 +76,7 @@ def test_b71_a_partition_that_was_paused_for_long_begins_with_a_copy(
         assert away.machine is not machine, "it begins with another state"
         await require_equal(home, away)
         publish(nodes.brokers["b"], who, b"from here", confirms, NAME)
-        await until(lambda: confirms.confirms == [(1, False)])
+        await eventually(lambda: confirms.confirms == [(1, False)])
         assert bodies(home)[-1] == bodies(away)[-1] == b"from here"
         nodes.brokers["b"].close()
         store = StateStore.open(tmp_path / "b" / "state")
@@ -197,6 +198,6 @@ def test_b71_a_node_that_noted_many_refusing_queues_folds_their_partition(
             awareness.note_refusing(QueueRefuses("/", f"q {number}", away.name, away.next_offset))
         assert awareness.crowded() == [away.name]
         publish(nodes.brokers["a"], session(nodes.brokers["a"]), b"one more", Client(), NAMES[away.index])
-        await until(lambda: away.current and not awareness.crowded())
+        await eventually(lambda: away.current and not awareness.crowded())
 
     run(test, tmp_path, monkeypatch)

@@ -12,8 +12,9 @@ from rewindmq.schemas.events import MachineUpgraded
 from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import Client
+from tests.support.counted_nodes import NAMES, quick, story
+from tests.support.deadlines import eventually
 from tests.support.memory_nodes import Nodes, publish, run, session, settled
-from tests.unit.http.test_http_counters import NAMES, quick, story, until
 
 __all__ = ["quick"]
 LONG_SECONDS = 60.0
@@ -50,11 +51,11 @@ class Story:
         self.kafka = self.nodes.log("b").queues[partition.index]
         await partition.enter()  # it learns of the queue, and pauses again
         self.monkeypatch.setattr(modes, "UNUSED_SECONDS", 0.0)
-        await until(lambda: not partition.current)
+        await eventually(lambda: not partition.current)
         self.monkeypatch.setattr(modes, "UNUSED_SECONDS", 60.0)
         self.send = self.kafka.send
         self.monkeypatch.setattr(self.kafka, "send", lambda: None)
-        await until(lambda: not self.kafka.under_way and not self.kafka._sending)
+        await eventually(lambda: not self.kafka.under_way and not self.kafka._sending)
         self.publish(b"1")
         self.publish(b"2")
         await self.node._modes.enter(partition)
@@ -84,8 +85,8 @@ def test_b49_confirms_go_on_after_a_silence_while_reports_are_outstanding(
         assert on.partition.in_doubt
         await settled()
         on.send()
-        await until(lambda: len(on.confirms.confirms) == 3)
-        await until(lambda: not on.partition.in_doubt)
+        await eventually(lambda: len(on.confirms.confirms) == 3)
+        await eventually(lambda: not on.partition.in_doubt)
         await asyncio.wait_for(on.other.certainty.wait(), modes.AGAIN_SECONDS * 40)
 
     run(test, tmp_path, monkeypatch)
@@ -100,10 +101,10 @@ def test_b49_a_fold_that_fails_behind_a_report_stops_the_node(tmp_path: Path, mo
         encoder = FramedEncoder()
         newer = encoder.encode(encoder.prefix(nodes.now_ms, BROKER), MachineUpgraded(MACHINE_VERSION + 1))
         on.kafka.history.put(b"", newer)
-        await until(lambda: on.partition._kept)
+        await eventually(lambda: on.partition._kept)
         assert not on.node._broken
         on.send()
-        await until(lambda: on.node._broken)
+        await eventually(lambda: on.node._broken)
         assert any(isinstance(failure, NewerHistory) for failure in nodes.failures)
 
     run(test, tmp_path, monkeypatch)

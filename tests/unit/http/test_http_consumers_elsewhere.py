@@ -14,8 +14,9 @@ from rewindmq.engine.runtime.sessions import Subscription
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.values import Actor, Argument
 from tests.support.broker_harness import Client
+from tests.support.counted_nodes import NAMES, http, paused, quick, story
+from tests.support.deadlines import eventually
 from tests.support.memory_nodes import Nodes, run, session
-from tests.unit.http.test_http_counters import NAMES, http, paused, quick, story, until
 
 __all__ = ["quick"]
 ADMIN = Actor("guest", 0)
@@ -49,8 +50,8 @@ def test_b57_consumers_bindings_and_definitions_are_listed_without_a_fold(
         owner, other = await story(nodes)
         await owner.exchanges.bind(session(owner), "amq.topic", "queue", NAMES[0], "a.#", ())
         await consume(owner, NAMES[0], 3)
-        await until(lambda: consumers_known(other, NAMES[0]) == 3)
-        await until(lambda: any(True for _ in other.topology.bindings_to("/", "queue", NAMES[0])))
+        await eventually(lambda: consumers_known(other, NAMES[0]) == 3)
+        await eventually(lambda: any(True for _ in other.topology.bindings_to("/", "queue", NAMES[0])))
         async with http(owner) as at_owner, http(other) as api:
             for path in ("consumers", "consumers/%2F"):
                 listed, folded = await found(api, path), await found(at_owner, path)
@@ -93,7 +94,7 @@ def test_b57_a_binding_of_one_queue_folds_its_partition_only(tmp_path: Path, mon
         owner, other = await story(nodes)
         name = NAMES[1]
         await owner.exchanges.bind(session(owner), "amq.direct", "queue", name, "k", ())
-        await until(lambda: any(True for _ in other.topology.bindings_to("/", "queue", name)))
+        await eventually(lambda: any(True for _ in other.topology.bindings_to("/", "queue", name)))
         async with http(other) as api:
             assert await found(api, "bindings/%2F/e/amq.direct/e/amq.topic") == []
             assert all(paused(other))
@@ -112,7 +113,7 @@ def test_b57_a_queue_with_more_consumers_than_fit_is_folded(tmp_path: Path, monk
         owner, other = await story(nodes)
         await consume(owner, NAMES[0], 5)
         home = other.queues.partition_for("/", NAMES[0])
-        await until(lambda: home.counted and home.counted.crowded)
+        await eventually(lambda: home.counted and home.counted.crowded)
         assert 0 < consumers_known(other, NAMES[0]) < 5
         async with http(other) as api:
             assert len(await found(api, "consumers")) == 5
@@ -127,7 +128,7 @@ def test_b58_every_node_knows_owners_and_the_nodes_near_a_queue(
     async def test(nodes: Nodes) -> None:
         owner, other = await story(nodes)
         await consume(owner, NAMES[1], 2)
-        await until(lambda: consumers_known(other, NAMES[1]) == 2)
+        await eventually(lambda: consumers_known(other, NAMES[1]) == 2)
         address = nodes.brokers["a"].config.address
         async with http(owner) as at_owner, http(other) as api:
             for name in (*NAMES, "no-such-queue"):
@@ -157,7 +158,7 @@ def test_b58_every_node_knows_owners_and_the_nodes_near_a_queue(
 
         nodes.history.assign({"queues-0": ["b"], "queues-1": ["a"]})
         modes.UNUSED_SECONDS = 0.0
-        await until(lambda: owners(owner) == owners(other) == ["b", "a"])
+        await eventually(lambda: owners(owner) == owners(other) == ["b", "a"])
 
     run(test, tmp_path, monkeypatch)
 
@@ -174,11 +175,11 @@ def test_b58_every_node_names_the_same_standbys(
         brokers = [await nodes.start(name, standbys) for name in "abc"]
         nodes.history.assign({"queues-0": ["b"], "queues-1": ["a"]})
         wanted = [None, "a"] if standbys is None else ["b", "a"]  # without --standbys only the owner knows itself
-        await until(lambda: owners(brokers[0]) == wanted)
+        await eventually(lambda: owners(brokers[0]) == wanted)
         if standbys is None:
-            await until(lambda: [folded_at for _, folded_at in places(brokers[0])] == [("a", "b", "c")] * 2)
+            await eventually(lambda: [folded_at for _, folded_at in places(brokers[0])] == [("a", "b", "c")] * 2)
             return
-        await until(lambda: len({str(places(broker)) for broker in brokers}) == 1)
+        await eventually(lambda: len({str(places(broker)) for broker in brokers}) == 1)
         for owner, folded_at in places(brokers[0]):
             assert owner in folded_at
             assert len(folded_at) in ((1,) if standbys == 0 else (2, 3))

@@ -3,8 +3,6 @@ on a shared log in memory."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,74 +11,17 @@ import pytest
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster import modes
-from rewindmq.engine.http.app import make_app
-from rewindmq.engine.http.statistics import statistics
-from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.queue_counters import key_of
 from rewindmq.projections.rules.placement import partition_of
-from rewindmq.schemas.values import Actor, Argument
+from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import Client
+from tests.support.counted_nodes import NAMES, counted, http, own_all, paused, quick, story
+from tests.support.deadlines import eventually
 from tests.support.memory_nodes import Nodes, declare, publish, run, session
 from tests.support.queues import queue_of
 
+__all__ = ["quick"]
 ADMIN = Actor("guest", 0)
-NAMES = [next(f"q{n}" for n in range(100) if partition_of("/", f"q{n}", 2) == partition) for partition in range(2)]
-WAITS = 3_000  # of 10 ms
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewindmq.engine.cluster.node.HEARTBEAT_SECONDS", 0.05)
-    monkeypatch.setattr("rewindmq.engine.cluster.counter_rounds.COUNT_SECONDS", 0.05)
-    monkeypatch.setattr(modes, "UNUSED_SECONDS", 0.0)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    for _ in range(WAITS):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it does not come to that")
-
-
-@asynccontextmanager
-async def http(broker: Broker, user: str = "guest") -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
-    async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=(user, "guest")) as api:
-        yield api
-
-
-def own_all(nodes: Nodes, name: str) -> None:
-    nodes.history.assign({partition.name: [name] for partition in nodes.history.queues})
-
-
-def paused(broker: Broker) -> list[bool]:
-    return [not partition.current for partition in broker.partitions]
-
-
-async def story(nodes: Nodes) -> tuple[Broker, Broker]:
-    """`a` owns all partitions, and has a queue with three messages in each. `b` folds none, and has their counters."""
-    owner, other = await nodes.start("a", standbys=0), await nodes.start("b", standbys=0)
-    for broker in (owner, other):
-        statistics(broker)  # counting begins with the node
-    own_all(nodes, "a")
-    await until(lambda: all(partition.owned for partition in owner.partitions))
-    who = session(owner)
-    for name in NAMES:
-        await owner.queues.declare(who, name, False, True, False, False, (Argument("x-max-length", "long", 50),))
-        for number in range(3):
-            publish(owner, who, b"%d" % number, Client(), name)
-    await until(lambda: all(paused(other)))
-    modes.UNUSED_SECONDS = 60.0  # a partition that is entered stays so; `quick` puts it back
-    await until(lambda: counted(other, NAMES[0]) == counted(other, NAMES[1]) == 3)
-    return owner, other
-
-
-def counted(broker: Broker, name: str) -> int | None:
-    """Return the number of a queue's ready messages by the counters that a node has of it; None if it has none."""
-    table = broker.queues.partition_for("/", name).counted
-    found = None if table is None else table.queues.get(("/", name))
-    return None if found is None else found.messages_ready
 
 
 OWN = {"counters_age_ms", "message_stats"}  # what a node that folds shows in its own way
@@ -90,8 +31,8 @@ def test_b50_listings_and_metrics_enter_no_partition(tmp_path: Path, monkeypatch
     async def test(nodes: Nodes) -> None:
         owner, other = await story(nodes)
         await owner.policies.set(ADMIN, "/", "p", ".*", {"max-length": 40}, 0, "queues")
-        await until(lambda: all(queue_of(owner, name).policy for name in NAMES))
-        await until(lambda: "p" in [name for _, name in other.topology.policies])
+        await eventually(lambda: all(queue_of(owner, name).policy for name in NAMES))
+        await eventually(lambda: "p" in [name for _, name in other.topology.policies])
         async with http(owner) as at_owner, http(other) as api:
             paths = ("queues", "queues/%2F", "queues?page=1&sort=messages_ready", "queues?disable_stats=true")
             for path in (*paths, "queues?disable_stats=true&enable_queue_totals=true"):
@@ -170,13 +111,13 @@ def test_b50_metrics_of_deliveries_go_on_where_they_stood(tmp_path: Path, monkey
             [line] = [line for line in text.splitlines() if line.startswith("rabbitmq_queue_get_total ")]
             return float(line.split()[1])
 
-        await until(lambda: other.queues.get("/", NAMES[0]) and queue_of(other, NAMES[0]).messages_ready == 2)
+        await eventually(lambda: other.queues.get("/", NAMES[0]) and queue_of(other, NAMES[0]).messages_ready == 2)
         assert await fetched() == 1
         modes.UNUSED_SECONDS = 0.0
-        await until(lambda: not home.current)
+        await eventually(lambda: not home.current)
         modes.UNUSED_SECONDS = 60.0
         await owner.consumers.fetch(who, 1, Client(), NAMES[0], True)
-        await until(lambda: counted(other, NAMES[0]) == 1)
+        await eventually(lambda: counted(other, NAMES[0]) == 1)
         assert await fetched() == 1
         await home.enter()
         assert await fetched() == 2
@@ -193,7 +134,7 @@ def test_b50_users_see_counters_of_their_vhosts_only(tmp_path: Path, monkeypatch
             await owner.users.set_permissions(ADMIN, "mine", user, ".*", ".*", ".*")
         await declare(owner, owner.sessions.open("guest", "mine", "test", {}), "own")
         home = other.queues.partition_for("mine", "own")
-        await until(lambda: home.counted is not None and ("mine", "own") in home.counted.queues)
+        await eventually(lambda: home.counted is not None and ("mine", "own") in home.counted.queues)
         async with http(other, "bob") as api:
             assert [queue["name"] for queue in (await api.get("queues")).json()] == ["own"]
             assert (await api.get("queues/%2F")).status_code == 401
@@ -223,7 +164,7 @@ def test_b50_a_queue_that_is_gone_and_one_that_is_declared_anew(
             async def ids() -> dict[str, int]:
                 return {each["name"]: each["queue_id"] for each in (await api.get("queues")).json()}
 
-            for _ in range(WAITS):
+            for _ in range(3_000):
                 if await ids() == {again: new}:
                     break
                 await asyncio.sleep(0.01)
@@ -243,22 +184,22 @@ def test_b50_counters_of_an_owner_that_died_stay_and_grow_old(tmp_path: Path, mo
         third = await nodes.start("c", standbys=0)  # it reads the counters from their beginning
         modes.UNUSED_SECONDS = 0.0
         own_all(nodes, "a")  # another node has changed that
-        await until(lambda: all(paused(other)) and all(paused(third)))
+        await eventually(lambda: all(paused(other)) and all(paused(third)))
         modes.UNUSED_SECONDS = 60.0
-        await until(lambda: counted(third, NAMES[0]) == 3)
+        await eventually(lambda: counted(third, NAMES[0]) == 3)
         nodes.log("a").cut(True)
         await asyncio.sleep(0.2)  # what is under way arrives
         table = other.partitions[0].counted
         assert table is not None
         before = table.rounds
         nodes.now_ms += 40_000
-        await until(lambda: (other.partitions[0].counters_age_ms or 0) >= 40_000)
+        await eventually(lambda: (other.partitions[0].counters_age_ms or 0) >= 40_000)
         async with http(other) as api:
             assert [each["messages_ready"] for each in (await api.get("queues")).json()] == [3, 3]
             assert (await api.get("overview")).json()["counters_age_ms"] >= 40_000
         assert table.rounds == before
         own_all(nodes, "c")
-        await until(lambda: (other.partitions[0].counters_age_ms or 60_000) < 10_000)
+        await eventually(lambda: (other.partitions[0].counters_age_ms or 60_000) < 10_000)
         assert counted(other, NAMES[0]) == 3
         assert all(paused(other))
         nodes.log("a").cut(False)
@@ -281,7 +222,7 @@ def test_b50_foreign_bytes_are_skipped_and_told_once(
         ]
         for value in junk * 2:
             topic.put(nodes.now_ms, b"\xff", value)
-        await until(lambda: other.partitions[0].counted and other.partitions[0].counted.skipped == 2 * len(junk))
+        await eventually(lambda: other.partitions[0].counted and other.partitions[0].counted.skipped == 2 * len(junk))
         assert counted(other, NAMES[0]) == 3
         told = [
             record
@@ -299,10 +240,10 @@ def test_b50_a_node_without_counters_folds_before_it_lists(tmp_path: Path, monke
     async def test(nodes: Nodes) -> None:
         owner, other = await nodes.start("a"), await nodes.start("b", standbys=0)
         own_all(nodes, "a")
-        await until(lambda: all(partition.owned for partition in owner.partitions))
+        await eventually(lambda: all(partition.owned for partition in owner.partitions))
         await declare(owner, session(owner), NAMES[0])
         nodes.now_ms += 120_000  # this node may have been the owner before, and have published
-        await until(lambda: all(paused(other)))
+        await eventually(lambda: all(paused(other)))
         modes.UNUSED_SECONDS = 60.0
         async with http(other) as api:
             assert [each["name"] for each in (await api.get("queues")).json()] == [NAMES[0]]
@@ -322,15 +263,15 @@ def test_b50_rates_are_those_of_the_owners_rounds(tmp_path: Path, monkeypatch: p
             return item["messages_details"]["rate"], item["message_stats"]["publish_details"]["rate"]
 
         async with http(other) as api:
-            await until(lambda: _rests(other))
+            await eventually(lambda: _rests(other))
             assert await rate(api) == (0, 0)
             for _ in range(20):
                 publish(owner, who, b"", Client(), NAMES[0])
-            await until(lambda: counted(other, NAMES[0]) == 23)
+            await eventually(lambda: counted(other, NAMES[0]) == 23)
             messages, published = await rate(api)
             assert messages == published
             assert 0 < messages < 20 / 0.05 * 2
-            await until(lambda: _rests(other))
+            await eventually(lambda: _rests(other))
             assert await rate(api) == (0, 0)
 
     run(test, tmp_path, monkeypatch)

@@ -1,7 +1,6 @@
 """Requests that name a queue wait while it moves to another partition, but not for ever."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,17 +11,12 @@ from rewindmq.engine.http import call
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.rewind.worker import WorkerPool
 from tests.support.amqp_wire import publish
-from tests.support.moving_clients import KINDS, STILL_SECONDS, Client, Play, Q, declared, got, played
+from tests.support.moving_clients import STILL_SECONDS, Client, Play, Q, declared, got
 from tests.support.repartition import Steps
 
 WISH = {"properties": {}, "routing_key": Q, "payload": "m", "payload_encoding": "string"}
 GET = {"count": 5, "ackmode": "ack_requeue_true", "encoding": "auto"}
 QUEUE, DEFAULT = f"/queues/%2F/{Q}", "/exchanges/%2F/amq.default"
-
-
-@pytest.fixture(params=KINDS)
-def play(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    return played(request.param, tmp_path, monkeypatch)
 
 
 def api_of(broker: Broker) -> httpx.AsyncClient:

@@ -9,9 +9,9 @@ from rewindmq.projections import replay
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold, recover
 from rewindmq.projections.store.projector import FRESH_BYTES
-from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.events import Acked
+from tests.support.refolds import assert_same_quarantine
 from tests.support.traffic import ANN, ListLog, Traffic, live_messages, record
 
 
@@ -21,10 +21,6 @@ def persisted(path: Path, traffic: Traffic) -> None:
     recovery = recover(traffic.log, store)
     recovery.projector.write(recovery.projector.prepare())
     store.close()
-
-
-def assert_same(one: QuarantineReport, other: QuarantineReport) -> None:
-    assert (one.count, one.newest()) == (other.count, other.newest())
 
 
 def assert_recovered(traffic: Traffic, store: StateStore) -> replay.Recovery:
@@ -134,7 +130,7 @@ def test_records_that_are_undecodable_or_nonsense_are_listed_and_skipped(tmp_pat
     folded = Machine("queues-0")
     quarantined = fold(folded, traffic.log)
     assert recovery.machine.digest() == folded.digest() == traffic.machine.digest()
-    assert_same(recovery.quarantined, quarantined)
+    assert_same_quarantine(recovery.quarantined, quarantined)
     reasons = {entry.offset: entry for entry in quarantined.newest()}
     assert reasons[garbage].event_type == ""
     assert reasons[garbage].reason

@@ -12,42 +12,15 @@ from pamqp import header
 from rewindmq.engine.http.properties import properties_of
 from rewindmq.schemas import producer
 from rewindmq.schemas.amqp import tables
-from rewindmq.schemas.amqp.properties import MAX_EXPIRY_MS, join_by_name, parse, problem
+from rewindmq.schemas.amqp.properties import join_by_name, parse, problem
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.producer import Publisher
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
 from rewindmq.schemas.values import Actor, Origin, Route
 from tests.support.examples import examples
+from tests.support.strategies import producer_properties
 
 MOMENT = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
-texts = st.text(st.characters(codec="utf-8"), max_size=63)  # 4 bytes a character at most
-values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False)
-    | texts
-    | st.binary(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=10,
-)
-properties = st.fixed_dictionaries(
-    {},
-    optional={
-        "content_type": texts,
-        "content_encoding": texts,
-        "headers": st.dictionaries(texts.filter(lambda name: name not in ("CC", "BCC")), values, max_size=4),
-        "delivery_mode": st.sampled_from([1, 2]),
-        "priority": st.integers(0, 255),
-        "correlation_id": texts,
-        "reply_to": texts,
-        "expiration": st.integers(0, MAX_EXPIRY_MS),
-        "message_id": texts,
-        "timestamp": st.integers(0, 2**63 - 1),
-        "type": texts,
-        "app_id": texts,
-    },
-)
 
 
 def event_of(value: bytes) -> tuple[Actor, Published]:
@@ -56,7 +29,7 @@ def event_of(value: bytes) -> tuple[Actor, Published]:
     return actor, event
 
 
-@given(given_properties=properties, body=st.binary(max_size=200))
+@given(given_properties=producer_properties, body=st.binary(max_size=200))
 @settings(max_examples=examples(300), deadline=None)
 def test_what_was_given_is_what_the_broker_reads(given_properties: dict[str, Any], body: bytes) -> None:
     record = Publisher("billing").record("/", "orders", body, **given_properties)

@@ -18,7 +18,7 @@ from rewindmq.schemas.events import Published
 from rewindmq.schemas.producer import Publisher
 from rewindmq.schemas.single_object import FramedDecoder
 from tests.support.examples import examples
-from tests.unit.schemas.test_schemas_producer import properties
+from tests.support.strategies import producer_properties
 
 
 def door_takes(raw: bytes) -> bool:
@@ -39,7 +39,7 @@ def encoded(given_properties: dict[str, Any]) -> bytes:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    raw = bytearray(encoded({name: value for name, value in draw(properties).items() if name != "expiration"}))
+    raw = bytearray(encoded({name: value for name, value in draw(producer_properties).items() if name != "expiration"}))
     for _ in range(draw(st.integers(0, 3))):
         raw[draw(st.integers(0, len(raw) - 1))] = draw(
             st.sampled_from([0, 1, 4, 0xFF, *b"SxFAtVDZ"]) | st.integers(0, 255)
@@ -84,7 +84,7 @@ def test_all_take_the_same_bytes_for_properties(raw: bytes) -> None:
         )
 
 
-@given(given_properties=properties)
+@given(given_properties=producer_properties)
 @settings(max_examples=examples(200), deadline=None)
 def test_values_are_those_that_pamqp_reads(given_properties: dict[str, object]) -> None:
     given_properties.pop("timestamp", None)  # pamqp takes large ones for milliseconds

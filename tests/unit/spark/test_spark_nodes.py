@@ -19,8 +19,8 @@ from rewindmq.spark_replay.audit.checks import CHECKS
 from rewindmq.spark_replay.fold import log_groups
 from rewindmq.spark_replay.history.outcomes import HistoryProduct
 from rewindmq.spark_replay.location.log import partition_of
+from tests.support.auditing import fold_audit
 from tests.support.spark.histories import Recorder
-from tests.system.spark.test_spark_audit import fold_audit
 
 ON_NODE_3, ON_NODE_5 = Actor("ann", 3 << EPOCH_SHIFT | 1), Actor("bob", 5 << EPOCH_SHIFT | 1)
 
