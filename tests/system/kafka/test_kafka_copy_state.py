@@ -1,6 +1,6 @@
 """A new node begins with the state of one that runs (S-122), and folds only what came since.
 
-What is sent and what is taken is in tests/unit/engine/test_state_copy.py, how the command fails in
+What is sent and what is taken is in tests/unit/cluster/test_state_copy.py, how the command fails in
 tests/system/cli/test_cli_copy_state.py.
 """
 

@@ -1,6 +1,6 @@
 """A node begins with the state that another one has left in Kafka (B-65), and believes it only if the history does.
 
-How much a node copies and when is in tests/unit/engine/test_state_offers.py.
+How much a node copies and when is in tests/unit/cluster/test_state_offers.py.
 """
 
 import hashlib

@@ -195,7 +195,7 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
 
 
 def test_a_connection_above_the_limit_displaces_the_oldest_of_its_network() -> None:
-    """All connections here are of one network; tests/unit/engine/test_doors.py has several."""
+    """All connections here are of one network; tests/unit/runtime/test_doors.py has several."""
 
     async def scenario(port: int, door: Door) -> None:
         held = [await ask(port, b"", HEAD + b"\r\n")]
