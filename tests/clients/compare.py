@@ -27,6 +27,7 @@ from tests.clients.peer import Peer
 from tests.clients.scenarios import SCENARIOS
 from tests.support.debian_unstable import NotInstalled
 
+LINE = 120  # characters of a line of a record
 ABREAST = 4  # scenarios at a time: most of their time is waiting
 
 
@@ -89,6 +90,23 @@ def require_expected(profile: str, name: str, outcome: Any) -> None:
     assert not expected - found.keys(), "no difference any more: take it out of expected.py and docs/differences.md"
 
 
+def laid_out(value: Any, indent: int = 0, taken: int = 0) -> str:
+    """Return JSON in which a value has one line if it fits, and otherwise a line for each of its parts.
+
+    `taken`: the characters of the line that its name takes."""
+    line = json.dumps(value, sort_keys=True)
+    if not value or not isinstance(value, dict | list) or indent + taken + len(line) < LINE:
+        return line
+    names = [f"{json.dumps(name)}: " for name in sorted(value)] if isinstance(value, dict) else [""] * len(value)
+    parts = [value[name] for name in sorted(value)] if isinstance(value, dict) else value
+    begin, end = "{}" if isinstance(value, dict) else "[]"
+    lines = [
+        " " * (indent + 1) + name + laid_out(part, indent + 1, len(name))
+        for name, part in zip(names, parts, strict=True)
+    ]
+    return f"{begin}\n" + ",\n".join(lines) + f"\n{' ' * indent}{end}"
+
+
 def report(profile: str, names: list[str], in_full: bool) -> int:
     """Prints what differs; how many differences are new, or no more there."""
     theirs, mine = rabbitmq_outcomes(profile, names), rewindmq_outcomes(profile, names)
@@ -121,7 +139,7 @@ def main(arguments: list[str]) -> int:
         before = json.loads(recorded.read_text()) if recorded.exists() else {}
         told = {name: before[name] for name in SCENARIOS if name in before}
         told |= rabbitmq_outcomes(options.profile, names, recorded_will_do=False)
-        recorded.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
+        recorded.write_text(laid_out(told) + "\n")
         return 0
     return 1 if report(options.profile, names, bool(options.names)) else 0
 
