@@ -38,8 +38,9 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.trim_rules import Wanted
 from rewindmq.schemas.metadata_events import HistoryTrimmed
-from tests.simulation.archive_store import FaultyStore, Killed, object_file
+from tests.simulation.archive_store import FaultyStore, object_file
 from tests.support.examples import rounds
+from tests.support.failing_objects import Killed
 from tests.support.records import START_MS, fill
 
 PARTITIONS = ("metadata-0", "queues-0")

@@ -11,10 +11,18 @@ from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import open_objects
 from rewindmq.engine.log.archive.pack import Unpacked
 from rewindmq.engine.log.embedded.segments import segment_files
-from tests.support.archive_commands import Place
 from tests.support.forked import run
 
 PARTITIONS = ("metadata-0", "queues-0")
+
+
+@dataclass
+class Place:
+    """Where an archive goes: `url`, the `environment` for it, and the `files` that it becomes."""
+
+    url: str
+    environment: dict[str, str]
+    files: Path
 
 
 def archive(data: Path, place: Place, *options: str) -> list[dict[str, object]]:
@@ -50,12 +58,3 @@ def require_whole(data: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> 
         assert len(manifest.segments) == len(files)
         for entry, path in zip(manifest.segments, files, strict=True):
             assert b"".join(Unpacked(objects, name, entry).original_bytes()) == path.read_bytes()
-
-
-@dataclass
-class Place:
-    """Where an archive goes: `url`, the `environment` for it, and the `files` that it becomes."""
-
-    url: str
-    environment: dict[str, str]
-    files: Path

@@ -38,10 +38,16 @@ def begin(start_broker: Start, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     return start
 
 
+def history_item(broker: RunningBroker) -> dict[str, Any]:
+    """The broker's report on its history."""
+    with api_client(broker) as api:
+        item: dict[str, Any] = api.get("/overview").json()["history"]
+    return item
+
+
 def archive_item(broker: RunningBroker) -> dict[str, Any]:
     """The broker's report on its archive."""
-    with api_client(broker) as api:
-        item: dict[str, Any] = api.get("/overview").json()["history"]["archive"]
+    item: dict[str, Any] = history_item(broker)["archive"]
     return item
 
 

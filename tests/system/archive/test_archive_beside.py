@@ -24,9 +24,9 @@ from tests.support.archiving_brokers import (
     SOON,
     Start,
     all_archived,
-    api,
     archive_item,
     archiver_of,
+    history_item,
     log_lines,
     publish,
     require_same,
@@ -68,7 +68,7 @@ def test_status_and_metrics_say_what_history_costs(begin: Callable[..., RunningB
     publish(broker, range(100))
     publish(broker, range(10), "other")
     all_archived(broker)
-    until(lambda: api(broker, "/overview")["history"]["local_bytes"], "the size of the history is not measured")
+    until(lambda: history_item(broker)["local_bytes"], "the size of the history is not measured")
     shown = run("status", REWINDMQ_URL=broker.http_url).stdout
     url = open_objects(place.url).url
     for line in (f"Archive: {url}\n", "Archived until: 20", "Not archived: 0 records\n", "On this disk: "):
@@ -95,8 +95,8 @@ def test_status_and_metrics_say_what_history_costs(begin: Callable[..., RunningB
 
 
 def test_without_an_archive_the_history_is_measured(broker: RunningBroker) -> None:
-    until(lambda: api(broker, "/overview")["history"]["local_bytes"], "the size of the history is not measured")
-    assert api(broker, "/overview")["history"]["archive"] is None
+    until(lambda: history_item(broker)["local_bytes"], "the size of the history is not measured")
+    assert history_item(broker)["archive"] is None
     assert "Archive: (none)\n" in run("status", REWINDMQ_URL=broker.http_url).stdout
     found = metrics(broker, "/metrics")
     assert [sample.labels for sample in found["rewindmq_history_bytes"].samples] == [{"tier": "local"}]

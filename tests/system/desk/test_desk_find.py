@@ -28,8 +28,9 @@ def test_order_4711_is_found_by_each_key_and_its_life_names_the_rules(
     api.put("/queues/%2F/late", json={"durable": True})
     api.put("/queues/%2F/orders", json={"durable": True, "arguments": arguments})
     for order in range(4_600, 4_800):
-        properties = {"message_id": f"o-{order}", "correlation_id": f"c-{order}", "headers": {"order": f"h-{order}"}}
-        publish(api, "orders", f'{{"order": {order}}}', **properties)
+        headers = {"order": f"h-{order}"}
+        ids = {"message_id": f"o-{order}", "correlation_id": f"c-{order}"}
+        publish(api, "orders", f'{{"order": {order}}}', headers=headers, **ids)
     until(lambda: api.get("/queues/%2F/late/at?time=-0s&count=0").json()["messages"] == 200, "orders expire")
     log_in(page, broker)
     page.get_by_role("link", name="Find", exact=True).click()

@@ -14,9 +14,9 @@ import pytest
 
 from rewindmq.engine.erasure.key_store import KeyStore
 from tests.support.deadlines import until
+from tests.support.metrics import GUEST
 from tests.support.running import RunningBroker
 from tests.support.standby import (
-    ADMIN,
     RunningFollower,
     command,
     level,
@@ -65,12 +65,12 @@ def test_b59_the_copy_has_the_same_bytes_and_state_and_serves_the_past(
     found = command("find", "orders", "--body", "body 14", "--formatter", "json", url=follower.http_url)
     assert found.returncode == 0, found.stderr
     assert len(found.stdout.splitlines()) == 2
-    refusal = httpx.put(f"{follower.http_url}/api/queues/%2F/new", auth=ADMIN, json={"durable": True})
+    refusal = httpx.put(f"{follower.http_url}/api/queues/%2F/new", auth=GUEST, json={"durable": True})
     assert (refusal.status_code, refusal.json()["error"]) == (403, "read_only")
-    metrics = httpx.get(f"{leader.http_url}/metrics", auth=ADMIN).text
+    metrics = httpx.get(f"{leader.http_url}/metrics", auth=GUEST).text
     assert 'rewindmq_follower_connected{follower="rewindmq@localhost"} 1' in metrics
     assert 'rewindmq_follower_lag_records{follower="rewindmq@localhost"} 0' in metrics
-    metrics = httpx.get(f"{follower.http_url}/metrics", auth=ADMIN).text
+    metrics = httpx.get(f"{follower.http_url}/metrics", auth=GUEST).text
     assert 'rewindmq_follower_lag_records{follower="rewindmq@localhost"} 0' in metrics
     assert "Follows http://" in command("status", url=follower.http_url).stdout
     assert "Follower rewindmq@localhost: connected, 0 records" in command("status", url=leader.http_url).stdout
