@@ -8,6 +8,7 @@ from typing import Any
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
+from tests.support.deadlines import SECONDS
 from tests.support.running import RunningBroker
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -81,7 +82,7 @@ def take(channel: BlockingChannel, queue: str, number: int, **options: Any) -> l
     raise AssertionError("the consumer was cancelled")
 
 
-def pump(connection: pika.BlockingConnection, condition: Callable[[], bool], seconds: float = 30) -> None:
+def pump(connection: pika.BlockingConnection, condition: Callable[[], bool], seconds: float = SECONDS) -> None:
     """Let callbacks run until the condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -90,7 +91,7 @@ def pump(connection: pika.BlockingConnection, condition: Callable[[], bool], sec
 
 
 class Reader:
-    """A consumer that reads a stream or the past. `ids`: the offsets of its messages."""
+    """A consumer that reads a stream or the past, and acks unless told otherwise. `got`: offsets and bodies."""
 
     def __init__(
         self, connection: pika.BlockingConnection, queue: str, prefetch: int = 10, ack: bool = True, **arguments: Any
@@ -98,8 +99,8 @@ class Reader:
         self.connection = connection
         self.channel = connection.channel()
         self.channel.basic_qos(prefetch_count=prefetch)
-        self.bodies: list[bytes] = []
-        self.ids: list[int] = []
+        self.got: list[tuple[int, bytes]] = []
+        self.tags: list[int] = []
         self.cancelled = False
         self.ack = ack
         self.channel.add_on_cancel_callback(lambda _: setattr(self, "cancelled", True))
@@ -107,16 +108,30 @@ class Reader:
         self.tag = self.channel.basic_consume(queue, self.take, arguments=given)
 
     def take(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        self.ids.append(properties.headers["x-stream-offset"])
-        self.bodies.append(body)
+        self.got.append((properties.headers["x-stream-offset"], body))
+        self.tags.append(method.delivery_tag)
         if self.ack:
             channel.basic_ack(method.delivery_tag)
 
-    def until(self, count: int) -> list[bytes]:
-        pump(self.connection, lambda: len(self.bodies) >= count)
+    @property
+    def ids(self) -> list[int]:
+        return [offset for offset, _ in self.got]
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [body for _, body in self.got]
+
+    def until(self, count: int) -> list[tuple[int, bytes]]:
+        """Wait until so many messages have come."""
+        pump(self.connection, lambda: len(self.got) >= count)
+        return self.got
+
+    def bodies_until(self, count: int) -> list[bytes]:
+        self.until(count)
         return self.bodies
 
     def through(self) -> list[bytes]:
+        """Wait until the broker cancels the consumer, at the end of what it asked for."""
         pump(self.connection, lambda: self.cancelled)
         return self.bodies
 

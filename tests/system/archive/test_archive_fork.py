@@ -258,10 +258,12 @@ def test_a_read_only_broker_serves_the_history_and_writes_nothing(
     assert metrics.status_code == 200
     assert run("status", "--http-port", str(running.http_port)).returncode == 0
     with connect(running) as connection:
-        assert Reader(connection, "orders", x_stream_offset="first").until(20)[:20] == [b"%d" % n for n in range(20)]
+        assert Reader(connection, "orders", x_stream_offset="first").bodies_until(20)[:20] == [
+            b"%d" % n for n in range(20)
+        ]
         assert Reader(connection, "orders", x_rewind_to="mark:release").through() == BEFORE
         stream = Reader(connection, "events", x_stream_offset="first")
-        assert stream.until(20)[:20] == [b"%d" % n for n in range(20)]
+        assert stream.bodies_until(20)[:20] == [b"%d" % n for n in range(20)]
         stream.channel.basic_cancel(stream.tag)
         stream.channel.close()
         refusals: list[Callable[[pika.adapters.blocking_connection.BlockingChannel], object]] = [

@@ -42,17 +42,17 @@ def test_b01_what_was_consumed_can_be_read_again(
     take_all(channel, queue)
     publish(channel, queue, b"d")
     first = Reader(connection, queue, x_stream_offset="first")
-    assert first.until(4) == [b"a", b"b", b"c", b"d"]
+    assert first.bodies_until(4) == [b"a", b"b", b"c", b"d"]
     assert first.ids == sorted(first.ids)
     publish(channel, queue, b"e")  # and what comes is read as well
-    assert first.until(5)[4:] == [b"e"]
-    assert Reader(connection, queue, x_stream_offset="last").until(1) == [b"e"]
-    assert Reader(connection, queue, x_stream_offset=first.ids[2]).until(3) == [b"c", b"d", b"e"]
-    assert Reader(connection, queue, x_stream_offset="1h").until(5) == [b"a", b"b", b"c", b"d", b"e"]
+    assert first.bodies_until(5)[4:] == [b"e"]
+    assert Reader(connection, queue, x_stream_offset="last").bodies_until(1) == [b"e"]
+    assert Reader(connection, queue, x_stream_offset=first.ids[2]).bodies_until(3) == [b"c", b"d", b"e"]
+    assert Reader(connection, queue, x_stream_offset="1h").bodies_until(5) == [b"a", b"b", b"c", b"d", b"e"]
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     later, following = (Reader(connection, queue, x_stream_offset=at) for at in (tomorrow, "next"))
     publish(channel, queue, b"f")
-    assert (later.until(1), following.until(1)) == ([b"f"], [b"f"])
+    assert (later.bodies_until(1), following.bodies_until(1)) == ([b"f"], [b"f"])
     assert channel.queue_declare(queue, passive=True).method.message_count == 3  # d, e, f: nobody took anything
 
 
@@ -62,10 +62,10 @@ def test_a_reader_is_paced_by_its_prefetch(
     publish(channel, queue, *(b"%d" % n for n in range(600)))
     slow = Reader(connection, queue, prefetch=3, ack=False, x_stream_offset="first")
     fast = Reader(connection, queue, prefetch=50, x_stream_offset="first")
-    assert fast.until(600) == [b"%d" % n for n in range(600)]
+    assert fast.bodies_until(600) == [b"%d" % n for n in range(600)]
     assert slow.bodies == [b"0", b"1", b"2"]
     slow.channel.basic_nack(0, multiple=True, requeue=True)
-    assert slow.until(6)[3:] == [b"3", b"4", b"5"]
+    assert slow.bodies_until(6)[3:] == [b"3", b"4", b"5"]
 
 
 def test_filters_and_a_queue_beside_it(
@@ -76,8 +76,8 @@ def test_filters_and_a_queue_beside_it(
     publish(channel, queue + "-too", b"other", headers={"x-stream-filter-value": "apple"})
     publish(channel, queue, b"b")
     publish(channel, queue, b"c", headers={"x-stream-filter-value": "apple"})
-    assert Reader(connection, queue, x_stream_offset="first", x_stream_filter="apple").until(2) == [b"a", b"c"]
-    assert Reader(connection, queue, x_stream_offset="first").until(3) == [b"a", b"b", b"c"]
+    assert Reader(connection, queue, x_stream_offset="first", x_stream_filter="apple").bodies_until(2) == [b"a", b"c"]
+    assert Reader(connection, queue, x_stream_offset="first").bodies_until(3) == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("how", ["datetime", "text", "offset"])
@@ -96,7 +96,7 @@ def test_b01_the_queue_as_it_was(
     if how == "offset":
         publish(channel, queue, b"d")
         at = Reader(connection, queue, x_stream_offset="last")
-        at.until(1)
+        at.bodies_until(1)
         at = at.ids[0]
     holder.close()
     take_all(channel, queue)
@@ -136,7 +136,7 @@ def test_the_present_is_not_disturbed(
         before = shown()
         at = moment().isoformat()
         reader = Reader(connection, queue, ack=False, x_stream_offset="first")
-        reader.until(2)
+        reader.bodies_until(2)
         assert Reader(connection, queue, x_rewind_to=at).through() == [b"b", b"a"]
         assert shown() == before
         reader.channel.basic_cancel(reader.tag)
@@ -150,7 +150,7 @@ def test_the_reader_ends_with_the_queue(
 ) -> None:
     publish(channel, queue, b"a")
     reader = Reader(connection, queue, x_stream_offset="first")
-    reader.until(1)
+    reader.bodies_until(1)
     channel.queue_delete(queue)
     pump(connection, lambda: reader.cancelled)
 
@@ -165,9 +165,9 @@ def test_a_queue_of_the_same_name_before(
     gone = moment().isoformat()
     channel.queue_declare(queue, durable=True)
     publish(channel, queue, b"c")
-    assert Reader(connection, queue, x_stream_offset="first").until(1) == [b"c"]
-    assert Reader(connection, queue, x_stream_offset=0).until(1) == [b"c"]
-    assert Reader(connection, queue, x_stream_offset="last").until(1) == [b"c"]
+    assert Reader(connection, queue, x_stream_offset="first").bodies_until(1) == [b"c"]
+    assert Reader(connection, queue, x_stream_offset=0).bodies_until(1) == [b"c"]
+    assert Reader(connection, queue, x_stream_offset="last").bodies_until(1) == [b"c"]
     for then in (at, gone):
         with pytest.raises(ChannelClosedByBroker) as refused:
             Reader(connection, queue, x_rewind_to=then)

@@ -13,6 +13,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
+from tests.support import pika_clients
 from tests.support.pika_clients import publish, pump
 from tests.support.running import RunningBroker
 
@@ -31,33 +32,10 @@ def declared(channel: BlockingChannel, **arguments: Any) -> str:
     return name
 
 
-class Reader:
-    """Reads on a channel of its own; acks by itself, if it may."""
-
-    def __init__(
-        self, connection: pika.BlockingConnection, stream: str, prefetch: int = 10, ack: bool = True, **arguments: Any
-    ) -> None:
-        self.connection = connection
-        self.channel = connection.channel()
-        self.channel.basic_qos(prefetch_count=prefetch)
-        self.got: list[tuple[int, bytes]] = []
-        self.tags: list[int] = []
-        self.cancelled = False
-        self.ack = ack
-        self.channel.add_on_cancel_callback(lambda _: setattr(self, "cancelled", True))
-        given = {key.replace("_", "-"): value for key, value in arguments.items()}
-        self.tag = self.channel.basic_consume(stream, self.take, arguments=given)
-
+class Reader(pika_clients.Reader):
     def take(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        self.got.append((properties.headers["x-stream-offset"], body))
-        self.tags.append(method.delivery_tag)
+        super().take(channel, method, properties, body)
         assert not method.redelivered
-        if self.ack:
-            channel.basic_ack(method.delivery_tag)
-
-    def until(self, count: int) -> list[tuple[int, bytes]]:
-        pump(self.connection, lambda: len(self.got) >= count)
-        return self.got
 
 
 def quiet(connection: pika.BlockingConnection) -> None:

@@ -2,9 +2,9 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, TypeVarTuple
+from typing import Any
 
 import pika
 import pytest
@@ -13,7 +13,7 @@ from tests.support.deadlines import until
 from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import Nodes
-from tests.support.pika_clients import connect
+from tests.support.pika_clients import Reader, connect
 from tests.support.running import RunningBroker
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -26,36 +26,6 @@ def nodes(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         nodes.start("south")
         yield nodes
         nodes.digests()
-
-
-Given = TypeVarTuple("Given")
-
-
-class Reader:
-    def __init__(self, node: RunningBroker, queue: str, **arguments: Any) -> None:
-        self.connection = connect(node)
-        self.channel = self.connection.channel()
-        self.channel.basic_qos(prefetch_count=10)
-        self.got: list[tuple[int, bytes]] = []
-        self.cancelled = False
-        self.channel.add_on_cancel_callback(lambda _: setattr(self, "cancelled", True))
-        given = {key.replace("_", "-"): value for key, value in arguments.items()}
-        self.channel.basic_consume(queue, self.take, arguments=given)
-
-    def take(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        self.got.append((properties.headers["x-stream-offset"], body))
-        channel.basic_ack(method.delivery_tag)
-
-    def wait(self, condition: Callable[[*Given], bool], *given: *Given) -> None:
-        def come() -> bool:
-            self.connection.process_data_events(time_limit=0.05)
-            return condition(*given)
-
-        until(come, "it did not come")
-
-    def until(self, count: int) -> list[tuple[int, bytes]]:
-        self.wait(lambda: len(self.got) >= count)
-        return self.got
 
 
 def declare(node: RunningBroker, arguments: dict[str, Any]) -> str:
@@ -84,19 +54,19 @@ def test_a_stream_is_the_same_at_every_node(nodes: Nodes) -> None:
     publish(north, stream, *(b"%d" % n for n in range(100)))
     publish(south, stream, *(b"%d" % n for n in range(100, 200)))
     expected = [(n, b"%d" % n) for n in range(200)]
-    readers = [Reader(node, stream, x_stream_offset=start) for start in (0, 150) for node in (north, south)]
+    readers = [Reader(connect(node), stream, x_stream_offset=start) for start in (0, 150) for node in (north, south)]
     for reader, start in zip(readers, (0, 0, 150, 150), strict=True):
         assert reader.until(200 - start) == expected[start:]
     until(
         lambda: api_client(south).get(f"/queues/%2F/{stream}").json()["consumers"] == 4, "not all consumers are listed"
     )
     publish(south, stream, b"200")
-    for reader in readers:
-        reader.wait(lambda reader: reader.got[-1] == (200, b"200"), reader)
+    for reader, start in zip(readers, (0, 0, 150, 150), strict=True):
+        assert reader.until(201 - start)[-1] == (200, b"200")
     with connect(south) as connection:
         connection.channel().queue_delete(stream)
     for reader in readers:
-        reader.wait(lambda reader: reader.cancelled, reader)
+        reader.through()
 
 
 @pytest.mark.long
@@ -111,13 +81,12 @@ def test_b01_the_past_is_read_at_any_node(nodes: Nodes, kind: str) -> None:
     with connect(south) as connection:
         connection.channel().queue_purge(queue)
     publish(south, queue, b"300")
-    readers = [Reader(node, queue, x_stream_offset="first") for node in (north, south)]
+    readers = [Reader(connect(node), queue, x_stream_offset="first") for node in (north, south)]
     for node, reader in zip((north, south), readers, strict=True):
         assert [body for _, body in reader.until(301)] == [b"%d" % n for n in range(301)]
-        assert [body for _, body in Reader(node, queue, x_stream_offset="last").until(1)] == [b"300"]
-        rewound = Reader(node, queue, x_rewind_to=then)
-        rewound.wait(lambda rewound: rewound.cancelled, rewound)
-        assert [body for _, body in rewound.got] == [b"%d" % n for n in range(300)]
+        assert [body for _, body in Reader(connect(node), queue, x_stream_offset="last").until(1)] == [b"300"]
+        rewound = Reader(connect(node), queue, x_rewind_to=then)
+        assert rewound.through() == [b"%d" % n for n in range(300)]
     publish(south, queue, b"more")
     for reader in readers:
         assert reader.until(302)[301][1] == b"more"
