@@ -11,6 +11,7 @@ from rewindmq.engine.amqp.server import AmqpServer
 from rewindmq.engine.runtime.admission import Door
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import HANDSHAKE, Said, decoded, method
+from tests.support.async_tests import run_by
 
 Scenario = Callable[[AmqpServer, DoubleBroker], Awaitable[None]]
 
@@ -30,6 +31,9 @@ def run(scenario: Scenario, broker: DoubleBroker | None = None) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
+
+
+on_server = run_by(run, given=2)  # test(server, broker)
 
 
 def port_of(server: AmqpServer) -> int:

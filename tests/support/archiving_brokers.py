@@ -21,8 +21,6 @@ from tests.support.processes import children_of
 from tests.support.running import RunningBroker
 
 SOON = ("--segment-age", "1s", "--archive-lag", "1s")
-
-
 Start = Callable[..., RunningBroker]
 
 

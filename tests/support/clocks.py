@@ -3,8 +3,6 @@
 from rewindmq.engine.runtime.log_clock import NS
 
 START_MS = 1_700_000_000_000
-
-
 HOUR_MS = 3_600_000
 
 

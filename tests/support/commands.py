@@ -48,6 +48,4 @@ def repartition_state(broker: RunningBroker) -> dict[str, Any]:
 
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
 COMMAND = Path(sys.executable).parent / "rewindmq"

@@ -1,4 +1,4 @@
-"""Two nodes in memory, one of which has the other's queues as counters alone."""
+"""Two nodes in memory: one owns all queues, the other has only their counters."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

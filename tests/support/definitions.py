@@ -17,11 +17,7 @@ CATEGORIES = (
 
 
 RIGHTS = {"configure": ".*", "write": ".*", "read": ".*"}
-
-
 QUORUM = {"x-queue-type": "quorum", "x-delivery-limit": 3}
-
-
 WHOLE: dict[str, Any] = {
     "rabbit_version": "3.13.7",
     "users": [

@@ -6,11 +6,7 @@ from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue
 
 Q = Queue(Declaration("/", "orders", 0, "classic"))
-
-
 ABROAD = Queue(Declaration("prod", "a b\n", 3, "quorum"))
-
-
 EFFECTS: tuple[tuple[Effect, str], ...] = (
     (fx.Keep(Q, 12), "[orders] keep 12"),
     (

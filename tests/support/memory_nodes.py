@@ -11,6 +11,7 @@ run(test, tmp_path, monkeypatch)
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -23,6 +24,7 @@ from rewindmq.engine.log.simulated.shared import ArchivedPartition, MemoryShared
 from rewindmq.engine.process import open_node
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.schemas.events import Published
+from tests.support.async_tests import Decorator, run_by
 from tests.support.broker_harness import Client
 
 T = TypeVar("T")
@@ -148,3 +150,8 @@ def run(test: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: 
             nodes.close()
 
     watched(whole())
+
+
+def on_nodes(partitions: int = 2) -> Decorator:
+    """Make a test of a coroutine whose first argument is the `Nodes`."""
+    return run_by(partial(run, partitions=partitions), "tmp_path", "monkeypatch", given=1)

@@ -21,6 +21,7 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.config import Config
 from rewindmq.engine.process import open_broker
 from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method
+from tests.support.async_tests import run_by
 from tests.support.deadlines import eventually
 from tests.support.memory_nodes import Nodes, run, watched
 from tests.support.repartition import PARTITIONS, Steps, movable_names
@@ -76,8 +77,6 @@ class Client:
 
 
 Test = Callable[[Broker, Steps], Coroutine[Any, Any, None]]
-
-
 Play = Callable[[Test], None]
 
 
@@ -109,6 +108,9 @@ def played(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
 def play(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Run a test on each kind of log."""
     return played(request.param, tmp_path, monkeypatch)
+
+
+on_each_log = run_by(lambda test, play: play(test), "play", given=2)  # test(broker, steps)
 
 
 async def declared(client: Client, *names: str) -> None:

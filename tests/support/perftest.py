@@ -13,11 +13,7 @@ from tests.support.needs import needed
 from tests.support.running import ROOT, RunningBroker
 
 BENCH = ROOT / "tests" / "bench"
-
-
 LIB = BENCH / "target" / "lib"
-
-
 COUNT = 3_000
 
 

@@ -99,8 +99,6 @@ def plain(event: Any) -> tuple[Any, ...]:
 
 
 short_texts = st.text(st.characters(codec="utf-8"), max_size=63)  # 4 bytes a character at most
-
-
 header_values = st.recursive(
     st.none()
     | st.booleans()

@@ -16,11 +16,7 @@ from tests.support.http_clients import publish_to
 from tests.support.running import RunningBroker
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-
-
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
-
-
 BEGINNING = format_time(0)
 
 

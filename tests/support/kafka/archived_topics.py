@@ -56,11 +56,7 @@ def delete_before(bootstrap: str, topic: str, offset: int) -> None:
 
 
 MESSAGES = 100
-
-
 KEPT_IDS = range(1, 11)  # of the messages that are never acked
-
-
 OWNED = frozenset({"queues-0"})
 
 

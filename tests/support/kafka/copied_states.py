@@ -13,8 +13,6 @@ from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-
-
 QUEUES: dict[str, dict[str, Any]] = {
     "classic": {},
     "quorum": {"x-queue-type": "quorum"},
@@ -26,8 +24,6 @@ QUEUES: dict[str, dict[str, Any]] = {
 
 
 EACH = 20
-
-
 HELD = 3
 
 

@@ -10,8 +10,6 @@ from tests.support.kafka.producers import ordered_producer
 from tests.support.running import RunningBroker
 
 LEFT = re.compile(r"(queues-\d+): the state at offset (\d+) is in the topic of states")
-
-
 BEGAN = re.compile(r"(queues-\d+): the node begins with the state that another node has left at (\d+)")
 
 

@@ -1,4 +1,4 @@
-"""What an audit's ledgers and findings say."""
+"""The ledgers that an audit has kept, and its findings."""
 
 from pathlib import Path
 from typing import Any

@@ -9,8 +9,6 @@ from rewindmq.schemas.events import Event
 from rewindmq.schemas.values import Actor
 
 Lie = Callable[[list[Effect]], bool]
-
-
 Kind = TypeVar("Kind")
 
 

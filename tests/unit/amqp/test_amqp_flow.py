@@ -2,18 +2,15 @@
 (engine/cluster/flow_control.py)."""
 
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-
-import pytest
 
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.amqp.frames import PAUSE_CHECK_BYTES
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.flow_control import EVENTS_A_SECOND, LEAST_EVENTS, RoundTripFlow
 from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method, publish
-from tests.support.memory_nodes import Nodes, run, settled
+from tests.support.memory_nodes import Nodes, on_nodes, settled
 from tests.support.queues import queue_of
 
 ONE = publish(1, "", "q", b"0000")
@@ -58,100 +55,84 @@ def under_way(broker: Broker) -> int:
     return sum(partition.append_position - partition.durable_position for partition in broker.partitions)
 
 
-def test_a_publisher_waits_and_a_consumer_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_nodes()
+async def test_a_publisher_waits_and_a_consumer_does_not(nodes: Nodes) -> None:
     """S-136."""
-
-    async def test(nodes: Nodes) -> None:
-        broker = await start(nodes)
-        publisher = await open_channel(broker, method(1, "Confirm.Select"))
-        consumer = await open_channel(broker, method(1, "Basic.Qos", prefetch_count=10))
-        await say(broker, consumer, method(1, "Basic.Consume", queue="q", consumer_tag="c"))
-        await say(broker, publisher, numbered(0, 10))
-        assert len(decoded(b"".join(consumer.take_output()))) == 10
-        nodes.log("a").cut(True)
-        await say(broker, publisher, numbered(10, MANY))
-        assert LEAST_EVENTS <= under_way(broker) <= LEAST_EVENTS + ONE_CHECK
-        assert publisher.gate.waiting
-        assert publisher.session is not None
-        assert publisher.session.link is not None
-        assert publisher.session.link.state == "flow"
-        before = under_way(broker)
-        await say(broker, consumer, method(1, "Basic.Ack", delivery_tag=5, multiple=True))
-        assert under_way(broker) == before + 1, "an ack waited behind publishes"
-        await say(broker, publisher, numbered(10 + MANY, 5))
-        assert under_way(broker) == before + 1
-        nodes.log("a").cut(False)
-        while queue_of(broker, "q").messages_ready < MANY:
-            await settled()
-        assert (publisher.gate.waiting, publisher.session.link.state) == (False, "running")
-        got = await say(
-            broker,
-            consumer,
-            method(1, "Basic.Qos", prefetch_count=0)
-            + method(
-                1,
-                "Basic.Consume",
-                queue="q",
-                consumer_tag="rest",
-                no_ack=True,
-            ),
-        )
-        while (
-            len(bodies := [each.body for each in got if each.name == "Basic.Deliver" and each.body is not None])
-            < MANY + 5
-        ):
-            await settled()
-            consumer.grant_credit()
-            broker.turns.end()
-            got += decoded(b"".join(consumer.take_output()))
-        assert sorted(bodies) == [b"%04d" % number for number in range(10, MANY + 15)]
-        assert bodies[-5:] == [b"%04d" % number for number in range(MANY + 10, MANY + 15)], "their order was lost"
-
-    run(test, tmp_path, monkeypatch)
-
-
-def test_publishers_wait_in_turn_and_one_that_goes_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(nodes: Nodes) -> None:
-        broker = await start(nodes)
-        first, second = [await open_channel(broker) for _ in range(2)]
-        nodes.log("a").cut(True)
-        await say(broker, first, numbered(0, MANY))
-        sent = under_way(broker)
-        await say(broker, second, publish(1, "", "q", b"its first"))
-        assert under_way(broker) == sent + 1, "who has not published yet is not known as a publisher"
-        await say(broker, second, publish(1, "", "q", b"its second"))
-        assert under_way(broker) == sent + 1
-        first.lost()
-        broker.turns.end()
-        nodes.log("a").cut(False)
+    broker = await start(nodes)
+    publisher = await open_channel(broker, method(1, "Confirm.Select"))
+    consumer = await open_channel(broker, method(1, "Basic.Qos", prefetch_count=10))
+    await say(broker, consumer, method(1, "Basic.Consume", queue="q", consumer_tag="c"))
+    await say(broker, publisher, numbered(0, 10))
+    assert len(decoded(b"".join(consumer.take_output()))) == 10
+    nodes.log("a").cut(True)
+    await say(broker, publisher, numbered(10, MANY))
+    assert LEAST_EVENTS <= under_way(broker) <= LEAST_EVENTS + ONE_CHECK
+    assert publisher.gate.waiting
+    assert publisher.session is not None
+    assert publisher.session.link is not None
+    assert publisher.session.link.state == "flow"
+    before = under_way(broker)
+    await say(broker, consumer, method(1, "Basic.Ack", delivery_tag=5, multiple=True))
+    assert under_way(broker) == before + 1, "an ack waited behind publishes"
+    await say(broker, publisher, numbered(10 + MANY, 5))
+    assert under_way(broker) == before + 1
+    nodes.log("a").cut(False)
+    while queue_of(broker, "q").messages_ready < MANY:
         await settled()
-        assert queue_of(broker, "q").messages_ready == sent + 2, "a client that is gone published"
-        assert not second.gate.waiting
+    assert (publisher.gate.waiting, publisher.session.link.state) == (False, "running")
+    got = await say(
+        broker,
+        consumer,
+        method(1, "Basic.Qos", prefetch_count=0)
+        + method(1, "Basic.Consume", queue="q", consumer_tag="rest", no_ack=True),
+    )
+    while (
+        len(bodies := [each.body for each in got if each.name == "Basic.Deliver" and each.body is not None]) < MANY + 5
+    ):
+        await settled()
+        consumer.grant_credit()
+        broker.turns.end()
+        got += decoded(b"".join(consumer.take_output()))
+    assert sorted(bodies) == [b"%04d" % number for number in range(10, MANY + 15)]
+    assert bodies[-5:] == [b"%04d" % number for number in range(MANY + 10, MANY + 15)], "their order was lost"
 
-    run(test, tmp_path, monkeypatch)
+
+@on_nodes()
+async def test_publishers_wait_in_turn_and_one_that_goes_is_passed_over(nodes: Nodes) -> None:
+    broker = await start(nodes)
+    first, second = [await open_channel(broker) for _ in range(2)]
+    nodes.log("a").cut(True)
+    await say(broker, first, numbered(0, MANY))
+    sent = under_way(broker)
+    await say(broker, second, publish(1, "", "q", b"its first"))
+    assert under_way(broker) == sent + 1, "who has not published yet is not known as a publisher"
+    await say(broker, second, publish(1, "", "q", b"its second"))
+    assert under_way(broker) == sent + 1
+    first.lost()
+    broker.turns.end()
+    nodes.log("a").cut(False)
+    await settled()
+    assert queue_of(broker, "q").messages_ready == sent + 2, "a client that is gone published"
+    assert not second.gate.waiting
 
 
-def test_who_waits_is_told_that_publishing_is_held_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(nodes: Nodes) -> None:
-        broker = await start(nodes)
-        publisher = await open_channel(broker)
-        broker.turns.on_blocked.append(publisher.alarm_changed)
-        nodes.log("a").cut(True)
-        assert await say(broker, publisher, numbered(0, MANY)) == []
-        broker.turns.problem("log", "Kafka is away")
-        before = publisher.link.state
-        assert before == "blocked"
-        broker.turns.problem("log", None)
-        said = await say(broker, publisher, b"")
-        assert [each.name for each in said] == ["Connection.Blocked", "Connection.Unblocked"]
-        nodes.log("a").cut(False)
-        while queue_of(broker, "q").messages_ready < MANY:
-            await settled()
-        assert publisher.link.state == "running"
-
-    run(test, tmp_path, monkeypatch)
+@on_nodes()
+async def test_who_waits_is_told_that_publishing_is_held_back(nodes: Nodes) -> None:
+    broker = await start(nodes)
+    publisher = await open_channel(broker)
+    broker.turns.on_blocked.append(publisher.alarm_changed)
+    nodes.log("a").cut(True)
+    assert await say(broker, publisher, numbered(0, MANY)) == []
+    broker.turns.problem("log", "Kafka is away")
+    before = publisher.link.state
+    assert before == "blocked"
+    broker.turns.problem("log", None)
+    said = await say(broker, publisher, b"")
+    assert [each.name for each in said] == ["Connection.Blocked", "Connection.Unblocked"]
+    nodes.log("a").cut(False)
+    while queue_of(broker, "q").messages_ready < MANY:
+        await settled()
+    assert publisher.link.state == "running"
 
 
 def test_a_log_that_is_far_away_has_more_under_way() -> None:

@@ -12,6 +12,7 @@ from rewindmq.engine.runtime.loop_share import AT_ONCE_SECONDS, SLICE_SECONDS, A
 from rewindmq.schemas.events import Published
 from tests.support.amqp_double import DoubleBroker, DoubleTurns
 from tests.support.amqp_wire import HANDSHAKE, Wire, header_frame, method, publish, raw_frame
+from tests.support.async_tests import run_by
 
 STEP = 0.000_1  # seconds that a look at the clock takes
 CHECKED = PAUSE_CHECK_BYTES // FRAME_BYTES + 1  # tiny frames between two looks
@@ -46,6 +47,9 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
         await asyncio.wait_for(scenario(), 30)
 
     asyncio.run(main())
+
+
+in_loop = run_by(run, given=0)
 
 
 async def opened(broker: DoubleBroker) -> Wire:
@@ -84,68 +88,60 @@ def test_a_flood_of_tiny_frames_is_parsed_a_slice_at_a_time(kind: str) -> None:
     run(scenario)
 
 
-def test_a_bystander_does_not_wait_behind_a_hundred_floods() -> None:
-    async def scenario() -> None:
-        broker = Sliced()
-        floods = [await opened(broker) for _ in range(100)]
-        bystander = await opened(broker)
-        frame = raw_frame(8, 0, b"")
-        for each in floods:
-            each.push(frame * 5_000)
-        for turn in range(50):
-            before = sum(len(each.connection.parser.rest) for each in floods)
-            broker.clock.now += 0.02
-            bystander.push(publish(1, "", "q", b"%d" % turn))
-            bystander.connection.account.pay()
-            bodies = [event.body for event in broker.events if isinstance(event, Published)]
-            assert bodies == [b"%d" % number for number in range(turn + 1)], "it was taken at once"
-            await asyncio.sleep(0)
-            after = sum(len(each.connection.parser.rest) for each in floods)
-            assert 0 < (before - after) // len(frame) <= IN_A_SLICE, "one slice for all floods together"
-
-    run(scenario)
+@in_loop
+async def test_a_bystander_does_not_wait_behind_a_hundred_floods() -> None:
+    broker = Sliced()
+    floods = [await opened(broker) for _ in range(100)]
+    bystander = await opened(broker)
+    frame = raw_frame(8, 0, b"")
+    for each in floods:
+        each.push(frame * 5_000)
+    for turn in range(50):
+        before = sum(len(each.connection.parser.rest) for each in floods)
+        broker.clock.now += 0.02
+        bystander.push(publish(1, "", "q", b"%d" % turn))
+        bystander.connection.account.pay()
+        bodies = [event.body for event in broker.events if isinstance(event, Published)]
+        assert bodies == [b"%d" % number for number in range(turn + 1)], "it was taken at once"
+        await asyncio.sleep(0)
+        after = sum(len(each.connection.parser.rest) for each in floods)
+        assert 0 < (before - after) // len(frame) <= IN_A_SLICE, "one slice for all floods together"
 
 
-def test_floods_share_the_line_evenly() -> None:
-    async def scenario() -> None:
-        broker = Sliced()
-        floods = [await opened(broker) for _ in range(10)]
-        for each in floods:
-            each.push(raw_frame(8, 0, b"") * 50_000)
-        for _ in range(200):
-            await asyncio.sleep(0)
-        left = [len(each.connection.parser.rest) // 8 for each in floods]
-        assert max(left) < 50_000
-        assert max(left) - min(left) <= 2 * IN_A_SLICE
-
-    run(scenario)
+@in_loop
+async def test_floods_share_the_line_evenly() -> None:
+    broker = Sliced()
+    floods = [await opened(broker) for _ in range(10)]
+    for each in floods:
+        each.push(raw_frame(8, 0, b"") * 50_000)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    left = [len(each.connection.parser.rest) // 8 for each in floods]
+    assert max(left) < 50_000
+    assert max(left) - min(left) <= 2 * IN_A_SLICE
 
 
-def test_what_comes_while_a_connection_stands_in_the_line_comes_behind_it() -> None:
-    async def scenario() -> None:
-        wire = await opened(Sliced())
-        bodies = [b"%0300d" % number for number in range(3_000)]
-        for first in range(0, 3_000, 1_000):
-            wire.push(*(publish(1, "", "q", body) for body in bodies[first : first + 1_000]))
-        assert wire.connection.gate.waiting
-        while wire.connection.parser.rest:
-            await asyncio.sleep(0)
-        assert [event.body for event in wire.broker.events if isinstance(event, Published)] == bodies
-
-    run(scenario)
+@in_loop
+async def test_what_comes_while_a_connection_stands_in_the_line_comes_behind_it() -> None:
+    wire = await opened(Sliced())
+    bodies = [b"%0300d" % number for number in range(3_000)]
+    for first in range(0, 3_000, 1_000):
+        wire.push(*(publish(1, "", "q", body) for body in bodies[first : first + 1_000]))
+    assert wire.connection.gate.waiting
+    while wire.connection.parser.rest:
+        await asyncio.sleep(0)
+    assert [event.body for event in wire.broker.events if isinstance(event, Published)] == bodies
 
 
-def test_a_connection_that_is_lost_in_the_line_holds_up_nobody() -> None:
-    async def scenario() -> None:
-        broker = Sliced()
-        floods = [await opened(broker) for _ in range(3)]
-        for each in floods:
-            each.push(raw_frame(8, 0, b"") * 5_000)
-        floods[0].connection.lost()
-        while floods[2].connection.parser.rest:
-            await asyncio.sleep(0)
-
-    run(scenario)
+@in_loop
+async def test_a_connection_that_is_lost_in_the_line_holds_up_nobody() -> None:
+    broker = Sliced()
+    floods = [await opened(broker) for _ in range(3)]
+    for each in floods:
+        each.push(raw_frame(8, 0, b"") * 5_000)
+    floods[0].connection.lost()
+    while floods[2].connection.parser.rest:
+        await asyncio.sleep(0)
 
 
 class OneTurn(DoubleTurns):
@@ -202,26 +198,24 @@ def test_slices_and_cuts_change_nothing(seed: int) -> None:
     run(scenario)
 
 
-def test_an_account_pays_and_earns() -> None:
-    async def scenario() -> None:
-        clock = Clock()
-        share = LoopShare(clock)
-        account, other = Account(share), Account(share)
-        assert account.begin("flood")
-        clock.now += SLICE_SECONDS
-        assert [account.due, account.due] == [False, True]
-        account.pay()
-        account.pay()  # of nothing
-        assert account.begin("flood"), "it owes time, and nobody else wants the slice of this turn"
-        clock.now += SLICE_SECONDS
-        account.pay()
-        assert not account.begin("flood"), "this turn has had its slice"
-        assert other.begin("light")
-        assert share.who == "light"
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        clock.now += 1.1
-        assert share.take_slice()
-        assert account.begin("flood"), "a second without work is enough"
-
-    run(scenario)
+@in_loop
+async def test_an_account_pays_and_earns() -> None:
+    clock = Clock()
+    share = LoopShare(clock)
+    account, other = Account(share), Account(share)
+    assert account.begin("flood")
+    clock.now += SLICE_SECONDS
+    assert [account.due, account.due] == [False, True]
+    account.pay()
+    account.pay()  # of nothing
+    assert account.begin("flood"), "it owes time, and nobody else wants the slice of this turn"
+    clock.now += SLICE_SECONDS
+    account.pay()
+    assert not account.begin("flood"), "this turn has had its slice"
+    assert other.begin("light")
+    assert share.who == "light"
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    clock.now += 1.1
+    assert share.take_slice()
+    assert account.begin("flood"), "a second without work is enough"

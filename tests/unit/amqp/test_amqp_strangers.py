@@ -9,7 +9,7 @@ from rewindmq.engine.amqp import server as amqp_server
 from rewindmq.engine.amqp.handshake import MOST_EARLY_HEARTBEATS
 from rewindmq.engine.amqp.server import AmqpProtocol, AmqpServer
 from tests.support.amqp_double import DoubleBroker
-from tests.support.amqp_sockets import client, run
+from tests.support.amqp_sockets import client, on_server, run
 from tests.support.amqp_wire import (
     HANDSHAKE,
     HEADER,
@@ -69,28 +69,23 @@ def test_anything_but_the_next_step_ends_the_connection(
     run(scenario)
 
 
-def test_a_client_may_close_in_any_state() -> None:
-    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
-        for frames in STATES.values():
-            async with client(server, *frames, method(0, "Connection.Close", reply_code=200)) as socket:
-                assert (await socket.until("Connection.CloseOk")).channel == 0
-
-    run(scenario)
+@on_server
+async def test_a_client_may_close_in_any_state(server: AmqpServer, broker: DoubleBroker) -> None:
+    for frames in STATES.values():
+        async with client(server, *frames, method(0, "Connection.Close", reply_code=200)) as socket:
+            assert (await socket.until("Connection.CloseOk")).channel == 0
 
 
-def test_heartbeats_after_tune_ok_are_taken_if_they_are_few() -> None:
+@on_server
+async def test_heartbeats_after_tune_ok_are_taken_if_they_are_few(server: AmqpServer, broker: DoubleBroker) -> None:
     """Java's client begins its timer there."""
-
-    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
-        early = [*STATES["opening"], HEARTBEAT * MOST_EARLY_HEARTBEATS]
-        async with client(server, *early, connection_open(), HEARTBEAT * 1_000, method(1, "Channel.Open")) as socket:
-            await socket.until("Connection.OpenOk")
-            await socket.until("Channel.OpenOk")
-        async with client(server, *early, HEARTBEAT) as socket:
-            assert (await socket.until("Connection.Close")).reply_code == 505
-            assert await socket.reader.read() == b""
-
-    run(scenario)
+    early = [*STATES["opening"], HEARTBEAT * MOST_EARLY_HEARTBEATS]
+    async with client(server, *early, connection_open(), HEARTBEAT * 1_000, method(1, "Channel.Open")) as socket:
+        await socket.until("Connection.OpenOk")
+        await socket.until("Channel.OpenOk")
+    async with client(server, *early, HEARTBEAT) as socket:
+        assert (await socket.until("Connection.Close")).reply_code == 505
+        assert await socket.reader.read() == b""
 
 
 def test_a_socket_is_read_once_in_a_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from functools import wraps
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.events import PastRead, SessionClosed
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.amqp_wire import HANDSHAKE, HEADER, IdleSocket, connection_open, method, start_ok, tune_ok
+from tests.support.async_tests import run_by
 from tests.support.broker_harness import Harness
 
 FOLLOWED = (SessionOpened, SessionClosed, LoginRefused, AccessRefused)
@@ -165,14 +164,7 @@ class Log:
         return [(event.user, event.host, event.count, event.first_ms) for _, event in events]
 
 
-def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """The test, run in a loop of its own."""
-
-    @wraps(test)
-    def run(**fixtures: Any) -> None:
-        asyncio.run(test(**fixtures))
-
-    return run
+in_a_loop = run_by(lambda test: asyncio.run(test()), given=0)
 
 
 async def minute() -> None:

@@ -11,6 +11,7 @@ from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.cluster.repair import LOOKS_BEFORE_REPAIR, Repairs
 from rewindmq.schemas.metadata_events import PolicySet, VhostDeleted
 from rewindmq.schemas.values import BROKER, Actor
+from tests.support.async_tests import run_by
 from tests.support.memory_nodes import Nodes, declare, run, session, settled
 
 QUEUES = 20
@@ -71,6 +72,9 @@ def looking(test: Callable[[Looking], Awaitable[None]], tmp_path: Path, monkeypa
     run(with_queues, tmp_path, monkeypatch)
 
 
+on_looking = run_by(looking, "tmp_path", "monkeypatch", given=1)  # test(by_hand)
+
+
 def limits(broker: Broker) -> list[int | None]:
     return [queue.settings.max_length for queue in broker.queues.all()]
 
@@ -80,80 +84,60 @@ def set_half(broker: Broker, name: str, limit: int) -> Awaitable[int]:
     return broker.metadata.ask(BROKER, PolicySet("/", name, "^q", f'{{"max-length":{limit}}}', limit, "all"))
 
 
-def test_a_look_is_at_a_few_names_and_goes_on_where_the_last_one_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(by_hand: Looking) -> None:
-        by_hand.broker.router.queues_changed()
+@on_looking
+async def test_a_look_is_at_a_few_names_and_goes_on_where_the_last_one_ended(by_hand: Looking) -> None:
+    by_hand.broker.router.queues_changed()
+    await by_hand.until_quiet()
+    assert max(map(len, by_hand.looks)) == A_LOOK
+    seen = [name for look in by_hand.looks for name in look]
+    assert set(seen) == {f"q{number}" for number in range(QUEUES)}
+    assert len(seen) == 2 * QUEUES, "once as a queue, once as what is bound, and no more in a round"
+
+
+@on_looking
+async def test_all_of_it_is_mended_and_a_look_stays_short(by_hand: Looking, caplog: pytest.LogCaptureFixture) -> None:
+    await set_half(by_hand.broker, "p", 7)
+    with caplog.at_level(logging.CRITICAL, "rewindmq.engine.cluster.repair"):
         await by_hand.until_quiet()
-        assert max(map(len, by_hand.looks)) == A_LOOK
-        seen = [name for look in by_hand.looks for name in look]
-        assert set(seen) == {f"q{number}" for number in range(QUEUES)}
-        assert len(seen) == 2 * QUEUES, "once as a queue, once as what is bound, and no more in a round"
-
-    looking(test, tmp_path, monkeypatch)
+    assert limits(by_hand.broker) == [7] * QUEUES
+    assert max(map(len, by_hand.looks)) <= (LOOKS_BEFORE_REPAIR + 1) * A_LOOK  # the last sees that it is mended
 
 
-def test_all_of_it_is_mended_and_a_look_stays_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def test(by_hand: Looking) -> None:
-        await set_half(by_hand.broker, "p", 7)
-        with caplog.at_level(logging.CRITICAL, "rewindmq.engine.cluster.repair"):
-            await by_hand.until_quiet()
-        assert limits(by_hand.broker) == [7] * QUEUES
-        assert max(map(len, by_hand.looks)) <= (LOOKS_BEFORE_REPAIR + 1) * A_LOOK  # the last sees that it is mended
-
-    looking(test, tmp_path, monkeypatch)
+@on_looking
+async def test_what_is_half_done_behind_a_round_is_found_by_the_next_one(by_hand: Looking) -> None:
+    by_hand.broker.router.queues_changed()
+    await by_hand.look(3)
+    await set_half(by_hand.broker, "p", 7)
+    await by_hand.until_quiet()
+    assert limits(by_hand.broker) == [7] * QUEUES
 
 
-def test_what_is_half_done_behind_a_round_is_found_by_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(by_hand: Looking) -> None:
-        by_hand.broker.router.queues_changed()
-        await by_hand.look(3)
-        await set_half(by_hand.broker, "p", 7)
-        await by_hand.until_quiet()
-        assert limits(by_hand.broker) == [7] * QUEUES
-
-    looking(test, tmp_path, monkeypatch)
-
-
-def test_it_is_mended_when_it_has_stood_so_for_some_looks_and_not_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(by_hand: Looking) -> None:
-        await set_half(by_hand.broker, "p", 7)
-        await by_hand.look(LOOKS_BEFORE_REPAIR - 1)
-        assert limits(by_hand.broker) == [None] * QUEUES
-        await by_hand.broker.effective_policies.apply(BROKER)  # it was only under way
-        events = [partition.machine.next_offset for partition in by_hand.broker.partitions]
-        await by_hand.until_quiet()
-        assert [partition.machine.next_offset for partition in by_hand.broker.partitions] == events
-        await set_half(by_hand.broker, "p", 8)
-        await by_hand.look(LOOKS_BEFORE_REPAIR)
-        assert limits(by_hand.broker).count(8) == A_LOOK
-
-    looking(test, tmp_path, monkeypatch)
+@on_looking
+async def test_it_is_mended_when_it_has_stood_so_for_some_looks_and_not_before(by_hand: Looking) -> None:
+    await set_half(by_hand.broker, "p", 7)
+    await by_hand.look(LOOKS_BEFORE_REPAIR - 1)
+    assert limits(by_hand.broker) == [None] * QUEUES
+    await by_hand.broker.effective_policies.apply(BROKER)  # it was only under way
+    events = [partition.machine.next_offset for partition in by_hand.broker.partitions]
+    await by_hand.until_quiet()
+    assert [partition.machine.next_offset for partition in by_hand.broker.partitions] == events
+    await set_half(by_hand.broker, "p", 8)
+    await by_hand.look(LOOKS_BEFORE_REPAIR)
+    assert limits(by_hand.broker).count(8) == A_LOOK
 
 
-def test_who_gets_the_duties_in_the_middle_of_a_round_looks_at_everything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(by_hand: Looking) -> None:
-        await by_hand.broker.vhosts.create(Actor("guest", 0), "v", "")
-        await by_hand.broker.users.set_permissions(Actor("guest", 0), "v", "guest", ".*", ".*", ".*")
-        for number in range(QUEUES):
-            await declare(by_hand.broker, by_hand.broker.sessions.open("guest", "v", "test", {}), f"of-v-{number}")
-        await by_hand.until_quiet()
-        by_hand.assign()
-        await settled()
-        await by_hand.broker.metadata.ask(BROKER, VhostDeleted("v"))
-        await by_hand.look(2)
-        by_hand.assign("a")
-        await settled()
-        await by_hand.until_quiet()
-        assert [queue.name for queue in by_hand.broker.queues.all() if queue.vhost == "v"] == []
-
-    looking(test, tmp_path, monkeypatch)
+@on_looking
+async def test_who_gets_the_duties_in_the_middle_of_a_round_looks_at_everything(by_hand: Looking) -> None:
+    await by_hand.broker.vhosts.create(Actor("guest", 0), "v", "")
+    await by_hand.broker.users.set_permissions(Actor("guest", 0), "v", "guest", ".*", ".*", ".*")
+    for number in range(QUEUES):
+        await declare(by_hand.broker, by_hand.broker.sessions.open("guest", "v", "test", {}), f"of-v-{number}")
+    await by_hand.until_quiet()
+    by_hand.assign()
+    await settled()
+    await by_hand.broker.metadata.ask(BROKER, VhostDeleted("v"))
+    await by_hand.look(2)
+    by_hand.assign("a")
+    await settled()
+    await by_hand.until_quiet()
+    assert [queue.name for queue in by_hand.broker.queues.all() if queue.vhost == "v"] == []

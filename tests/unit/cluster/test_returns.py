@@ -20,7 +20,7 @@ from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import Client
 from tests.support.counted_nodes import NAMES, quick, story
 from tests.support.deadlines import eventually
-from tests.support.memory_nodes import Nodes, publish, run, session
+from tests.support.memory_nodes import Nodes, on_nodes, publish, run, session
 
 __all__ = ["quick"]
 
@@ -63,45 +63,39 @@ async def require_equal(home: Partition, away: Partition) -> None:
     assert bodies(away) == [b"before", b"after"]
 
 
-def test_b71_a_partition_that_was_paused_for_long_begins_with_a_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(nodes: Nodes) -> None:
-        home, away = await missed(nodes)
-        machine, began = away.machine, away.next_offset
-        nodes.history.queues[home.index].kept_from = began + 1  # no longer followed from where it was paused
-        who = session(nodes.brokers["b"])
-        confirms = Client()
-        await asyncio.gather(away.enter(), away.enter())
-        assert away.machine is not machine, "it begins with another state"
-        await require_equal(home, away)
-        publish(nodes.brokers["b"], who, b"from here", confirms, NAME)
-        await eventually(lambda: confirms.confirms == [(1, False)])
-        assert bodies(home)[-1] == bodies(away)[-1] == b"from here"
-        nodes.brokers["b"].close()
-        store = StateStore.open(tmp_path / "b" / "state")
-        assert store.applied_offset(away.name) == away.next_offset
-        assert store.load(away.name).digest() == away.machine.digest()
-        store.close()
-
-    run(test, tmp_path, monkeypatch)
+@on_nodes()
+async def test_b71_a_partition_that_was_paused_for_long_begins_with_a_copy(nodes: Nodes, tmp_path: Path) -> None:
+    home, away = await missed(nodes)
+    machine, began = away.machine, away.next_offset
+    nodes.history.queues[home.index].kept_from = began + 1  # no longer followed from where it was paused
+    who = session(nodes.brokers["b"])
+    confirms = Client()
+    await asyncio.gather(away.enter(), away.enter())
+    assert away.machine is not machine, "it begins with another state"
+    await require_equal(home, away)
+    publish(nodes.brokers["b"], who, b"from here", confirms, NAME)
+    await eventually(lambda: confirms.confirms == [(1, False)])
+    assert bodies(home)[-1] == bodies(away)[-1] == b"from here"
+    nodes.brokers["b"].close()
+    store = StateStore.open(tmp_path / "b" / "state")
+    assert store.applied_offset(away.name) == away.next_offset
+    assert store.load(away.name).digest() == away.machine.digest()
+    store.close()
 
 
 @pytest.mark.parametrize("harm", ["the copy is damaged", "it has missed little"])
-def test_b71_else_it_goes_on_with_its_own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str) -> None:
-    async def test(nodes: Nodes) -> None:
-        home, away = await missed(nodes)
-        machine = away.machine
-        if harm == "it has missed little":
-            monkeypatch.setattr(entry, "LEAST_EVENTS", 1_000)
-        else:
-            offset, claim, content = nodes.history.copies[home.index]
-            nodes.history.copies[home.index] = offset, claim, content[: len(content) // 2]
-        await away.enter()
-        assert away.machine is machine
-        await require_equal(home, away)
-
-    run(test, tmp_path, monkeypatch)
+@on_nodes()
+async def test_b71_else_it_goes_on_with_its_own_state(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, harm: str) -> None:
+    home, away = await missed(nodes)
+    machine = away.machine
+    if harm == "it has missed little":
+        monkeypatch.setattr(entry, "LEAST_EVENTS", 1_000)
+    else:
+        offset, claim, content = nodes.history.copies[home.index]
+        nodes.history.copies[home.index] = offset, claim, content[: len(content) // 2]
+    await away.enter()
+    assert away.machine is machine
+    await require_equal(home, away)
 
 
 def failing(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Any]) -> None:
@@ -115,46 +109,45 @@ def failing(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[
     monkeypatch.setattr(StateStore, "begin", begin)
 
 
-def test_a_node_stops_when_rocksdb_fails_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_nodes()
+async def test_a_node_stops_when_rocksdb_fails_on_the_way(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The state in memory is not written, because it is older than the stored state of the partition."""
-
-    async def test(nodes: Nodes) -> None:
-        _, away = await missed(nodes)
-        failing(nodes, monkeypatch, lambda: None)
-        with pytest.raises(RuntimeError, match="no space"):
-            await away.enter()
-        assert [str(error) for error in nodes.failures] == ["IO error: no space left on device"]
-        nodes.brokers["b"].close()
-        store = StateStore.open(tmp_path / "b" / "state")
-        assert not store.holds(away.name)
-        store.close()
-
-    run(test, tmp_path, monkeypatch)
+    _, away = await missed(nodes)
+    failing(nodes, monkeypatch, lambda: None)
+    with pytest.raises(RuntimeError, match="no space"):
+        await away.enter()
+    assert [str(error) for error in nodes.failures] == ["IO error: no space left on device"]
+    nodes.brokers["b"].close()
+    store = StateStore.open(tmp_path / "b" / "state")
+    assert not store.holds(away.name)
+    store.close()
 
 
 @pytest.mark.parametrize("lasts", [False, True])
-def test_an_error_of_the_log_counts_when_it_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasts: bool) -> None:
-    async def test(nodes: Nodes) -> None:
-        home, away = await missed(nodes)
-        left = [1, 2]
+@on_nodes()
+async def test_an_error_of_the_log_counts_when_it_lasts(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, lasts: bool
+) -> None:
+    home, away = await missed(nodes)
+    left = [1, 2]
 
-        def failing(log: Any, store: StateStore) -> Any:
-            if lasts or left:
-                left[:1] = []
-                raise LogError("a leader moves")
-            return replay.recover(log, store)
+    def failing(log: Any, store: StateStore) -> Any:
+        if lasts or left:
+            left[:1] = []
+            raise LogError("a leader moves")
+        return replay.recover(log, store)
 
-        monkeypatch.setattr("rewindmq.engine.cluster.returns.recover", failing)
-        monkeypatch.setattr(returns, "LASTING_SECONDS", 0.1 if lasts else 60)
-        if lasts:
-            with pytest.raises(LogError, match="a leader moves"):
-                await away.enter()
-            assert [str(error) for error in nodes.failures] == ["a leader moves"]
-        else:
+    monkeypatch.setattr("rewindmq.engine.cluster.returns.recover", failing)
+    monkeypatch.setattr(returns, "LASTING_SECONDS", 0.1 if lasts else 60)
+    if lasts:
+        with pytest.raises(LogError, match="a leader moves"):
             await away.enter()
-            await require_equal(home, away)
-
-    run(test, tmp_path, monkeypatch)
+        assert [str(error) for error in nodes.failures] == ["a leader moves"]
+    else:
+        await away.enter()
+        await require_equal(home, away)
 
 
 def test_a_node_may_stop_while_a_partition_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,18 +179,13 @@ def test_a_node_may_stop_while_a_partition_returns(tmp_path: Path, monkeypatch: 
     run(test, tmp_path, monkeypatch)
 
 
-def test_b71_a_node_that_noted_many_refusing_queues_folds_their_partition(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@on_nodes()
+async def test_b71_a_node_that_noted_many_refusing_queues_folds_their_partition(nodes: Nodes) -> None:
     """It does not fold a paused partition by itself otherwise, and must not keep them for ever."""
-
-    async def test(nodes: Nodes) -> None:
-        _, other = await story(nodes)
-        awareness, away = nodes.node("b")._awareness, other.partitions[0]
-        for number in range(MOST_REFUSING + 1):
-            awareness.note_refusing(QueueRefuses("/", f"q {number}", away.name, away.next_offset))
-        assert awareness.crowded() == [away.name]
-        publish(nodes.brokers["a"], session(nodes.brokers["a"]), b"one more", Client(), NAMES[away.index])
-        await eventually(lambda: away.current and not awareness.crowded())
-
-    run(test, tmp_path, monkeypatch)
+    _, other = await story(nodes)
+    awareness, away = nodes.node("b")._awareness, other.partitions[0]
+    for number in range(MOST_REFUSING + 1):
+        awareness.note_refusing(QueueRefuses("/", f"q {number}", away.name, away.next_offset))
+    assert awareness.crowded() == [away.name]
+    publish(nodes.brokers["a"], session(nodes.brokers["a"]), b"one more", Client(), NAMES[away.index])
+    await eventually(lambda: away.current and not awareness.crowded())

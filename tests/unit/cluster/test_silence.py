@@ -1,7 +1,6 @@
 """A node that heard nothing of the log for long, while it was on its way back to a partition that it had paused."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -14,23 +13,20 @@ from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import Client
 from tests.support.counted_nodes import NAMES, quick, story
 from tests.support.deadlines import eventually
-from tests.support.memory_nodes import Nodes, publish, run, session, settled
+from tests.support.memory_nodes import Nodes, on_nodes, publish, session, settled
 
 __all__ = ["quick"]
 LONG_SECONDS = 60.0
 
 
-def test_b49_a_report_that_no_record_waits_for_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_nodes()
+async def test_b49_a_report_that_no_record_waits_for_is_not_kept(nodes: Nodes) -> None:
     """Kept over a pause it would confirm a later record, which is not in the log yet."""
-
-    async def test(nodes: Nodes) -> None:
-        _, other = await story(nodes)
-        node, name = nodes.node("b"), other.partitions[0].name
-        node._arrived_at -= LONG_SECONDS
-        node.delivered(name, [7])
-        assert node._held_reports == []
-
-    run(test, tmp_path, monkeypatch)
+    _, other = await story(nodes)
+    node, name = nodes.node("b"), other.partitions[0].name
+    node._arrived_at -= LONG_SECONDS
+    node.delivered(name, [7])
+    assert node._held_reports == []
 
 
 class Story:
@@ -66,45 +62,41 @@ class Story:
         assert publish(self.other, self.who, body, self.confirms, NAMES[0]) == 1
 
 
-def test_b49_confirms_go_on_after_a_silence_while_reports_are_outstanding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@on_nodes()
+async def test_b49_confirms_go_on_after_a_silence_while_reports_are_outstanding(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker of Kafka dies when a node has just resumed a partition, and records of it are still reported.
 
     The reports are held until the node knows that it was not declared lost. The node is in doubt, too: it keeps what
     arrives until an own record has come back, and that one is behind the reports."""
-
-    async def test(nodes: Nodes) -> None:
-        on = Story(nodes, monkeypatch)
-        await on.begin()
-        on.publish(b"3")  # this one has to come back
-        on.node._arrived_at -= LONG_SECONDS
-        on.kafka.land(1)
-        nodes.log("b")._delivered(on.kafka)  # a report is the first that is heard
-        on.node.arrived([])  # and then records of other partitions
-        assert on.partition.in_doubt
-        await settled()
-        on.send()
-        await eventually(lambda: len(on.confirms.confirms) == 3)
-        await eventually(lambda: not on.partition.in_doubt)
-        await asyncio.wait_for(on.other.certainty.wait(), modes.AGAIN_SECONDS * 40)
-
-    run(test, tmp_path, monkeypatch)
+    on = Story(nodes, monkeypatch)
+    await on.begin()
+    on.publish(b"3")  # this one has to come back
+    on.node._arrived_at -= LONG_SECONDS
+    on.kafka.land(1)
+    nodes.log("b")._delivered(on.kafka)  # a report is the first that is heard
+    on.node.arrived([])  # and then records of other partitions
+    assert on.partition.in_doubt
+    await settled()
+    on.send()
+    await eventually(lambda: len(on.confirms.confirms) == 3)
+    await eventually(lambda: not on.partition.in_doubt)
+    await asyncio.wait_for(on.other.certainty.wait(), modes.AGAIN_SECONDS * 40)
 
 
-def test_b49_a_fold_that_fails_behind_a_report_stops_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_nodes()
+async def test_b49_a_fold_that_fails_behind_a_report_stops_the_node(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A record of a newer version arrives while reports are outstanding. It is folded with the last report."""
-
-    async def test(nodes: Nodes) -> None:
-        on = Story(nodes, monkeypatch)
-        await on.begin()
-        encoder = FramedEncoder()
-        newer = encoder.encode(encoder.prefix(nodes.now_ms, BROKER), MachineUpgraded(MACHINE_VERSION + 1))
-        on.kafka.history.put(b"", newer)
-        await eventually(lambda: on.partition._kept)
-        assert not on.node._broken
-        on.send()
-        await eventually(lambda: on.node._broken)
-        assert any(isinstance(failure, NewerHistory) for failure in nodes.failures)
-
-    run(test, tmp_path, monkeypatch)
+    on = Story(nodes, monkeypatch)
+    await on.begin()
+    encoder = FramedEncoder()
+    newer = encoder.encode(encoder.prefix(nodes.now_ms, BROKER), MachineUpgraded(MACHINE_VERSION + 1))
+    on.kafka.history.put(b"", newer)
+    await eventually(lambda: on.partition._kept)
+    assert not on.node._broken
+    on.send()
+    await eventually(lambda: on.node._broken)
+    assert any(isinstance(failure, NewerHistory) for failure in nodes.failures)

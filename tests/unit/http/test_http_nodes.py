@@ -19,98 +19,86 @@ from rewindmq.schemas.metadata_events import GlobalParameterSet, VhostCreated
 from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.support.broker_harness import Client
-from tests.support.memory_nodes import START_MS, Nodes, declare, publish, run, session, settled
+from tests.support.memory_nodes import START_MS, Nodes, declare, on_nodes, publish, run, session, settled
 from tests.support.queues import queue_of
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_http_takes_many_messages_in_as_many_round_trips_as_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+@on_nodes()
+async def test_http_takes_many_messages_in_as_many_round_trips_as_one(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Each wait is for a record to come back from Kafka, milliseconds."""
+    broker = await nodes.start("a")
+    asked: list[Event] = []
+    waiting = ReadBackPartition.ask
 
-    async def test(nodes: Nodes) -> None:
-        broker = await nodes.start("a")
-        asked: list[Event] = []
-        waiting = ReadBackPartition.ask
+    async def counted(self: ReadBackPartition, actor: Actor, event: Event, *folded: Any) -> Any:
+        asked.append(event)
+        return await waiting(self, actor, event, *folded)
 
-        async def counted(self: ReadBackPartition, actor: Actor, event: Event, *folded: Any) -> Any:
-            asked.append(event)
-            return await waiting(self, actor, event, *folded)
+    monkeypatch.setattr(ReadBackPartition, "ask", counted)
+    transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
 
-        monkeypatch.setattr(ReadBackPartition, "ask", counted)
-        transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
-        async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
+        async def get(count: int, ackmode: str) -> tuple[int, list[dict[str, Any]]]:
+            before = sum(isinstance(event, Fetched) for event in asked)
+            content = {"count": count, "ackmode": ackmode, "encoding": "auto"}
+            answer = await api.post("/queues/%2F/q/get", json=content)
+            assert answer.status_code == 200, answer.text
+            return sum(isinstance(event, Fetched) for event in asked) - before, answer.json()
 
-            async def get(count: int, ackmode: str) -> tuple[int, list[dict[str, Any]]]:
-                before = sum(isinstance(event, Fetched) for event in asked)
-                content = {"count": count, "ackmode": ackmode, "encoding": "auto"}
-                answer = await api.post("/queues/%2F/q/get", json=content)
-                assert answer.status_code == 200, answer.text
-                return sum(isinstance(event, Fetched) for event in asked) - before, answer.json()
-
-            assert (
-                await api.put("/queues/%2F/q", json={"durable": True, "arguments": {"x-queue-type": kind}})
-            ).status_code == 201
-            who = session(broker)
-            for number in range(300):
-                publish(broker, who, b"%d" % number, Client())
+        assert (
+            await api.put("/queues/%2F/q", json={"durable": True, "arguments": {"x-queue-type": kind}})
+        ).status_code == 201
+        who = session(broker)
+        for number in range(300):
+            publish(broker, who, b"%d" % number, Client())
+        await settled()
+        queue = queue_of(broker, "q")
+        model = [(str(number), 0) for number in range(300)]  # bodies, and how often they were delivered
+        for count, waits in ((1, 1), (10, 1), (300, 1), (301, 2), (100_000, 2)):
+            found, items = await get(count, "ack_requeue_true")
+            expected = [(body, times > 0) for body, times in model[:count]]
+            assert (found, [(each["payload"], each["redelivered"]) for each in items]) == (waits, expected)
+            assert [each["message_count"] for each in items] == list(range(299, 299 - len(items), -1))
             await settled()
-            queue = queue_of(broker, "q")
-            model = [(str(number), 0) for number in range(300)]  # bodies, and how often they were delivered
-            for count, waits in ((1, 1), (10, 1), (300, 1), (301, 2), (100_000, 2)):
-                found, items = await get(count, "ack_requeue_true")
-                expected = [(body, times > 0) for body, times in model[:count]]
-                assert (found, [(each["payload"], each["redelivered"]) for each in items]) == (waits, expected)
-                assert [each["message_count"] for each in items] == list(range(299, 299 - len(items), -1))
-                await settled()
-                back = sorted(((body, times + 1) for body, times in model[:count]), key=lambda each: int(each[0]))
-                model = back + model[count:] if kind == "classic" else model[count:] + back  # a limit brings that about
-                counts = [view.delivery_count for view in queue.messages()]
-                assert counts == [times * (kind == "quorum") for _, times in model]
-            assert (queue.messages_ready, queue.messages_unacked) == (300, 0)
-            for number in range(300, 1_500):
-                publish(broker, who, b"%d" % number, Client())
-            await settled()
-            found, items = await get(1_500, "ack_requeue_false")
-            assert (found, len(items)) == (2, 1_500)  # a thousand at a time
-            assert [each["payload"] for each in items] == [body for body, _ in model] + [
-                str(number) for number in range(300, 1_500)
-            ]
-            assert await get(1_500, "ack_requeue_false") == (1, [])
-
-    run(test, tmp_path, monkeypatch)
+            back = sorted(((body, times + 1) for body, times in model[:count]), key=lambda each: int(each[0]))
+            model = back + model[count:] if kind == "classic" else model[count:] + back  # a limit brings that about
+            counts = [view.delivery_count for view in queue.messages()]
+            assert counts == [times * (kind == "quorum") for _, times in model]
+        assert (queue.messages_ready, queue.messages_unacked) == (300, 0)
+        for number in range(300, 1_500):
+            publish(broker, who, b"%d" % number, Client())
+        await settled()
+        found, items = await get(1_500, "ack_requeue_false")
+        assert (found, len(items)) == (2, 1_500)  # a thousand at a time
+        assert [each["payload"] for each in items] == [body for body, _ in model] + [
+            str(number) for number in range(300, 1_500)
+        ]
+        assert await get(1_500, "ack_requeue_false") == (1, [])
 
 
-def test_http_takes_what_is_left_when_somebody_is_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(nodes: Nodes) -> None:
-        here, there = await nodes.start("a"), await nodes.start("b")
-        transport = httpx.ASGITransport(app=make_app(here, WorkerPool()))
-        async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
-            await api.put("/queues/%2F/q", json={"durable": True})
-            who, other = session(here), session(there)
-            for number in range(10):
-                publish(here, who, b"%d" % number, Client())
-            await settled()
-            nodes.log("a").cut(True)  # "a" sees ten messages still, when "b" takes four
-            for _ in range(4):
-                await there.consumers.fetch(other, 1, Client(), "q", True)
-            asking = asyncio.ensure_future(
-                api.post(
-                    "/queues/%2F/q/get",
-                    json={
-                        "count": 10,
-                        "ackmode": "ack_requeue_false",
-                        "encoding": "auto",
-                    },
-                )
-            )
-            await settled()
-            nodes.log("a").cut(False)
-            assert [each["payload"] for each in (await asking).json()] == ["4", "5", "6", "7", "8", "9"]
-            assert queue_of(here, "q").messages_ready == 0
-
-    run(test, tmp_path, monkeypatch)
+@on_nodes()
+async def test_http_takes_what_is_left_when_somebody_is_faster(nodes: Nodes) -> None:
+    here, there = await nodes.start("a"), await nodes.start("b")
+    transport = httpx.ASGITransport(app=make_app(here, WorkerPool()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
+        await api.put("/queues/%2F/q", json={"durable": True})
+        who, other = session(here), session(there)
+        for number in range(10):
+            publish(here, who, b"%d" % number, Client())
+        await settled()
+        nodes.log("a").cut(True)  # "a" sees ten messages still, when "b" takes four
+        for _ in range(4):
+            await there.consumers.fetch(other, 1, Client(), "q", True)
+        asking = asyncio.ensure_future(
+            api.post("/queues/%2F/q/get", json={"count": 10, "ackmode": "ack_requeue_false", "encoding": "auto"})
+        )
+        await settled()
+        nodes.log("a").cut(False)
+        assert [each["payload"] for each in (await asking).json()] == ["4", "5", "6", "7", "8", "9"]
+        assert queue_of(here, "q").messages_ready == 0
 
 
 def test_a_restoration_over_a_lost_node_does_not_say_that_it_is_done(
@@ -147,34 +135,25 @@ def test_a_restoration_over_a_lost_node_does_not_say_that_it_is_done(
     run(test, tmp_path, monkeypatch)
 
 
-def test_a_publish_whose_queue_is_gone_as_it_gets_there_was_not_routed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(nodes: Nodes) -> None:
-        here, there = await nodes.start("a"), await nodes.start("b")
-        await declare(there, session(there))
-        await settled()
-        transport = httpx.ASGITransport(app=make_app(here, WorkerPool()))
-        async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
-            nodes.log("a").cut(True)
-            publishing = asyncio.ensure_future(
-                api.post(
-                    "/exchanges/%2F/amq.default/publish",
-                    json={
-                        "properties": {},
-                        "routing_key": "q",
-                        "payload": "x",
-                        "payload_encoding": "string",
-                    },
-                )
+@on_nodes()
+async def test_a_publish_whose_queue_is_gone_as_it_gets_there_was_not_routed(nodes: Nodes) -> None:
+    here, there = await nodes.start("a"), await nodes.start("b")
+    await declare(there, session(there))
+    await settled()
+    transport = httpx.ASGITransport(app=make_app(here, WorkerPool()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
+        nodes.log("a").cut(True)
+        publishing = asyncio.ensure_future(
+            api.post(
+                "/exchanges/%2F/amq.default/publish",
+                json={"properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string"},
             )
-            await settled()
-            await there.queues.delete(session(there), "q", False, False)
-            nodes.log("a").cut(False)
-            answer = await publishing
-            assert (answer.status_code, answer.json()) == (200, {"routed": False})
-
-    run(test, tmp_path, monkeypatch)
+        )
+        await settled()
+        await there.queues.delete(session(there), "q", False, False)
+        nodes.log("a").cut(False)
+        answer = await publishing
+        assert (answer.status_code, answer.json()) == (200, {"routed": False})
 
 
 def test_every_node_lists_nonsense_in_the_metadata_log_and_goes_on(

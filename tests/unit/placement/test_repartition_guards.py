@@ -5,7 +5,7 @@ from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.placement_events import QueueMoveBegan
 from tests.support.amqp_wire import publish
 from tests.support.deadlines import eventually
-from tests.support.moving_clients import Client, Play, Q, declared, got
+from tests.support.moving_clients import Client, Q, declared, got, on_each_log
 from tests.support.repartition import PARTITIONS, Steps, until_done
 
 
@@ -26,14 +26,12 @@ async def give_up(steps: Steps) -> None:
     await steps.log(QueueMoveBegan("/", Q, queue.queue_id, source.index))
 
 
-def test_b77_a_move_that_is_given_up_half_way_goes_on(play: Play) -> None:
-    async def test(broker: Broker, steps: Steps) -> None:
-        client = await filled(broker, steps, b"0", b"1", b"2", b"3")
-        await steps.declare(Q)
-        await steps.send(Q, 2)
-        await give_up(steps)
-        await until_done(broker)
-        assert broker.topology.placement.home("/", Q, 0) == partition_of("/", Q, PARTITIONS)
-        assert await got(client, Q) == [b"0", b"1", b"2", b"3"]
-
-    play(test)
+@on_each_log
+async def test_b77_a_move_that_is_given_up_half_way_goes_on(broker: Broker, steps: Steps) -> None:
+    client = await filled(broker, steps, b"0", b"1", b"2", b"3")
+    await steps.declare(Q)
+    await steps.send(Q, 2)
+    await give_up(steps)
+    await until_done(broker)
+    assert broker.topology.placement.home("/", Q, 0) == partition_of("/", Q, PARTITIONS)
+    assert await got(client, Q) == [b"0", b"1", b"2", b"3"]

@@ -33,7 +33,7 @@ from tests.support.amqp_wire import (
     start_ok,
     tune_ok,
 )
-from tests.support.memory_nodes import Nodes, run, settled
+from tests.support.memory_nodes import Nodes, on_nodes, run, settled
 from tests.support.queues import queue_of
 
 TOPIC = {"exchange": "x", "exchange_type": "topic"}
@@ -141,27 +141,25 @@ def test_what_another_node_has_just_made_is_there_for_clients_of_this_one(
         ("right", "none", "closing"),
     ],
 )
-def test_a_user_whom_another_node_has_just_made_may_log_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str, vhost: str, state: str
+@on_nodes()
+async def test_a_user_whom_another_node_has_just_made_may_log_in(
+    nodes: Nodes, password: str, vhost: str, state: str
 ) -> None:
-    async def test(nodes: Nodes) -> None:
-        here, there = await nodes.start("a"), await nodes.start("b")
-        late(nodes)
-        await here.vhosts.create(Actor("guest", 0), "new", "")
-        await here.users.set(Actor("guest", 0), "ann", "right", ())
-        await here.users.set_permissions(Actor("guest", 0), "new", "ann", ".*", ".*", ".*")
-        connection = Connection(there, "client:1", True, IdleSocket())
-        connection.receive(HEADER + start_ok("ann", password) + tune_ok() + connection_open(vhost))
-        for _ in range(3):
-            await settled()
-        assert connection.state is State.STARTING
-        late(nodes, False)
-        async with asyncio.timeout(10):
-            while connection.state.value != state:
-                await asyncio.sleep(0.01)
-        connection.lost()
-
-    run(test, tmp_path, monkeypatch)
+    here, there = await nodes.start("a"), await nodes.start("b")
+    late(nodes)
+    await here.vhosts.create(Actor("guest", 0), "new", "")
+    await here.users.set(Actor("guest", 0), "ann", "right", ())
+    await here.users.set_permissions(Actor("guest", 0), "new", "ann", ".*", ".*", ".*")
+    connection = Connection(there, "client:1", True, IdleSocket())
+    connection.receive(HEADER + start_ok("ann", password) + tune_ok() + connection_open(vhost))
+    for _ in range(3):
+        await settled()
+    assert connection.state is State.STARTING
+    late(nodes, False)
+    async with asyncio.timeout(10):
+        while connection.state.value != state:
+            await asyncio.sleep(0.01)
+    connection.lost()
 
 
 HTTP: dict[str, tuple[str, str, dict[str, Any] | None, int]] = {
@@ -219,44 +217,37 @@ LISTS = ("/api/queues", "/api/exchanges", "/api/overview", "/api/nodes", "/metri
 
 
 @pytest.mark.parametrize("path", LISTS)
-def test_a_list_says_what_its_node_has_read_and_does_not_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+@on_nodes()
+async def test_a_list_says_what_its_node_has_read_and_does_not_wait(nodes: Nodes, path: str) -> None:
     """It says of nothing that it is missing. A node that Kafka is away from can still be watched."""
-
-    async def test(nodes: Nodes) -> None:
-        here, there = await nodes.start("a"), await nodes.start("b")
-        maker = await opened(here)
-        late(nodes)
-        await made_at_a(maker)
-        nodes.log("b").cut(True)
-        async with asking(there, "guest", "guest") as client:
-            answer = await asyncio.wait_for(client.get(path), 10)
-        assert answer.status_code == 200
-        assert here.queues.get("/", "q") is not None
-        assert there.queues.get("/", "q") is None
-        nodes.log("b").cut(False)
-        maker.connection.lost()
-
-    run(test, tmp_path, monkeypatch)
+    here, there = await nodes.start("a"), await nodes.start("b")
+    maker = await opened(here)
+    late(nodes)
+    await made_at_a(maker)
+    nodes.log("b").cut(True)
+    async with asking(there, "guest", "guest") as client:
+        answer = await asyncio.wait_for(client.get(path), 10)
+    assert answer.status_code == 200
+    assert here.queues.get("/", "q") is not None
+    assert there.queues.get("/", "q") is None
+    nodes.log("b").cut(False)
+    maker.connection.lost()
 
 
 @pytest.mark.parametrize(("password", "status"), [("right", 200), ("wrong", 401)])
-def test_a_login_to_metrics_is_refused_only_when_the_log_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str, status: int
+@on_nodes()
+async def test_a_login_to_metrics_is_refused_only_when_the_log_says_so(
+    nodes: Nodes, password: str, status: int
 ) -> None:
-    async def test(nodes: Nodes) -> None:
-        here, there = await nodes.start("a"), await nodes.start("b")
-        late(nodes)
-        await here.users.set(Actor("guest", 0), "ann", "right", ("monitoring",))
-        async with asking(there, "ann", password) as client:
-            answer = asyncio.ensure_future(client.get("/metrics"))
-            await settled()
-            assert not answer.done()
-            late(nodes, False)
-            assert (await answer).status_code == status
-
-    run(test, tmp_path, monkeypatch)
+    here, there = await nodes.start("a"), await nodes.start("b")
+    late(nodes)
+    await here.users.set(Actor("guest", 0), "ann", "right", ("monitoring",))
+    async with asking(there, "ann", password) as client:
+        answer = asyncio.ensure_future(client.get("/metrics"))
+        await settled()
+        assert not answer.done()
+        late(nodes, False)
+        assert (await answer).status_code == status
 
 
 def asking(broker: Broker, user: str, password: str) -> httpx.AsyncClient:
@@ -264,93 +255,83 @@ def asking(broker: Broker, user: str, password: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=transport, base_url="http://b", auth=(user, password))
 
 
-def test_presence_is_told_at_once_and_absence_when_the_log_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@on_nodes()
+async def test_presence_is_told_at_once_and_absence_when_the_log_says_so(nodes: Nodes) -> None:
+    here = await nodes.start("a")
+    client = await opened(here)
+    await client.said(method(1, "Queue.Declare", queue="q"))
+    nodes.log("a").cut(True)
+    said = await client.said(method(1, "Queue.Declare", queue="q", passive=True))
+    assert [each.name for each in said] == ["Queue.DeclareOk"]
+    assert await client.said(method(2, "Queue.Declare", queue="r", passive=True)) == []
+    nodes.log("a").cut(False)
+    async with asyncio.timeout(10):
+        while not said or said[-1].name != "Channel.Close":
+            said = await client.said(b"")
+    assert (said[-1].channel, said[-1].reply_code) == (2, 404)
+    client.connection.lost()
+
+
+@on_nodes()
+async def test_a_flood_of_misses_costs_one_question_to_the_log_at_a_time(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test(nodes: Nodes) -> None:
-        here = await nodes.start("a")
-        client = await opened(here)
-        await client.said(method(1, "Queue.Declare", queue="q"))
-        nodes.log("a").cut(True)
-        said = await client.said(method(1, "Queue.Declare", queue="q", passive=True))
-        assert [each.name for each in said] == ["Queue.DeclareOk"]
-        assert await client.said(method(2, "Queue.Declare", queue="r", passive=True)) == []
-        nodes.log("a").cut(False)
-        async with asyncio.timeout(10):
-            while not said or said[-1].name != "Channel.Close":
-                said = await client.said(b"")
-        assert (said[-1].channel, said[-1].reply_code) == (2, 404)
+    here = await nodes.start("a")
+    clients = [await opened(here) for _ in range(20)]
+    questions = under_way = most = 0
+    ask = MemorySharedLog.read_to_end
+
+    async def counted(self: MemorySharedLog) -> None:
+        nonlocal questions, under_way, most
+        questions, under_way = questions + 1, under_way + 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.01)
+        await ask(self)
+        under_way -= 1
+
+    monkeypatch.setattr(MemorySharedLog, "read_to_end", counted)
+    flood = method(1, "Confirm.Select") + 500 * publish(1, "", "nowhere", b"x")
+    for client in clients:
+        client.connection.receive(flood)
+    here.turns.end()
+    found: dict[WireClient, list[Said]] = {client: [] for client in clients}
+    async with asyncio.timeout(10):
+        while not all(said and confirmed(said) == 500 for said in found.values()):
+            for client in clients:
+                found[client] += await client.said(b"")
+    assert most == 1
+    assert questions <= 2, "all of it came before the first question"
+    for client in clients:
         client.connection.lost()
-
-    run(test, tmp_path, monkeypatch)
-
-
-def test_a_flood_of_misses_costs_one_question_to_the_log_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(nodes: Nodes) -> None:
-        here = await nodes.start("a")
-        clients = [await opened(here) for _ in range(20)]
-        questions = under_way = most = 0
-        ask = MemorySharedLog.read_to_end
-
-        async def counted(self: MemorySharedLog) -> None:
-            nonlocal questions, under_way, most
-            questions, under_way = questions + 1, under_way + 1
-            most = max(most, under_way)
-            await asyncio.sleep(0.01)
-            await ask(self)
-            under_way -= 1
-
-        monkeypatch.setattr(MemorySharedLog, "read_to_end", counted)
-        flood = method(1, "Confirm.Select") + 500 * publish(1, "", "nowhere", b"x")
-        for client in clients:
-            client.connection.receive(flood)
-        here.turns.end()
-        found: dict[WireClient, list[Said]] = {client: [] for client in clients}
-        async with asyncio.timeout(10):
-            while not all(said and confirmed(said) == 500 for said in found.values()):
-                for client in clients:
-                    found[client] += await client.said(b"")
-        assert most == 1
-        assert questions <= 2, "all of it came before the first question"
-        for client in clients:
-            client.connection.lost()
-
-    run(test, tmp_path, monkeypatch)
 
 
 def confirmed(said: list[Said]) -> int:
     return max((each.delivery_tag for each in said if each.name == "Basic.Ack"), default=0)
 
 
-def test_a_letter_is_not_dropped_for_want_of_a_binding_that_was_just_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(nodes: Nodes) -> None:
-        here, there = await nodes.start("a"), await nodes.start("b")
-        client = await opened(here)
-        log = nodes.log("b")
-        nodes.history.assign({partition.name: ["b"] for partition in log.queues})
+@on_nodes()
+async def test_a_letter_is_not_dropped_for_want_of_a_binding_that_was_just_made(nodes: Nodes) -> None:
+    here, there = await nodes.start("a"), await nodes.start("b")
+    client = await opened(here)
+    log = nodes.log("b")
+    nodes.history.assign({partition.name: ["b"] for partition in log.queues})
+    await settled()
+    log.hold([log.metadata.name])
+    dying = {"x-dead-letter-exchange": "x", "x-dead-letter-routing-key": "k", "x-message-ttl": 0}
+    await made_at_a(client)
+    await client.said(
+        method(1, "Queue.Declare", queue="dying", arguments=dying)
+        + publish(1, "", "dying", b"2", raw=properties(delivery_mode=2))
+    )
+    for _ in range(3):
         await settled()
-        log.hold([log.metadata.name])
-        dying = {"x-dead-letter-exchange": "x", "x-dead-letter-routing-key": "k", "x-message-ttl": 0}
-        await made_at_a(client)
-        await client.said(
-            method(1, "Queue.Declare", queue="dying", arguments=dying)
-            + publish(1, "", "dying", b"2", raw=properties(delivery_mode=2))
-        )
-        for _ in range(3):
+    assert messages(here) == 1
+    log.hold([])
+    async with asyncio.timeout(10):
+        while messages(here) != 2:
             await settled()
-        assert messages(here) == 1
-        log.hold([])
-        async with asyncio.timeout(10):
-            while messages(here) != 2:
-                await settled()
-        assert queue_of(there, "dying").messages_dlx == 0
-        client.connection.lost()
-
-    run(test, tmp_path, monkeypatch)
+    assert queue_of(there, "dying").messages_dlx == 0
+    client.connection.lost()
 
 
 async def _never() -> None:
@@ -376,21 +357,17 @@ def test_the_log_is_asked_again_until_it_says_where_it_ends(monkeypatch: pytest.
     asyncio.run(test(_never))
 
 
-def test_an_exchange_is_unused_only_if_nobody_has_just_bound_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(nodes: Nodes) -> None:
-        here, there = await nodes.start("a"), await nodes.start("b")
-        maker, client = await opened(here), await opened(there)
-        await maker.said(method(1, "Exchange.Declare", **TOPIC))
-        late(nodes)
-        await made_at_a(maker)
-        assert await client.said(method(1, "Exchange.Delete", exchange="x", if_unused=True)) == []
-        late(nodes, False)
-        (said,) = await client.said(b"")
-        assert (said.name, said.reply_code) == ("Channel.Close", 406)
-        assert ("/", "x") in here.topology.exchanges
-        for mine in (maker, client):
-            mine.connection.lost()
-
-    run(test, tmp_path, monkeypatch)
+@on_nodes()
+async def test_an_exchange_is_unused_only_if_nobody_has_just_bound_it(nodes: Nodes) -> None:
+    here, there = await nodes.start("a"), await nodes.start("b")
+    maker, client = await opened(here), await opened(there)
+    await maker.said(method(1, "Exchange.Declare", **TOPIC))
+    late(nodes)
+    await made_at_a(maker)
+    assert await client.said(method(1, "Exchange.Delete", exchange="x", if_unused=True)) == []
+    late(nodes, False)
+    (said,) = await client.said(b"")
+    assert (said.name, said.reply_code) == ("Channel.Close", 406)
+    assert ("/", "x") in here.topology.exchanges
+    for mine in (maker, client):
+        mine.connection.lost()

@@ -19,7 +19,7 @@ from rewindmq.schemas.values import BROKER, Actor
 from tests.support.broker_harness import Harness
 from tests.support.counted_nodes import own_all, paused, quick
 from tests.support.deadlines import eventually
-from tests.support.memory_nodes import Nodes, declare, run, session, settled
+from tests.support.memory_nodes import Nodes, declare, on_nodes, session, settled
 from tests.support.next_version import NEXT, know_next
 
 __all__ = ["quick"]
@@ -61,83 +61,75 @@ def test_b73_a_history_that_begins_is_final(tmp_path: Path) -> None:
         assert h.broker.topology.machine_version == NEXT
 
 
-def test_b73_nodes_follow_when_an_operator_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_nodes()
+async def test_b73_nodes_follow_when_an_operator_says_so(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not while an older one is alive. A node that has paused a partition follows, too."""
-
-    async def test(nodes: Nodes) -> None:
-        await nodes.start("older")
-        know_next(monkeypatch)
-        new = await nodes.start("newer", standbys=0)
-        other = await nodes.start("other", standbys=0)
-        await declare(new, session(new))
-        with pytest.raises(OlderNodes, match=f"machine version {NEXT} is not known to older: upgrade or stop"):
-            await finalize(new, ANN)
-        nodes.brokers.pop("older").close()
-        await settled()
-        own_all(nodes, "newer")
-        assert {each.machine.machine_version for each in new.partitions} == {MACHINE_VERSION}
-        with monkeypatch.context() as soon:
-            soon.setattr(modes, "UNUSED_SECONDS", 0.0)
-            await eventually(lambda: all(paused(other)))
-        assert await finalize(new, ANN) == MACHINE_VERSION
-        await settled()
-        for broker in (new, other):
-            assert broker.topology.machine_version == NEXT
-            assert {each.machine.machine_version for each in broker.partitions} == {NEXT}
-
-    run(test, tmp_path, monkeypatch)
+    await nodes.start("older")
+    know_next(monkeypatch)
+    new = await nodes.start("newer", standbys=0)
+    other = await nodes.start("other", standbys=0)
+    await declare(new, session(new))
+    with pytest.raises(OlderNodes, match=f"machine version {NEXT} is not known to older: upgrade or stop"):
+        await finalize(new, ANN)
+    nodes.brokers.pop("older").close()
+    await settled()
+    own_all(nodes, "newer")
+    assert {each.machine.machine_version for each in new.partitions} == {MACHINE_VERSION}
+    with monkeypatch.context() as soon:
+        soon.setattr(modes, "UNUSED_SECONDS", 0.0)
+        await eventually(lambda: all(paused(other)))
+    assert await finalize(new, ANN) == MACHINE_VERSION
+    await settled()
+    for broker in (new, other):
+        assert broker.topology.machine_version == NEXT
+        assert {each.machine.machine_version for each in broker.partitions} == {NEXT}
 
 
-def test_b73_what_a_node_that_died_had_finalized_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_nodes()
+async def test_b73_what_a_node_that_died_had_finalized_is_finished(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The metadata log has the event, and no partition has it."""
-
-    async def test(nodes: Nodes) -> None:
-        await nodes.start("a")
-        nodes.brokers.pop("a").close()
-        know_next(monkeypatch)
-        encoder = FramedEncoder()
-        record = encoder.encode(encoder.prefix(nodes.now_ms, ANN), MachineUpgraded(NEXT))
-        nodes.history.metadata.put(b"", record)
-        broker = await nodes.start("b")
-        await eventually(lambda: all(each.machine.machine_version == NEXT for each in broker.partitions))
-
-    run(test, tmp_path, monkeypatch)
+    await nodes.start("a")
+    nodes.brokers.pop("a").close()
+    know_next(monkeypatch)
+    encoder = FramedEncoder()
+    record = encoder.encode(encoder.prefix(nodes.now_ms, ANN), MachineUpgraded(NEXT))
+    nodes.history.metadata.put(b"", record)
+    broker = await nodes.start("b")
+    await eventually(lambda: all(each.machine.machine_version == NEXT for each in broker.partitions))
 
 
 @pytest.mark.usefixtures("following")
-def test_b73_a_log_that_begins_is_final_before_clients_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(nodes: Nodes) -> None:
-        broker = await nodes.start("a")
-        assert broker.topology.machine_version == NEXT
-        assert {partition.machine.machine_version for partition in broker.partitions} == {NEXT}
-        ends = [each.next_offset for each in nodes.history.queues]
-        await nodes.start("b")  # appends nothing but the Tick by which it has caught up
-        assert [each.next_offset for each in nodes.history.queues] == [end + 1 for end in ends]
-
-    run(test, tmp_path, monkeypatch)
+@on_nodes()
+async def test_b73_a_log_that_begins_is_final_before_clients_come(nodes: Nodes) -> None:
+    broker = await nodes.start("a")
+    assert broker.topology.machine_version == NEXT
+    assert {partition.machine.machine_version for partition in broker.partitions} == {NEXT}
+    ends = [each.next_offset for each in nodes.history.queues]
+    await nodes.start("b")  # appends nothing but the Tick by which it has caught up
+    assert [each.next_offset for each in nodes.history.queues] == [end + 1 for end in ends]
 
 
 @pytest.mark.parametrize("log", ["metadata", "queues"])
-def test_a_node_that_does_not_know_the_machine_version_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, log: str
+@on_nodes()
+async def test_a_node_that_does_not_know_the_machine_version_ends(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture, log: str
 ) -> None:
-    async def test(nodes: Nodes) -> None:
-        broker = await nodes.start("a")
-        partition = broker.partitions[0]
-        before = partition.machine.digest()
-        encoder = FramedEncoder()
-        record = encoder.encode(encoder.prefix(nodes.now_ms, BROKER), MachineUpgraded(NEXT))
-        (nodes.history.metadata if log == "metadata" else nodes.history.queues[0]).put(b"", record)
-        await settled()
-        (failure,) = nodes.failures
-        assert isinstance(failure, NewerHistory)
-        assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == [str(failure)]
-        assert partition.machine.digest() == before
-        broker.close()
-        with pytest.raises(NewerHistory):  # and it does not come back
-            await nodes.start("a")
-
-    run(test, tmp_path, monkeypatch)
+    broker = await nodes.start("a")
+    partition = broker.partitions[0]
+    before = partition.machine.digest()
+    encoder = FramedEncoder()
+    record = encoder.encode(encoder.prefix(nodes.now_ms, BROKER), MachineUpgraded(NEXT))
+    (nodes.history.metadata if log == "metadata" else nodes.history.queues[0]).put(b"", record)
+    await settled()
+    (failure,) = nodes.failures
+    assert isinstance(failure, NewerHistory)
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == [str(failure)]
+    assert partition.machine.digest() == before
+    broker.close()
+    with pytest.raises(NewerHistory):  # and it does not come back
+        await nodes.start("a")
 
 
 @pytest.mark.usefixtures("following")
