@@ -75,7 +75,7 @@ def test_a_test_that_quick_shortens_is_whole_in_rest() -> None:
         (file, function.name)
         for file in FILES
         for function in ast.walk(ast.parse(file.read_text()))
-        if isinstance(function, ast.FunctionDef) and function.name.startswith("test_")
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and function.name.startswith("test_")
         if any(isinstance(node, ast.Name) and node.id == "rounds" for node in ast.walk(function))
     ]
     assert shortened
