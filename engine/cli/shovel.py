@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from rewindmq.engine.shovel.session import Job
 
 AN_ADDRESS = "amqp://USER@HOST:PORT/VHOST, or amqps:// for TLS. Without a vhost it is /, without a user guest"
-PATH = click.Path(path_type=Path)
-CERTIFICATE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @command(

@@ -32,7 +32,7 @@ def test_the_list_has_a_whole_sentence_that_begins_with_a_verb(name: str) -> Non
 
 
 @pytest.mark.parametrize("line", [each for part in SECTIONS.values() for each in part if isinstance(each, Later)])
-def test_the_list_says_of_a_command_that_is_imported_later_what_its_help_says(line: Later) -> None:
+def test_the_list_says_of_a_command_imported_later_what_its_help_says(line: Later) -> None:
     assert line.get_short_help_str(200) == COMMANDS[str(line.name)].get_short_help_str(200)
 
 
