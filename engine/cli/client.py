@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
+from rewindmq import __version__ as VERSION
 from rewindmq.engine.cli.exits import DATA, NO_PERMISSION, SOFTWARE, TIMEOUT, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.config import VERSION
 
 if TYPE_CHECKING:
     import httpx

@@ -24,9 +24,9 @@ def field(name: str, *inner: str) -> Column:
     return value
 
 
-def fields(*names: str) -> dict[str, Column]:
+def fields(names: str) -> dict[str, Column]:
     """Columns that are fields of the item with the same names."""
-    return {name: field(name) for name in names}
+    return {name: field(name) for name in names.split()}
 
 
 def blank(item: Item) -> Value:
@@ -67,65 +67,22 @@ def session(details: dict[str, object]) -> str:
 
 QUEUE: dict[str, Column] = (
     fields(
-        "name",
-        "durable",
-        "auto_delete",
-        "policy",
-        "operator_policy",
-        "exclusive",
-        "exclusive_consumer_tag",
-        "messages_ready",
-        "messages_unacknowledged",
-        "messages",
-        "message_bytes",
-        "message_bytes_ready",
-        "message_bytes_unacknowledged",
-        "head_message_timestamp",
-        "consumers",
-        "state",
-        "type",
-        "node",
-        "folded_at",
-        "leader",
-        "members",
-        "online",
-        "messages_dlx",
-        "message_bytes_dlx",
-        "single_active_consumer_tag",
+        "name durable auto_delete policy operator_policy exclusive exclusive_consumer_tag messages_ready"
+        " messages_unacknowledged messages message_bytes message_bytes_ready message_bytes_unacknowledged"
+        " head_message_timestamp consumers state type node folded_at leader members online messages_dlx"
+        " message_bytes_dlx single_active_consumer_tag"
     )
-    | {
-        "arguments": arguments_of,
-        "effective_policy_definition": definition,
-        "pid": queue_pid,
-        "owner_pid": owner_pid,
-    }
+    | {"arguments": arguments_of, "effective_policy_definition": definition, "pid": queue_pid, "owner_pid": owner_pid}
     | dict.fromkeys(
-        (
-            "exclusive_consumer_pid",
-            "messages_ready_ram",
-            "messages_unacknowledged_ram",
-            "messages_ram",
-            "messages_persistent",
-            "message_bytes_ram",
-            "message_bytes_persistent",
-            "disk_reads",
-            "disk_writes",
-            "consumer_utilisation",
-            "consumer_capacity",
-            "memory",
-            "slave_pids",
-            "synchronised_slave_pids",
-            "mirror_pids",
-            "synchronised_mirror_pids",
+        fields(
+            "exclusive_consumer_pid messages_ready_ram messages_unacknowledged_ram messages_ram messages_persistent"
+            " message_bytes_ram message_bytes_persistent disk_reads disk_writes consumer_utilisation consumer_capacity"
+            " memory slave_pids synchronised_slave_pids mirror_pids synchronised_mirror_pids"
         ),
         blank,
     )
 )
-
-EXCHANGE: dict[str, Column] = fields("name", "type", "durable", "auto_delete", "internal", "policy") | {
-    "arguments": arguments_of,
-}
-
+EXCHANGE = fields("name type durable auto_delete internal policy") | {"arguments": arguments_of}
 BINDING: dict[str, Column] = {
     "source_name": field("source"),
     "source_kind": lambda item: "exchange",
@@ -134,76 +91,21 @@ BINDING: dict[str, Column] = {
     "routing_key": field("routing_key"),
     "arguments": arguments_of,
 }
-
-CONNECTION: dict[str, Column] = fields(
-    "name",
-    "port",
-    "host",
-    "peer_port",
-    "peer_host",
-    "ssl",
-    "state",
-    "channels",
-    "auth_mechanism",
-    "user",
-    "vhost",
-    "frame_max",
-    "channel_max",
-    "client_properties",
-    "connected_at",
-    "protocol",
-    "ssl_protocol",
-    "ssl_key_exchange",
-    "ssl_cipher",
-    "ssl_hash",
-    "peer_cert_subject",
-    "peer_cert_issuer",
-    "peer_cert_validity",
-    "timeout",
-    "recv_oct",
-    "recv_cnt",
-    "send_oct",
-    "send_cnt",
-    "send_pend",
-) | {
-    "pid": lambda item: f"<{item.get('node')}.{item.get('session_id')}>",
-    "client_properties": client_properties_of,
+CONNECTION = fields(
+    "name port host peer_port peer_host ssl state channels auth_mechanism user vhost frame_max channel_max"
+    " connected_at protocol ssl_protocol ssl_key_exchange ssl_cipher ssl_hash peer_cert_subject peer_cert_issuer"
+    " peer_cert_validity timeout recv_oct recv_cnt send_oct send_cnt send_pend"
+) | {"pid": lambda item: f"<{item.get('node')}.{item.get('session_id')}>", "client_properties": client_properties_of}
+CHANNEL = fields(
+    "name number user vhost transactional confirm consumer_count messages_unacknowledged messages_uncommitted"
+    " acks_uncommitted prefetch_count global_prefetch_count messages_unconfirmed atomic_commits"
+) | {"pid": lambda item: f"<{item.get('name')}>", "connection": field("connection_details", "name")}
+CONSUMER = {
+    "queue_name": field("queue", "name"),
+    "channel_pid": channel_pid,
+    **fields("consumer_tag ack_required prefetch_count active activity_status"),
+    "arguments": arguments_of,
 }
-
-CHANNEL: dict[str, Column] = fields(
-    "name",
-    "number",
-    "user",
-    "vhost",
-    "transactional",
-    "confirm",
-    "consumer_count",
-    "messages_unacknowledged",
-    "messages_uncommitted",
-    "acks_uncommitted",
-    "prefetch_count",
-    "global_prefetch_count",
-    "messages_unconfirmed",
-    "atomic_commits",
-) | {
-    "pid": lambda item: f"<{item.get('name')}>",
-    "connection": field("connection_details", "name"),
-}
-
-CONSUMER: dict[str, Column] = (
-    {
-        "queue_name": field("queue", "name"),
-        "channel_pid": channel_pid,
-    }
-    | fields("consumer_tag", "ack_required", "prefetch_count", "active", "activity_status")
-    | {
-        "arguments": arguments_of,
-    }
-)
-
-VHOST: dict[str, Column] = fields("name", "description", "tags", "default_queue_type", "tracing", "cluster_state")
-
-QUARANTINED: dict[str, Column] = fields("partition", "topic", "offset", "event", "reason")
 
 
 def chosen(asked: Sequence[str], default: Sequence[str], known: dict[str, Column]) -> list[str]:

@@ -13,6 +13,7 @@ from rewindmq.engine.cli.values import Value, erlang_term, json_line, plain, pre
 Rows = Sequence[dict[str, Value]]
 MACHINE_READABLE = ("json", "json_stream", "csv")
 TERMINAL = 80  # columns
+BODY_SHOWN = 64  # characters
 
 
 def table(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
@@ -44,6 +45,11 @@ def pretty_table(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]
 def one_line(text: str) -> str:
     """The text with escapes for what cannot be printed on one line."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def beginning(body: str) -> str:
+    """The first characters of a body, for people: --formatter json shows all that the API gives."""
+    return one_line(body[:BODY_SHOWN] + ("..." if len(body) > BODY_SHOWN else ""))
 
 
 def width(text: str) -> int:

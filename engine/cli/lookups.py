@@ -1,16 +1,29 @@
-"""Finds what a command names, and says which thing is missing.
+"""Errors about a missing thing, the same in all commands, and arguments that are JSON.
 
 The API answers 404 where a thing or its virtual host is missing, and does not say which of the two. rabbitmqctl says
-which, so these functions ask once more. Each missing thing has one error text, the same in all commands.
+which, so some of these functions ask once more.
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from rewindmq.engine.cli.client import Client, Json, Refused
 from rewindmq.engine.cli.exits import DATA, NO_USER, UNAVAILABLE, CliError
+from rewindmq.engine.cli.rows import Asked, on
 from rewindmq.engine.cli.settings import Settings
+
+NO_PARAMETER = on(404, UNAVAILABLE, "Parameter does not exist")  # RabbitMQ's text for a policy and a limit, too
+
+
+def no_parameter_here(asked: Asked, refused: Refused) -> CliError | None:
+    """The error of a missing virtual host, or of a missing policy, limit or parameter in it."""
+    if refused.status == 404:
+        list_in_vhost(asked.client, asked.settings, "policies")
+    return NO_PARAMETER(asked, refused)
+
+
+def unanswered(asked: Asked, refused: Refused) -> CliError:
+    """The error of a question about the past that has no answer, or makes no sense."""
+    return CliError(DATA, refused.reason) if refused.status in (400, 404) else refused
 
 
 def no_such_vhost(vhost: str) -> CliError:
@@ -18,59 +31,29 @@ def no_such_vhost(vhost: str) -> CliError:
     return CliError(DATA, f"Virtual host '{vhost}' does not exist")
 
 
-def no_such_user(name: str) -> CliError:
-    """The error of a command whose user does not exist."""
-    return CliError(NO_USER, f'User "{name}" does not exist')
-
-
-def no_such_parameter() -> CliError:
-    """The error where a policy, a limit or a parameter does not exist: RabbitMQ's text for all three."""
-    return CliError(UNAVAILABLE, "Parameter does not exist")
-
-
-@contextmanager
-def missing(error: CliError) -> Iterator[None]:
-    """Raises `error` where the API answers 404."""
-    try:
-        yield
-    except Refused as refused:
-        raise error if refused.status == 404 else refused from None
-
-
 def find_user(client: Client, name: str) -> Json:
     """A user as the API describes it. Raises the error of a missing user."""
-    with missing(no_such_user(name)):
+    try:
         return client.get_one("users", name)
+    except Refused as refused:
+        gone = CliError(NO_USER, f'User "{name}" does not exist')
+        raise gone if refused.status == 404 else refused from None
 
 
 def find_vhost(client: Client, name: str) -> Json:
     """A virtual host as the API describes it. Raises the error of a missing virtual host."""
-    with missing(no_such_vhost(name)):
+    try:
         return client.get_one("vhosts", name)
+    except Refused as refused:
+        raise no_such_vhost(name) if refused.status == 404 else refused from None
 
 
 def list_in_vhost(client: Client, settings: Settings, *segments: str, **query: str) -> list[Json]:
     """A listing of one virtual host. Raises the error of a missing virtual host."""
-    with missing(no_such_vhost(settings.vhost_name)):
-        return client.get(*segments, settings.vhost_name, **query)
-
-
-def put_in_vhost(settings: Settings, segments: tuple[str, ...], name: str, content: Json) -> None:
-    """Sets a policy, a limit or a parameter. Raises the error of a missing virtual host."""
-    with missing(no_such_vhost(settings.vhost_name)):
-        settings.client().put(*segments, settings.vhost_name, name, content=content)
-
-
-def clear_in_vhost(settings: Settings, segments: tuple[str, ...], name: str) -> None:
-    """Removes a policy, a limit or a parameter. Raises the error of a missing virtual host, or of a missing thing."""
-    client = settings.client()
     try:
-        client.delete(*segments, settings.vhost_name, name)
+        return client.get(*segments, settings.vhost_name, **query)
     except Refused as refused:
-        if refused.status != 404:
-            raise
-        list_in_vhost(client, settings, *segments)
-        raise no_such_parameter() from None
+        raise no_such_vhost(settings.vhost_name) if refused.status == 404 else refused from None
 
 
 def json_argument(name: str, text: str) -> object:

@@ -6,78 +6,155 @@ command's name.
 
 import os
 import sys
+from importlib import import_module
+from typing import Any
 
 import click
 
-from rewindmq.engine.cli import registry, shovel, standby
+from rewindmq import __version__
 from rewindmq.engine.cli.commands import (
     access,
-    answers,
-    archive,
-    clock,
     connections,
     definitions,
     diagnostics,
-    erasures,
-    events,
-    history,
-    limits,
     listings,
-    marks,
     node,
+    operations,
+    own,
     parameters,
-    policies,
     queues,
     quorum,
-    recover,
-    seals,
-    trim,
-    versions,
     vhosts,
 )
-from rewindmq.engine.cli.commands import copy_state as copying
-from rewindmq.engine.cli.commands import operations as operating
-from rewindmq.engine.cli.configuration import commands as configuration
-from rewindmq.engine.cli.configuration import manual
 from rewindmq.engine.cli.exits import DATA, SOFTWARE, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.settings import Settings, with_settings
-from rewindmq.engine.config import VERSION
+from rewindmq.engine.cli.usage import OPTIONS, command, take_options
 from rewindmq.engine.file_modes import restrict_new_files
 
+PROGRAM = """RewindMQ: a message queue whose queues can be rewound.
+
+Most commands are rabbitmqctl's and ask a running broker. Options may stand before or after the command.
+`rewindmq COMMAND --help` shows options and examples.
+
+\b
+Examples:
+  rewindmq start --data ./data
+  rewindmq list_queues name messages consumers
+  rewindmq rewind orders --at 10m
+  rewindmq restore orders --undo purge
+"""
+
+
+class Later(click.Command):
+    """A command whose file is imported when the command is used: it needs more than the management API."""
+
+    def __init__(self, name: str, help: str, file: str) -> None:
+        super().__init__(name, help=help)
+        self.file = file
+
+    def load(self) -> click.Command:
+        """Import the command."""
+        commands: tuple[click.Command, ...] = import_module(f"rewindmq.engine.cli.{self.file}").COMMANDS
+        return next(each for each in commands if each.name == self.name)
+
+
+def later(file: str, **lines: str) -> tuple[Later, ...]:
+    """The commands of a file, each with its line in the list."""
+    return tuple(Later(name, line, file) for name, line in lines.items())
+
+
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Node": (*configuration.COMMANDS, *node.COMMANDS, *operating.COMMANDS, *copying.COMMANDS),
-    "Diagnostics": (*diagnostics.COMMANDS, *diagnostics.NOT_HERE),
-    "History": (
-        *history.COMMANDS,
-        *answers.COMMANDS,
-        *events.COMMANDS,
-        *marks.COMMANDS,
-        *seals.COMMANDS,
-        *archive.COMMANDS,
-        *recover.COMMANDS,
-        *trim.COMMANDS,
-        *erasures.COMMANDS,
-        *versions.COMMANDS,
-        *clock.COMMANDS,
+    "Node": (
+        *later(
+            "configuration.commands",
+            start="Run a broker in the foreground, until SIGINT or SIGTERM.",
+            config="Show each setting of a broker, its value, and where the value comes from.",
+        ),
+        *node.COMMANDS,
+        *operations.COMMANDS,
+        *later("commands.copy_state", copy_state="Copy the state of a running node on Kafka for a new node."),
     ),
-    "Policies": policies.COMMANDS,
+    "Diagnostics": diagnostics.COMMANDS,
+    "History": (
+        *later(
+            "commands.history",
+            rewind="Show the messages of QUEUE at a moment of the past.",
+            restore="Bring messages of QUEUE back, from a moment or from before a purge.",
+            verify="Fold the log again and compare the result with the stored state.",
+        ),
+        *later(
+            "commands.answers",
+            find="Find messages by what is in them, in QUEUE or in all queues of the virtual host.",
+            history="Show the last outcomes in QUEUE.",
+            biography="Show the life of a message, its dead letters and its copies.",
+            diff="Show what changed in QUEUE between two moments.",
+            what_if="Show what a policy would have done to QUEUE.",
+            spans="Make spans of messages with a header traceparent.",
+        ),
+        *later("commands.events", events="Print the log, one event a line."),
+        *own.MARKS,
+        *later(
+            "commands.seals",
+            seal="Sign all that is in the log: a Merkle root and the hash chain of each partition.",
+            verify_seals="Check the whole log against its seals.",
+            export_seals="Print the seals, one a line, for --copies of the other commands.",
+            prove="Print a proof that an event is in the sealed history.",
+            check_proof="Check a proof and show its event.",
+        ),
+        *later(
+            "commands.archive",
+            archive="Bring what is new in the history into object storage.",
+            archive_status="Show how far each partition is archived.",
+            archive_verify="Read the whole archive, and prove every block of it.",
+        ),
+        *later(
+            "commands.recover", recover="Make a data directory from an archive alone; with --kafka, topics on a Kafka."
+        ),
+        *later("commands.trim", trim="Remove the oldest part of the history, for good."),
+        *own.ERASURES,
+        *later("commands.erasures", check_erasure="Check that the keys of SUBJECT, or of a day, are destroyed."),
+        *later(
+            "commands.versions", compare_versions="Fold the history with another version and show the first difference."
+        ),
+        *own.CLOCK,
+    ),
+    "Policies": parameters.POLICIES,
     "Connections": connections.COMMANDS,
     "Monitoring": listings.COMMANDS,
     "Queues": queues.COMMANDS,
-    "Replication": (*quorum.COMMANDS, *standby.COMMANDS),
+    "Replication": (
+        *quorum.COMMANDS,
+        *later(
+            "standby",
+            follow="Copy the log of a running broker, and serve its history read-only.",
+            promote="Make the copy of a follower the leader: then start a broker on it.",
+        ),
+        *own.FOLLOWERS,
+    ),
     "Access control": access.COMMANDS,
-    "Virtual hosts": vhosts.COMMANDS,
-    "Limits": (*limits.COMMANDS, *operating.LIMITS),
-    "Parameters": parameters.COMMANDS,
+    "Virtual hosts": vhosts.VHOSTS,
+    "Limits": (*vhosts.LIMITS, *operations.LIMITS),
+    "Parameters": parameters.PARAMETERS,
     "Definitions": definitions.COMMANDS,
-    "Moving": shovel.COMMANDS,
-    "Kafka's consoles": registry.COMMANDS,
-    "This program": manual.COMMANDS,
+    "Moving": later("shovel", shovel="Move the messages of a queue to another broker."),
+    "Kafka's consoles": later(
+        "registry",
+        register_schemas="Give a schema registry the schemas of history.",
+        copy_for_consoles="Copy the topics of a history into topics that Kafka's consoles read.",
+    ),
+    "This program": later(
+        "configuration.manual",
+        completion="Print a script that completes commands and options in a shell.",
+        man="Write man pages into a directory: one for the program, one for each command.",
+    ),
 }
 
 
 class Group(click.Group):
     """The program: its help lists the commands by section."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found = self.commands.get(cmd_name)
+        return found.load() if isinstance(found, Later) else found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in SECTIONS.items():
@@ -86,30 +163,10 @@ class Group(click.Group):
                 formatter.write_dl([(command.name or "", command.get_short_help_str(80)) for command in shown])
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(VERSION, message="%(version)s")
-@with_settings
-def rewindmq(settings: Settings) -> None:
-    """RewindMQ: a message queue whose queues can be rewound.
-
-    Most commands are rabbitmqctl's and ask a running broker. Options may stand before or after the command.
-    `rewindmq COMMAND --help` shows options and examples.
-
-    \b
-    Examples:
-      rewindmq start --data ./data
-      rewindmq list_queues name messages consumers
-      rewindmq rewind orders --at 10m
-      rewindmq restore orders --undo purge
-    """
-
-
-@rewindmq.command("help")
-@click.argument("command", required=False)
-@click.pass_context
-def show_help(context: click.Context, command: str | None) -> None:
+@command("help [COMMAND]", common=False)
+def show_help(command: str | None) -> None:
     """Show the help of a command."""
-    assert context.parent is not None
+    context = click.get_current_context().find_root()
     found = rewindmq.get_command(context, command) if command else rewindmq
     if found is None:
         raise CliError(USAGE, f"Command '{command}' not found; 'rewindmq help' lists them")
@@ -117,9 +174,16 @@ def show_help(context: click.Context, command: str | None) -> None:
         click.echo(found.get_help(inner))
 
 
-for _commands in SECTIONS.values():
-    for _command in _commands:
-        rewindmq.add_command(_command)
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]}, help=PROGRAM)
+@click.version_option(__version__, message="%(version)s")
+def rewindmq(**values: Any) -> None:
+    """Take the options before the name of the command."""
+    take_options(values)
+
+
+rewindmq.params += OPTIONS
+for _each in (show_help, *(each for commands in SECTIONS.values() for each in commands)):
+    rewindmq.add_command(_each)
 
 
 def add_command(section: str, command: click.Command) -> None:

@@ -14,6 +14,7 @@ import click
 from rewindmq.engine.cli.client import trust
 from rewindmq.engine.cli.exits import CONFIG, DATA, NO_PERMISSION, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.usage import command, option
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.secret_file import BadSecret, secret_in
 from rewindmq.engine.logging_setup import FORMATS, log_to_stderr
@@ -80,8 +81,8 @@ def with_registry(command: Callable[..., Any]) -> Callable[..., Any]:
 
         return command(*arguments, open_registry=open_registry, **options)
 
-    for option in reversed(OPTIONS):
-        with_one = option(with_one)
+    for each in reversed(OPTIONS):
+        with_one = each(with_one)
     return with_one
 
 
@@ -117,9 +118,8 @@ def _registered(open_registry: Opened, topics: Iterable[str]) -> dict[str, dict[
         return {topic: register(registry, f"{topic}-value") for topic in topics}
 
 
-@click.command("register_schemas")
+@command("register_schemas", option("--kafka-prefix PREFIX", "Prefix of the topics.", default="rewindmq"), common=False)
 @with_registry
-@click.option("--kafka-prefix", default="rewindmq", show_default=True, metavar="PREFIX", help="Prefix of the topics.")
 def register_schemas(open_registry: Opened, kafka_prefix: str) -> None:
     """Give a schema registry the schemas of history.
 
@@ -138,10 +138,9 @@ def register_schemas(open_registry: Opened, kafka_prefix: str) -> None:
             click.echo(f"{topic}-value\t{fingerprint}\t{number}")
 
 
-@click.command("copy_for_consoles")
+@command("copy_for_consoles", option("--log-format", "Format of the log.", click.Choice(FORMATS), "text"), common=False)
 @with_kafka
 @with_registry
-@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="Format of the log.")
 def copy_for_consoles(kafka: Kafka, open_registry: Opened, log_format: str) -> None:
     """Copy the topics of a history into topics that Kafka's consoles read.
 

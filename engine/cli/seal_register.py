@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rewindmq.engine.cli.exits import DATA, USAGE, CliError
 from rewindmq.engine.log.seals import sealer as sealing
@@ -16,9 +17,6 @@ from rewindmq.engine.log.seals.register import Registrar, opened
 from rewindmq.engine.log.seals.seal import Keys, Stored, fingerprint
 from rewindmq.engine.log.seals.sealer import Sealable
 from rewindmq.engine.log.seals.witnesses import cosign
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,76 +1,20 @@
-"""The options that every command takes, as rabbitmqctl does: before or after the command's name. The later counts."""
+"""The values of the options that every command takes, and what a command prints and asks with them."""
 
-import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
 from rewindmq.engine.cli.client import Client
 from rewindmq.engine.cli.exits import CONFIG, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.formatters import FORMATTERS, MACHINE_READABLE, Rows, one_line
-from rewindmq.engine.log.secret_file import BadSecret, secret_in
 
 DEFAULT_URL = "http://127.0.0.1:15672"
 DEFAULT_TIMEOUT_SECONDS = 60.0
-SEEN = (
-    "Warning: other users of this machine see --password; give --password-file FILE or REWINDMQ_PASSWORD_FILE instead"
-)
-
-OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option("-n", "--node", "asked_node", metavar="NAME", help="Fail unless this node answers."),
-    click.option("-p", "--vhost", metavar="VHOST", help="Virtual host (default: /)."),
-    click.option("--formatter", type=click.Choice(list(FORMATTERS)), help="Format of listings (default: table)."),
-    click.option("-s", "--silent", is_flag=True, default=None, help="Print no messages and no table headers."),
-    click.option("-q", "--quiet", is_flag=True, default=None, help="Print no messages."),
-    click.option("--no-table-headers", is_flag=True, default=None, help="Print no table headers."),
-    click.option("-t", "--timeout", type=click.FloatRange(min=0), help="Seconds to wait for an answer (default: 60)."),
-    click.option(
-        "--url", metavar="URL", help=f"Address of the management API (default: REWINDMQ_URL, or {DEFAULT_URL})."
-    ),
-    click.option(
-        "--http-port",
-        type=click.IntRange(1, 65535),
-        help="Port of the management API on this machine, instead of --url.",
-    ),
-    click.option("--user", metavar="NAME", help="User to log in as (default: REWINDMQ_USER, or guest)."),
-    click.option(
-        "--password",
-        metavar="PASSWORD",
-        help="The same on the command line, where others see it: --password-file is better.",
-    ),
-    click.option(
-        "--password-file",
-        metavar="FILE",
-        type=click.Path(path_type=Path),
-        help="File with the password of the user (default: REWINDMQ_PASSWORD_FILE, or REWINDMQ_PASSWORD, or guest).",
-    ),
-    click.option(
-        "--tls-ca-cert-file",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Certificate authority to trust with https (default: REWINDMQ_TLS_CA, or the system's).",
-    ),
-)
-NAMES = (
-    "asked_node",
-    "vhost",
-    "formatter",
-    "silent",
-    "quiet",
-    "no_table_headers",
-    "timeout",
-    "url",
-    "http_port",
-    "user",
-    "password",
-    "password_file",
-    "tls_ca_cert_file",
-)
 
 
 @dataclass(slots=True)
@@ -134,6 +78,8 @@ class Settings:
         file = self.password_file or os.environ.get("REWINDMQ_PASSWORD_FILE")
         if self.password or not file:
             return self.password or os.environ.get("REWINDMQ_PASSWORD") or "guest"
+        from rewindmq.engine.log.secret_file import BadSecret, secret_in
+
         try:
             return secret_in(Path(file))
         except BadSecret as error:
@@ -145,10 +91,11 @@ class Settings:
             for line in lines:
                 echo_exactly(line)
 
-    def show(self, columns: Sequence[str], rows: Rows) -> None:
-        """Prints a table in the format of --formatter."""
+    def show(self, rows: Rows, columns: Sequence[str] | None = None) -> None:
+        """Prints a table in the format of --formatter: these columns of the rows, or all."""
         headers = not self.silent and not self.no_table_headers
-        for line in FORMATTERS[self.formatter or "table"](columns, rows, headers):
+        shown = columns or (list(rows[0]) if rows else [])
+        for line in FORMATTERS[self.formatter or "table"](shown, rows, headers):
             echo_exactly(line)
 
 
@@ -157,19 +104,3 @@ def echo_exactly(text: str) -> None:
     if sys.stdout.isatty():
         text = re.sub(r"[^\t\n]+", lambda part: one_line(part[0]), text)
     click.echo(text, color=True)  # otherwise click would take escape sequences out
-
-
-def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator that adds the common options. The command gets them as its first argument, `settings`."""
-
-    @functools.wraps(command)
-    def command_with_settings(*arguments: Any, **options: Any) -> Any:
-        settings = click.get_current_context().ensure_object(Settings)
-        if options["password"] is not None:
-            click.echo(SEEN, err=True)
-        settings.update(**{name: options.pop(name) for name in NAMES})
-        return command(settings, *arguments, **options)
-
-    for option in reversed(OPTIONS):
-        command_with_settings = option(command_with_settings)
-    return command_with_settings

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rewindmq.engine.cli.exits import CONFIG, DATA, NO_PERMISSION, UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.cli.usage import EXISTING_FILE, FILE, command, option
 from rewindmq.engine.log.secret_file import BadSecret, secret_in
 from rewindmq.engine.logging_setup import FORMATS, log_to_stderr
 from rewindmq.engine.shovel.address import Address, BadAddress, address_from
@@ -17,43 +18,35 @@ if TYPE_CHECKING:
     from rewindmq.engine.shovel.session import Job
 
 AN_ADDRESS = "amqp://USER@HOST:PORT/VHOST, or amqps:// for TLS. Without a vhost it is /, without a user guest"
-PATH = click.Path(path_type=Path)
-CERTIFICATE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command("shovel")
-@click.option("--src-uri", metavar="URI", required=True, help=f"The broker to move from: {AN_ADDRESS}.")
-@click.option("--src-password-file", type=PATH, metavar="FILE", help="File with the password there.")
-@click.option(
-    "--src-tls-ca-cert-file", type=CERTIFICATE, metavar="FILE", help="Certificate authority of an amqps:// source."
+@command(
+    "shovel",
+    option("--src-uri URI", f"The broker to move from: {AN_ADDRESS}.", required=True),
+    option("--src-password-file FILE", "File with the password there.", FILE),
+    option("--src-tls-ca-cert-file FILE", "Certificate authority of an amqps:// source.", EXISTING_FILE),
+    option("--src-queue QUEUE", "The queue to move.", required=True),
+    option("--dest-uri URI", "The broker to move to, as --src-uri.", required=True),
+    option("--dest-password-file FILE", "File with the password there.", FILE),
+    option("--dest-tls-ca-cert-file FILE", "Certificate authority of an amqps:// target.", EXISTING_FILE),
+    option("--dest-queue QUEUE", "The queue to move to (default: the name of the source's)."),
+    option("--dest-exchange EXCHANGE", "Publish to this exchange instead of a queue."),
+    option("--dest-exchange-key KEY", "With --dest-exchange: the routing key (default: that of each message)."),
+    option(
+        "--prefetch-count N",
+        "Messages on their way at most, which is what is in memory.",
+        click.IntRange(1, 65_535),
+        1_000,
+    ),
+    option(
+        "--delete-after",
+        "When the shovel ends: never, or when as many messages are moved as waited at the start.",
+        click.Choice(["never", "queue-length"]),
+        "never",
+    ),
+    option("--log-format", "Format of the log.", click.Choice(FORMATS), "text"),
+    common=False,
 )
-@click.option("--src-queue", metavar="QUEUE", required=True, help="The queue to move.")
-@click.option("--dest-uri", metavar="URI", required=True, help="The broker to move to, as --src-uri.")
-@click.option("--dest-password-file", type=PATH, metavar="FILE", help="File with the password there.")
-@click.option(
-    "--dest-tls-ca-cert-file", type=CERTIFICATE, metavar="FILE", help="Certificate authority of an amqps:// target."
-)
-@click.option("--dest-queue", metavar="QUEUE", help="The queue to move to (default: the name of the source's).")
-@click.option("--dest-exchange", metavar="EXCHANGE", help="Publish to this exchange instead of a queue.")
-@click.option(
-    "--dest-exchange-key", metavar="KEY", help="With --dest-exchange: the routing key (default: that of each message)."
-)
-@click.option(
-    "--prefetch-count",
-    metavar="N",
-    type=click.IntRange(1, 65_535),
-    default=1_000,
-    show_default=True,
-    help="Messages on their way at most, which is what is in memory.",
-)
-@click.option(
-    "--delete-after",
-    type=click.Choice(["never", "queue-length"]),
-    default="never",
-    show_default=True,
-    help="When the shovel ends: never, or when as many messages are moved as waited at the start.",
-)
-@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="Format of the log.")
 def shovel(
     src_uri: str,
     src_password_file: Path | None,

@@ -1,4 +1,4 @@
-"""Our own commands for a second machine: follow, promote, list_followers, forget_follower."""
+"""Our own commands for a second machine: follow, promote."""
 
 import asyncio
 import os
@@ -12,18 +12,16 @@ from rewindmq.engine.cli.configuration.commands import read_sources
 from rewindmq.engine.cli.configuration.options import with_sources
 from rewindmq.engine.cli.configuration.sources import Sources
 from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, option
 from rewindmq.engine.cli.values import Value
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.lock import LogInUse
 from rewindmq.projections.store.store import StoreError
 
-COLUMNS = ("name", "connected", "lag_records", "lag_seconds", "confirms", "address")
 
-
-@click.command("follow")
-@click.argument("url")
+@command("follow URL", common=False)
 @with_sources
 def follow(sources: Sources, url: str) -> None:
     """Copy the log of a running broker, and serve its history read-only.
@@ -50,14 +48,9 @@ def follow(sources: Sources, url: str) -> None:
         raise click.exceptions.Exit(code)
 
 
-@click.command("promote")
-@click.option(
-    "--data",
-    required=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The directory of a follower that was stopped.",
+@command(
+    "promote", option("--data", "The directory of a follower that was stopped.", EXISTING_DIRECTORY, required=True)
 )
-@with_settings
 def promote(settings: Settings, data: Path) -> None:
     """Make the copy of a follower the leader: then start a broker on it.
 
@@ -84,7 +77,7 @@ def promote(settings: Settings, data: Path) -> None:
         for name, end in promoted.ends.items()
     ]
     settings.banner(f"{data} is the leader now, as history {promoted.identity[:16]}... Start a broker on it.")
-    settings.show(("partition", "begins", "kept_aside"), rows)
+    settings.show(rows)
     if not settings.quiet:
         click.echo(said, err=True)
 
@@ -120,25 +113,4 @@ def _tell(settings: Settings, data: Path, leader: str) -> str:
     return f"The old leader at {leader} took no note: is it the old leader? {again}"
 
 
-@click.command("list_followers")
-@with_settings
-def list_followers(settings: Settings) -> None:
-    """List the machines that follow this broker, and how far they are behind."""
-    rows: list[dict[str, Value]] = [dict(item) for item in settings.client().get("followers")]
-    settings.banner("Listing followers ...")
-    settings.show(COLUMNS, [{name: row[name] for name in COLUMNS} for row in rows])
-
-
-@click.command("forget_follower")
-@click.argument("name")
-@with_settings
-def forget_follower(settings: Settings, name: str) -> None:
-    """Forget a follower that is gone for good: confirms wait for it no longer.
-
-    Never forget one that may have been promoted: this broker could confirm again, and two would lead.
-    """
-    settings.client().delete("followers", name)
-    settings.banner(f"Follower '{name}' is forgotten.")
-
-
-COMMANDS = (follow, promote, list_followers, forget_follower)
+COMMANDS = (follow, promote)

@@ -5,9 +5,9 @@
 
 from typing import Final
 
+import click
+
 from rewindmq.engine.cli.exits import USAGE, CliError
-from rewindmq.projections.marks import name_in
-from rewindmq.projections.rewind import UnreadableTime, absolute, parse_time
 
 A_TIME: Final = "how long ago (2h, 3d, 1h30m), or ISO 8601 with a zone"
 A_MOMENT: Final = "how long ago (2h, 3d, 1h30m), ISO 8601 with a zone, or mark:NAME"
@@ -15,6 +15,8 @@ A_MOMENT: Final = "how long ago (2h, 3d, 1h30m), ISO 8601 with a zone, or mark:N
 
 def time_from(text: str) -> str:
     """An absolute time, for the API. CliError."""
+    from rewindmq.projections.rewind import UnreadableTime, absolute, parse_time
+
     try:
         time = absolute(text)
         parse_time(time)
@@ -25,4 +27,20 @@ def time_from(text: str) -> str:
 
 def moment_from(text: str) -> str:
     """An absolute time or a mark, for the API. CliError."""
+    from rewindmq.projections.marks import name_in
+
     return text if name_in(text) else time_from(text)
+
+
+class Time(click.ParamType[str]):
+    """An option that is a time, made absolute. `marks`: or a mark."""
+
+    def __init__(self, marks: bool) -> None:
+        self.name = "moment" if marks else "time"
+        self._read = moment_from if marks else time_from
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return self._read(value)
+
+
+TIME, MOMENT = Time(marks=False), Time(marks=True)

@@ -89,6 +89,7 @@ Handler = Callable[[Call], Awaitable[Response]]
 
 # (methods and their handlers) by path, below /api
 ROUTES: dict[str, dict[str, Handler]] = {
+    **{path: {"GET": same} for path, same in features.FIXED.items()},
     "/overview": {"GET": overview.overview},
     "/whoami": {"GET": overview.whoami},
     "/version": {"GET": overview.version},
@@ -102,12 +103,8 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/nodes/{node}/app/start": {"POST": listeners.resume},
     "/nodes/{node}/log-level": {"PUT": overview.set_log_level},
     "/cluster-name": {"GET": overview.cluster_name, "PUT": overview.set_cluster_name},
-    "/feature-flags": {"GET": features.list_feature_flags},
     "/feature-flags/{name}/enable": {"PUT": features.enable_feature_flag},
-    "/deprecated-features": {"GET": features.list_deprecated},
     "/deprecated-features/used": {"GET": features.list_deprecated_used},
-    "/extensions": {"GET": features.extensions},
-    "/auth": {"GET": features.auth},
     "/config/effective": {"GET": features.configuration},
     "/reset": {"DELETE": features.reset},
     "/reset/{node}": {"DELETE": features.reset},

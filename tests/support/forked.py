@@ -10,8 +10,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rewindmq.engine.cli.main import main
+from rewindmq.engine.cli.configuration.manual import commands_of
+from rewindmq.engine.cli.main import main, rewindmq
 
+commands_of(rewindmq)  # imports the files of all commands, here and not in each process
 SECONDS = 60
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload([__name__])

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from rewindmq.engine.cli.configuration.manual import commands_of
 from rewindmq.engine.cli.main import rewindmq
 from rewindmq.schemas.json_schemas import LINES, LIST, Output
 from rewindmq.spark_replay.__main__ import main as spark_commands
@@ -35,7 +36,7 @@ def require_types() -> None:
 
 def with_json(group: click.Group) -> Iterator[str]:
     """Yields the commands of a program that have --format json."""
-    for name, command in group.commands.items():
+    for name, command in commands_of(group).items():
         assert not isinstance(command, click.Group), f"{name}: look into it, too"
         for parameter in command.params:
             choices = parameter.type.choices if isinstance(parameter.type, click.Choice) else [parameter.default]

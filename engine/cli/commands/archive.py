@@ -13,50 +13,53 @@ import click
 from rewindmq.engine.cli.configuration.kinds import DURATION
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
-from rewindmq.engine.cli.kafka_archive import (
-    archive_topics,
-    is_quiet,
-    topic_lag,
-    topics_by_name,
-    wants_kafka,
-    with_bar,
-)
-from rewindmq.engine.cli.settings import Settings, with_settings
-from rewindmq.engine.cli.shapes import ArchivedPartition
+from rewindmq.engine.cli.kafka_archive import archive_topics, is_quiet, topic_lag, topics_by_name, wants_kafka, with_bar
+from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
 from rewindmq.engine.cli.values import Value
+from rewindmq.engine.log.archive.archiver import (
+    Archiver,
+    Report,
+    close_segments,
+    first_waiting_ms,
+    identity_of,
+    segments_behind,
+    verify,
+)
+from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
+from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.local_space import Limits, keep_local
+from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, SegmentEntry, SnapshotEntry
+from rewindmq.engine.log.archive.objects import ArchiveError, BadUrl, Objects, ObstoreNotInstalled, open_objects
+from rewindmq.engine.log.contract import KafkaNotInstalled, LogError, NoAnswer
+from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition
+from rewindmq.engine.log.embedded.lock import LogInUse
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.runtime.local_limits import local_limits
+from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.projections.rewind import format_time
 
 if TYPE_CHECKING:
-    from rewindmq.engine.log.archive.archiver import Report
-    from rewindmq.engine.log.archive.local_space import Limits
-    from rewindmq.engine.log.archive.manifest import Manifest
-    from rewindmq.engine.log.archive.objects import Objects
     from rewindmq.engine.log.kafka.reader import KafkaPartition
 
 T = TypeVar("T")
 
-STATUS_COLUMNS = tuple(ArchivedPartition.__annotations__)
 NOTHING_CLOSED = (
     "Nothing is closed: the last segment of each partition is open and stays behind. --roll ends it when the broker is"
     " stopped, and `rewindmq start --segment-age 1h` while it runs."
 )
 
 
-archive_option = click.option(
-    "--archive",
-    "archive_url",
-    metavar="URL",
+archive_option = option(
+    "--archive archive_url URL",
+    "The archive: s3://BUCKET/PREFIX, gs://..., az://..., or a directory (default: REWINDMQ_ARCHIVE).",
     required=True,
     envvar="REWINDMQ_ARCHIVE",
-    help="The archive: s3://BUCKET/PREFIX, gs://..., az://..., or a directory (default: REWINDMQ_ARCHIVE).",
 )
 
 
 def done(what: Callable[[], T]) -> T:
     """Calls `what` and turns its errors into CliErrors."""
-    from rewindmq.engine.log.archive.objects import BadUrl, ObstoreNotInstalled
-    from rewindmq.engine.log.contract import KafkaNotInstalled, LogError, NoAnswer
-    from rewindmq.engine.log.embedded.lock import LogInUse
 
     try:
         return what()
@@ -68,39 +71,26 @@ def done(what: Callable[[], T]) -> T:
         raise CliError(DATA, str(error)) from None
 
 
-@click.command("archive")
-@click.option(
-    "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Data directory of a broker, which may run. With --kafka: that of a node, whose snapshots are archived, too.",
+@command(
+    "archive",
+    option(
+        "--data",
+        "Data directory of a broker, which may run. With --kafka: that of a node, whose snapshots are archived, too.",
+        EXISTING_DIRECTORY,
+    ),
+    option(
+        "--to archive_url URL", "The archive: s3://BUCKET/PREFIX, gs://..., az://..., or a directory.", required=True
+    ),
+    flag("--roll", "End the last segments first, so that all is archived. No broker may run; nodes on a Kafka may."),
+    option(
+        "--segment-age DURATION", "With --kafka: archive what is as old, although it is little.", DURATION.parser, "1h"
+    ),
+    option(
+        "--keep-local LIMIT",
+        "Then remove local segments beyond an age in log time, a size, or both (7d, 50GB, 7d,50GB).",
+    ),
 )
 @with_kafka
-@click.option(
-    "--to",
-    "archive_url",
-    metavar="URL",
-    required=True,
-    help="The archive: s3://BUCKET/PREFIX, gs://..., az://..., or a directory.",
-)
-@click.option(
-    "--roll",
-    is_flag=True,
-    help="End the last segments first, so that all is archived. No broker may run; nodes on a Kafka may.",
-)
-@click.option(
-    "--segment-age",
-    type=DURATION.parser,
-    metavar="DURATION",
-    default="1h",
-    show_default=True,
-    help="With --kafka: archive what is as old, although it is little.",
-)
-@click.option(
-    "--keep-local",
-    metavar="LIMIT",
-    help="Then remove local segments beyond an age in log time, a size, or both (7d, 50GB, 7d,50GB).",
-)
-@with_settings
 def archive(
     settings: Settings,
     data: Path | None,
@@ -124,7 +114,6 @@ def archive(
       rewindmq archive --data ./data --to s3://bucket/prefix --keep-local 7d,50GB
       rewindmq archive --kafka localhost:9092 --to s3://bucket/prefix
     """
-    from rewindmq.engine.runtime.local_limits import local_limits
 
     topics = wants_kafka(data, kafka)
     if topics and keep_local is not None:
@@ -152,19 +141,9 @@ def archive(
         }
         for each in done(archived).partitions
     ]
-    columns: tuple[str, ...] = (
-        "partition",
-        "archived_end",
-        "segments",
-        "records",
-        "bytes",
-        "archived_bytes",
-        "snapshots",
-    )
     if limits is not None and data is not None:
         rows = _with_local(settings, data, archive_url, limits, rows)
-        columns = (*columns, "local_start", "freed_bytes")
-    settings.show(columns, rows)
+    settings.show(rows)
     if data is None or topics or is_quiet(settings) or any(row["segments"] for row in rows):
         return
     if done(lambda: _is_behind(data, rows)):
@@ -175,9 +154,6 @@ def _with_local(
     settings: Settings, data: Path, archive_url: str, limits: "Limits", rows: list[dict[str, Value]]
 ) -> list[dict[str, Value]]:
     """Remove what is beyond the limits. Returns the rows, and what was removed. CliError."""
-    from rewindmq.engine.log.archive.local_space import keep_local
-    from rewindmq.engine.log.archive.objects import open_objects
-    from rewindmq.projections.machine.machine import NewerHistory
 
     try:
         report = done(lambda: keep_local(data, open_objects(archive_url), limits))
@@ -205,10 +181,6 @@ def _archive_directory(settings: Settings, url: str, data: Path, roll: bool) -> 
     """Archive what is new in a data directory.
 
     Raises LogError."""
-    from rewindmq.engine.log.archive.archiver import Archiver, close_segments
-    from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
-    from rewindmq.engine.log.archive.objects import open_objects
-    from rewindmq.engine.log.contract import LogError
 
     objects = open_objects(url, make=True)
     if roll:
@@ -222,16 +194,13 @@ def _archive_directory(settings: Settings, url: str, data: Path, roll: bool) -> 
     return report
 
 
-@click.command("archive_status")
-@archive_option
-@click.option(
-    "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Data directory: then the listing says how far the archive is behind it.",
+@command(
+    "archive_status",
+    archive_option,
+    option("--data", "Data directory: then the listing says how far the archive is behind it.", EXISTING_DIRECTORY),
+    option("--format form", "text, or a JSON list for programs.", click.Choice(["text", "json"])),
 )
 @with_kafka
-@click.option("--format", "form", type=click.Choice(["text", "json"]), help="text, or a JSON list for programs.")
-@with_settings
 def archive_status(settings: Settings, archive_url: str, data: Path | None, kafka: Kafka, form: str | None) -> None:
     """Show how far each partition is archived.
 
@@ -245,8 +214,6 @@ def archive_status(settings: Settings, archive_url: str, data: Path | None, kafk
       rewindmq archive_status --archive s3://bucket/prefix --data ./data
       rewindmq archive_status --archive s3://bucket/prefix --kafka localhost:9092
     """
-    from rewindmq.engine.log.archive.manifest import Manifest
-    from rewindmq.engine.log.archive.objects import open_objects
 
     def listed() -> list[dict[str, Value]]:
         objects = open_objects(archive_url)
@@ -256,16 +223,11 @@ def archive_status(settings: Settings, archive_url: str, data: Path | None, kafk
 
     if form == "json":
         settings.formatter = "json"
-    settings.show(STATUS_COLUMNS, done(listed))
+    settings.show(done(listed))
 
 
 def _partitions(objects: "Objects", data: Path | None) -> list[str]:
     """The partitions of an archive, which must be that of `data`. LogError."""
-    from rewindmq.engine.log.archive.archiver import identity_of
-    from rewindmq.engine.log.archive.identity import read_identity
-    from rewindmq.engine.log.archive.manifest import OtherHistory
-    from rewindmq.engine.log.archive.objects import ArchiveError
-    from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
 
     identity = read_identity(objects)
     if identity is None:
@@ -281,9 +243,6 @@ def _partitions(objects: "Objects", data: Path | None) -> list[str]:
 
 
 def _status_row(manifest: "Manifest", data: Path | None, topic: "KafkaPartition | None") -> dict[str, Value]:
-    from rewindmq.engine.log.archive.archiver import first_waiting_ms, segments_behind
-    from rewindmq.engine.log.embedded.directory import partition_directory
-    from rewindmq.engine.log.embedded.reader import PartitionReader
 
     lag = lag_bytes = waiting_since_ms = kafka_start = None
     if topic is not None:
@@ -315,16 +274,12 @@ def _status_row(manifest: "Manifest", data: Path | None, topic: "KafkaPartition 
 
 def _is_behind(data: Path, rows: list[dict[str, Value]]) -> bool:
     """Return True if any partition has records that are not archived. Raises LogError."""
-    from rewindmq.engine.log.archive.archiver import first_waiting_ms
-    from rewindmq.engine.log.embedded.directory import partition_directory
 
     ends = [(partition_directory(data, str(row["partition"])), int(str(row["archived_end"]))) for row in rows]
     return any(first_waiting_ms(directory, end) is not None for directory, end in ends)
 
 
-@click.command("archive_verify")
-@archive_option
-@with_settings
+@command("archive_verify", archive_option)
 def archive_verify(settings: Settings, archive_url: str) -> None:
     """Read the whole archive, and prove every block of it.
 
@@ -335,9 +290,6 @@ def archive_verify(settings: Settings, archive_url: str) -> None:
     Example:
       rewindmq archive_verify --archive s3://bucket/prefix
     """
-    from rewindmq.engine.log.archive.archiver import verify
-    from rewindmq.engine.log.archive.manifest import SegmentEntry, SnapshotEntry
-    from rewindmq.engine.log.archive.objects import open_objects
 
     damages: list[str] = []
 
@@ -372,7 +324,7 @@ def archive_verify(settings: Settings, archive_url: str) -> None:
 
     settings.banner(f"Verifying {archive_url} ...")
     rows = done(verified)
-    settings.show(("partition", "segments", "events", "snapshots", "result", "chain"), rows)
+    settings.show(rows)
     for damage in damages[1:]:
         click.echo(damage, err=True)
     if damages:

@@ -7,13 +7,11 @@ import click
 from rewindmq.engine.cli.client import Refused, path
 from rewindmq.engine.cli.exits import UNAVAILABLE, CliError
 from rewindmq.engine.cli.lookups import list_in_vhost
-from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.usage import command, flag, option
 
 
-@click.command("close_connection")
-@click.argument("connection")
-@click.argument("explanation")
-@with_settings
+@command("close_connection CONNECTION EXPLANATION")
 def close_connection(settings: Settings, connection: str, explanation: str) -> None:
     """Close one connection.
 
@@ -27,14 +25,12 @@ def close_connection(settings: Settings, connection: str, explanation: str) -> N
     raise CliError(UNAVAILABLE, f"there is no connection {connection}")
 
 
-@click.command("close_all_connections")
-@click.option("--global", "everywhere", is_flag=True, help="The connections of all virtual hosts.")
-@click.option("--limit", type=click.IntRange(min=0), default=0, help="Number of connections at most (0: all).")
-@click.option(
-    "--per-connection-delay", type=click.IntRange(min=0), default=0, help="Milliseconds between two connections."
+@command(
+    "close_all_connections EXPLANATION",
+    flag("--global everywhere", "The connections of all virtual hosts."),
+    option("--limit", "Number of connections at most (0: all).", click.IntRange(min=0), 0),
+    option("--per-connection-delay", "Milliseconds between two connections.", click.IntRange(min=0), 0),
 )
-@click.argument("explanation")
-@with_settings
 def close_all_connections(
     settings: Settings, explanation: str, everywhere: bool, limit: int, per_connection_delay: int
 ) -> None:
@@ -53,10 +49,7 @@ def close_all_connections(
     close_each(settings, found[: limit or None], explanation, per_connection_delay)
 
 
-@click.command("close_all_user_connections")
-@click.argument("name")
-@click.argument("explanation")
-@with_settings
+@command("close_all_user_connections NAME EXPLANATION")
 def close_all_user_connections(settings: Settings, name: str, explanation: str) -> None:
     """Close all connections of a user."""
     settings.banner(f"Closing connections of user {name}, reason: {explanation}...")

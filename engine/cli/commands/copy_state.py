@@ -5,20 +5,17 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
-
 from rewindmq.engine.cli.exits import CONFIG, DATA, CliError
-from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.usage import DIRECTORY, command, option
+from rewindmq.engine.cluster.state_copy import BadCopy, receive
+from rewindmq.engine.log.embedded.segments import sync_directory
+from rewindmq.projections.store.store import StateStore, StoreError
 
 
-@click.command("copy_state")
-@click.option(
-    "--data",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Data directory of the new node: empty, or not there yet.",
+@command(
+    "copy_state", option("--data", "Data directory of the new node: empty, or not there yet.", DIRECTORY, required=True)
 )
-@with_settings
 def copy_state(settings: Settings, data: Path) -> None:
     """Copy the state of a running node on Kafka for a new node.
 
@@ -57,8 +54,6 @@ def check_empty(data: Path) -> None:
 
 def received(pieces: Iterator[bytes], directory: Path) -> str:
     """Unpacks a copy and checks it. Returns one line about it. CliError."""
-    from rewindmq.engine.cluster.state_copy import BadCopy, receive
-    from rewindmq.projections.store.store import StateStore, StoreError
 
     try:
         node, files = receive(pieces, directory)
@@ -73,7 +68,6 @@ def received(pieces: Iterator[bytes], directory: Path) -> str:
 
 def rename(beside: Path, data: Path) -> None:
     """Moves the finished copy to its place, durably."""
-    from rewindmq.engine.log.embedded.segments import sync_directory
 
     beside.rename(data)  # fails when something came to be there meanwhile
     sync_directory(data.parent)

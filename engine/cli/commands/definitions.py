@@ -9,10 +9,12 @@ import click
 
 from rewindmq.engine.cli.client import path
 from rewindmq.engine.cli.exits import DATA, CliError
-from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.usage import argument, command, option
 
 FORMATS = ("json",)  # rabbitmqctl also knows Erlang terms
 MOST_NAMED = 20  # users, queues or exchanges in a note
+FORMAT = option("--format kind", "Format of the document: json.", default="json")
 
 
 def check_format(asked: str) -> None:
@@ -21,10 +23,7 @@ def check_format(asked: str) -> None:
         raise CliError(DATA, "(argument validation): Bad argument: Format should be json")
 
 
-@click.command("export_definitions")
-@click.option("--format", "kind", default="json", show_default=True, help="Format of the document: json.")
-@click.argument("file")
-@with_settings
+@command("export_definitions FILE", FORMAT)
 def export_definitions(settings: Settings, file: str, kind: str) -> None:
     """Write all definitions to FILE, or to standard output (-).
 
@@ -63,10 +62,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-@click.command("import_definitions")
-@click.option("--format", "kind", default="json", show_default=True, help="Format of the document: json.")
-@click.argument("file", required=False, default="-")
-@with_settings
+@command("import_definitions", FORMAT, argument("[FILE]", default="-"))
 def import_definitions(settings: Settings, file: str, kind: str) -> None:
     """Import definitions from FILE, or from standard input.
 

@@ -9,13 +9,13 @@ from typing import cast
 import click
 
 from rewindmq.engine.cli.client import Client, Json, Refused
-from rewindmq.engine.cli.columns import chosen, fields, rows_of
-from rewindmq.engine.cli.commands.node import PURPOSES, alarms, cluster_status, status
+from rewindmq.engine.cli.columns import fields
+from rewindmq.engine.cli.commands.node import alarms, listener_line
 from rewindmq.engine.cli.exits import TIMEOUT, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.rows import Asked, Refusal, Row, commands, node_of, on, passed, passes, says
+from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.usage import argument, command, made, option
 
-FLAG_COLUMNS = fields("name", "state", "stability", "provided_by", "desc", "doc_url")
-DEPRECATED_COLUMNS = fields("name", "deprecation_phase", "provided_by", "desc", "doc_url")
 WAIT_SECONDS = 0.5
 
 # RabbitMQ's commands for its Erlang node and its cluster, which have no counterpart here, each with the reason.
@@ -50,6 +50,11 @@ REFUSED = {
     ),
 }
 
+REPORTED = (
+    "status cluster_status list_connections list_channels list_queues list_exchanges list_bindings list_consumers"
+    " list_policies list_operator_policies list_vhosts list_feature_flags environment"
+)
+
 # Commands that exist elsewhere, each with the place.
 SPARK = "Spark derives it from the log: rewindmq spark {} --data DIR (--help says more)"
 CLIENT = (
@@ -62,85 +67,33 @@ ELSEWHERE = {
 }
 
 
-def node_of(client: Client) -> str:
-    """The name of the node that answers."""
-    return str(client.get_one("overview")["node"])
-
-
 def listeners_of(client: Client) -> list[Json]:
     """The listeners of the node, as the API lists them."""
     return cast(list[Json], client.get_one("overview")["listeners"])
 
 
-def passed(settings: Settings, text: str, **more: object) -> None:
-    """Prints the result of a check that passed. `more`: fields of the JSON output."""
-    if settings.formatter in ("json", "json_stream"):
-        click.echo(json.dumps({"result": "ok", **more}, allow_nan=False))
-    elif not settings.silent:
-        click.echo(text)
-
-
-def check(client: Client, *segments: str) -> str | None:
-    """The reason why a health check fails. None when it passes."""
+def is_ready(client: Client) -> bool:
+    """Return True if the node takes clients. CliError."""
     try:
-        client.get_one("health", "checks", *segments)
+        client.get_one("health", "checks", "ready-to-serve-clients")
     except Refused as refused:
         if refused.status != 503:
             raise
-        return refused.reason
-    return None
+        return False
+    return True
 
 
-@click.command("check_running")
-@with_settings
-def check_running(settings: Settings) -> None:
-    """Check that the node takes clients."""
-    client = settings.client()
-    node = node_of(client)
-    settings.banner(f"Checking if RabbitMQ is running on node {node} ...")
-    if check(client, "ready-to-serve-clients") is not None:
-        raise CliError(UNAVAILABLE, f"RabbitMQ on node {node} is not running or has not fully booted yet")
-    passed(settings, f"RabbitMQ on node {node} is fully booted and running", node=node)
-
-
-@click.command("is_running")
-@with_settings
+@command("is_running")
 def is_running(settings: Settings) -> None:
     """Print whether the node takes clients."""
     client = settings.client()
     node = node_of(client)
     settings.banner(f"Asking node {node} for its status ...")
-    state = "not running" if check(client, "ready-to-serve-clients") else "fully booted and running"
+    state = "fully booted and running" if is_ready(client) else "not running"
     click.echo(f"RabbitMQ on node {node} is {state}")
 
 
-def alarms_check(name: str, path: str, help: str, fine: str) -> click.Command:
-    """A command that fails while there is an alarm. `path`: the health check of the API."""
-
-    @click.command(name, help=help)
-    @with_settings
-    def command(settings: Settings) -> None:
-        client = settings.client()
-        node = node_of(client)
-        settings.banner(f"Asking node {node} to report any local resource alarms ...")
-        reason = check(client, path)
-        if reason is not None:
-            raise CliError(UNAVAILABLE, f"{reason}:\n" + "\n".join(alarms(client.get_one("overview"))))
-        passed(settings, f"Node {node} reported {fine}")
-
-    return command
-
-
-check_alarms = alarms_check(
-    "check_alarms", "alarms", "Check that no node has an alarm.", "no alarms, local or clusterwide"
-)
-check_local_alarms = alarms_check(
-    "check_local_alarms", "local-alarms", "Check that this node has no alarm.", "no local alarms"
-)
-
-
-@click.command("alarms")
-@with_settings
+@command("alarms")
 def list_alarms(settings: Settings) -> None:
     """List the alarms of memory and disk. Publishers are held back during an alarm."""
     client = settings.client()
@@ -150,58 +103,28 @@ def list_alarms(settings: Settings) -> None:
     click.echo("\n".join(found) or f"Node {overview['node']} reported no alarms, local or clusterwide")
 
 
-@click.command("check_virtual_hosts")
-@with_settings
-def check_virtual_hosts(settings: Settings) -> None:
-    """Check that all virtual hosts run."""
-    client = settings.client()
-    node = node_of(client)
-    settings.banner(f"Checking if all vhosts are running on node {node} ...")
-    reason = check(client, "virtual-hosts")
-    if reason is not None:
-        raise CliError(UNAVAILABLE, reason)
-    passed(settings, f"Node {node} reported all vhosts as running")
+def not_listening(what: str) -> Refusal:
+    """The error of a check that the node listens, which names the ports or the protocols of its listeners."""
+
+    def refusal(asked: Asked, refused: Refused) -> CliError:
+        if refused.status != 503:
+            return refused
+        known = ", ".join(map(str, sorted({cast(str, each[what]) for each in listeners_of(asked.client)})))
+        text = f"No listener for {what} {{{what}}} is active on node {{node}}. Found listeners "
+        using = "that use the following ports" if what == "port" else "for the following protocols"
+        return CliError(UNAVAILABLE, f"{asked.text(text)}{using}: {known}")
+
+    return refusal
 
 
-@click.command("check_port_listener")
-@click.argument("port", type=click.IntRange(0, 65535))
-@with_settings
-def check_port_listener(settings: Settings, port: int) -> None:
-    """Check that the node listens on PORT."""
-    client = settings.client()
-    node = node_of(client)
-    settings.banner(f"Asking node {node} if there's an active listener on port {port} ...")
-    ports = sorted({int(str(each["port"])) for each in listeners_of(client)})
-    if port not in ports:
-        raise CliError(
-            UNAVAILABLE,
-            f"No listener for port {port} is active on node {node}. Found listeners that use"
-            f" the following ports: {', '.join(map(str, ports))}",
-        )
-    passed(settings, f"A listener for port {port} is running on node {node}.", node=node, port=port)
+def alarmed(asked: Asked, refused: Refused) -> CliError:
+    """The error of a check, which names the alarms."""
+    if refused.status != 503:
+        return refused
+    return CliError(UNAVAILABLE, f"{refused.reason}:\n" + "\n".join(alarms(asked.client.get_one("overview"))))
 
 
-@click.command("check_protocol_listener")
-@click.argument("protocol")
-@with_settings
-def check_protocol_listener(settings: Settings, protocol: str) -> None:
-    """Check that the node listens for PROTOCOL (amqp, amqps, http, prometheus)."""
-    client = settings.client()
-    node = node_of(client)
-    settings.banner(f"Asking node {node} if there's an active listener for protocol {protocol} ...")
-    if check(client, "protocol-listener", protocol) is not None:
-        known = sorted({str(each["protocol"]) for each in listeners_of(client)})
-        raise CliError(
-            UNAVAILABLE,
-            f"No listener for protocol {protocol} is active on node {node}. Found listeners for"
-            f" the following protocols: {', '.join(known)}",
-        )
-    passed(settings, f"A listener for protocol {protocol} is running on node {node}.", node=node, protocol=protocol)
-
-
-@click.command("check_port_connectivity")
-@click.option("--address", help="Connect to this address instead of the listener's.")
-@with_settings
+@command("check_port_connectivity", option("--address", "Connect to this address instead of the listener's."))
 def check_port_connectivity(settings: Settings, address: str | None) -> None:
     """Check that each listener takes TCP connections."""
     client = settings.client()
@@ -221,7 +144,7 @@ def check_port_connectivity(settings: Settings, address: str | None) -> None:
         raise CliError(
             UNAVAILABLE, f"Connection to ports of the following listeners on node {node} failed: {', '.join(refused)}"
         )
-    passed(settings, f"Successfully connected to ports {', '.join(ports)} on node {node}.", node=node)
+    passes(settings, f"Successfully connected to ports {', '.join(ports)} on node {node}.", node=node)
 
 
 def reachable(listening: str, client: Client) -> str:
@@ -229,29 +152,7 @@ def reachable(listening: str, client: Client) -> str:
     return client.host if listening in ("", "0.0.0.0", "::") else listening
 
 
-@click.command("check_certificate_expiration")
-@click.option(
-    "--unit",
-    type=click.Choice(["days", "weeks", "months", "years"]),
-    default="weeks",
-    show_default=True,
-    help="Unit of --within.",
-)
-@click.option("--within", type=click.IntRange(min=0), default=4, show_default=True, help="How soon is too soon.")
-@with_settings
-def check_certificate_expiration(settings: Settings, unit: str, within: int) -> None:
-    """Check that no TLS certificate expires soon."""
-    client = settings.client()
-    node = node_of(client)
-    settings.banner(f"Checking certificate expiration on node {node} ...")
-    reason = check(client, "certificate-expiration", str(within), unit)
-    if reason is not None:
-        raise CliError(UNAVAILABLE, f"{reason} on node {node} within {within} {unit}")
-    passed(settings, f"No certificates are expiring within {within} {unit}.")
-
-
-@click.command("listeners")
-@with_settings
+@command("listeners")
 def listeners(settings: Settings) -> None:
     """List the addresses, ports and protocols of the node."""
     client = settings.client()
@@ -261,26 +162,10 @@ def listeners(settings: Settings) -> None:
         click.echo(json.dumps({"result": "ok", "listeners": found}, allow_nan=False))
         return
     for each in found:
-        click.echo(
-            f"Interface: {each['ip_address']}, port: {each['port']}, protocol: {each['protocol']}, purpose:"
-            f" {PURPOSES.get(str(each['protocol']), '')}"
-        )
+        click.echo(listener_line(each))
 
 
-@click.command("server_version")
-@with_settings
-def server_version(settings: Settings) -> None:
-    """Print the RabbitMQ version whose behaviour and API the node has.
-
-    `rewindmq status` also prints the version of RewindMQ."""
-    client = settings.client()
-    overview = client.get_one("overview")
-    settings.banner(f"Asking node {overview['node']} for its RabbitMQ version...")
-    click.echo(overview["rabbitmq_version"])
-
-
-@click.command("environment")
-@with_settings
+@command("environment")
 def environment(settings: Settings) -> None:
     """Print the configuration of the node."""
     client = settings.client()
@@ -288,8 +173,7 @@ def environment(settings: Settings) -> None:
     click.echo(client.request("GET", "/api/config/effective").text, nl=False)
 
 
-@click.command("await_startup")
-@with_settings
+@command("await_startup")
 def await_startup(settings: Settings) -> None:
     """Wait until the node takes clients. --timeout says how long."""
     client = settings.client(any_node=True)
@@ -302,7 +186,7 @@ def await_node(client: Client, seconds: float, deadline: float, still: Callable[
     while True:
         still()
         try:
-            if check(client, "ready-to-serve-clients") is None:
+            if is_ready(client):
                 return
         except Refused:
             raise
@@ -314,21 +198,7 @@ def await_node(client: Client, seconds: float, deadline: float, still: Callable[
         time.sleep(WAIT_SECONDS)
 
 
-@click.command("list_feature_flags")
-@click.argument("column", nargs=-1)
-@with_settings
-def list_feature_flags(settings: Settings, column: tuple[str, ...]) -> None:
-    """List RabbitMQ's feature flags.
-
-    Columns: name state stability provided_by desc doc_url (default: name state)."""
-    names = chosen(column, ("name", "state"), FLAG_COLUMNS)
-    settings.banner("Listing feature flags ...")
-    settings.show(names, rows_of(settings.client().get("feature-flags"), names, FLAG_COLUMNS))
-
-
-@click.command("enable_feature_flag")
-@click.argument("flag")
-@with_settings
+@command("enable_feature_flag FLAG")
 def enable_feature_flag(settings: Settings, flag: str) -> None:
     """Check that a feature flag exists: all are enabled."""
     settings.banner("Enabling all feature flags ..." if flag == "all" else f'Enabling feature flag "{flag}" ...')
@@ -340,47 +210,17 @@ def enable_feature_flag(settings: Settings, flag: str) -> None:
         raise CliError(UNAVAILABLE, refused.reason) from None
 
 
-@click.command("list_deprecated_features")
-@click.option("--used", is_flag=True, help="Only features in use.")
-@click.argument("column", nargs=-1)
-@with_settings
-def list_deprecated_features(settings: Settings, used: bool, column: tuple[str, ...]) -> None:
-    """List features that later versions of RabbitMQ remove.
-
-    Columns: name deprecation_phase provided_by desc doc_url (default: name deprecation_phase)."""
-    names = chosen(column, ("name", "deprecation_phase"), DEPRECATED_COLUMNS)
-    settings.banner("Listing deprecated features ...")
-    found = settings.client().get("deprecated-features", *(("used",) if used else ()))
-    settings.show(names, rows_of(found, names, DEPRECATED_COLUMNS))
-
-
-@click.command("report")
-@click.pass_context
-@with_settings
-def report(settings: Settings, context: click.Context) -> None:
+@command("report")
+def report(settings: Settings) -> None:
     """Print all about the node, for support: status, cluster, listings."""
-    from rewindmq.engine.cli.commands import listings, policies
-
+    context = click.get_current_context()
+    program = cast(click.Group, context.find_root().command)
     if settings.formatter is not None:
         raise CliError(USAGE, "(argument validation): a report has no formatter")
     node = node_of(settings.client())
     click.echo(f"Reporting server status of node {node} ...\n")
-    for command in (
-        status,
-        cluster_status,
-        listings.list_connections,
-        listings.list_channels,
-        listings.list_queues,
-        listings.list_exchanges,
-        listings.list_bindings,
-        listings.list_consumers,
-        policies.list_policies,
-        policies.list_operator_policies,
-        listings.list_vhosts,
-        list_feature_flags,
-        environment,
-    ):
-        context.invoke(command)
+    for name in REPORTED.split():
+        context.invoke(program.commands[name])
         click.echo()
     click.echo(f"End of server status report of node {node}")
 
@@ -388,33 +228,111 @@ def report(settings: Settings, context: click.Context) -> None:
 def refusal(name: str, reason: str) -> click.Command:
     """A hidden command of RabbitMQ's that only says why it is not here."""
 
-    @click.command(name, hidden=True, context_settings={"ignore_unknown_options": True}, help=f"Not here: {reason}.")
-    @click.argument("anything", nargs=-1, type=click.UNPROCESSED)
-    @with_settings
-    def command(settings: Settings, anything: tuple[str, ...]) -> None:
+    def run(settings: Settings, anything: tuple[str, ...]) -> None:
         raise CliError(UNAVAILABLE, f"{name}: {reason}")
 
-    return command
+    anything = argument("[ANYTHING]...", type=click.UNPROCESSED)
+    found = made(name, f"Not here: {reason}.", (anything,), run)
+    found.hidden, found.context_settings = True, {"ignore_unknown_options": True}
+    return found
 
 
-COMMANDS: tuple[click.Command, ...] = (
-    check_running,
+COMMANDS = commands(
+    Row(
+        "check_running",
+        "Check that the node takes clients.",
+        "Checking if RabbitMQ is running on node {node} ...",
+        "GET health/checks/ready-to-serve-clients",
+        refused=on(503, UNAVAILABLE, "RabbitMQ on node {node} is not running or has not fully booted yet"),
+        then=passed("RabbitMQ on node {node} is fully booted and running", "node"),
+    ),
     is_running,
-    check_alarms,
-    check_local_alarms,
+    Row(
+        "check_alarms",
+        "Check that no node has an alarm.",
+        "Asking node {node} to report any local resource alarms ...",
+        "GET health/checks/alarms",
+        refused=alarmed,
+        then=passed("Node {node} reported no alarms, local or clusterwide"),
+    ),
+    Row(
+        "check_local_alarms",
+        "Check that this node has no alarm.",
+        "Asking node {node} to report any local resource alarms ...",
+        "GET health/checks/local-alarms",
+        refused=alarmed,
+        then=passed("Node {node} reported no local alarms"),
+    ),
     list_alarms,
-    check_virtual_hosts,
+    Row(
+        "check_virtual_hosts",
+        "Check that all virtual hosts run.",
+        "Checking if all vhosts are running on node {node} ...",
+        "GET health/checks/virtual-hosts",
+        refused=on(503, UNAVAILABLE),
+        then=passed("Node {node} reported all vhosts as running"),
+    ),
     check_port_connectivity,
-    check_port_listener,
-    check_protocol_listener,
-    check_certificate_expiration,
+    Row(
+        "check_port_listener",
+        "Check that the node listens on PORT.",
+        "Asking node {node} if there's an active listener on port {port} ...",
+        "GET health/checks/port-listener/{port}",
+        refused=not_listening("port"),
+        then=passed("A listener for port {port} is running on node {node}.", "node", "port"),
+        params=(argument("PORT", type=click.IntRange(0, 65535)),),
+    ),
+    Row(
+        "check_protocol_listener PROTOCOL",
+        "Check that the node listens for PROTOCOL (amqp, amqps, http, prometheus).",
+        "Asking node {node} if there's an active listener for protocol {protocol} ...",
+        "GET health/checks/protocol-listener/{protocol}",
+        refused=not_listening("protocol"),
+        then=passed("A listener for protocol {protocol} is running on node {node}.", "node", "protocol"),
+    ),
+    Row(
+        "check_certificate_expiration",
+        "Check that no TLS certificate expires soon.",
+        "Checking certificate expiration on node {node} ...",
+        "GET health/checks/certificate-expiration/{within}/{unit}",
+        refused=on(503, UNAVAILABLE, "{reason} on node {node} within {within} {unit}"),
+        then=passed("No certificates are expiring within {within} {unit}."),
+        params=(
+            option("--unit", "Unit of --within.", click.Choice(["days", "weeks", "months", "years"]), "weeks"),
+            option("--within", "How soon is too soon.", click.IntRange(min=0), 4),
+        ),
+    ),
     listeners,
-    server_version,
+    Row(
+        "server_version",
+        "Print the RabbitMQ version whose behaviour and API the node has.\n\n"
+        "`rewindmq status` also prints the version of RewindMQ.",
+        "Asking node {node} for its RabbitMQ version...",
+        "GET overview",
+        then=says("{rabbitmq_version}"),
+    ),
     environment,
     await_startup,
-    list_feature_flags,
+    Row(
+        "list_feature_flags",
+        "List RabbitMQ's feature flags.\n\n"
+        "Columns: name state stability provided_by desc doc_url (default: name state).",
+        "Listing feature flags ...",
+        "GET feature-flags",
+        fields("name state stability provided_by desc doc_url"),
+        "name state",
+    ),
     enable_feature_flag,
-    list_deprecated_features,
+    Row(
+        "list_deprecated_features",
+        "List features that later versions of RabbitMQ remove.\n\n"
+        "Columns: name deprecation_phase provided_by desc doc_url (default: name deprecation_phase).",
+        "Listing deprecated features ...",
+        "GET deprecated-features/{used}",
+        fields("name deprecation_phase provided_by desc doc_url"),
+        "name deprecation_phase",
+        params=(click.Option(["--used"], is_flag=True, flag_value="used", default=None, help="Only features in use."),),
+    ),
     report,
+    *(refusal(name, reason) for name, reason in (REFUSED | ELSEWHERE).items()),
 )
-NOT_HERE = tuple(refusal(name, reason) for name, reason in (REFUSED | ELSEWHERE).items())

@@ -1,74 +1,26 @@
-"""Our own commands: erase a subject's messages, list what was erased or has expired, and check it without a broker."""
+"""Our own command: check without a broker that a subject's messages, or those of a day, cannot be read."""
 
 from pathlib import Path
-from typing import cast
 
-import click
-
-from rewindmq.engine.cli.client import Refused
-from rewindmq.engine.cli.exits import CONFIG, DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.cli.commands.history import history_error_code
+from rewindmq.engine.cli.exits import CONFIG, DATA, DIFFERENT, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
-from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, option
 from rewindmq.engine.cli.values import Value
-
-ERASURE = ("subject", "key_ids", "time", "user", "reason", "offset")
-EXPIRED = ("day", "state", "keys", "time", "offset", "queues")
-PROOF = ("key_id", "records", "first", "key", "erased", "user", "reason")
-
-
-@click.command("erase_subject")
-@click.argument("subject")
-@click.option("--reason", default="", help="A text that is stored in the history.")
-@with_settings
-def erase_subject(settings: Settings, subject: str, reason: str) -> None:
-    """Destroy the keys of SUBJECT, so that nobody can read its bodies.
-
-    \b
-    Example:
-      rewindmq erase_subject customer-4711 --reason "letter of 22 November"
-    """
-    settings.banner(f'Erasing subject "{subject}" ...')
-    try:
-        settings.client().delete("subjects", subject, **({"reason": reason} if reason else {}))
-    except Refused as refused:
-        raise CliError(UNAVAILABLE, refused.reason) if refused.status == 404 else refused from None
+from rewindmq.engine.erasure.key_store import KeyStore
+from rewindmq.engine.erasure.proof import KeyReport, prove, prove_day
+from rewindmq.engine.log.contract import LogError
+from rewindmq.projections.rewind import format_time
 
 
-@click.command("list_erasures")
-@with_settings
-def list_erasures(settings: Settings) -> None:
-    """List the erased subjects, with time, user, reason and keys."""
-    settings.banner("Listing erasures ...")
-    settings.show(ERASURE, [{name: each[name] for name in ERASURE} for each in settings.client().get("erasures")])
-
-
-@click.command("list_expired_bodies")
-@with_settings
-def list_expired_bodies(settings: Settings) -> None:
-    """List the days of --keep-bodies: kept, due, held back by queues, or expired.
-
-    Ask the node that owns the partition queues-0: only that one knows of days that have not expired.
-    """
-    settings.banner("Listing the days of bodies ...")
-    rows = []
-    for each in settings.client().get("expired-bodies"):
-        held = cast(list[dict[str, object]], each["queues"])
-        text = ", ".join(f"{queue['vhost']} {queue['queue']}: {queue['messages']}" for queue in held)
-        rows.append({name: text if name == "queues" else each[name] for name in EXPIRED})
-    settings.show(EXPIRED, rows)
-
-
-@click.command("check_erasure")
-@click.argument("subject", required=False)
-@click.option("--day", metavar="2026-11-23", help="Check the keys of this day of --keep-bodies, instead of a subject.")
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data directory.")
-@click.option(
-    "--keys",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Directory of the keys (default: keys in the data directory).",
+@command(
+    "check_erasure [SUBJECT]",
+    option("--day 2026-11-23", "Check the keys of this day of --keep-bodies, instead of a subject."),
+    option("--data", "Data directory.", EXISTING_DIRECTORY),
+    option("--keys", "Directory of the keys (default: keys in the data directory).", EXISTING_DIRECTORY),
 )
 @with_kafka_and_archive
-@with_settings
 def check_erasure(
     settings: Settings, subject: str | None, day: str | None, data: Path | None, keys: Path | None, kafka: Kafka
 ) -> None:
@@ -82,10 +34,6 @@ def check_erasure(
       rewindmq check_erasure customer-4711 --data ./data
       rewindmq check_erasure --day 2026-10-23 --data ./data
     """
-    from rewindmq.engine.cli.commands.history import history_error_code
-    from rewindmq.engine.erasure.key_store import KeyStore
-    from rewindmq.engine.erasure.proof import prove, prove_day
-    from rewindmq.engine.log.contract import LogError
 
     if (subject is None) == (day is None):
         raise CliError(USAGE, "give a subject, or a day with --day")
@@ -106,7 +54,7 @@ def check_erasure(
     except LogError as error:
         raise CliError(history_error_code(history, error), str(error)) from None
     name = f"subject '{subject}'" if day is None else f"the day {day}"
-    settings.show(PROOF, [row(each) for each in proof.keys])
+    settings.show([row(each) for each in proof.keys])
     if proof.plain:
         settings.banner(f"{proof.plain} more records name the subject in a header and are not encrypted")
     if not proof.keys:
@@ -121,8 +69,6 @@ def check_erasure(
 
 def row(report: "object") -> dict[str, Value]:
     """A key as a row of the table."""
-    from rewindmq.engine.erasure.proof import KeyReport
-    from rewindmq.projections.rewind import format_time
 
     assert isinstance(report, KeyReport)
     erasure, expired = report.erasure, report.expired
@@ -138,4 +84,4 @@ def row(report: "object") -> dict[str, Value]:
     }
 
 
-COMMANDS = (erase_subject, list_erasures, list_expired_bodies, check_erasure)
+COMMANDS = (check_erasure,)

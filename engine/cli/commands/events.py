@@ -20,28 +20,28 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from rewindmq.engine.cli.commands.history import history_error_code
 from rewindmq.engine.cli.exits import DATA, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
-from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.settings import Settings
 from rewindmq.engine.cli.shapes import EventLine
 from rewindmq.engine.cli.times import A_MOMENT
+from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.location import History, HistoryReader
 from rewindmq.projections.machine import describe
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
+from rewindmq.projections.machine.machine import Machine, NewerHistory
 from rewindmq.projections.marks import Marks, marks_of, moment
+from rewindmq.projections.replay import PartitionLog, decoder_for, drive, groups_of
 from rewindmq.projections.rewind import At, OutsideHistory, RewindError, absolute, format_time, state_at
+from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.json_values import json_text
 from rewindmq.schemas.values import Actor
-
-if TYPE_CHECKING:
-    from rewindmq.engine.log.location import History, HistoryReader
-    from rewindmq.projections.machine.machine import Machine
-    from rewindmq.projections.replay import PartitionLog
 
 METADATA = "metadata-0"
 FIRST_LOOK_BACK = 1_000  # offsets before the end, in search of a queue's last events; then twice as many, and so on
@@ -64,33 +64,20 @@ class Line:
     effects: list[Effect] = field(default_factory=list)
 
 
-@click.command("events")
-@click.option(
-    "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Data directory. With --kafka: only its snapshots.",
+@command(
+    "events",
+    option("--data", "Data directory. With --kafka: only its snapshots.", EXISTING_DIRECTORY),
+    option("--partition NAME", "Only this partition, such as queues-0 or metadata-0 (default: all)."),
+    option("--from start N|TIME", f"The first event: an offset, or a moment: {A_MOMENT}. -20 is --tail 20."),
+    option("--to end N|TIME", "The end, exclusive: as --from."),
+    option("--tail N", "Only the last N events.", click.IntRange(0)),
+    option("--queue QUEUE", "Only events that name this queue, and with --effects also those that change it."),
+    flag("--effects with_effects", "Show the effects of each event, indented below it."),
+    option(
+        "--format form", "text, or a JSON object for each event on a line of its own.", click.Choice(["text", "json"])
+    ),
 )
 @with_kafka_and_archive
-@click.option("--partition", metavar="NAME", help="Only this partition, such as queues-0 or metadata-0 (default: all).")
-@click.option(
-    "--from",
-    "start",
-    metavar="N|TIME",
-    help=f"The first event: an offset, or a moment: {A_MOMENT}. -20 is --tail 20.",
-)
-@click.option("--to", "end", metavar="N|TIME", help="The end, exclusive: as --from.")
-@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N events.")
-@click.option(
-    "--queue", metavar="QUEUE", help="Only events that name this queue, and with --effects also those that change it."
-)
-@click.option("--effects", "with_effects", is_flag=True, help="Show the effects of each event, indented below it.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    help="text, or a JSON object for each event on a line of its own.",
-)
-@with_settings
 def events(
     settings: Settings,
     data: Path | None,
@@ -114,8 +101,6 @@ def events(
       rewindmq events --data ./data --queue orders --from 10m --effects
       rewindmq events --kafka kafka-1:9092 --partition metadata-0 --format json
     """
-    from rewindmq.engine.log.contract import LogError
-    from rewindmq.projections.machine.machine import NewerHistory
 
     if data is None and kafka.servers is None:
         raise CliError(USAGE, "say where the history is: --data DIR, or --kafka HOST:PORT")
@@ -201,8 +186,6 @@ def look_back(log: "PartitionLog", first: int, behind: int, count: int, wanted: 
 
 def read(log: "PartitionLog", first: int, behind: int) -> Iterator[Line]:
     """Decodes the records of a range. CorruptLog, LogError."""
-    from rewindmq.projections.replay import decoder_for, groups_of
-    from rewindmq.schemas.codec import UndecodableRecord
 
     if first >= behind:
         return
@@ -223,8 +206,6 @@ def fold(machine: "Machine", log: "PartitionLog", behind: int) -> Iterator[Line]
     """The lines from where the machine stands, each with its effects. Yields a block's lines when it is folded.
 
     NewerHistory, CorruptLog, LogError."""
-    from rewindmq.projections.machine.machine import NewerHistory
-    from rewindmq.projections.replay import decoder_for, drive, groups_of
 
     decoder = decoder_for(log)
     lines: list[Line] = []

@@ -4,11 +4,11 @@ from typing import cast
 
 import click
 
+from rewindmq import __version__
 from rewindmq.engine.cli.client import Client, Json
-from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.usage import command
 from rewindmq.engine.cli.values import Value
-from rewindmq.engine.config import VERSION
-from rewindmq.engine.runtime.durations import in_words
 
 GIGABYTE = 1_000_000_000
 PURPOSES = {
@@ -20,8 +20,7 @@ PURPOSES = {
 }
 
 
-@click.command("ping")
-@with_settings
+@command("ping")
 def ping(settings: Settings) -> None:
     """Check that the broker answers and that the login works."""
     client = settings.client()
@@ -30,14 +29,13 @@ def ping(settings: Settings) -> None:
     click.echo("Ping succeeded")
 
 
-@click.command("version")
+@command("version", common=False)
 def version() -> None:
     """Print the version of this program."""
-    click.echo(VERSION)
+    click.echo(__version__)
 
 
-@click.command("status")
-@with_settings
+@command("status")
 def status(settings: Settings) -> None:
     """Show memory, disk, alarms, totals and listeners of the broker."""
     client = settings.client()
@@ -45,7 +43,7 @@ def status(settings: Settings) -> None:
     node = client.get_one("nodes", str(overview["node"]))
     if settings.formatter in ("json", "csv"):
         report = facts(overview, node)
-        settings.show(list(report), [report])
+        settings.show([report])
         return
     settings.banner(f"Status of node {overview['node']} ...")
     for line in status_lines(client, overview, node):
@@ -108,15 +106,12 @@ def bodies_lines(bodies: Json) -> list[str]:
         return []
     last = f", the last one {bodies['last_expired']}" if expired else ""
     return [
-        "Bodies",
-        "",
         f"Kept: {'for ever' if keep_days is None else f'{keep_days} days'}; expired: {expired} days{last}",
         *(
             f"Held back: {each['day']}, by queue '{each['queue']}' of '{each['vhost']}': {each['messages']} messages"
             for each in cast(list[Json], bodies["held"])
         ),
         *([f"Problem: {bodies['problem']}"] if bodies["problem"] else []),
-        "",
     ]
 
 
@@ -131,8 +126,10 @@ def alarms(overview: dict[str, object]) -> list[str]:
 
 def history_lines(history: Json) -> list[str]:
     """Lines about the size of the history and the state of its archive. An older broker says neither."""
+    from rewindmq.engine.runtime.durations import in_words
+
     size, days = cast(int | None, history.get("local_bytes")), cast(float | None, history.get("disk_full_in_days"))
-    lines = [] if size is None else [f"On this disk: {size / GIGABYTE:.4f} gb"]
+    lines = [] if size is None else [f"On this disk: {gigabytes(size)}"]
     lines += kafka_lines(history)
     if days is not None:
         lines.append(f"Disk full in {days:g} days, by the growth of the last hours")
@@ -145,7 +142,7 @@ def history_lines(history: Json) -> list[str]:
         lines.append("Archived until: (not known yet)")
     else:
         records, seconds = cast(int, archive["lag_records"]), int(cast(float, archive["lag_seconds"]))
-        lines.append(f"In the archive: {cast(int, archive['archived_bytes']) / GIGABYTE:.4f} gb")
+        lines.append(f"In the archive: {gigabytes(archive['archived_bytes'])}")
         lines.append(f"Archived until: {archive['archived_until']}")
         oldest = f", the oldest {in_words(seconds * 1_000)} old" if records else ""
         lines.append(f"Not archived: {records} records{oldest}")
@@ -164,7 +161,7 @@ def standby_lines(standby: Json) -> list[str]:
     waits = standby.get("confirm_after") == "follower"
     if not followers and follows is None and not waits:
         return []
-    lines = ["Second machine", ""]
+    lines = []
     if follows is not None:
         state = "connected" if follows["connected"] else f"not connected: {follows['problem'] or 'it is being asked'}"
         lines.append(f"Follows {follows['leader']}: {state}")
@@ -182,7 +179,7 @@ def standby_lines(standby: Json) -> list[str]:
             f"{each['lag_records']} records, {each['lag_seconds']} s behind" if known else "nothing acknowledged yet"
         )
         lines.append(f"Follower {each['name']}: {state}, {behind}")
-    return [*lines, ""]
+    return lines
 
 
 def kafka_lines(history: Json) -> list[str]:
@@ -190,14 +187,14 @@ def kafka_lines(history: Json) -> list[str]:
     size, growth = cast(int | None, history.get("kafka_bytes")), cast(int | None, history.get("growth_bytes_per_day"))
     if size is None:
         return []
-    grows = "" if growth is None else f", growing by {growth / GIGABYTE:.4f} gb a day"
-    return [
-        f"In Kafka: {size / GIGABYTE:.4f} gb of this node's partitions{grows}; the room on Kafka's disks is not known"
-    ]
+    grows = "" if growth is None else f", growing by {gigabytes(growth)} a day"
+    return [f"In Kafka: {gigabytes(size)} of this node's partitions{grows}; the room on Kafka's disks is not known"]
 
 
 def trim_lines(trims: Json | None) -> list[str]:
     """Lines about the end of the history: how much is kept, where each partition begins, why older parts stay."""
+    from rewindmq.engine.runtime.durations import in_words
+
     if trims is None:
         return []
     lines = []
@@ -219,84 +216,77 @@ def version_lines(overview: Json) -> list[str]:
     return [f"Machine version of the history: {follows}", *due]
 
 
-def status_lines(client: Client, overview: dict[str, object], node: dict[str, object]) -> list[str]:
+def in_sections(sections: dict[str, list[str]]) -> list[str]:
+    """Lines below headings, as rabbitmqctl prints them. A section without lines is left out."""
+    lines = [line for title, found in sections.items() if found for line in (title, "", *found, "")]
+    return lines[:-1]
+
+
+def gigabytes(size: object) -> str:
+    """A size as rabbitmqctl prints it."""
+    return f"{cast(int, size) / GIGABYTE:.4f} gb"
+
+
+def listener_line(listener: Json) -> str:
+    """A listener, for people."""
+    purpose = PURPOSES.get(str(listener["protocol"]), "")
+    at = f"Interface: {listener['ip_address']}, port: {listener['port']}"
+    return f"{at}, protocol: {listener['protocol']}, purpose: {purpose}"
+
+
+def status_lines(client: Client, overview: Json, node: Json) -> list[str]:
     """The status in lines, for people, with rabbitmqctl's headings."""
-    totals = cast(dict[str, int], overview["object_totals"])
-    listeners = cast(list[dict[str, object]], overview["listeners"])
-    log = cast(list[dict[str, object]], overview["log"])
-    return [
-        "Runtime",
-        "",
-        f"OS PID: {node['os_pid']}",
-        f"Uptime (seconds): {cast(int, node['uptime']) // 1000}",
-        f"RewindMQ version: {overview['product_version']}",
-        *version_lines(overview),
-        f"Build: {node['build']}",
-        f"RabbitMQ version: {overview['rabbitmq_version']} (whose protocol and semantics these are)",
-        f"Node name: {overview['node']}",
-        "",
-        "Data directory",
-        "",
-        f"Node data directory: {node['db_dir']}",
-        *(
-            f"Log: {each['partition']}, {each['next_offset']} events, durable up to {each['durable_offset']}"
-            for each in log
-        ),
-        *fork_lines(cast(Json | None, overview["fork"])),
-        "",
-        "Clock",
-        "",
-        clock_line(cast(Json, node["clock"])),
-        "",
-        *bodies_lines(cast(Json, node["expired_bodies"])),
-        "Alarms",
-        "",
-        *(alarms(overview) or ["(none)"]),
-        "",
-        "Memory",
-        "",
-        f"Total memory used: {cast(int, node['mem_used']) / GIGABYTE:.4f} gb",
-        f"Memory high watermark: {cast(int, node['mem_limit']) / GIGABYTE:.4f} gb",
-        "",
-        "File Descriptors",
-        "",
-        f"Total: {node['fd_used']}, limit: {node['fd_total']}",
-        "",
-        "Free Disk Space",
-        "",
-        f"Low free disk space watermark: {cast(int, node['disk_free_limit']) / GIGABYTE:.4f} gb",
-        f"Free disk space: {cast(int, node['disk_free']) / GIGABYTE:.4f} gb",
-        "",
-        "History",
-        "",
-        *history_lines(cast(Json, overview.get("history") or {})),
-        "",
-        *standby_lines(cast(Json, overview.get("standby") or {})),
-        "Totals",
-        "",
-        f"Connection count: {totals['connections']}",
-        f"Queue count: {totals['queues']}",
-        f"Virtual host count: {len(client.get('vhosts'))}",
-        "",
-        "Listeners",
-        "",
-        *(
-            f"Interface: {each['ip_address']}, port: {each['port']}, protocol: {each['protocol']}, purpose:"
-            f" {PURPOSES.get(str(each['protocol']), '')}"
-            for each in listeners
-        ),
-    ]
+    totals, log = cast(dict[str, int], overview["object_totals"]), cast(list[Json], overview["log"])
+    sections = {
+        "Runtime": [
+            f"OS PID: {node['os_pid']}",
+            f"Uptime (seconds): {cast(int, node['uptime']) // 1000}",
+            f"RewindMQ version: {overview['product_version']}",
+            *version_lines(overview),
+            f"Build: {node['build']}",
+            f"RabbitMQ version: {overview['rabbitmq_version']} (whose protocol and semantics these are)",
+            f"Node name: {overview['node']}",
+        ],
+        "Data directory": [
+            f"Node data directory: {node['db_dir']}",
+            *(
+                f"Log: {each['partition']}, {each['next_offset']} events, durable up to {each['durable_offset']}"
+                for each in log
+            ),
+            *fork_lines(cast(Json | None, overview["fork"])),
+        ],
+        "Clock": [clock_line(cast(Json, node["clock"]))],
+        "Bodies": bodies_lines(cast(Json, node["expired_bodies"])),
+        "Alarms": alarms(overview) or ["(none)"],
+        "Memory": [
+            f"Total memory used: {gigabytes(node['mem_used'])}",
+            f"Memory high watermark: {gigabytes(node['mem_limit'])}",
+        ],
+        "File Descriptors": [f"Total: {node['fd_used']}, limit: {node['fd_total']}"],
+        "Free Disk Space": [
+            f"Low free disk space watermark: {gigabytes(node['disk_free_limit'])}",
+            f"Free disk space: {gigabytes(node['disk_free'])}",
+        ],
+        "History": history_lines(cast(Json, overview.get("history") or {})),
+        "Second machine": standby_lines(cast(Json, overview.get("standby") or {})),
+        "Totals": [
+            f"Connection count: {totals['connections']}",
+            f"Queue count: {totals['queues']}",
+            f"Virtual host count: {len(client.get('vhosts'))}",
+        ],
+        "Listeners": [listener_line(each) for each in cast(list[Json], overview["listeners"])],
+    }
+    return in_sections(sections)
 
 
-@click.command("cluster_status")
-@with_settings
+@command("cluster_status")
 def cluster_status(settings: Settings) -> None:
     """List the nodes on the log, and the members of each partition."""
     client = settings.client()
     overview, nodes = client.get_one("overview"), client.get("nodes")
     if settings.formatter in ("json", "csv"):
         report = cluster_facts(overview, nodes)
-        settings.show(list(report), [report])
+        settings.show([report])
         return
     settings.banner(f"Cluster status of node {overview['node']} ...")
     for line in cluster_lines(overview, nodes):
@@ -326,43 +316,23 @@ def node_version(node: Json) -> object:
 def cluster_lines(overview: Json, nodes: list[Json]) -> list[str]:
     """The status of the cluster in lines, for people, with rabbitmqctl's headings."""
     log = cast(list[dict[str, list[str]]], overview["log"])
-    return [
-        "Basics",
-        "",
-        f"Cluster name: {overview['cluster_name']}",
-        "",
-        "Disk Nodes",
-        "",
-        *(str(node["name"]) for node in nodes),
-        "",
-        "Running Nodes",
-        "",
-        *(str(node["name"]) for node in nodes if node["running"]),
-        "",
-        "Versions",
-        "",
-        *(f"{node['name']}: RewindMQ {node_version(node)}" for node in nodes),
-        "",
-        "Alarms",
-        "",
-        *(alarms(overview) or ["(none)"]),
-        "",
-        "Network Partitions",
-        "",
-        "(none)",
-        "",
-        "Listeners",
-        "",
-        *(f"Node: {node['name']}, address: {node['address']}, protocol: amqp, purpose: AMQP 0-9-1" for node in nodes),
-        "",
-        "Log",
-        "",
-        *(
+    sections = {
+        "Basics": [f"Cluster name: {overview['cluster_name']}"],
+        "Disk Nodes": [str(node["name"]) for node in nodes],
+        "Running Nodes": [str(node["name"]) for node in nodes if node["running"]],
+        "Versions": [f"{node['name']}: RewindMQ {node_version(node)}" for node in nodes],
+        "Alarms": alarms(overview) or ["(none)"],
+        "Network Partitions": ["(none)"],
+        "Listeners": [
+            f"Node: {node['name']}, address: {node['address']}, protocol: amqp, purpose: AMQP 0-9-1" for node in nodes
+        ],
+        "Log": [
             f"{each['partition']}: leader {each['leader'] or '(none)'}, members {', '.join(each['members'])}, online"
             f" {', '.join(each['online'])}"
             for each in log
-        ),
-    ]
+        ],
+    }
+    return in_sections(sections)
 
 
 COMMANDS = (ping, version, status, cluster_status)

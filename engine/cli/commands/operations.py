@@ -3,105 +3,55 @@
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import click
 
 from rewindmq.engine.cli.client import Client, Json, path
-from rewindmq.engine.cli.commands.diagnostics import WAIT_SECONDS, await_node, list_alarms, node_of
+from rewindmq.engine.cli.columns import Item, fields, rows_of
+from rewindmq.engine.cli.commands.diagnostics import WAIT_SECONDS, await_node, list_alarms
 from rewindmq.engine.cli.exits import DATA, TIMEOUT, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.settings import Settings, with_settings
-from rewindmq.engine.cli.values import Value, json_line
-from rewindmq.engine.logging_setup import LEVELS
-from rewindmq.engine.runtime.watermarks import ABSOLUTE, MEM_RELATIVE, Limit, disk_limit, fraction_of, memory_watermark
+from rewindmq.engine.cli.rows import Asked, Row, commands, node_of, says
+from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.usage import FILE, argument, command, option
+from rewindmq.engine.cli.values import json_line
 
-REPARTITION = (
-    "phase",
-    "partitions",
-    "placed_by",
-    "wanted",
-    "waits_for",
-    "moving",
-    "moved",
-    "staying",
-    "reasons",
-    "left",
-)
 UNITS = {"bytes": 1, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
 
 
-def listener_command(name: str, path: tuple[str, str], banner: str, help: str) -> click.Command:
-    """A command that opens or closes the listeners of a node by a POST."""
+def known_level(asked: Asked) -> None:
+    """CliError for a level that does not exist."""
+    from rewindmq.engine.logging_setup import LEVELS
 
-    @click.command(name, help=help)
-    @with_settings
-    def command(settings: Settings) -> None:
-        client = settings.client()
-        node = node_of(client)
-        settings.banner(banner.format(node=node))
-        client.request("POST", f"/api/nodes/{node}/{'/'.join(path)}")
-
-    return command
+    if asked["level"] not in LEVELS:
+        text = f"(argument validation): level {asked['level']} is not supported. Supported levels: {', '.join(LEVELS)}"
+        raise CliError(DATA, text)
 
 
-suspend_listeners = listener_command(
-    "suspend_listeners",
-    ("listeners", "suspend"),
-    "Will suspend client listeners on node {node}. No new client connections will be accepted",
-    "Take no new AMQP connections. Open connections go on.",
-)
-resume_listeners = listener_command(
-    "resume_listeners",
-    ("listeners", "resume"),
-    "Will resume client listeners on node {node}.",
-    "Take AMQP connections again.",
-)
-stop_app = listener_command(
-    "stop_app",
-    ("app", "stop"),
-    "Stopping rabbit application on node {node} ...",
-    "Close all AMQP connections and take no new ones. The management API goes on.",
-)
-start_app = listener_command(
-    "start_app",
-    ("app", "start"),
-    "Starting node {node} ...",
-    "Take AMQP connections again after stop_app.",
-)
-
-
-@click.command("set_log_level")
-@click.argument("level")
-@with_settings
-def set_log_level(settings: Settings, level: str) -> None:
-    """Set the lowest level that is logged: debug, info, warning or error.
-
-    The level holds until the node stops."""
-    if level not in LEVELS:
-        raise CliError(
-            DATA, f"(argument validation): level {level} is not supported. Supported levels: {', '.join(LEVELS)}"
-        )
-    client = settings.client()
-    node = node_of(client)
-    settings.banner(f'Setting log level to "{level}" ...')
-    client.put("nodes", node, "log-level", content={"level": level})
-
-
-@click.command("set_cluster_name")
-@click.argument("name")
-@with_settings
-def set_cluster_name(settings: Settings, name: str) -> None:
-    """Set the name of the cluster. Clients see it in server_properties, tools in the overview."""
-    if not name:
+def named(asked: Asked) -> None:
+    """CliError for an empty name."""
+    if not asked["name"]:
         raise CliError(DATA, "(argument validation): the cluster's name must not be empty")
-    settings.banner(f"Setting cluster name to {name} ...")
-    settings.client().put("cluster-name", content={"name": name})
 
 
-@click.command("repartition")
-@click.argument("partitions", required=False, type=click.IntRange(1))
-@with_settings
+def moving(item: Item) -> str:
+    """The queues that move, of a repartition."""
+    return ", ".join(f"{each['name']} in {each['vhost']}" for each in cast(list[Json], item["moving"]))
+
+
+REPARTITION = {
+    **fields("phase partitions placed_by wanted"),
+    "waits_for": lambda item: ", ".join(cast(list[str], item["waits_for"])),
+    "moving": moving,
+    **fields("moved staying"),
+    "reasons": lambda item: json_line(dict(cast(Json, item["reasons"]))),
+    **fields("left"),
+}
+
+
+@command("repartition", argument("[PARTITIONS]", type=click.IntRange(1)))
 def repartition(settings: Settings, partitions: int | None) -> None:
     """Add partitions to the log, and let queues move to them. Without a number: show how far that is.
 
@@ -119,49 +69,22 @@ def repartition(settings: Settings, partitions: int | None) -> None:
     else:
         settings.banner(f"Adding partitions, so that there are {partitions} ...")
         state = client.request("POST", path("repartition"), json={"partitions": partitions}).json()
-    settings.show(REPARTITION, [_row(state)])
+    settings.show(rows_of([state], list(REPARTITION), REPARTITION))
 
 
-@click.command("finalize_upgrade")
-@with_settings
-def finalize_upgrade(settings: Settings) -> None:
-    """Let the history follow the newest machine version that the nodes know.
-
-    Until then you can go back to the version of RewindMQ from which you upgraded. Afterwards you cannot: it refuses to
-    start. What is new in the machine version can be used from then on."""
-    settings.banner("Finalizing the upgrade ...")
-    done = settings.client().request("POST", path("upgrade", "finalize")).json()
+def finalized(asked: Asked, done: Json) -> None:
+    """Say which machine version the history follows."""
     if done["before"] == done["after"]:
         click.echo(f"the history follows machine version {done['after']} already: nothing to do")
     else:
         click.echo(f"the history follows machine version {done['after']} now, and followed {done['before']}")
 
 
-def _row(state: dict[str, Any]) -> dict[str, Value]:
-    """The state as it is printed."""
-    return {
-        **state,
-        "waits_for": ", ".join(state["waits_for"]),
-        "moving": ", ".join(f"{each['name']} in {each['vhost']}" for each in state["moving"]),
-        "reasons": json_line(dict(state["reasons"])),
-    }
-
-
-@click.command("node_health_check")
-@with_settings
-def node_health_check(settings: Settings) -> None:
-    """Fail if the node does not answer, or has an alarm."""
-    client = settings.client()
-    node = node_of(client)
-    settings.banner(f"Checking health of node {node} ...")
-    client.get_one("healthchecks", "node")
-    click.echo("Health check passed")
-
-
-@click.command("wait")
-@click.argument("pidfile", required=False, type=click.Path(path_type=Path))
-@click.option("-P", "--pid", type=click.IntRange(1), help="Wait for this process instead of a file's.")
-@with_settings
+@command(
+    "wait",
+    option("-P --pid", "Wait for this process instead of a file's.", click.IntRange(1)),
+    argument("[PIDFILE]", type=FILE),
+)
 def wait(settings: Settings, pidfile: Path | None, pid: int | None) -> None:
     """Wait until the node of PIDFILE takes clients.
 
@@ -199,9 +122,7 @@ def require_process(pid: int) -> None:
         pass
 
 
-@click.command("memory_breakdown")
-@click.option("--unit", type=click.Choice(list(UNITS)), default="gb", show_default=True, help="Unit of the sizes.")
-@with_settings
+@command("memory_breakdown", option("--unit", "Unit of the sizes.", click.Choice(list(UNITS)), "gb"))
 def memory_breakdown(settings: Settings, unit: str) -> None:
     """Show the parts of the node's memory."""
     client = settings.client()
@@ -210,8 +131,7 @@ def memory_breakdown(settings: Settings, unit: str) -> None:
     parts, total = memory_parts(client, node)
     if settings.formatter is not None:
         settings.show(
-            ["category", "bytes", "percentage"],
-            [{"category": name, "bytes": size, "percentage": round(100 * size / total, 4)} for name, size in parts],
+            [{"category": name, "bytes": size, "percentage": round(100 * size / total, 4)} for name, size in parts]
         )
         return
     for name, size in parts:
@@ -229,29 +149,28 @@ def memory_parts(client: Client, node: str) -> tuple[list[tuple[str, int]], int]
     return sorted(parts.items(), key=lambda part: -part[1]), total
 
 
-@click.command("resource_alarms")
-@click.pass_context
-@with_settings
-def resource_alarms(settings: Settings, context: click.Context) -> None:
+@command("resource_alarms")
+def resource_alarms(settings: Settings) -> None:
     """List the alarms (the same as `alarms`)."""
-    context.invoke(list_alarms)
+    click.get_current_context().invoke(list_alarms)
 
 
-def put_limit(settings: Settings, what: str, name: str, parse: Callable[[str], Limit], value: str, to: str) -> None:
+LIMIT = click.Argument(["limit"], nargs=-1, required=True)
+
+
+def put_limit(settings: Settings, what: str, name: str, value: str, to: str, parse: Callable[[str], object]) -> None:
     """Checks a limit and sets it on the node. CliError."""
     try:
         parse(value)
     except ValueError as error:
         raise CliError(USAGE, f"(argument validation): {error}") from None
     client = settings.client()
-    node = str(client.get_one("overview")["node"])
+    node = node_of(client)
     settings.banner(f"Setting {what} on {node} to {to} ...")
     client.put("nodes", node, "limits", name, content={"value": value})
 
 
-@click.command("set_vm_memory_high_watermark")
-@click.argument("limit", nargs=-1, required=True)
-@with_settings
+@command("set_vm_memory_high_watermark", LIMIT)
 def set_vm_memory_high_watermark(settings: Settings, limit: tuple[str, ...]) -> None:
     """Set how much memory the node takes before publishers are held back.
 
@@ -262,24 +181,19 @@ def set_vm_memory_high_watermark(settings: Settings, limit: tuple[str, ...]) -> 
       rewindmq set_vm_memory_high_watermark 0.6
       rewindmq set_vm_memory_high_watermark absolute 2GB
     """
-    parse: Callable[[str], Limit]
+    from rewindmq.engine.runtime.watermarks import ABSOLUTE, fraction_of, memory_watermark
+
+    parse: Callable[[str], object]
     if len(limit) == 2 and limit[0] == ABSOLUTE:
         parse, value, to = memory_watermark, f"{ABSOLUTE}:{limit[1]}", f"{limit[1]} bytes"
-    elif len(limit) == 1:
-        parse, value, to = fraction_of_memory, limit[0], limit[0]
+    elif len(limit) == 1:  # ValueError for 40, as in rabbitmqctl: 40 bytes would hold back every publisher
+        parse, value, to = partial(fraction_of, most=1.0), limit[0], limit[0]
     else:
         raise CliError(USAGE, f"(argument validation): give FRACTION, or {ABSOLUTE} SIZE")
-    put_limit(settings, "memory threshold", "vm_memory_high_watermark", parse, value, to)
+    put_limit(settings, "memory threshold", "vm_memory_high_watermark", value, to, parse)
 
 
-def fraction_of_memory(text: str) -> Limit:
-    """Parses a part of the memory. ValueError for 40, as in rabbitmqctl: 40 bytes would hold back every publisher."""
-    return Limit(fraction_of(text, 1.0))
-
-
-@click.command("set_disk_free_limit")
-@click.argument("limit", nargs=-1, required=True)
-@with_settings
+@command("set_disk_free_limit", LIMIT)
 def set_disk_free_limit(settings: Settings, limit: tuple[str, ...]) -> None:
     """Set the free disk space below which publishers are held back.
 
@@ -290,28 +204,78 @@ def set_disk_free_limit(settings: Settings, limit: tuple[str, ...]) -> None:
       rewindmq set_disk_free_limit 2GB
       rewindmq set_disk_free_limit mem_relative 1.5
     """
+    from rewindmq.engine.runtime.watermarks import MEM_RELATIVE, disk_limit
+
     if len(limit) == 2 and limit[0] == MEM_RELATIVE:
         value, to = f"{MEM_RELATIVE}:{limit[1]}", f"{limit[1]} times the total RAM"
     elif len(limit) == 1:
         value, to = limit[0], f"{limit[0]} bytes"
     else:
         raise CliError(USAGE, f"(argument validation): give SIZE, or {MEM_RELATIVE} FRACTION")
-    put_limit(settings, "disk free limit", "disk_free_limit", disk_limit, value, to)
+    put_limit(settings, "disk free limit", "disk_free_limit", value, to, disk_limit)
 
 
-COMMANDS: tuple[click.Command, ...] = (
-    suspend_listeners,
-    resume_listeners,
-    stop_app,
-    start_app,
-    set_log_level,
-    set_cluster_name,
-    node_health_check,
+COMMANDS = commands(
+    Row(
+        "suspend_listeners",
+        "Take no new AMQP connections. Open connections go on.",
+        "Will suspend client listeners on node {node}. No new client connections will be accepted",
+        "POST nodes/{node}/listeners/suspend",
+    ),
+    Row(
+        "resume_listeners",
+        "Take AMQP connections again.",
+        "Will resume client listeners on node {node}.",
+        "POST nodes/{node}/listeners/resume",
+    ),
+    Row(
+        "stop_app",
+        "Close all AMQP connections and take no new ones. The management API goes on.",
+        "Stopping rabbit application on node {node} ...",
+        "POST nodes/{node}/app/stop",
+    ),
+    Row(
+        "start_app",
+        "Take AMQP connections again after stop_app.",
+        "Starting node {node} ...",
+        "POST nodes/{node}/app/start",
+    ),
+    Row(
+        "set_log_level LEVEL",
+        "Set the lowest level that is logged: debug, info, warning or error.\n\nThe level holds until the node stops.",
+        'Setting log level to "{level}" ...',
+        "PUT nodes/{node}/log-level",
+        body="level",
+        check=known_level,
+    ),
+    Row(
+        "set_cluster_name NAME",
+        "Set the name of the cluster. Clients see it in server_properties, tools in the overview.",
+        "Setting cluster name to {name} ...",
+        "PUT cluster-name",
+        body="name",
+        check=named,
+    ),
+    Row(
+        "node_health_check",
+        "Fail if the node does not answer, or has an alarm.",
+        "Checking health of node {node} ...",
+        "GET healthchecks/node",
+        then=says("Health check passed"),
+    ),
     wait,
     memory_breakdown,
     resource_alarms,
     repartition,
-    finalize_upgrade,
+    Row(
+        "finalize_upgrade",
+        "Let the history follow the newest machine version that the nodes know.\n\n"
+        "Until then you can go back to the version of RewindMQ from which you upgraded. Afterwards you cannot: it"
+        " refuses to start. What is new in the machine version can be used from then on.",
+        "Finalizing the upgrade ...",
+        "POST upgrade/finalize",
+        then=finalized,
+    ),
 )
 # Limits of memory and disk, until the node stops: a start takes those of its options
 LIMITS = (set_vm_memory_high_watermark, set_disk_free_limit)

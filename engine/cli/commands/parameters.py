@@ -1,91 +1,151 @@
-"""Runtime parameters and global parameters."""
+"""Runtime parameters, global parameters, policies and operator policies (S-014, S-017, S-165, S-167)."""
 
-import click
-
+from rewindmq.engine.cli.client import Json
+from rewindmq.engine.cli.columns import Column, Item, fields, rows_of
 from rewindmq.engine.cli.lookups import (
-    clear_in_vhost,
+    NO_PARAMETER,
     compact,
+    definition_argument,
     json_argument,
     list_in_vhost,
-    missing,
-    no_such_parameter,
-    put_in_vhost,
+    no_parameter_here,
 )
-from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.rows import Asked, Row, commands
+from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.usage import command, option
+
+VALUE: dict[str, Column] = {"value": lambda item: compact(item["value"])}
+PARAMETER = fields("component name") | VALUE
 
 
-@click.command("set_parameter")
-@click.argument("component")
-@click.argument("name")
-@click.argument("value")
-@with_settings
-def set_parameter(settings: Settings, component: str, name: str, value: str) -> None:
-    """Set a runtime parameter of a component. VALUE is JSON."""
-    settings.banner(
-        f'Setting runtime parameter "{name}" for component "{component}" to "{value}" in vhost'
-        f' "{settings.vhost_name}" ...'
-    )
-    put_in_vhost(settings, ("parameters", component), name, {"value": json_argument("value", value)})
+def value_of(asked: Asked) -> Json:
+    """The content with a value, which is JSON."""
+    return {"value": json_argument("value", asked["value"])}
 
 
-@click.command("clear_parameter")
-@click.argument("component")
-@click.argument("name")
-@with_settings
-def clear_parameter(settings: Settings, component: str, name: str) -> None:
-    """Remove a runtime parameter."""
-    settings.banner(
-        f'Clearing runtime parameter "{name}" for component "{component}" on vhost "{settings.vhost_name}" ...'
-    )
-    clear_in_vhost(settings, ("parameters", component), name)
+def definition_of(item: Item) -> str:
+    """The definition of a policy."""
+    return compact(item["definition"])
 
 
-@click.command("list_parameters")
-@with_settings
+def policy_of(asked: Asked) -> Json:
+    """The content of a policy."""
+    return {
+        "pattern": asked["pattern"],
+        "definition": definition_argument(asked["definition"]),
+        "priority": asked["priority"],
+        "apply-to": asked["apply_to"],
+    }
+
+
+def show_no_policies(asked: Asked, answer: list[Json]) -> None:
+    """Print the empty table as a line, as rabbitmqctl does."""
+    if not answer:
+        asked.settings.banner("")
+
+
+@command("list_parameters")
 def list_parameters(settings: Settings) -> None:
     """List the runtime parameters of a virtual host."""
     settings.banner(f'Listing runtime parameters for vhost "{settings.vhost_name}" ...')
     client = settings.client()
     list_in_vhost(client, settings, "vhost-limits")  # raises when the virtual host is missing
     found = [each for each in client.get("parameters") if each["vhost"] == settings.vhost_name]
-    columns = ("component", "name", "value")
-    settings.show(columns, [each | {"value": compact(each["value"])} for each in found])
+    settings.show(rows_of(found, list(PARAMETER), PARAMETER))
 
 
-@click.command("set_global_parameter")
-@click.argument("name")
-@click.argument("value")
-@with_settings
-def set_global_parameter(settings: Settings, name: str, value: str) -> None:
-    """Set a global runtime parameter. VALUE is JSON."""
-    settings.banner(f'Setting global runtime parameter "{name}" to "{value}" ...')
-    settings.client().put("global-parameters", name, content={"value": json_argument("value", value)})
+POLICY = {**fields("vhost name pattern apply-to"), "definition": definition_of, **fields("priority")}
+PRIORITY = option("--priority", "Of several matching policies the highest applies.", int, 0, show_default=True)
+KINDS = "classic_queues, quorum_queues or streams."
 
-
-@click.command("clear_global_parameter")
-@click.argument("name")
-@with_settings
-def clear_global_parameter(settings: Settings, name: str) -> None:
-    """Remove a global runtime parameter."""
-    settings.banner(f'Clearing global runtime parameter "{name}" ...')
-    with missing(no_such_parameter()):
-        settings.client().delete("global-parameters", name)
-
-
-@click.command("list_global_parameters")
-@with_settings
-def list_global_parameters(settings: Settings) -> None:
-    """List the global runtime parameters."""
-    settings.banner("Listing global runtime parameters ...")
-    found = settings.client().get("global-parameters")
-    settings.show(("name", "value"), [each | {"value": compact(each["value"])} for each in found])
-
-
-COMMANDS = (
-    set_parameter,
-    clear_parameter,
+PARAMETERS = commands(
+    Row(
+        "set_parameter COMPONENT NAME VALUE",
+        "Set a runtime parameter of a component. VALUE is JSON.",
+        'Setting runtime parameter "{name}" for component "{component}" to "{value}" in vhost "{vhost}" ...',
+        "PUT parameters/{component}/{vhost}/{name}",
+        body=value_of,
+    ),
+    Row(
+        "clear_parameter COMPONENT NAME",
+        "Remove a runtime parameter.",
+        'Clearing runtime parameter "{name}" for component "{component}" on vhost "{vhost}" ...',
+        "DELETE parameters/{component}/{vhost}/{name}",
+        refused=no_parameter_here,
+    ),
     list_parameters,
-    set_global_parameter,
-    clear_global_parameter,
-    list_global_parameters,
+    Row(
+        "set_global_parameter NAME VALUE",
+        "Set a global runtime parameter. VALUE is JSON.",
+        'Setting global runtime parameter "{name}" to "{value}" ...',
+        "PUT global-parameters/{name}",
+        body=value_of,
+    ),
+    Row(
+        "clear_global_parameter NAME",
+        "Remove a global runtime parameter.",
+        'Clearing global runtime parameter "{name}" ...',
+        "DELETE global-parameters/{name}",
+        refused=NO_PARAMETER,
+    ),
+    Row(
+        "list_global_parameters",
+        "List the global runtime parameters.",
+        "Listing global runtime parameters ...",
+        "GET global-parameters",
+        fields("name") | VALUE,
+    ),
+)
+
+POLICIES = commands(
+    Row(
+        "set_policy NAME PATTERN DEFINITION",
+        "Set a policy for the queues and exchanges whose names match PATTERN.\n\nDEFINITION is JSON.",
+        'Setting policy "{name}" for pattern "{pattern}" to "{definition}" with priority "{priority}"'
+        ' for vhost "{vhost}" ...',
+        "PUT policies/{vhost}/{name}",
+        body=policy_of,
+        params=(PRIORITY, option("--apply-to", f"all, queues, exchanges, {KINDS}", default="all")),
+        examples=("rewindmq set_policy short '^orders\\.' '{\"max-length\":1000}' --apply-to queues",),
+    ),
+    Row(
+        "clear_policy NAME",
+        "Remove a policy.",
+        'Clearing policy "{name}" on vhost "{vhost}" ...',
+        "DELETE policies/{vhost}/{name}",
+        refused=no_parameter_here,
+    ),
+    Row(
+        "list_policies",
+        "List the policies of a virtual host.",
+        'Listing policies for vhost "{vhost}" ...',
+        "GET policies/{vhost}",
+        POLICY,
+        then=show_no_policies,
+    ),
+    Row(
+        "set_operator_policy NAME PATTERN DEFINITION",
+        "Set limits that no policy and no queue argument exceeds.\n\nDEFINITION is JSON.",
+        'Setting operator policy override "{name}" for pattern "{pattern}" to "{definition}" with priority'
+        ' "{priority}" for vhost "{vhost}" ...',
+        "PUT operator-policies/{vhost}/{name}",
+        body=policy_of,
+        params=(PRIORITY, option("--apply-to", f"all, queues, {KINDS}", default="all")),
+        examples=("rewindmq set_operator_policy cap '.*' '{\"max-length\":100000}'",),
+    ),
+    Row(
+        "clear_operator_policy NAME",
+        "Remove an operator policy.",
+        'Clearing operator policy "{name}" on vhost "{vhost}" ...',
+        "DELETE operator-policies/{vhost}/{name}",
+        refused=no_parameter_here,
+    ),
+    Row(
+        "list_operator_policies",
+        "List the operator policies of a virtual host.",
+        'Listing operator policy overrides for vhost "{vhost}" ...',
+        "GET operator-policies/{vhost}",
+        POLICY,
+        then=show_no_policies,
+    ),
 )

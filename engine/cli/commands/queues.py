@@ -8,34 +8,30 @@ from typing import cast
 
 import click
 
-from rewindmq.engine.cli.client import Refused, path
+from rewindmq.engine.cli.client import Json, Refused, path
 from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.rows import Asked, Row, commands, on
+from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.usage import argument, command, flag, option
 from rewindmq.engine.cli.values import Value
-from rewindmq.projections.machine.events.removal import MOST_REMOVED
+
+NOT_FOUND = "Queue not found: there is no queue '{queue}' in vhost '{vhost}'"
+NO_QUEUE, NO_QUEUE_TO_DELETE = on(404, UNAVAILABLE, NOT_FOUND), on(404, USAGE, NOT_FOUND)
 
 
-@click.command("purge_queue")
-@click.argument("queue")
-@with_settings
-def purge_queue(settings: Settings, queue: str) -> None:
-    """Remove all ready messages of a queue.
-
-    `rewindmq restore QUEUE --undo purge` brings them back."""
-    settings.banner(f"Purging queue '{queue}' in vhost '{settings.vhost_name}' ...")
-    try:
-        settings.client().delete("queues", settings.vhost_name, queue, "contents")
-    except Refused as refused:
-        if refused.status == 404:
-            raise no_such_queue(settings, queue, UNAVAILABLE) from None
-        raise
+def why_not_deleted(asked: Asked, refused: Refused) -> CliError:
+    """The error of delete_queue, in rabbitmqctl's words."""
+    for found, text in (("in use", "Queue is in use"), ("not empty", "Queue is not empty")):
+        if found in refused.reason:
+            return CliError(USAGE, text)
+    return NO_QUEUE_TO_DELETE(asked, refused) or refused
 
 
-@click.command("delete_queue")
-@click.option("-e", "--if-empty", is_flag=True, help="Only if it has no ready messages.")
-@click.option("-u", "--if-unused", is_flag=True, help="Only if it has no consumers.")
-@click.argument("queue")
-@with_settings
+@command(
+    "delete_queue QUEUE",
+    flag("-e --if-empty", "Only if it has no ready messages."),
+    flag("-u --if-unused", "Only if it has no consumers."),
+)
 def delete_queue(settings: Settings, queue: str, if_empty: bool, if_unused: bool) -> None:
     """Delete a queue with its messages.
 
@@ -44,41 +40,25 @@ def delete_queue(settings: Settings, queue: str, if_empty: bool, if_unused: bool
     if not queue:
         raise CliError(DATA, "(argument validation): Bad argument: queue name cannot be an empty string")
     settings.banner(f"Deleting queue '{queue}' on vhost '{settings.vhost_name}' {'and '.join(conditions)}...")
-    asked = {"if-empty": str(if_empty).lower(), "if-unused": str(if_unused).lower()}
+    query = {"if-empty": str(if_empty).lower(), "if-unused": str(if_unused).lower()}
     try:
-        answer = settings.client().delete("queues", settings.vhost_name, queue, **asked)
+        answer = settings.client().delete("queues", settings.vhost_name, queue, **query)
     except Refused as refused:
-        if refused.status == 404:
-            raise no_such_queue(settings, queue, USAGE) from None
-        if "in use" in refused.reason:
-            raise CliError(USAGE, "Queue is in use") from None
-        if "not empty" in refused.reason:
-            raise CliError(USAGE, "Queue is not empty") from None
-        raise
+        raise why_not_deleted(Asked(settings, {"queue": queue}), refused) from None
     if not settings.silent:
         click.echo(f"Queue was successfully deleted with {answer.headers['x-messages-deleted']} ready messages")
 
 
-def no_such_queue(settings: Settings, queue: str, code: int) -> CliError:
-    """The error of a command whose queue does not exist."""
-    return CliError(code, f"Queue not found: there is no queue '{queue}' in vhost '{settings.vhost_name}'")
+def not_peeked(asked: Asked, refused: Refused) -> CliError:
+    """The error of peek."""
+    if refused.status == 404 and refused.reason == "Not Found":
+        return CliError(DATA, asked.text("Target queue was not found in virtual host '{vhost}'"))
+    return CliError(UNAVAILABLE, refused.reason)
 
 
-@click.command("peek")
-@click.argument("queue")
-@click.argument("position", type=click.IntRange(min=1))
-@with_settings
-def peek(settings: Settings, queue: str, position: int) -> None:
-    """Show a ready message and leave it in the queue.
-
-    POSITION 1 is the next message. RabbitMQ peeks at quorum queues only."""
-    settings.banner(f"Peeking at queue {queue} at position {position} ...")
-    try:
-        message = settings.client().get_one("queues", settings.vhost_name, queue, "peek", str(position))
-    except Refused as refused:
-        if refused.status == 404 and refused.reason == "Not Found":
-            raise CliError(DATA, f"Target queue was not found in virtual host '{settings.vhost_name}'") from None
-        raise CliError(UNAVAILABLE, refused.reason) from None
+def show_message(asked: Asked, message: Json) -> None:
+    """Print a message as keys and values, in rabbitmqctl's order."""
+    settings = asked.settings
     properties = dict(cast(dict[str, Value], message["properties"]))
     headers = cast(dict[str, Value], properties.pop("headers", {}))
     shown: dict[str, Value] = {
@@ -93,7 +73,7 @@ def peek(settings: Settings, queue: str, position: int) -> None:
         click.echo(json.dumps({"result": "ok", "message": shown}, ensure_ascii=False, allow_nan=False))
         return
     settings.update(formatter=settings.formatter or "pretty_table")
-    settings.show(("keys", "values"), [{"keys": name, "values": value} for name, value in shown.items()])
+    settings.show([{"keys": name, "values": value} for name, value in shown.items()])
 
 
 MOST_NAMED = 1_000_000  # messages on one command line, with all ranges
@@ -116,14 +96,11 @@ class Ids(click.ParamType[Named]):
         return partition, int(first), int(last or first)
 
 
-REASON = click.option("--reason", default="", metavar="TEXT", help="Why; the history shows it.")
+REASON = option("--reason TEXT", "Why; the history shows it.", default="")
+IDS = click.Argument(["ids"], nargs=-1, required=True, type=Ids(), metavar="ID...")
 
 
-@click.command("remove_message")
-@REASON
-@click.argument("queue")
-@click.argument("ids", nargs=-1, required=True, type=Ids(), metavar="ID...")
-@with_settings
+@command("remove_message QUEUE", REASON, IDS)
 def remove_message(settings: Settings, queue: str, ids: tuple[Named, ...], reason: str) -> None:
     """Delete single messages of QUEUE by their ids, or ranges of ids such as 17-29.
 
@@ -140,14 +117,14 @@ def remove_message(settings: Settings, queue: str, ids: tuple[Named, ...], reaso
     take_out(settings, queue, ids, "remove", "removed", {"reason": reason})
 
 
-@click.command("move_message")
-@click.option("--to", metavar="QUEUE", help="The queue of the same virtual host to move them to.")
-@click.option("--exchange", metavar="EXCHANGE", help="Instead of --to: the exchange to publish them to.")
-@click.option("--routing-key", default="", metavar="KEY", help="With --exchange: the routing key.")
-@REASON
-@click.argument("queue")
-@click.argument("ids", nargs=-1, required=True, type=Ids(), metavar="ID...")
-@with_settings
+@command(
+    "move_message QUEUE",
+    option("--to QUEUE", "The queue of the same virtual host to move them to."),
+    option("--exchange EXCHANGE", "Instead of --to: the exchange to publish them to."),
+    option("--routing-key KEY", "With --exchange: the routing key.", default=""),
+    REASON,
+    IDS,
+)
 def move_message(
     settings: Settings,
     queue: str,
@@ -191,19 +168,23 @@ def take_out(
         try:
             answer = client.request("POST", where, json=asked | {"messages": portion}).json()
         except Refused as refused:
-            if refused.status == 404 and refused.reason == "Not Found":
-                raise no_such_queue(settings, queue, UNAVAILABLE) from None
-            raise
+            known = refused.status == 404 and refused.reason != "Not Found"  # another thing is missing
+            raise refused if known else queue_error(settings, queue, refused) from None
         left += len(cast(list[int], answer[done]))
         arrived = arrived and answer.get("arrived") is not False
         rows += cast(list[dict[str, Value]], answer["stayed"])
     if not settings.silent:
         click.echo(f"{left} messages were {done}")
     if rows:
-        settings.show(("message", "reason"), rows)
+        settings.show(rows, ("message", "reason"))
         raise CliError(DATA, f"{len(rows)} messages stayed as they are")
     if not arrived:
         raise CliError(UNAVAILABLE, f"not all messages have arrived yet; `rewindmq history {queue}` shows their way")
+
+
+def queue_error(settings: Settings, queue: str, refused: Refused) -> CliError:
+    """The error of a refusal that is about a queue."""
+    return NO_QUEUE(Asked(settings, {"queue": queue}), refused) or refused
 
 
 def check_partition(settings: Settings, queue: str, named: set[str]) -> None:
@@ -213,7 +194,7 @@ def check_partition(settings: Settings, queue: str, named: set[str]) -> None:
     try:
         home = settings.client().get_one("queues", settings.vhost_name, queue)["partition"]
     except Refused as refused:
-        raise (no_such_queue(settings, queue, UNAVAILABLE) if refused.status == 404 else refused) from None
+        raise queue_error(settings, queue, refused) from None
     if named != {home}:
         other = min(named - {str(home)})
         raise CliError(DATA, f"queue '{queue}' is in partition {home}: ids of {other} are of other messages")
@@ -221,40 +202,49 @@ def check_partition(settings: Settings, queue: str, named: set[str]) -> None:
 
 def portions(ids: tuple[Named, ...]) -> Iterator[list[int]]:
     """The ids of all ranges, each once, in lists that one request may have."""
+    from rewindmq.projections.machine.events.removal import MOST_REMOVED
+
     named = sorted({message_id for _, first, last in ids for message_id in range(first, last + 1)})
     for begin in range(0, len(named), MOST_REMOVED):
         yield named[begin : begin + MOST_REMOVED]
 
 
-@click.command("pause_queue")
-@REASON
-@click.argument("queue")
-@with_settings
-def pause_queue(settings: Settings, queue: str, reason: str) -> None:
-    """Let QUEUE deliver nothing until `resume_queue`, also after a restart.
-
-    Consumers stay, publishes are taken, messages expire. A client's basic.get finds nothing."""
-    settings.banner(f"Pausing queue '{queue}' in vhost '{settings.vhost_name}' ...")
-    switch(settings, queue, "pause", {"reason": reason})
-
-
-@click.command("resume_queue")
-@click.argument("queue")
-@with_settings
-def resume_queue(settings: Settings, queue: str) -> None:
-    """Let QUEUE deliver again, in its order."""
-    settings.banner(f"Resuming queue '{queue}' in vhost '{settings.vhost_name}' ...")
-    switch(settings, queue, "resume", {})
-
-
-def switch(settings: Settings, queue: str, how: str, content: dict[str, object]) -> None:
-    """Pause a queue, or resume it. CliError."""
-    try:
-        settings.client().put("queues", settings.vhost_name, queue, how, content=content)
-    except Refused as refused:
-        if refused.status == 404:
-            raise no_such_queue(settings, queue, UNAVAILABLE) from None
-        raise
-
-
-COMMANDS = (purge_queue, delete_queue, peek, remove_message, move_message, pause_queue, resume_queue)
+COMMANDS = commands(
+    Row(
+        "purge_queue QUEUE",
+        "Remove all ready messages of a queue.\n\n`rewindmq restore QUEUE --undo purge` brings them back.",
+        "Purging queue '{queue}' in vhost '{vhost}' ...",
+        "DELETE queues/{vhost}/{queue}/contents",
+        refused=NO_QUEUE,
+    ),
+    delete_queue,
+    Row(
+        "peek QUEUE",
+        "Show a ready message and leave it in the queue.\n\n"
+        "POSITION 1 is the next message. RabbitMQ peeks at quorum queues only.",
+        "Peeking at queue {queue} at position {position} ...",
+        "GET queues/{vhost}/{queue}/peek/{position}",
+        refused=not_peeked,
+        then=show_message,
+        params=(argument("POSITION", type=click.IntRange(min=1)),),
+    ),
+    remove_message,
+    move_message,
+    Row(
+        "pause_queue QUEUE",
+        "Let QUEUE deliver nothing until `resume_queue`, also after a restart.\n\n"
+        "Consumers stay, publishes are taken, messages expire. A client's basic.get finds nothing.",
+        "Pausing queue '{queue}' in vhost '{vhost}' ...",
+        "PUT queues/{vhost}/{queue}/pause",
+        body="reason",
+        refused=NO_QUEUE,
+        params=(REASON,),
+    ),
+    Row(
+        "resume_queue QUEUE",
+        "Let QUEUE deliver again, in its order.",
+        "Resuming queue '{queue}' in vhost '{vhost}' ...",
+        "PUT queues/{vhost}/{queue}/resume",
+        refused=NO_QUEUE,
+    ),
+)

@@ -6,149 +6,55 @@ exit code 69 say that the change is not done yet.
 
 import json
 from collections import Counter
-from typing import Any, cast
+from typing import cast
 
 import click
 
-from rewindmq.engine.cli.client import Refused, path
+from rewindmq.engine.cli.client import Json, Refused, path
 from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.rows import Asked, Row, commands
+from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.usage import argument, command, option
 
-STATUS_COLUMNS = (
-    "Node Name",
-    "Raft State",
-    "Membership",
-    "Last Log Index",
-    "Last Written",
-    "Last Applied",
-    "Commit Index",
-    "Snapshot Index",
-    "Term",
-    "Machine Version",
+PATTERNS = (
+    option("--vhost-pattern", "Pattern of the names of virtual hosts.", default=".*"),
+    option("--queue-pattern", "Pattern of the names of queues.", default=".*"),
 )
+A_BROKER = "NODE is the id of the Kafka broker, or its host:port."
 
 
-def request(settings: Settings, method: str, segments: tuple[str, ...], queue: str | None = None, **body: str) -> Any:
-    """The API's answer, None for an empty one."""
-    try:
-        response = settings.client().request(method, path(*segments), json=body or None)
-    except Refused as refused:
-        raise failure(settings, refused, queue) from None
-    return response.json() if response.content else None
-
-
-def failure(settings: Settings, refused: Refused, queue: str | None) -> CliError:
+def failure(asked: Asked, refused: Refused) -> CliError:
     """The error of a refusal. Prints the shell commands that do the change instead, if any."""
-    if refused.status == 404 and queue is not None:
-        return CliError(DATA, f"queue '{queue}' was not found in virtual host '{settings.vhost_name}'")
+    if refused.status == 404 and "queue" in asked:
+        return CliError(DATA, asked.text("queue '{queue}' was not found in virtual host '{vhost}'"))
     if refused.status == 400:
         return CliError(USAGE, f"(argument validation): {refused.reason}")
-    if refused.status == 501:
-        if "reassignment" in refused.answer:
-            script(refused.answer)
-            return CliError(UNAVAILABLE, f"not done: {refused.reason}; the commands are on the standard output")
-        return CliError(UNAVAILABLE, refused.reason)
-    return CliError(UNAVAILABLE, refused.reason) if refused.status == 503 else refused
+    if "reassignment" in refused.answer:
+        script(refused.answer)
+        return CliError(UNAVAILABLE, f"not done: {refused.reason}; the commands are on the standard output")
+    return CliError(UNAVAILABLE, refused.reason) if refused.status in (501, 503) else refused
 
 
-def script(answer: dict[str, object]) -> None:
+def script(answer: Json) -> None:
     """Prints the shell commands that do the rest."""
-    for each in cast(list[dict[str, object]], answer["partitions"]):
+    for each in cast(list[Json], answer["partitions"]):
         click.echo(f"# {each['partition']}, with all its queues: replicas {each['members']} -> {each['wanted']}")
     wanted = json.dumps(answer["reassignment"], allow_nan=False)
     click.echo(f"cat > reassignment.json <<'END'\n{wanted}\nEND\n{answer['command']}")
 
 
-def of_queue(settings: Settings, method: str, queue: str, *more: str, **body: str) -> Any:
-    """The API's answer to a request about one quorum queue."""
-    return request(settings, method, ("queues", "quorum", settings.vhost_name, queue, *more), queue, **body)
-
-
-@click.command("quorum_status")
-@click.argument("queue")
-@with_settings
-def quorum_status(settings: Settings, queue: str) -> None:
-    """Show the members of a quorum queue, its leader, and their offsets."""
-    settings.banner(f"Status of quorum queue {queue} in vhost {settings.vhost_name} ...")
-    rows = of_queue(settings, "GET", queue, "status")
+def show_box(settings: Settings, rows: list[Json]) -> None:
+    """Print a table, in a box unless --formatter says another form."""
     settings.update(formatter=settings.formatter or "pretty_table")
-    settings.show(STATUS_COLUMNS, rows)
+    settings.show(rows)
 
 
-@click.command("add_member")
-@click.argument("queue")
-@click.argument("node")
-@with_settings
-def add_member(settings: Settings, queue: str, node: str) -> None:
-    """Add a member of a quorum queue on a Kafka broker.
-
-    NODE is the id of the Kafka broker, or its host:port."""
-    settings.banner(f"# Adding a member for queue {queue} on node {node}...")
-    of_queue(settings, "POST", queue, "replicas", "add", node=node)
-
-
-@click.command("delete_member")
-@click.argument("queue")
-@click.argument("node")
-@with_settings
-def delete_member(settings: Settings, queue: str, node: str) -> None:
-    """Remove the member of a quorum queue on a Kafka broker.
-
-    NODE is the id of the Kafka broker, or its host:port."""
-    settings.banner(f"# Removing a replica of queue {queue} on node {node}...")
-    of_queue(settings, "DELETE", queue, "replicas", "delete", node=node)
-
-
-@click.command("transfer_leadership")
-@click.argument("queue")
-@click.argument("node")
-@with_settings
-def transfer_leadership(settings: Settings, queue: str, node: str) -> None:
-    """Make a Kafka broker the leader of a quorum queue.
-
-    NODE is the id of the Kafka broker, or its host:port."""
-    settings.banner(f"# Transferring leadership of quorum queue {queue} to node {node}...")
-    of_queue(settings, "POST", queue, "leader", node=node)
-
-
-@click.command("grow")
-@click.option("--vhost-pattern", default=".*", show_default=True, help="Pattern of the names of virtual hosts.")
-@click.option("--queue-pattern", default=".*", show_default=True, help="Pattern of the names of queues.")
-@click.argument("node")
-@click.argument("strategy", type=click.Choice(["all", "even"]))
-@with_settings
-def grow(settings: Settings, node: str, strategy: str, vhost_pattern: str, queue_pattern: str) -> None:
-    """Add members on a Kafka broker for matching quorum queues.
-
-    NODE is the id of the Kafka broker, or its host:port. `even`: only queues with an even number of members."""
-    settings.banner(f"# Growing {strategy} queues on {node}...")
-    request(
-        settings,
-        "POST",
-        ("queues", "quorum", "replicas", "on", node, "grow"),
-        strategy=strategy,
-        vhost_pattern=vhost_pattern,
-        queue_pattern=queue_pattern,
-    )
-
-
-@click.command("shrink")
-@click.argument("node")
-@with_settings
-def shrink(settings: Settings, node: str) -> None:
-    """Remove all members on a Kafka broker, before it is removed.
-
-    NODE is the id of the Kafka broker, or its host:port."""
-    settings.banner(f"# Shrinking queues on {node}...")
-    request(settings, "DELETE", ("queues", "quorum", "replicas", "on", node, "shrink"))
-
-
-@click.command("rebalance")
-@click.option("--vhost-pattern", default=".*", show_default=True, help="Pattern of the names of virtual hosts.")
-@click.option("--queue-pattern", default=".*", show_default=True, help="Pattern of the names of queues.")
-@click.argument("kind", metavar="<all|quorum|owners>", type=click.Choice(["all", "quorum", "owners"]))
-@with_settings
-def rebalance(settings: Settings, kind: str, vhost_pattern: str, queue_pattern: str) -> None:
+@command(
+    "rebalance",
+    *PATTERNS,
+    click.Argument(["kind"], metavar="<all|quorum|owners>", type=click.Choice(["all", "quorum", "owners"])),
+)
+def rebalance(settings: Settings, kind: str, **patterns: str) -> None:
     """Give matching quorum queues their preferred leaders back.
 
     `owners` (ours) moves nothing: Kafka spreads the owners of partitions evenly by itself. It shows which node owns
@@ -156,17 +62,12 @@ def rebalance(settings: Settings, kind: str, vhost_pattern: str, queue_pattern: 
     if kind == "owners":
         show_owners(settings)
         return
-    settings.banner(
-        "Re-balancing leaders of quorum queues..."
-        if kind == "quorum"
-        else "Re-balancing leaders of all replicated queues..."
-    )
-    rows = request(settings, "POST", ("rebalance", "queues"), vhost_pattern=vhost_pattern, queue_pattern=queue_pattern)
-    settings.update(formatter=settings.formatter or "pretty_table")
-    settings.show(("Node name", "Number of quorum queues"), rows)
-
-
-PLACEMENT_COLUMNS = ("Partition", "Owner", "Folded at", "Queues", "Messages", "Consumers at")
+    settings.banner(f"Re-balancing leaders of {'quorum' if kind == 'quorum' else 'all replicated'} queues...")
+    try:
+        rows = settings.client().request("POST", path("rebalance", "queues"), json=patterns).json()
+    except Refused as refused:
+        raise failure(Asked(settings, {}), refused) from None
+    show_box(settings, rows)
 
 
 def show_owners(settings: Settings) -> None:
@@ -187,8 +88,7 @@ def show_owners(settings: Settings) -> None:
         }
         for each in placed
     ]
-    settings.update(formatter=settings.formatter or "pretty_table")
-    settings.show(PLACEMENT_COLUMNS, rows)
+    show_box(settings, rows)
     unknown = [str(each["partition"]) for each in placed if each["owner"] is None]
     if unknown:
         raise CliError(
@@ -206,52 +106,99 @@ def show_owners(settings: Settings) -> None:
         )
 
 
-@click.command("check_if_node_is_quorum_critical")
-@click.argument("member", required=False)
-@with_settings
-def check_if_node_is_quorum_critical(settings: Settings, member: str | None) -> None:
-    """Check that all queues keep their quorum without a member.
-
-    MEMBER is a Kafka broker (default: this node)."""
-    client = settings.client()
-    node = member or str(client.get_one("overview")["node"])
-    settings.banner(f"Checking if node {node} is critical for quorum of any queues/streams ...")
-    query = {} if member is None else {"member": member}
-    try:
-        answer = client.get_one("health", "checks", "node-is-quorum-critical", **query)
-    except Refused as refused:
-        if refused.status == 503 and "queues" in refused.answer:
-            queues = cast(list[dict[str, str]], refused.answer["queues"])
-            lines = [f"{each['readable_name']} will become unavailable if node {node} stops" for each in queues]
-            raise CliError(UNAVAILABLE, "; ".join(lines) or refused.reason) from None
-        raise failure(settings, refused, None) from None
-    if not settings.silent:
-        alone = f"Node {node} seems to be the only one in a single node cluster, the check does not apply"
-        click.echo(alone if "reason" in answer else f"Node {node} reported no queues/streams with minimum quorum")
+def name_member(asked: Asked) -> None:
+    """Name the node of the check: the member that is asked for, or this node."""
+    asked["shown"] = asked["member"] or asked["node"]
 
 
-@click.command("reclaim_quorum_memory")
-@click.argument("queue")
-@with_settings
-def reclaim_quorum_memory(settings: Settings, queue: str) -> None:
-    """Do nothing: a queue has no process whose memory could be reclaimed."""
-    settings.banner(f"Will garbage collect quorum queue {queue} ...")
-    try:
-        item = settings.client().get_one("queues", settings.vhost_name, queue)
-    except Refused as refused:
-        raise failure(settings, refused, queue) from None
-    if item["type"] != "quorum":
+def critical(asked: Asked, refused: Refused) -> CliError:
+    """The error that names the queues without a quorum."""
+    queues = cast(list[dict[str, str]], refused.answer.get("queues", []))
+    stops = asked.text("will become unavailable if node {shown} stops")
+    lines = [f"{each['readable_name']} {stops}" for each in queues]
+    return CliError(UNAVAILABLE, "; ".join(lines)) if lines else failure(asked, refused)
+
+
+def not_critical(asked: Asked, answer: Json) -> None:
+    """Print the result of a check that passed."""
+    alone = "Node {shown} seems to be the only one in a single node cluster, the check does not apply"
+    fine = "Node {shown} reported no queues/streams with minimum quorum"
+    if not asked.settings.silent:
+        click.echo(asked.text(alone if "reason" in answer else fine))
+
+
+def require_quorum_queue(asked: Asked, answer: Json) -> None:
+    """CliError for a queue of another type."""
+    if answer["type"] != "quorum":
         raise CliError(UNAVAILABLE, "This operation is not applicable to classic queues")
 
 
-COMMANDS = (
-    quorum_status,
+COMMANDS = commands(
+    Row(
+        "quorum_status QUEUE",
+        "Show the members of a quorum queue, its leader, and their offsets.",
+        "Status of quorum queue {queue} in vhost {vhost} ...",
+        "GET queues/quorum/{vhost}/{queue}/status",
+        refused=failure,
+        then=lambda asked, rows: show_box(asked.settings, rows),
+    ),
     rebalance,
-    grow,
-    shrink,
-    add_member,
-    delete_member,
-    transfer_leadership,
-    check_if_node_is_quorum_critical,
-    reclaim_quorum_memory,
+    Row(
+        "grow NODE",
+        "Add members on a Kafka broker for matching quorum queues.\n\n"
+        f"{A_BROKER} `even`: only queues with an even number of members.",
+        "# Growing {strategy} queues on {node}...",
+        "POST queues/quorum/replicas/on/{node}/grow",
+        body="strategy vhost_pattern queue_pattern",
+        refused=failure,
+        params=(*PATTERNS, argument("STRATEGY", type=click.Choice(["all", "even"]))),
+    ),
+    Row(
+        "shrink NODE",
+        f"Remove all members on a Kafka broker, before it is removed.\n\n{A_BROKER}",
+        "# Shrinking queues on {node}...",
+        "DELETE queues/quorum/replicas/on/{node}/shrink",
+        refused=failure,
+    ),
+    Row(
+        "add_member QUEUE NODE",
+        f"Add a member of a quorum queue on a Kafka broker.\n\n{A_BROKER}",
+        "# Adding a member for queue {queue} on node {node}...",
+        "POST queues/quorum/{vhost}/{queue}/replicas/add",
+        body="node",
+        refused=failure,
+    ),
+    Row(
+        "delete_member QUEUE NODE",
+        f"Remove the member of a quorum queue on a Kafka broker.\n\n{A_BROKER}",
+        "# Removing a replica of queue {queue} on node {node}...",
+        "DELETE queues/quorum/{vhost}/{queue}/replicas/delete",
+        body="node",
+        refused=failure,
+    ),
+    Row(
+        "transfer_leadership QUEUE NODE",
+        f"Make a Kafka broker the leader of a quorum queue.\n\n{A_BROKER}",
+        "# Transferring leadership of quorum queue {queue} to node {node}...",
+        "POST queues/quorum/{vhost}/{queue}/leader",
+        body="node",
+        refused=failure,
+    ),
+    Row(
+        "check_if_node_is_quorum_critical [MEMBER]",
+        "Check that all queues keep their quorum without a member.\n\nMEMBER is a Kafka broker (default: this node).",
+        "Checking if node {shown} is critical for quorum of any queues/streams ...",
+        "GET health/checks/node-is-quorum-critical?member",
+        check=name_member,
+        refused=critical,
+        then=not_critical,
+    ),
+    Row(
+        "reclaim_quorum_memory QUEUE",
+        "Do nothing: a queue has no process whose memory could be reclaimed.",
+        "Will garbage collect quorum queue {queue} ...",
+        "GET queues/{vhost}/{queue}",
+        refused=failure,
+        then=require_quorum_queue,
+    ),
 )

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -10,41 +9,35 @@ from rewindmq.engine.cli.commands.archive import archive_option, done
 from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.kafka_archive import recover_to_kafka, with_bar
-from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.settings import Settings
 from rewindmq.engine.cli.times import A_MOMENT
+from rewindmq.engine.cli.usage import DIRECTORY, EXISTING_DIRECTORY, command, option
 from rewindmq.engine.cli.values import Value
+from rewindmq.engine.erasure.key_copies import copy_keys, keys_of
+from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
+from rewindmq.engine.log.archive.objects import open_objects
+from rewindmq.engine.log.archive.recovery import RecoveredPartition
+from rewindmq.engine.log.archive.recovery import recover as recover_to
 from rewindmq.projections.rewind import RewindError, UnreadableTime, format_time
 
-if TYPE_CHECKING:
-    from rewindmq.engine.log.archive.recovery import RecoveredPartition
 
-
-@click.command("recover")
-@archive_option
-@click.option(
-    "--data",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="The data directory to make. It must have no log.",
-)
-@click.option(
-    "--at",
-    metavar="TIME",
-    help=f"Only what had happened by then: {A_MOMENT}. The result is a fork.",
-)
-@click.option(
-    "--keys",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The former broker's directory of keys: those that the recovered history needs are copied to DATA/keys.",
+@command(
+    "recover",
+    archive_option,
+    option("--data", "The data directory to make. It must have no log.", DIRECTORY),
+    option("--at TIME", f"Only what had happened by then: {A_MOMENT}. The result is a fork."),
+    option(
+        "--keys",
+        "The former broker's directory of keys: those that the recovered history needs are copied to DATA/keys.",
+        EXISTING_DIRECTORY,
+    ),
+    option(
+        "--kafka-replication replication N",
+        "With --kafka: replicas of the topics (default: 3, or as many as Kafka has brokers).",
+        click.IntRange(min=1),
+    ),
 )
 @with_kafka
-@click.option(
-    "--kafka-replication",
-    "replication",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="With --kafka: replicas of the topics (default: 3, or as many as Kafka has brokers).",
-)
-@with_settings
 def recover(
     settings: Settings,
     archive_url: str,
@@ -87,9 +80,6 @@ def recover(
 
 def _recover_directory(settings: Settings, url: str, data: Path, at: str | None, keys: Path | None) -> None:
     """Make the data directory, show what came back, and say on stderr what is missing. CliError."""
-    from rewindmq.engine.log.archive.objects import open_objects
-    from rewindmq.engine.log.archive.recovery import RecoveredPartition
-    from rewindmq.engine.log.archive.recovery import recover as recover_to
 
     def recovered() -> list[RecoveredPartition]:
         objects = open_objects(url)
@@ -120,7 +110,7 @@ def _recover_directory(settings: Settings, url: str, data: Path, at: str | None,
         }
         for each in found
     ]
-    settings.show(("partition", "begins", "next_offset", "archived_until", "segments", "bytes", "snapshots"), rows)
+    settings.show(rows)
 
 
 def _lacking(found: "Sequence[RecoveredPartition]") -> Iterator[str]:
@@ -138,8 +128,6 @@ def _lacking(found: "Sequence[RecoveredPartition]") -> Iterator[str]:
 
 def _bring_keys(data: Path, source: Path | None) -> list[str]:
     """Copy the keys that the history needs. Returns a line if some are missing."""
-    from rewindmq.engine.erasure.key_copies import copy_keys, keys_of
-    from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 
     needed, own = keys_of(data), data / "keys"
     try:
@@ -169,7 +157,7 @@ def _recover_topics(settings: Settings, url: str, data: Path | None, kafka: Kafk
         }
         for each in done(lambda: recover_to_kafka(settings, url, kafka, replication))
     ]
-    settings.show(("partition", "next_offset", "archived_until", "segments", "bytes"), rows)
+    settings.show(rows)
 
 
 COMMANDS = (recover,)

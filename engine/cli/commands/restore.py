@@ -6,57 +6,52 @@ import click
 
 from rewindmq.engine.cli.client import Refused, path
 from rewindmq.engine.cli.exits import USAGE, CliError
-from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.settings import Settings
 from rewindmq.engine.cli.times import A_MOMENT, moment_from
+from rewindmq.engine.cli.usage import command, flag, option
 from rewindmq.engine.cli.values import Value
 
 
-@click.command("restore")
-@click.option(
-    "--at",
-    "time",
-    metavar="TIME",
-    help=f"The moment: {A_MOMENT}. The next 2h is another moment: give --name, too, so that no message comes twice.",
+@command(
+    "restore QUEUE",
+    option(
+        "--at time TIME",
+        f"The moment: {A_MOMENT}. The next 2h is another moment: give --name, too, so that no message comes twice.",
+    ),
+    option("--offset", "An offset of the queue's partition, instead of a time.", click.IntRange(min=0)),
+    option(
+        "--undo",
+        "Messages that the last purge, deletion or remove_message removed, instead of a time.",
+        click.Choice(["purge", "delete", "remove"]),
+    ),
+    option("--to target QUEUE", "Another queue of the virtual host to put the messages into."),
+    option(
+        "--only OUTCOME",
+        "Only messages with this outcome: purged, removed, deleted, expired, maxlen, rejected, delivery_limit,"
+        " transient, acked, delivered, moved, ready, unacked; or all. May be given several times. Default: with --at"
+        " the messages that are lost, with --undo the messages that were removed.",
+        multiple=True,
+    ),
+    option(
+        "--message ids",
+        "Only the message with this id. May be given several times.",
+        click.IntRange(min=0),
+        multiple=True,
+    ),
+    option(
+        "--incarnation ID",
+        "A queue id: of several queues that had this name one after the other, only this one.",
+        click.IntRange(min=0),
+    ),
+    option("--name", "Name of the restoration (default: the moment). A message comes back once under one name."),
+    option(
+        "--rate N",
+        "At most N messages a second. The command then waits for its end as long as that takes, unless --timeout is"
+        " given.",
+        click.IntRange(min=1),
+    ),
+    flag("--dry-run", "Show what would come back, and change nothing."),
 )
-@click.option("--offset", type=click.IntRange(min=0), help="An offset of the queue's partition, instead of a time.")
-@click.option(
-    "--undo",
-    type=click.Choice(["purge", "delete", "remove"]),
-    help="Messages that the last purge, deletion or remove_message removed, instead of a time.",
-)
-@click.option("--to", "target", metavar="QUEUE", help="Another queue of the virtual host to put the messages into.")
-@click.option(
-    "--only",
-    multiple=True,
-    metavar="OUTCOME",
-    help="Only messages with this outcome: purged, removed, deleted, expired, maxlen, rejected, delivery_limit,"
-    " transient, acked, delivered, moved, ready, unacked; or all. May be given several times. Default: with --at"
-    " the messages that are lost, with --undo the messages that were removed.",
-)
-@click.option(
-    "--message",
-    "ids",
-    type=click.IntRange(min=0),
-    multiple=True,
-    help="Only the message with this id. May be given several times.",
-)
-@click.option(
-    "--incarnation",
-    type=click.IntRange(min=0),
-    metavar="ID",
-    help="A queue id: of several queues that had this name one after the other, only this one.",
-)
-@click.option("--name", help="Name of the restoration (default: the moment). A message comes back once under one name.")
-@click.option(
-    "--rate",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="At most N messages a second. The command then waits for its end as long as that takes, unless --timeout is"
-    " given.",
-)
-@click.option("--dry-run", is_flag=True, help="Show what would come back, and change nothing.")
-@click.argument("queue")
-@with_settings
 def restore(
     settings: Settings,
     queue: str,
@@ -117,7 +112,7 @@ def restore(
     row: dict[str, Value] = {"name": answer["name"], "messages": answer["messages"]}
     row |= {key: answer[key] for key in ("restored", "duplicates", "refused", "declared", "cancelled") if key in answer}
     row["since"] = ", ".join(f"{count} {fate}" for fate, count in sorted(fates.items()))
-    settings.show(tuple(row), [row])
+    settings.show([row])
 
 
 def cancel(settings: Settings, where: str, name: str | None) -> None:

@@ -9,47 +9,49 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.formatters import MACHINE_READABLE
 from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
-from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.seal_register import Outside, registered, witness_key
+from rewindmq.engine.cli.settings import Settings
 from rewindmq.engine.cli.shapes import CheckedProof
+from rewindmq.engine.cli.usage import DIRECTORY, EXISTING_DIRECTORY, FILE, command, option
 from rewindmq.engine.cli.values import Value
+from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.log.embedded.directory import METADATA
+from rewindmq.engine.log.location import FIRST_ANSWER_SECONDS, History, begun_anew
+from rewindmq.engine.log.seals import seal as seals
+from rewindmq.engine.log.seals import sealer as sealing
+from rewindmq.engine.log.seals.in_files import segmented
+from rewindmq.engine.log.seals.proof_verifier import Proven, Unusable, parsed_proof, sentences
+from rewindmq.engine.log.seals.register import Register
+from rewindmq.engine.log.seals.seal import BadFile, BadSeal, Stored
+from rewindmq.engine.log.seals.sealer import Checked, Sealable
 from rewindmq.projections.machine import describe
+from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import format_time
+from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Published
-
-if TYPE_CHECKING:
-    from rewindmq.engine.log.seals.proof_verifier import Proven
-    from rewindmq.engine.log.seals.seal import Stored
-    from rewindmq.engine.log.seals.sealer import Checked, Sealable
+from rewindmq.schemas.shapes import UndecodableRecord
+from rewindmq.schemas.single_object import FramedDecoder
 
 T = TypeVar("T")
 
-_data = click.option(
-    "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Data directory, unless --kafka is given.",
-)
-_public = click.option(
-    "--public-key",
-    "public_keys",
+_data = option("--data", "Data directory, unless --kafka is given.", EXISTING_DIRECTORY)
+_public = option(
+    "--public-key public_keys",
+    "The public key, PEM (openssl pkey -pubout). May be given several times, for older keys.",
+    FILE,
     required=True,
     multiple=True,
-    type=click.Path(path_type=Path),
-    help="The public key, PEM (openssl pkey -pubout). May be given several times, for older keys.",
 )
 
 
-_register = click.option(
-    "--register",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="The directory of a register: all seals in one order, with signed notes.",
-)
+_register = option("--register", "The directory of a register: all seals in one order, with signed notes.", DIRECTORY)
 
 
 def _existing(register: Path) -> Path:
@@ -64,9 +66,6 @@ def _done(code: int, what: Callable[[], T], in_kafka: bool = False) -> T:
 
     Exit codes: `code` when the log or the seals were changed, DATA for a key or a log that cannot be used, UNAVAILABLE
     for a Kafka that cannot be used."""
-    from rewindmq.engine.log.contract import CorruptLog, LogError
-    from rewindmq.engine.log.location import begun_anew
-    from rewindmq.engine.log.seals.seal import BadFile, BadSeal
 
     try:
         return begun_anew(what)
@@ -80,8 +79,6 @@ def _done(code: int, what: Callable[[], T], in_kafka: bool = False) -> T:
 def _partitions(data: Path | None, kafka: Kafka) -> "Sequence[Sealable]":
     """The partitions to seal or to check. LogError."""
     from rewindmq.engine.log.kafka.reader import KafkaLogReader
-    from rewindmq.engine.log.location import FIRST_ANSWER_SECONDS
-    from rewindmq.engine.log.seals.in_files import segmented
     from rewindmq.engine.log.seals.in_topic import in_topics
 
     if data is not None and not kafka.asked_for:
@@ -97,46 +94,28 @@ def _where(data: Path | None, kafka: Kafka) -> str:
     return f"{kafka.prefix}.* at {kafka.servers}" if data is None else str(data)
 
 
-@click.command("seal")
-@_data
+@command(
+    "seal",
+    _data,
+    option("--key", "An Ed25519 private key, PEM (openssl genpkey -algorithm ed25519).", FILE, required=True),
+    option("--public-key older", "The public half of an older key. May be given several times.", FILE, multiple=True),
+    option(
+        "--copies",
+        "A file of yours: new seals are appended, and the seals in it must still be in the log.",
+        click.Path(dir_okay=False, path_type=Path),
+    ),
+    _register,
+    option("--origin NAME", "The name of a new register, such as example.org/orders."),
+    option("--timestamp authority URL", "A time-stamp authority (RFC 3161) that stamps the register."),
+    option("--timestamp-roots", "Certificates, PEM: the certificate of the authority must lead to one of them.", FILE),
+    option(
+        "--witness witnesses VKEY URL",
+        "A witness that cosigns the register: its key, and its address. May be given several times.",
+        nargs=2,
+        multiple=True,
+    ),
+)
 @with_kafka_and_archive
-@click.option(
-    "--key",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="An Ed25519 private key, PEM (openssl genpkey -algorithm ed25519).",
-)
-@click.option(
-    "--public-key",
-    "older",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="The public half of an older key. May be given several times.",
-)
-@click.option(
-    "--copies",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="A file of yours: new seals are appended, and the seals in it must still be in the log.",
-)
-@_register
-@click.option("--origin", metavar="NAME", help="The name of a new register, such as example.org/orders.")
-@click.option(
-    "--timestamp", "authority", metavar="URL", help="A time-stamp authority (RFC 3161) that stamps the register."
-)
-@click.option(
-    "--timestamp-roots",
-    type=click.Path(path_type=Path),
-    help="Certificates, PEM: the certificate of the authority must lead to one of them.",
-)
-@click.option(
-    "--witness",
-    "witnesses",
-    nargs=2,
-    multiple=True,
-    metavar="VKEY URL",
-    help="A witness that cosigns the register: its key, and its address. May be given several times.",
-)
-@with_settings
 def seal(
     settings: Settings,
     data: Path | None,
@@ -157,9 +136,6 @@ def seal(
       rewindmq seal --data ./data --key seal.pem --copies seals.txt
       rewindmq seal --data ./data --key seal.pem --register register --origin example.org/orders
     """
-    from rewindmq.engine.cli.seal_register import Outside, registered
-    from rewindmq.engine.log.seals import seal as seals
-    from rewindmq.engine.log.seals import sealer as sealing
 
     asked = Outside.of(register, **outside)
     lacking: list[str] = []
@@ -182,7 +158,7 @@ def seal(
 
     settings.banner(f"Sealing {_where(data, kafka)} ...")
     rows = [_row(each.seal) for each in _done(DATA, sealed, data is None)]
-    settings.show(("partition", "from", "to", "root", "chain", "seal"), rows)
+    settings.show(rows)
     if lacking:
         more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
         raise CliError(UNAVAILABLE, f"{lacking[0]}{more}; the seals and the note are kept: the next 'seal' asks again")
@@ -195,22 +171,19 @@ def _add_copy(path: Path, sealed: "Stored") -> None:
         os.fsync(file.fileno())
 
 
-@click.command("verify_seals")
-@_data
+@command(
+    "verify_seals",
+    _data,
+    _public,
+    option("--copies", "A file or directory of seals that were kept elsewhere: all must still be in the log.", FILE),
+    _register,
+    option(
+        "--parent-copies",
+        "Of a fork: seals of the history from which it branched. They must hold for what both have in common.",
+        FILE,
+    ),
+)
 @with_kafka_and_archive
-@_public
-@click.option(
-    "--copies",
-    type=click.Path(path_type=Path),
-    help="A file or directory of seals that were kept elsewhere: all must still be in the log.",
-)
-@_register
-@click.option(
-    "--parent-copies",
-    type=click.Path(path_type=Path),
-    help="Of a fork: seals of the history from which it branched. They must hold for what both have in common.",
-)
-@with_settings
 def verify_seals(
     settings: Settings,
     data: Path | None,
@@ -228,9 +201,6 @@ def verify_seals(
     Example:
       rewindmq verify_seals --data ./data --public-key seal.pub.pem --copies seals.txt
     """
-    from rewindmq.engine.log.seals import seal as seals
-    from rewindmq.engine.log.seals import sealer as sealing
-    from rewindmq.engine.log.seals.register import Register
 
     def checked() -> "list[Checked]":
         keys = seals.public_keys(public_keys)
@@ -250,8 +220,7 @@ def verify_seals(
 
     settings.banner(f"Verifying the seals of {_where(data, kafka)} ...")
     found = _done(DIFFERENT, checked, data is None)
-    columns = ("partition", "from", "to", "root", "chain", "seal", "result")
-    settings.show(columns, [_checked_row(each) for each in found])
+    settings.show([_checked_row(each) for each in found])
     harms = [each.harm for each in found if each.harm is not None]
     if harms:
         more = f" (and {len(harms) - 1} more)" if len(harms) > 1 else ""
@@ -263,9 +232,6 @@ def _branched_at(data: Path | None) -> dict[str, int]:
     """The offset by partition at which a fork branched.
 
     Raises LogError, CliError where the history is no fork."""
-    from rewindmq.engine.log.embedded.directory import METADATA
-    from rewindmq.engine.log.location import History
-    from rewindmq.projections.marks import topology_of
 
     forks = [] if data is None else topology_of(History(data).open().metadata).history.forks
     if not forks:
@@ -273,10 +239,8 @@ def _branched_at(data: Path | None) -> dict[str, int]:
     return {METADATA: forks[-1].at, **dict(forks[-1].event.positions)}
 
 
-@click.command("export_seals")
-@_data
+@command("export_seals", _data)
 @with_kafka_and_archive
-@with_settings
 def export_seals(settings: Settings, data: Path | None, kafka: Kafka) -> None:
     """Print the seals, one a line, for --copies of the other commands."""
 
@@ -287,12 +251,8 @@ def export_seals(settings: Settings, data: Path | None, kafka: Kafka) -> None:
         click.echo(each.line)
 
 
-@click.command("prove")
-@_data
+@command("prove", _data, _register, click.Argument(["event"], metavar="PARTITION:OFFSET"))
 @with_kafka_and_archive
-@_register
-@click.argument("event", metavar="PARTITION:OFFSET")
-@with_settings
 def prove(settings: Settings, data: Path | None, kafka: Kafka, register: Path | None, event: str) -> None:
     """Print a proof that an event is in the sealed history.
 
@@ -304,9 +264,6 @@ def prove(settings: Settings, data: Path | None, kafka: Kafka, register: Path | 
       rewindmq prove --data ./data queues-0:123 > proof.json
       rewindmq prove --data ./data --register register queues-0:123 > proof.json
     """
-    from rewindmq.engine.log.contract import LogError
-    from rewindmq.engine.log.seals import sealer as sealing
-    from rewindmq.engine.log.seals.register import Register
 
     name, _, offset = event.rpartition(":")
     if not name or not offset.isdigit():
@@ -322,24 +279,19 @@ def prove(settings: Settings, data: Path | None, kafka: Kafka, register: Path | 
     click.echo(json.dumps(_done(DATA, proof, data is None), indent=1, allow_nan=False))
 
 
-@click.command("check_proof")
-@click.argument("proof", type=click.File("rb"), default="-")
-@_public
-@click.option("--origin", metavar="NAME", help="The name that the register must have.")
-@click.option(
-    "--witness",
-    "witnesses",
-    multiple=True,
-    metavar="VKEY",
-    help="The key of a witness that must have cosigned. May be given several times.",
+@command(
+    "check_proof",
+    _public,
+    option("--origin NAME", "The name that the register must have."),
+    option(
+        "--witness witnesses VKEY",
+        "The key of a witness that must have cosigned. May be given several times.",
+        multiple=True,
+    ),
+    option("--timestamp-roots", "Certificates, PEM, to which the time stamp must lead. Needs openssl.", FILE),
+    option("--format form", "text, or a JSON object for programs.", click.Choice(["text", "json"])),
+    click.Argument(["proof"], type=click.File("rb"), default="-"),
 )
-@click.option(
-    "--timestamp-roots",
-    type=click.Path(path_type=Path),
-    help="Certificates, PEM, to which the time stamp must lead. Needs openssl.",
-)
-@click.option("--format", "form", type=click.Choice(["text", "json"]), help="text, or a JSON object for programs.")
-@with_settings
 def check_proof(
     settings: Settings,
     proof: Any,
@@ -358,9 +310,6 @@ def check_proof(
     Example:
       rewindmq check_proof proof.json --public-key seal.pub.pem
     """
-    from rewindmq.engine.cli.seal_register import witness_key
-    from rewindmq.engine.log.seals import seal as seals
-    from rewindmq.engine.log.seals.proof_verifier import Unusable, parsed_proof, sentences
 
     try:
         given = parsed_proof(proof.read())
@@ -418,9 +367,6 @@ def _add_register(found: CheckedProof, proven: "Proven") -> None:
 def _add_event(found: CheckedProof, log: str, record: bytes) -> str:
     """Adds the event of a sealed record, and returns it in words. `log`: the kind of log."""
     from rewindmq.engine.log.seals.in_topic import split_time
-    from rewindmq.schemas.codec import Decoder
-    from rewindmq.schemas.shapes import UndecodableRecord
-    from rewindmq.schemas.single_object import FramedDecoder
 
     if log == "kafka" and not record:
         return "no event: a transaction ended here"

@@ -1,7 +1,6 @@
 """Our own command: remove the oldest part of a history for good. It asks no broker."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -10,44 +9,36 @@ from rewindmq.engine.cli.configuration.kinds import DURATION
 from rewindmq.engine.cli.exits import USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.kafka_archive import topics_of, wants_kafka
-from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.settings import Settings
 from rewindmq.engine.cli.times import A_TIME
+from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
 from rewindmq.engine.cli.values import Value
+from rewindmq.engine.embedded.trim import trim as trim_history
+from rewindmq.engine.log.archive.directory_note import archive_of
+from rewindmq.engine.log.archive.objects import open_objects
+from rewindmq.engine.log.trim_rules import TrimReport, Wanted
 from rewindmq.projections.rewind import UnreadableTime, format_time, parse_time
 
-if TYPE_CHECKING:
-    from rewindmq.engine.log.trim_rules import TrimReport, Wanted
 
-COLUMNS = ("partition", "begins", "floor", "trimmed_until", "queued", "bytes", "archived_bytes", "findings")
-
-
-@click.command("trim")
-@click.option(
-    "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Data directory of a broker that is stopped. With --kafka: that of a node, which may name the archive.",
+@command(
+    "trim",
+    option(
+        "--data",
+        "Data directory of a broker that is stopped. With --kafka: that of a node, which may name the archive.",
+        EXISTING_DIRECTORY,
+    ),
+    option("--before TIME", f"Trim what is older: {A_TIME}."),
+    option("--keep DURATION", "Trim what is older than this, from the newest event on: 400d, 36h.", DURATION.parser),
+    option("--partition NAME", "This partition only, such as queues-0 (default: all of queues)."),
+    option(
+        "--archive archive_url URL",
+        "The archive of this history, where no data directory names it: it is trimmed, too.",
+    ),
+    option("--reason TEXT", "Why. It stays in the history.", default=""),
+    flag("--dry-run", "Audit, and say what would go. Nothing changes."),
+    flag("--accept-findings", "Trim although the audit found something. It stays in the history."),
 )
 @with_kafka
-@click.option("--before", metavar="TIME", help=f"Trim what is older: {A_TIME}.")
-@click.option(
-    "--keep",
-    type=DURATION.parser,
-    metavar="DURATION",
-    help="Trim what is older than this, from the newest event on: 400d, 36h.",
-)
-@click.option("--partition", metavar="NAME", help="This partition only, such as queues-0 (default: all of queues).")
-@click.option(
-    "--archive",
-    "archive_url",
-    metavar="URL",
-    help="The archive of this history, where no data directory names it: it is trimmed, too.",
-)
-@click.option("--reason", default="", metavar="TEXT", help="Why. It stays in the history.")
-@click.option("--dry-run", is_flag=True, help="Audit, and say what would go. Nothing changes.")
-@click.option(
-    "--accept-findings", is_flag=True, help="Trim although the audit found something. It stays in the history."
-)
-@with_settings
 def trim(
     settings: Settings,
     data: Path | None,
@@ -77,18 +68,11 @@ def trim(
       rewindmq trim --data ./data --before 2025-01-01T00:00:00Z --reason 'retention, ticket 4711'
       rewindmq trim --kafka localhost:9092 --archive s3://bucket/prefix --keep 400d
     """
-    from rewindmq.engine.log.trim_rules import Wanted
 
     if (before is None) == (keep is None):
         raise CliError(USAGE, "give either --before TIME or --keep DURATION")
     try:
-        wanted = Wanted(
-            None if before is None else parse_time(before),
-            keep,
-            partition,
-            reason,
-            accept_findings,
-        )
+        wanted = Wanted(None if before is None else parse_time(before), keep, partition, reason, accept_findings)
     except UnreadableTime as error:
         raise CliError(USAGE, str(error)) from None
     if wants_kafka(data, kafka):
@@ -96,7 +80,7 @@ def trim(
     else:
         assert data is not None, "the history is in Kafka, or in a directory"
         reports = _trim_directory(settings, data, archive_url, wanted, dry_run)
-    settings.show(COLUMNS, [_row(report) for report in reports])
+    settings.show([_row(report) for report in reports])
     for report in reports:
         for finding in report.findings:
             click.echo(f"{report.partition}: {finding}", err=True)
@@ -105,7 +89,6 @@ def trim(
 def _trim_directory(
     settings: Settings, data: Path, archive_url: str | None, wanted: "Wanted", dry_run: bool
 ) -> "list[TrimReport]":
-    from rewindmq.engine.embedded.trim import trim as trim_history
 
     settings.banner(_banner(str(data), dry_run))
     return done(lambda: trim_history(data, wanted, dry_run, url=archive_url))
@@ -114,7 +97,6 @@ def _trim_directory(
 def _trim_topics(
     settings: Settings, kafka: Kafka, data: Path | None, archive_url: str | None, wanted: "Wanted", dry_run: bool
 ) -> "list[TrimReport]":
-    from rewindmq.engine.log.archive.directory_note import archive_of
 
     url = archive_url or (None if data is None else archive_of(data))
     if url is None:
@@ -123,7 +105,6 @@ def _trim_topics(
 
     def trimmed() -> "list[TrimReport]":
         from rewindmq.engine.cluster.topic_trim import trim_topics
-        from rewindmq.engine.log.archive.objects import open_objects
 
         return trim_topics(topics_of(kafka, data), open_objects(url), wanted, dry_run)
 

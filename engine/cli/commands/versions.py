@@ -2,32 +2,28 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from rewindmq.engine.cli.commands.history import history_error_code
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
-from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
 from rewindmq.engine.cli.values import Value
-
-if TYPE_CHECKING:
-    from rewindmq.projections.versions.compare import FirstDifference, Side
+from rewindmq.engine.log.contract import LogError
+from rewindmq.projections.versions.compare import FirstDifference, Side, VersionError, first_difference
 
 FIELDS_SHOWN = 20
 
 
-@click.command("compare_versions")
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data directory.")
-@with_kafka_and_archive
-@click.option(
-    "--effects-only",
-    is_flag=True,
-    help="Compare effects only: for versions that encode states differently.",
+@command(
+    "compare_versions",
+    option("--data", "Data directory.", EXISTING_DIRECTORY),
+    flag("--effects-only", "Compare effects only: for versions that encode states differently."),
+    click.Argument(["other"], type=click.Path(exists=True, file_okay=False, path_type=Path)),
 )
-@click.argument("other", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@with_settings
+@with_kafka_and_archive
 def compare_versions(settings: Settings, data: Path | None, kafka: Kafka, effects_only: bool, other: Path) -> None:
     """Fold the history with another version and show the first difference.
 
@@ -38,8 +34,6 @@ def compare_versions(settings: Settings, data: Path | None, kafka: Kafka, effect
     Example:
       rewindmq compare_versions --data ./data ../rewindmq-new
     """
-    from rewindmq.engine.log.contract import LogError
-    from rewindmq.projections.versions.compare import VersionError, first_difference
 
     if data is None and kafka.servers is None:
         raise CliError(USAGE, "say where the history is: --data DIR, or --kafka HOST:PORT")
@@ -59,7 +53,7 @@ def compare_versions(settings: Settings, data: Path | None, kafka: Kafka, effect
         }
         for log, different in found
     ]
-    settings.show(("partition", "events", "result"), rows)
+    settings.show(rows)
     differences = [different for _, different in found if different is not None]
     for each in differences:
         explain(each)

@@ -1,29 +1,30 @@
-"""Virtual hosts: create, describe, trace, delete."""
+"""Virtual hosts: create, describe, trace, delete. Limits of virtual hosts and users: {"max-connections":64}."""
+
+from typing import cast
 
 import click
 
 from rewindmq.engine.cli.client import Client, Json
 from rewindmq.engine.cli.exits import DATA, USAGE, CliError
-from rewindmq.engine.cli.lookups import find_vhost, missing, no_such_vhost
-from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.lookups import (
+    compact,
+    definition_argument,
+    find_user,
+    find_vhost,
+    list_in_vhost,
+    no_parameter_here,
+)
+from rewindmq.engine.cli.rows import Asked, Row, commands, ends, on, says
+from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.usage import command, flag, option
 
+NAME = click.Argument(["name"], required=False, default="guest")
 QUEUE_TYPES = ("quorum", "classic", "stream")
 DESCRIBED = (
-    click.option("-d", "--description", help="A text that describes the virtual host."),
-    click.option("--tags", metavar="TAG,TAG", help="Tags, separated by commas."),
-    click.option(
-        "--default-queue-type",
-        metavar="TYPE",
-        help="Type of queues that are declared without one: quorum, classic or stream.",
-    ),
+    option("-d --description", "A text that describes the virtual host."),
+    option("--tags TAG,TAG", "Tags, separated by commas."),
+    option("--default-queue-type TYPE", "Type of queues that are declared without one: quorum, classic or stream."),
 )
-
-
-def with_metadata(command: "click.decorators.FC") -> "click.decorators.FC":
-    """A decorator that adds the options of a virtual host's metadata."""
-    for option in reversed(DESCRIBED):
-        command = option(command)
-    return command
 
 
 def require_known_type(default_queue_type: str | None) -> None:
@@ -36,113 +37,174 @@ def require_known_type(default_queue_type: str | None) -> None:
         )
 
 
-@click.command("add_vhost")
-@with_metadata
-@click.argument("name")
-@with_settings
-def add_vhost(
-    settings: Settings, name: str, description: str | None, tags: str | None, default_queue_type: str | None
-) -> None:
+@command("add_vhost NAME", *DESCRIBED)
+def add_vhost(settings: Settings, name: str, **metadata: str | None) -> None:
     """Create a virtual host. An existing virtual host stays as it is."""
     if not name:
         raise CliError(DATA, "(argument validation): Bad argument: vhost name cannot be an empty string")
-    require_known_type(default_queue_type)
+    require_known_type(metadata["default_queue_type"])
     settings.banner(f'Adding vhost "{name}" ...')
     client = settings.client()
     if not client.exists("vhosts", name):
-        content = {"description": description or "", "tags": tags or "", "default_queue_type": default_queue_type}
-        client.put("vhosts", name, content=content)
+        client.put("vhosts", name, content={"description": "", "tags": ""} | given(metadata))
 
 
-@click.command("update_vhost_metadata")
-@with_metadata
-@click.argument("name")
-@with_settings
-def update_vhost_metadata(
-    settings: Settings, name: str, description: str | None, tags: str | None, default_queue_type: str | None
-) -> None:
-    """Change the description, tags or default queue type of a virtual host."""
-    asked = {"description": description, "tags": tags, "default_queue_type": default_queue_type}
-    changes: Json = {key: value for key, value in asked.items() if value is not None}
-    if not changes:
+def given(metadata: dict[str, str | None]) -> Json:
+    """The metadata that were given."""
+    return {key: value for key, value in metadata.items() if value is not None}
+
+
+def checked(asked: Asked) -> None:
+    """CliError unless something is to be changed, to something that exists."""
+    if not given_in(asked):
         raise CliError(USAGE, "(argument validation): not enough arguments: give a description, tags or a type")
-    require_known_type(default_queue_type)
-    settings.banner(f'Updating metadata of vhost "{name}" ...')
-    client = settings.client()
-    client.put("vhosts", name, content=metadata_of(client, name) | changes)
+    require_known_type(asked["default_queue_type"])
 
 
-@click.command("set_vhost_tags")
-@click.argument("name")
-@click.argument("tag", nargs=-1)
-@with_settings
-def set_vhost_tags(settings: Settings, name: str, tag: tuple[str, ...]) -> None:
-    """Set the tags of a virtual host. Without TAG all tags are removed."""
-    settings.banner(f'Setting tags for virtual host "{name}" to [{", ".join(tag)}] ...')
-    client = settings.client()
-    client.put("vhosts", name, content=metadata_of(client, name) | {"tags": list(tag)})
+def given_in(asked: Asked) -> Json:
+    """The metadata that update_vhost_metadata is to change."""
+    return given({name: asked[name] for name in ("description", "tags", "default_queue_type")})
 
 
 def metadata_of(client: Client, name: str) -> Json:
     """The metadata of a virtual host. Raises the error of a missing virtual host."""
-    found = find_vhost(client, name)["metadata"]
-    assert isinstance(found, dict), "the API's metadata are an object"
-    return found
+    return cast(Json, find_vhost(client, name)["metadata"])
 
 
-@click.command("delete_vhost")
-@click.argument("name")
-@with_settings
-def delete_vhost(settings: Settings, name: str) -> None:
-    """Delete a virtual host with its queues and exchanges."""
-    settings.banner(f'Deleting vhost "{name}" ...')
-    with missing(no_such_vhost(name)):
-        settings.client().delete("vhosts", name)
+def limits_of_vhost(asked: Asked) -> Json:
+    """The content that sets the limits of a virtual host."""
+    return {"value": definition_argument(asked["definition"])}
 
 
-@click.command("restart_vhost")
-@with_settings
-def restart_vhost(settings: Settings) -> None:
-    """Check that a virtual host exists: an existing one always runs."""
+def clearing_limits(asked: Asked) -> str:
+    """The banner of clear_user_limits."""
+    what = "all limits" if asked["limit"] == "all" else '"{limit}" limit'
+    return asked.text(f'Clearing {what} for user "{{name}}" ...')
+
+
+def limits_of_user(asked: Asked) -> Json:
+    """The content that sets limits of a user, and keeps the rest."""
+    limits = definition_argument(asked["definition"])
+    return {"tags": find_user(asked.client, asked["name"])["tags"], "keep_password": True, "limits": limits}
+
+
+@command("list_vhost_limits", flag("--global everywhere", "The limits of all virtual hosts."))
+def list_vhost_limits(settings: Settings, everywhere: bool) -> None:
+    """List the limits of a virtual host, or of all."""
     client = settings.client()
-    node = client.get_one("overview")["node"]
-    settings.banner(f"Trying to restart vhost '{settings.vhost_name}' on node '{node}' ...")
-    find_vhost(client, settings.vhost_name)
-    click.echo(f"Vhost '{settings.vhost_name}' is already running on node '{node}'")
+    if everywhere:
+        settings.banner("Listing limits for all vhosts ...")
+        rows = [{"vhost": each["vhost"], "limits": compact(each["value"])} for each in client.get("vhost-limits")]
+        settings.show(rows)
+        return
+    settings.banner(f'Listing limits for vhost "{settings.vhost_name}" ...')
+    found = list_in_vhost(client, settings, "vhost-limits")
+    for each in found:
+        click.echo(compact(each["value"]))
+    if not found:
+        settings.banner("")  # as rabbitmqctl
 
 
-@click.command("trace_on")
-@with_settings
-def trace_on(settings: Settings) -> None:
-    """Copy all published and delivered messages to amq.rabbitmq.trace.
+@command("list_user_limits", flag("--global everyone", "The limits of all users."), NAME)
+def list_user_limits(settings: Settings, everyone: bool, name: str) -> None:
+    """List the limits of a user, or of all.
 
-    Holds for a virtual host, until trace_off or until the node stops."""
-    settings.banner(f'Starting tracing for vhost "{settings.vhost_name}" ...')
-    trace(settings, True)
-    settings.banner(f"Trace enabled for vhost {settings.vhost_name}")
-
-
-@click.command("trace_off")
-@with_settings
-def trace_off(settings: Settings) -> None:
-    """Stop the copies of trace_on."""
-    settings.banner(f'Stopping tracing for vhost "{settings.vhost_name}" ...')
-    trace(settings, False)
-    settings.banner(f"Trace disabled for vhost {settings.vhost_name}")
-
-
-def trace(settings: Settings, on: bool) -> None:
-    """Switches tracing in the virtual host on or off."""
+    NAME is guest by default. (rabbitmqctl has --user NAME for it, which is the login here.)"""
     client = settings.client()
-    client.put("vhosts", settings.vhost_name, content=metadata_of(client, settings.vhost_name) | {"tracing": on})
+    if everyone:
+        settings.banner("Listing limits for all users ...")
+        rows = [{"user": each["user"], "limits": compact(each["value"])} for each in client.get("user-limits")]
+        settings.show(rows)
+        return
+    settings.banner(f'Listing limits for user "{name}" ...')
+    click.echo(compact(find_user(client, name)["limits"]))
 
 
-COMMANDS = (
+def tracing(name: str, doing: str, done: str, on: bool, help: str) -> Row:
+    """A command that switches tracing in a virtual host on or off."""
+    return Row(
+        name,
+        help,
+        f'{doing} tracing for vhost "{{vhost}}" ...',
+        "PUT vhosts/{vhost}",
+        body=lambda asked: metadata_of(asked.client, asked["vhost"]) | {"tracing": on},
+        then=ends(f"Trace {done} for vhost {{vhost}}"),
+    )
+
+
+VHOSTS = commands(
     add_vhost,
-    update_vhost_metadata,
-    set_vhost_tags,
-    delete_vhost,
-    restart_vhost,
-    trace_on,
-    trace_off,
+    Row(
+        "update_vhost_metadata NAME",
+        "Change the description, tags or default queue type of a virtual host.",
+        'Updating metadata of vhost "{name}" ...',
+        "PUT vhosts/{name}",
+        body=lambda asked: metadata_of(asked.client, asked["name"]) | given_in(asked),
+        check=checked,
+        params=DESCRIBED,
+    ),
+    Row(
+        "set_vhost_tags NAME [TAG]...",
+        "Set the tags of a virtual host. Without TAG all tags are removed.",
+        'Setting tags for virtual host "{name}" to [{tag}] ...',
+        "PUT vhosts/{name}",
+        body=lambda asked: metadata_of(asked.client, asked["name"]) | {"tags": list(asked["tag"])},
+    ),
+    Row(
+        "delete_vhost NAME",
+        "Delete a virtual host with its queues and exchanges.",
+        'Deleting vhost "{name}" ...',
+        "DELETE vhosts/{name}",
+        refused=on(404, DATA, "Virtual host '{name}' does not exist"),
+    ),
+    Row(
+        "restart_vhost",
+        "Check that a virtual host exists: an existing one always runs.",
+        "Trying to restart vhost '{vhost}' on node '{node}' ...",
+        "GET vhosts/{vhost}",
+        then=says("Vhost '{vhost}' is already running on node '{node}'"),
+    ),
+    tracing(
+        "trace_on",
+        "Starting",
+        "enabled",
+        True,
+        "Copy all published and delivered messages to amq.rabbitmq.trace.\n\n"
+        "Holds for a virtual host, until trace_off or until the node stops.",
+    ),
+    tracing("trace_off", "Stopping", "disabled", False, "Stop the copies of trace_on."),
+)
+
+LIMITS = commands(
+    Row(
+        "set_vhost_limits DEFINITION",
+        "Set the limits of a virtual host: max-connections, max-queues.\n\n"
+        "Limits that are not in DEFINITION (JSON) are removed.",
+        'Setting vhost limits to "{definition}" for vhost "{vhost}" ...',
+        "PUT parameters/vhost-limits/{vhost}/limits",
+        body=limits_of_vhost,
+        examples=("rewindmq set_vhost_limits '{\"max-connections\":64}'",),
+    ),
+    Row(
+        "clear_vhost_limits",
+        "Remove all limits of a virtual host.",
+        'Clearing vhost "{vhost}" limits ...',
+        "DELETE parameters/vhost-limits/{vhost}/limits",
+        refused=no_parameter_here,
+    ),
+    list_vhost_limits,
+    Row(
+        "set_user_limits NAME DEFINITION",
+        "Set limits of a user: max-connections, max-channels.\n\nLimits that are not in DEFINITION (JSON) stay.",
+        'Setting user limits to "{definition}" for user "{name}" ...',
+        "PUT users/{name}",
+        body=limits_of_user,
+    ),
+    Row(
+        "clear_user_limits NAME LIMIT",
+        "Remove a limit of a user.\n\nLIMIT is max-connections, max-channels or all.",
+        clearing_limits,
+        "DELETE user-limits/{name}/{limit}",
+    ),
+    list_user_limits,
 )

@@ -13,19 +13,22 @@ from rewindmq.engine.cli.configuration.sources import ConfigError, Sources, Valu
 from rewindmq.engine.cli.exits import CONFIG, CliError
 from rewindmq.engine.cli.formatters import FORMATTERS
 from rewindmq.engine.cli.shapes import Setting
+from rewindmq.engine.cli.usage import FILE, command, flag, option
 from rewindmq.engine.cli.values import Value as Cell
 from rewindmq.engine.config import Config
 
 COLUMNS = tuple(Setting.__annotations__)
 
 
-@click.command("start")
-@with_sources
-@click.option(
-    "--accept-lost-end",
-    is_flag=True,
-    help="Start although the log lost records at its end. What still tells of them is kept in DIR/aside.",
+@command(
+    "start",
+    flag(
+        "--accept-lost-end",
+        "Start although the log lost records at its end. What still tells of them is kept in DIR/aside.",
+    ),
+    common=False,
 )
+@with_sources
 def start(sources: Sources, accept_lost_end: bool) -> None:
     """Run a broker in the foreground, until SIGINT or SIGTERM.
 
@@ -50,14 +53,13 @@ def start(sources: Sources, accept_lost_end: bool) -> None:
         raise click.exceptions.Exit(code)
 
 
-@click.command("config")
+@command(
+    "config",
+    option("--check FILE", "Check this file only, and print no more.", FILE),
+    option("--format form", "Output format.", click.Choice(["table", "json"]), "table"),
+    common=False,
+)
 @with_sources
-@click.option(
-    "--check", type=click.Path(path_type=Path), metavar="FILE", help="Check this file only, and print no more."
-)
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
-)
 def config(sources: Sources, check: Path | None, form: str) -> None:
     """Show each setting of a broker, its value, and where the value comes from.
 

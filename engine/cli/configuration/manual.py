@@ -7,6 +7,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from rewindmq.engine.cli.exits import USAGE, CliError
+from rewindmq.engine.cli.usage import command
 from rewindmq.engine.config import VERSION
 
 PROGRAM = "rewindmq"
@@ -14,8 +15,7 @@ SHELLS = ("bash", "zsh", "fish")
 SEE_ALSO = "The pages for operators in docs/operators/ of the source."
 
 
-@click.command("completion")
-@click.argument("shell", type=click.Choice(SHELLS))
+@command("completion", click.Argument(["shell"], type=click.Choice(SHELLS)), common=False)
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
     """Print a script that completes commands and options in a shell.
@@ -31,8 +31,7 @@ def completion(context: click.Context, shell: str) -> None:
     click.echo(found(context.find_root().command, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source())
 
 
-@click.command("man")
-@click.argument("directory", type=click.Path(path_type=Path))
+@command("man", click.Argument(["directory"], type=click.Path(path_type=Path)), common=False)
 @click.pass_context
 def man(context: click.Context, directory: Path) -> None:
     """Write man pages into a directory: one for the program, one for each command.
@@ -51,14 +50,20 @@ def man(context: click.Context, directory: Path) -> None:
         raise CliError(USAGE, f"{directory}: {error.strerror}") from None
 
 
+def commands_of(root: click.Group) -> dict[str, click.Command]:
+    """All commands by name, each with its file imported."""
+    top = click.Context(root)
+    return {name: found for name in root.list_commands(top) if (found := root.get_command(top, name)) is not None}
+
+
 def pages(root: click.Group) -> dict[str, str]:
     """The man page of the program and of each command that the help lists, by name."""
     top = click.Context(root, info_name=PROGRAM)
-    commands = {name: command for name, command in sorted(root.commands.items()) if not command.hidden}
-    listed = [(name, command.get_short_help_str(200)) for name, command in commands.items()]
+    commands = {name: each for name, each in commands_of(root).items() if not each.hidden}
+    listed = [(name, each.get_short_help_str(200)) for name, each in commands.items()]
     found = {PROGRAM: _page(PROGRAM, top, ("COMMANDS", listed), SEE_ALSO)}
-    for name, command in commands.items():
-        context = click.Context(command, info_name=name, parent=top)
+    for name, each in commands.items():
+        context = click.Context(each, info_name=name, parent=top)
         found[f"{PROGRAM}-{name}"] = _page(f"{PROGRAM}-{name}", context, None, f"rewindmq(1). {SEE_ALSO}")
     return found
 

@@ -145,10 +145,7 @@ LISTENERS = (
         rabbitmq="management.tcp.port",
     ),
     Setting(
-        "prometheus_port",
-        PORT,
-        "A second port for metrics only (RabbitMQ's is 15692).",
-        rabbitmq="prometheus.tcp.port",
+        "prometheus_port", PORT, "A second port for metrics only (RabbitMQ's is 15692).", rabbitmq="prometheus.tcp.port"
     ),
     Setting(
         "proxy_protocol",
@@ -166,10 +163,7 @@ LISTENERS = (
     ),
     Setting("tls_port", PORT, "Port of AMQP over TLS (RabbitMQ's is 5671).", rabbitmq="listeners.ssl.default"),
     Setting(
-        "https_port",
-        PORT,
-        "Port of the management API over TLS (RabbitMQ's is 15671).",
-        rabbitmq="management.ssl.port",
+        "https_port", PORT, "Port of the management API over TLS (RabbitMQ's is 15671).", rabbitmq="management.ssl.port"
     ),
     Setting(
         "tls_cert",
@@ -368,11 +362,7 @@ KAFKA = (
         metavar="FILE",
         secret=True,
     ),
-    Setting(
-        "kafka_replication",
-        whole(1),
-        "Replicas of new topics (default: 3, or the number of brokers if smaller).",
-    ),
+    Setting("kafka_replication", whole(1), "Replicas of new topics (default: 3, or the number of brokers if smaller)."),
     Setting(
         "node_timeout",
         whole(1, 600),

@@ -3,18 +3,19 @@
 Feature flags and deprecated features have RabbitMQ 3.13's names.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import fields
 
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import ApiError, Call, bad_request, not_found, reply
-from rewindmq.engine.http.listing import Item, listed_queues
+from rewindmq.engine.http.listing import listed_queues
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, Media, operation
 from rewindmq.engine.http.resources.overview import node_items
 from rewindmq.engine.http.shapes.node import Authentication, DeprecatedFeature, FeatureFlag, FinalizedUpgrade
 from rewindmq.engine.upgrades.finalize import OlderNodes, finalize
 
-# The flags of 3.13 whose features exist here.
+# The flags of 3.13 whose features exist here, all enabled.
 FEATURE_FLAGS = {
     "classic_queue_type_delivery_support": "Bug fix for classic queue deliveries using mixed versions",
     "detailed_queues_endpoint": "Add a detailed queues HTTP API endpoint. Reduce number of metrics in the default "
@@ -28,68 +29,61 @@ FEATURE_FLAGS = {
     "user_limits": "Configure connection and channel limits for a user",
     "virtual_host_metadata": "Virtual host metadata (description, tags, etc)",
 }
+FLAG = {"doc_url": "", "state": "enabled", "stability": "required", "provided_by": "rabbit"}
 ANNOUNCEMENT = "https://blog.rabbitmq.com/posts/2021/08/4.0-deprecation-announcements/#removal-of-"
-DEPRECATED = {
-    "global_qos": ("Support for channel-wide prefetch (basic.qos global)", "global-qos"),
-    "transient_nonexcl_queues": (
-        "Transient queues that are not exclusive",
-        "transient-non-exclusive-queues",
-    ),
-}
-
-
-def feature_flags() -> list[Item]:
-    """RabbitMQ's feature flags, all enabled."""
-    return [
-        {
-            "name": name,
-            "desc": description,
-            "doc_url": "",
-            "state": "enabled",
-            "stability": "required",
-            "provided_by": "rabbit",
-        }
-        for name, description in FEATURE_FLAGS.items()
-    ]
-
-
-@operation("Lists the feature flags of RabbitMQ whose features exist here", folds=Folds.NONE, answer=list[FeatureFlag])
-async def list_feature_flags(call: Call) -> Response:
-    """Answers GET /api/feature-flags."""
-    return reply(feature_flags())
-
-
-@operation("Enables a feature flag. All are enabled already", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
-async def enable_feature_flag(call: Call) -> Response:
-    """Answers PUT /api/feature-flags/{name}/enable. All feature flags are enabled already."""
-    call.require()
-    if call.segment("name") not in FEATURE_FLAGS:
-        raise bad_request("Feature flag is not supported")
-    return Response(status_code=204)
-
-
-@operation("Lists the features that RabbitMQ has deprecated", folds=Folds.NONE, answer=list[DeprecatedFeature])
-async def list_deprecated(call: Call) -> Response:
-    """Answers GET /api/deprecated-features."""
-    return reply([deprecated(name) for name in DEPRECATED])
-
-
-@operation("Lists the deprecated features that are in use", folds=Folds.COUNTERS, answer=list[DeprecatedFeature])
-async def list_deprecated_used(call: Call) -> Response:
-    """Answers GET /api/deprecated-features/used."""
-    return reply([deprecated(name) for name in DEPRECATED if await is_used(call, name)])
-
-
-def deprecated(name: str) -> Item:
-    """A deprecated feature as JSON."""
-    description, anchor = DEPRECATED[name]
-    return {
+DEPRECATED = [
+    {
         "name": name,
         "desc": description,
         "deprecation_phase": "permitted_by_default",
         "doc_url": ANNOUNCEMENT + anchor,
         "provided_by": "rabbit",
     }
+    for name, description, anchor in (
+        ("global_qos", "Support for channel-wide prefetch (basic.qos global)", "global-qos"),
+        ("transient_nonexcl_queues", "Transient queues that are not exclusive", "transient-non-exclusive-queues"),
+    )
+]
+
+
+def fixed(summary: str, kind: object, answer: object) -> Callable[[Call], Awaitable[Response]]:
+    """The handler of a question of RabbitMQ's tools whose answer is always the same here."""
+
+    @operation(summary, folds=Folds.NONE, answer=kind)
+    async def same(call: Call) -> Response:
+        return reply(answer)
+
+    return same
+
+
+# By path, below /api.
+FIXED = {
+    "/feature-flags": fixed(
+        "Lists the feature flags of RabbitMQ whose features exist here",
+        list[FeatureFlag],
+        [{"name": name, "desc": description, **FLAG} for name, description in FEATURE_FLAGS.items()],
+    ),
+    "/deprecated-features": fixed(
+        "Lists the features that RabbitMQ has deprecated", list[DeprecatedFeature], DEPRECATED
+    ),
+    "/extensions": fixed("Lists extensions of RabbitMQ's web interface: there are none", list[object], []),
+    "/auth": fixed("Says how a browser may log in", Authentication, {"oauth_enabled": False}),
+}
+
+
+@operation("Enables a feature flag. All are enabled already", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
+async def enable_feature_flag(call: Call) -> Response:
+    """Answers PUT /api/feature-flags/{name}/enable."""
+    call.require()
+    if call.segment("name") not in FEATURE_FLAGS:
+        raise bad_request("Feature flag is not supported")
+    return Response(status_code=204)
+
+
+@operation("Lists the deprecated features that are in use", folds=Folds.COUNTERS, answer=list[DeprecatedFeature])
+async def list_deprecated_used(call: Call) -> Response:
+    """Answers GET /api/deprecated-features/used."""
+    return reply([each for each in DEPRECATED if await is_used(call, each["name"])])
 
 
 async def is_used(call: Call, name: str) -> bool:
@@ -101,18 +95,6 @@ async def is_used(call: Call, name: str) -> bool:
         if not queue.durable and not queue.exclusive:
             return True
     return False
-
-
-@operation("Lists extensions of RabbitMQ's web interface: there are none", folds=Folds.NONE, answer=list[object])
-async def extensions(call: Call) -> Response:
-    """Answers GET /api/extensions: no pages of RabbitMQ's own web interface are served."""
-    return reply([])
-
-
-@operation("Says how a browser may log in", folds=Folds.NONE, answer=Authentication)
-async def auth(call: Call) -> Response:
-    """Answers GET /api/auth."""
-    return reply({"oauth_enabled": False})
 
 
 @operation(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue
 
 T = TypeVar("T")
+H = TypeVar("H", bound=Callable[..., object])
 Change = tuple["Placed", tuple[int, ...]]  # a partition and the replicas that it is to have
 
 NO_MEMBERS = (
@@ -38,6 +39,11 @@ BY_KAFKA = (
     "members are replicas of Kafka's partitions, and kafka-reassign-partitions.sh changes them: it is to be run with"
     " this reassignment"
 )
+
+
+def change(summary: str, folds: Folds, body: object = None) -> Callable[[H], H]:
+    """Declare an operation that moves leaders or members: 501 is the answer where Kafka's own tool has to do it."""
+    return operation(summary, folds=folds, who=ADMINISTRATOR, body=body, answers={204: None, 501: ByKafka})
 
 
 # -- status -----------------------------------------------------------------------------------------------------------
@@ -161,13 +167,7 @@ async def rebalance(call: Call) -> Response:
     )
 
 
-@operation(
-    "Lets a broker of Kafka's lead the partition of a queue",
-    folds=Folds.QUEUE,
-    who=ADMINISTRATOR,
-    body=MemberWish,
-    answers={204: None, 501: ByKafka},
-)
+@change("Lets a broker of Kafka's lead the partition of a queue", Folds.QUEUE, MemberWish)
 async def transfer(call: Call) -> Response:
     """Answers POST .../leader: `node` leads the queue's partition.
 
@@ -175,13 +175,13 @@ async def transfer(call: Call) -> Response:
     call.require()
     queue = quorum_queue(call, "Cannot transfer leadership of a non-quorum queue")
     replicas = replicas_of(call)
-    content = await call.body("node")
-    placed, member = await placed_and_member(replicas, text(content, "node", ""))
+    node = text(await call.body("node"), "node", "")
+    placed, member = await placed_and_member(replicas, node)
     mine = of_queue(call, queue, placed)
     if member == mine.leader:
         raise ApiError(503, "failed", "The target node is already the leader of this queue")
     if member not in mine.replicas:
-        raise bad_request(f"{text(content, 'node', '')} is not a member of the queue")
+        raise bad_request(f"{node} is not a member of the queue")
     if mine.replicas[0] == member:
         await ask(lambda: replicas.elect_preferred([mine]))
         return Response(status_code=204)
@@ -193,13 +193,7 @@ async def transfer(call: Call) -> Response:
 # -- changing members -------------------------------------------------------------------------------------------------
 
 
-@operation(
-    "Says how a queue gets a member",
-    folds=Folds.QUEUE,
-    who=ADMINISTRATOR,
-    body=MemberWish,
-    answers={204: None, 501: ByKafka},
-)
+@change("Says how a queue gets a member", Folds.QUEUE, MemberWish)
 async def add(call: Call) -> Response:
     """Answers POST /api/queues/quorum/{vhost}/{queue}/replicas/add."""
     call.require()
@@ -209,13 +203,7 @@ async def add(call: Call) -> Response:
     return by_kafka(call, with_member([of_queue(call, queue, placed)], member))
 
 
-@operation(
-    "Says how a queue loses a member",
-    folds=Folds.QUEUE,
-    who=ADMINISTRATOR,
-    body=MemberWish,
-    answers={204: None, 501: ByKafka},
-)
+@change("Says how a queue loses a member", Folds.QUEUE, MemberWish)
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/queues/quorum/{vhost}/{queue}/replicas/delete."""
     call.require()
@@ -225,13 +213,7 @@ async def delete(call: Call) -> Response:
     return by_kafka(call, without_member([of_queue(call, queue, placed)], member))
 
 
-@operation(
-    "Says how queues get a member on a broker of Kafka's",
-    folds=Folds.COUNTERS,
-    who=ADMINISTRATOR,
-    body=GrowWish,
-    answers={204: None, 501: ByKafka},
-)
+@change("Says how queues get a member on a broker of Kafka's", Folds.COUNTERS, GrowWish)
 async def grow(call: Call) -> Response:
     """Answers POST .../grow: a member on this broker for each partition that has a matching quorum queue.
 
@@ -250,17 +232,11 @@ async def grow(call: Call) -> Response:
     return by_kafka(call, with_member([e for e in of_these if strategy == "all" or len(e.replicas) % 2 == 0], member))
 
 
-@operation(
-    "Says how a broker of Kafka's loses its members",
-    folds=Folds.NONE,
-    who=ADMINISTRATOR,
-    answers={204: None, 501: ByKafka},
-)
+@change("Says how a broker of Kafka's loses its members", Folds.NONE)
 async def shrink(call: Call) -> Response:
     """Answers DELETE .../shrink: no member on this broker any more, before it is removed for good (S-130)."""
     call.require()
-    replicas = replicas_of(call)
-    placed, member = await placed_and_member(replicas, call.segment("node"), gone=True)
+    placed, member = await placed_and_member(replicas_of(call), call.segment("node"), gone=True)
     return by_kafka(call, without_member(placed, member))
 
 

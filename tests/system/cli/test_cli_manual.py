@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.cli.configuration.manual import SHELLS, roff
+from rewindmq.engine.cli.configuration.manual import SHELLS, commands_of, roff
 from rewindmq.engine.cli.main import rewindmq, run
 from tests.support.needs import needed
 
@@ -17,7 +17,7 @@ PROGRAM = Path(sys.executable).with_name("rewindmq")
 def test_b48_each_command_has_a_man_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["man", str(tmp_path / "man1")]) == 0
     assert capsys.readouterr().out == ""
-    visible = {f"rewindmq-{name}.1" for name, command in rewindmq.commands.items() if not command.hidden}
+    visible = {f"rewindmq-{name}.1" for name, command in commands_of(rewindmq).items() if not command.hidden}
     assert {path.name for path in (tmp_path / "man1").iterdir()} == visible | {"rewindmq.1"}
     (tmp_path / "file").write_text("")
     assert run(["man", str(tmp_path / "file" / "below")]) == 64

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from rewindmq.engine.cli.configuration.assembly import config_of
+from rewindmq.engine.cli.configuration.manual import commands_of
 from rewindmq.engine.cli.configuration.sources import DEFAULT_FILE, Sources
 from rewindmq.engine.cli.main import rewindmq
 from rewindmq.spark_replay.__main__ import main as spark_replay
@@ -121,7 +122,7 @@ def test_the_nodes_start_with_the_settings_of_the_file(tmp_path: Path) -> None:
         assert service["configs"] == [{"source": "rewindmq", "target": str(DEFAULT_FILE)}]
         assert service["secrets"] == list(STACK["secrets"])
         program, *options = service["command"]
-        flags = {key: value for key, value in parsed(rewindmq.commands[program], options).items() if key == "node"}
+        flags = {key: value for key, value in parsed(commands_of(rewindmq)[program], options).items() if key == "node"}
         config = config_of(Sources(flags, service["environment"], file).values())
         assert (config.node, config.host) == (name, "0.0.0.0")
         [volume] = service["volumes"]
@@ -162,7 +163,7 @@ def test_commands_in_the_images_are_ours() -> None:
     [check] = re.findall(r"^HEALTHCHECK .* CMD \[(.*)\]$", DOCKERFILE, re.M)
     program, *words = (word.strip(' "') for word in check.split(","))
     assert program == "rewindmq"
-    parsed(rewindmq.commands[words[0]], words[1:])
+    parsed(commands_of(rewindmq)[words[0]], words[1:])
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -9,6 +9,7 @@ import pytest
 
 from rewindmq.engine.cli.configuration import sources
 from rewindmq.engine.cli.configuration.assembly import Impossible, config_of, credentials_of
+from rewindmq.engine.cli.configuration.manual import commands_of
 from rewindmq.engine.cli.configuration.sources import ConfigError, Sources, lines_of_keys
 from rewindmq.engine.cli.configuration.table import SETTINGS
 from rewindmq.engine.cli.main import rewindmq, run
@@ -52,7 +53,7 @@ def test_b48_without_any_source_the_configuration_is_as_config_has_it() -> None:
 
 def test_b48_each_setting_is_an_option_of_start_and_of_config() -> None:
     for command in ("start", "config"):
-        options = {name for each in rewindmq.commands[command].params for name in each.opts}
+        options = {name for each in commands_of(rewindmq)[command].params for name in each.opts}
         assert {setting.option for setting in SETTINGS.values()} <= options
     assert len({setting.environment for setting in SETTINGS.values()}) == len(SETTINGS)
 

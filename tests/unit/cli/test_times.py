@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from rewindmq.engine.cli.configuration.manual import commands_of
 from rewindmq.engine.cli.exits import USAGE, CliError
 from rewindmq.engine.cli.main import rewindmq
 from rewindmq.engine.cli.times import A_MOMENT, A_TIME, moment_from, time_from
@@ -27,7 +28,7 @@ def test_a_mark_is_a_moment_and_no_time() -> None:
 
 
 def options_for_times() -> Iterator[tuple[str, click.Option]]:
-    for name, command in rewindmq.commands.items():
+    for name, command in commands_of(rewindmq).items():
         for option in command.params:
             if isinstance(option, click.Option) and "TIME" in (option.metavar or ""):
                 yield name, option
