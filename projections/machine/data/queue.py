@@ -55,14 +55,9 @@ from rewindmq.projections.machine.data.reasons import (
     REMOVED,
     TRANSIENT,
 )
+from rewindmq.projections.machine.rules.keys import QueueType
 from rewindmq.projections.machine.rules.profile import profile_of
-from rewindmq.projections.machine.rules.settings import (
-    DEDUPLICATES,
-    DROP_HEAD,
-    QueueType,
-    Settings,
-    effective_definition,
-)
+from rewindmq.projections.machine.rules.settings import DROP_HEAD, Settings, effective_definition
 from rewindmq.schemas.pickles import pickle_by_fields
 from rewindmq.schemas.values import Argument, ArgumentValue, Policy
 
@@ -334,10 +329,7 @@ class Queue(Outcomes):
         self.max_length_or_never = NEVER if settings.max_length is None else settings.max_length
         self.max_bytes_or_never = NEVER if settings.max_length_bytes is None else settings.max_length_bytes
         self.limited = settings.max_length is not None or settings.max_length_bytes is not None
-        asked = self.argument(DEDUPLICATES) is True
-        self.deduplicates = not self.has_own_publish and (
-            asked if settings.deduplicates is None else settings.deduplicates
-        )
+        self.deduplicates = settings.deduplicates
 
     @property
     def may_nack(self) -> bool:

@@ -17,7 +17,8 @@ from rewindmq.projections.machine.data.queue import Consumer, Limiter, Queue
 from rewindmq.projections.machine.events.delivery import attach
 from rewindmq.projections.machine.events.pause import stop_serving
 from rewindmq.projections.machine.rules.expiry import arm_lease
-from rewindmq.projections.machine.rules.settings import QUEUE_TYPES, resolve
+from rewindmq.projections.machine.rules.keys import QUEUE_TYPES
+from rewindmq.projections.machine.rules.settings import resolve
 from rewindmq.projections.machine.rules.single_active import wait
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.machine.serialization.pack import CHUNK_HEADER, COUNTERS, LENGTH
@@ -78,7 +79,8 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
     )
     queue.policy = _load_policy(fields["policy"])
     queue.operator_policy = _load_policy(fields["operator_policy"])
-    queue.apply_settings(resolve(queue.type, queue.arguments, queue.policy, queue.operator_policy, queue.profile))
+    policies = (queue.policy, queue.operator_policy)
+    queue.apply_settings(resolve(queue.type, queue.arguments, *policies, queue.profile, queue.version))
     queue.gone = fields["gone"]
     queue.crash_offset = fields.get("crash_offset", 0)
     for name, value in zip(COUNTERS, fields["counters"], strict=True):
