@@ -101,6 +101,11 @@ class NaiveQueue:
         self.came_through: dict[str, list[tuple[int, tuple[str, object], int | None]]] = {}
 
     @property
+    def serves(self) -> bool:
+        """Return True unless the queue delivers nothing."""
+        return not self.paused
+
+    @property
     def once(self) -> bool:
         """Return True if the queue drops a message with the id of one that it already has."""
         return self.settings.deduplicates
@@ -299,7 +304,7 @@ class NaiveMachine:
             holder.turn = self.next_ticket()
 
     def pick(self, queue: NaiveQueue) -> Holder | None:
-        if queue.paused:
+        if not queue.serves:
             return None
         waiting = [h for h in queue.holders if h.turn is not None and h.event is not None]
         waiting.sort(key=lambda h: (-(h.event.priority if h.event else 0), h.turn))
@@ -688,7 +693,7 @@ class NaiveMachine:
                 self.nonsense()
                 return
             alone = len(queue.consumers()) == 1
-            barred = holder.limited or ranked or queue.single or queue.paused
+            barred = holder.limited or ranked or queue.single or not queue.serves
             self.lookahead(holder, credit if alone and not barred else 0)
             self.line_up(holder)
             if queue.ready():
@@ -818,7 +823,7 @@ class NaiveMachine:
         queue.used_at = self.clock
         self.expire(queue)
         ready = queue.ready()
-        if not ready or queue.paused:
+        if not ready or not queue.serves:
             self.out.append(("get", queue.event.queue, -1, event.consumer, False, 0, 0))
             return
         message = ready[0]

@@ -277,8 +277,9 @@ class Queue(Outcomes):
 
         self.holders: dict[int, Consumer] = {}  # in the order in which they came
         self.all_levels: list[Level] = []  # highest priority first
-        self.levels = self.all_levels  # those that are served: none while the queue is paused
-        self.paused = False  # nothing is delivered (machine/events/pause.py)
+        self.levels = self.all_levels  # those that are served: none while the queue delivers nothing
+        self.serves = True  # False: it delivers nothing (update_serving)
+        self.paused = False  # by an operator (machine/events/pause.py)
         self.consuming: dict[int, Consumer] = {}  # of the holders, the attached consumers
         self.arrivals = 0  # of consumers so far
         self.ahead: Consumer | None = None  # the last consumer with a lookahead: only one that was alone has had one
@@ -330,6 +331,14 @@ class Queue(Outcomes):
         self.max_bytes_or_never = NEVER if settings.max_length_bytes is None else settings.max_length_bytes
         self.limited = settings.max_length is not None or settings.max_length_bytes is not None
         self.deduplicates = settings.deduplicates
+
+    def update_serving(self) -> None:
+        """Decide whether the queue delivers at all: no rule says this anywhere else.
+
+        All that deliver, answer basic.get, give lookahead or read a stream ask `serves`, or find no consumer in
+        `levels`. Call it after each change of what the rules ask for."""
+        self.serves = not self.paused
+        self.levels = self.all_levels if self.serves else []
 
     @property
     def may_nack(self) -> bool:

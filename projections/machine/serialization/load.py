@@ -15,7 +15,6 @@ from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk, O
 from rewindmq.projections.machine.data.message_word import size_of
 from rewindmq.projections.machine.data.queue import Consumer, Limiter, Queue
 from rewindmq.projections.machine.events.delivery import attach
-from rewindmq.projections.machine.events.pause import stop_serving
 from rewindmq.projections.machine.rules.expiry import arm_lease
 from rewindmq.projections.machine.rules.keys import QUEUE_TYPES
 from rewindmq.projections.machine.rules.settings import resolve
@@ -113,8 +112,8 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
                     served.serviced = True
     queue.removed, queue.moved = fields.get("removed", (0, 0))
     queue.relocated = fields.get("relocated", 0)
-    if "paused" in fields:
-        stop_serving(queue)
+    queue.paused = "paused" in fields
+    queue.update_serving()
     for exchange, space in fields.get("remembered", ()):
         queue.remembered[exchange] = IdWindow(space)
         state.remembers_messages = state.remembers_messages or exchange == OWN
