@@ -149,7 +149,6 @@ def _validate_consumers(queue: Queue) -> None:
     assert alone or not any(holder.exclusive for holder in attached), "an exclusive consumer is not alone"
     assert not queue.exclusive or all(holder.session in (queue.owner, 0) for holder in queue.holders.values())
     _validate_single_active(queue, attached)
-    assert queue.serves == (not queue.paused)
     assert queue.levels is queue.all_levels or not queue.serves
     assert queue.serves or not queue.levels
     priorities = [level.priority for level in queue.all_levels]

@@ -331,12 +331,13 @@ class Queue(Outcomes):
         self.max_bytes_or_never = NEVER if settings.max_length_bytes is None else settings.max_length_bytes
         self.limited = settings.max_length is not None or settings.max_length_bytes is not None
         self.deduplicates = settings.deduplicates
+        self.update_serving()
 
     def update_serving(self) -> None:
         """Decide whether the queue delivers at all: no rule says this anywhere else.
 
         All that deliver, answer basic.get, give lookahead or read a stream ask `serves`, or find no consumer in
-        `levels`. Call it after each change of what the rules ask for."""
+        `levels`. Call it after each change of what it asks, other than of the settings."""
         self.serves = not self.paused
         self.levels = self.all_levels if self.serves else []
 

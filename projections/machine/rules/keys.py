@@ -3,9 +3,15 @@
     a key                 its name in a policy                      `max-length`
     its argument          x- and the name, when a queue is declared `x-max-length`
 
-The table says for each key which values are legal, for whom, and how an argument and a policy merge. Everything that
-checks, refuses, compares or merges keys reads it: settings.py, policy_rules.py and queue_arguments.py in
-projections/rules/, projections/topology/policies.py, engine/broker/declarations.py, engine/upgrades/since_version.py.
+The table says for each key which values are legal, for whom, and how an argument and a policy merge. These read it:
+
+    merge                           settings.py
+    values of policies              projections/rules/policy_rules.py
+    values of arguments             projections/rules/queue_arguments.py
+    which queues a policy is for    projections/topology/policies.py
+    refusals, and equality          engine/broker/declarations.py
+    refusals before an upgrade      engine/upgrades/since_version.py
+
 The audit (spark_replay/audit/limits.py) says the same again from docs/behaviours/, on purpose, so that it can convict
 this table. docs/development/add-a-policy-key.md tells how to add a row.
 
@@ -60,7 +66,7 @@ SMALLER, POLICY, ARGUMENT = Precedence.SMALLER, Precedence.POLICY, Precedence.AR
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A row of the table. A row that says only a name and values is nobody's: say who may give it.
+    """A row of the table.
 
     policy        the words of "... is not a valid {policy}". None: no policy may have the key
     operator      an operator policy may have it

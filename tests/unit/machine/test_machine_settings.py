@@ -136,9 +136,11 @@ def test_b73_a_key_holds_for_queues_of_its_version(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(BY_NAME, later.name, later)
     monkeypatch.setitem(BY_ARGUMENT, later.argument, later)
     given = arguments({"max_length": 5, "max_length_bytes": 9})
-    for said in ((given, None, None), ((), policy("p", max_length=5), None), ((), None, policy("o", max_length=5))):
-        found = [resolve("classic", *said, RABBITMQ_3_13, version).max_length for version in (1, 2, 3)]
-        assert found == [None, 5, 5]
+    below, above = policy("p", max_length=5), policy("o", max_length=5)
+    for version, expected in ((1, None), (2, 5), (3, 5)):
+        assert resolve("classic", given, None, None, RABBITMQ_3_13, version).max_length == expected
+        assert resolve("classic", (), below, None, RABBITMQ_3_13, version).max_length == expected
+        assert resolve("classic", (), None, above, RABBITMQ_3_13, version).max_length == expected
     assert resolve("classic", given, None, None, RABBITMQ_3_13, 1).max_length_bytes == 9
 
 
