@@ -50,7 +50,14 @@ DECLARABLE_TYPES: Final[tuple[QueueType, ...]] = ("classic", "quorum", "stream")
 OVERFLOWS: Final[tuple[Overflow, ...]] = get_args(Overflow)
 RETRIES: Final[tuple[Retry, ...]] = get_args(Retry)
 MAX_SEGMENT_BYTES: Final = 3_000_000_000
-MIRRORED_NOT: Final[tuple[QueueType, ...]] = ("quorum", "stream")  # no queue of these types is mirrored
+
+Types = tuple[QueueType, ...]
+CLASSIC: Final[Types] = ("classic",)
+QUORUM: Final[Types] = ("quorum",)
+STREAM: Final[Types] = ("stream",)
+BOTH: Final[Types] = ("classic", "quorum")
+NOT_CLASSIC: Final[Types] = ("quorum", "stream")
+NOT_QUORUM: Final[Types] = ("classic", "stream")
 
 
 class Precedence(Enum):
@@ -84,8 +91,8 @@ class Key:
     values: Values
     policy: str | None = None
     operator: bool = False
-    queues: tuple[QueueType, ...] = ()
-    foreign: tuple[QueueType, ...] = ()
+    queues: Types = ()
+    foreign: Types = ()
     merge: dict[QueueType, Precedence] = field(default_factory=dict)
     decides: bool = True
     policy_4_3: bool = False
@@ -126,8 +133,8 @@ KEYS: Final = (
         Number(1, argument_least=1, argument_most=MAX_EXPIRY_MS),
         "queue expiry",
         operator=True,
-        queues=("classic", "quorum"),
-        foreign=("stream",),
+        queues=BOTH,
+        foreign=STREAM,
         merge={"classic": SMALLER, "quorum": POLICY},  # 4.3: the smaller (Profile.smaller_expires)
         quorum_after="dead-letter-strategy",
     ),
@@ -136,8 +143,8 @@ KEYS: Final = (
         Number(argument_most=MAX_EXPIRY_MS),
         "message TTL",
         operator=True,
-        queues=("classic", "quorum"),
-        foreign=("stream",),
+        queues=BOTH,
+        foreign=STREAM,
         merge={"classic": SMALLER, "quorum": SMALLER},
         quorum_after="delivery-limit",
     ),
@@ -145,24 +152,24 @@ KEYS: Final = (
         "dead-letter-exchange",
         TEXT,
         "dead letter exchange name",
-        queues=("classic", "quorum"),
-        foreign=("stream",),
+        queues=BOTH,
+        foreign=STREAM,
         merge={"classic": ARGUMENT, "quorum": ARGUMENT},
     ),
     Key(
         "dead-letter-routing-key",
         TEXT,
         "dead letter routing key",
-        queues=("classic", "quorum"),
-        foreign=("stream",),
+        queues=BOTH,
+        foreign=STREAM,
         merge={"classic": ARGUMENT, "quorum": ARGUMENT},
     ),
     Key(
         "dead-letter-strategy",
         Choice("invalid_dlx_strategy", "at-most-once", "at-least-once"),
         "dead letter strategy",
-        queues=("quorum",),
-        foreign=("classic", "stream"),
+        queues=QUORUM,
+        foreign=NOT_QUORUM,
         merge={"quorum": ARGUMENT},
     ),
     Key(
@@ -170,8 +177,8 @@ KEYS: Final = (
         NUMBER,
         "maximum length",
         operator=True,
-        queues=("classic", "quorum"),
-        foreign=("stream",),
+        queues=BOTH,
+        foreign=STREAM,
         merge={"classic": SMALLER, "quorum": SMALLER},
     ),
     Key(
@@ -179,7 +186,7 @@ KEYS: Final = (
         NUMBER,
         "maximum length in bytes",
         operator=True,
-        queues=("classic", "quorum", "stream"),
+        queues=DECLARABLE_TYPES,
         merge={"classic": SMALLER, "quorum": SMALLER, "stream": POLICY},
     ),
     Key(
@@ -187,8 +194,8 @@ KEYS: Final = (
         NUMBER,
         "maximum memory in bytes",
         operator=True,
-        queues=("quorum",),
-        foreign=("classic", "stream"),
+        queues=QUORUM,
+        foreign=NOT_QUORUM,
         decides=False,
     ),
     Key(
@@ -196,31 +203,26 @@ KEYS: Final = (
         NUMBER,
         "maximum memory in bytes",
         operator=True,
-        queues=("quorum",),
-        foreign=("classic", "stream"),
+        queues=QUORUM,
+        foreign=NOT_QUORUM,
         decides=False,
     ),
-    Key(
-        "max-priority",
-        Number(argument_most=255, too_large="max_value_exceeded"),
-        queues=("classic",),
-        foreign=("quorum", "stream"),
-    ),
+    Key("max-priority", Number(argument_most=255, too_large="max_value_exceeded"), queues=CLASSIC, foreign=NOT_CLASSIC),
     Key(
         "overflow",
         Choice("invalid_overflow", *OVERFLOWS),
         "overflow value",
         operator=True,
-        queues=("classic", "quorum"),
-        foreign=("stream",),
+        queues=BOTH,
+        foreign=STREAM,
         merge={"classic": ARGUMENT, "quorum": POLICY},
     ),
     Key(
         "queue-mode",
         Choice("\"unsupported queue mode 'VALUE'\"", "default", "lazy"),
         "queue-mode value",
-        queues=("classic",),
-        foreign=("quorum", "stream"),
+        queues=CLASSIC,
+        foreign=NOT_CLASSIC,
         decides=False,
     ),
     Key(
@@ -228,24 +230,24 @@ KEYS: Final = (
         Choice("\"unsupported queue version 'VALUE'\"", 1, 2),
         "queue-version value",
         operator=True,
-        queues=("classic",),
+        queues=CLASSIC,
         decides=False,
     ),
-    Key("single-active-consumer", FLAG, queues=("classic", "quorum"), foreign=("quorum", "stream")),
-    Key("queue-type", ANY, queues=("classic", "quorum", "stream")),  # engine/broker/declarations.py checks it first
+    Key("single-active-consumer", FLAG, queues=BOTH, foreign=NOT_CLASSIC),
+    Key("queue-type", ANY, queues=DECLARABLE_TYPES),  # engine/broker/declarations.py checks it first
     Key(
         "queue-master-locator",
         Choice(None, "min-masters", "client-local", "random"),
         "queue master locator value",
-        queues=("classic",),
-        foreign=("quorum", "stream"),
+        queues=CLASSIC,
+        foreign=NOT_CLASSIC,
         decides=False,
     ),
     Key(
         DEDUPLICATES,
         FLAG,
         "x-message-deduplication: it must be a boolean",
-        queues=("classic", "quorum"),
+        queues=BOTH,
         merge={"classic": POLICY, "quorum": POLICY},
         quorum_after="queue-leader-locator",
     ),
@@ -254,7 +256,7 @@ KEYS: Final = (
         Choice(None, *RETRIES, "disabled"),
         "delayed retry type. Must be one of: all, failed, returned, disabled",
         operator=True,
-        queues=("quorum",),
+        queues=QUORUM,
         merge={"quorum": POLICY},
         policy_4_3=True,
         argument_4_3=True,
@@ -264,7 +266,7 @@ KEYS: Final = (
         NumberInPolicy(1),
         "delayed retry minimum delay. Must be a positive integer",
         operator=True,
-        queues=("quorum",),
+        queues=QUORUM,
         merge={"quorum": SMALLER},  # an operator's value is a lower bound (settings.py)
         policy_4_3=True,
         argument_4_3=True,
@@ -274,7 +276,7 @@ KEYS: Final = (
         NumberInPolicy(1),
         "delayed retry maximum delay. Must be a positive integer",
         operator=True,
-        queues=("quorum",),
+        queues=QUORUM,
         merge={"quorum": SMALLER},
         policy_4_3=True,
         argument_4_3=True,
@@ -283,57 +285,43 @@ KEYS: Final = (
         "consumer-timeout",  # decides nothing in a fold (engine/amqp/consumer_timeout.py)
         NUMBER,
         "consumer timeout",
-        queues=("quorum",),
+        queues=QUORUM,
         merge={"classic": SMALLER, "quorum": SMALLER, "stream": SMALLER},
         argument_4_3=True,
     ),
-    Key("consumer-disconnected-timeout", NUMBER, queues=("quorum",), decides=False, argument_4_3=True),
-    Key("quorum-initial-group-size", Number(argument_least=1), queues=("quorum",), decides=False),
+    Key("consumer-disconnected-timeout", NUMBER, queues=QUORUM, decides=False, argument_4_3=True),
+    Key("quorum-initial-group-size", Number(argument_least=1), queues=QUORUM, decides=False),
     Key(
         "delivery-limit",
         NUMBER,
         "delivery limit",
         operator=True,
-        queues=("quorum",),
-        foreign=("classic", "stream"),
+        queues=QUORUM,
+        foreign=NOT_QUORUM,
         merge={"quorum": SMALLER},
         values_4_3=NumberInPolicy(None),  # a negative one is none
     ),
-    Key(
-        "max-age",
-        Age(),
-        "max age",
-        queues=("stream",),
-        foreign=("classic", "quorum"),
-        merge={"stream": POLICY},
-    ),
+    Key("max-age", Age(), "max age", queues=STREAM, foreign=BOTH, merge={"stream": POLICY}),
     Key(
         "stream-max-segment-size-bytes",
         Number(most=MAX_SEGMENT_BYTES),
         "segment size",
-        queues=("stream",),
-        foreign=("classic", "quorum"),
+        queues=STREAM,
+        foreign=BOTH,
         decides=False,
     ),
-    Key(
-        "initial-cluster-size",
-        Number(argument_least=1),
-        "cluster size",
-        queues=("stream",),
-        foreign=("classic", "quorum"),
-        decides=False,
-    ),
+    Key("initial-cluster-size", Number(argument_least=1), "cluster size", queues=STREAM, foreign=BOTH, decides=False),
     Key(
         "queue-leader-locator",
         Choice("invalid_queue_locator_arg", "client-local", "balanced", "random", "least-leaders"),
         "queue leader locator value",
-        queues=("quorum", "stream"),
-        foreign=("classic",),
+        queues=NOT_CLASSIC,
+        foreign=CLASSIC,
         decides=False,
     ),
     # Of no argument
     Key("stream-filter-size-bytes", Number(16, 255), "filter size. Valid range is 16-255", decides=False),
-    Key("target-group-size", ANY, foreign=("classic", "stream"), decides=False),
+    Key("target-group-size", ANY, foreign=NOT_QUORUM, decides=False),
     Key("alternate-exchange", TEXT, "alternate exchange name"),
     Key("x-cache-size", Number(1, MOST_REMEMBERED), f"x-cache-size: it must be an integer from 1 to {MOST_REMEMBERED}"),
     Key("x-cache-ttl", Number(1, LONGEST_TTL_MS), "x-cache-ttl: it must be an integer greater than 0"),
@@ -344,22 +332,22 @@ KEYS: Final = (
         decides=False,
     ),
     # Of mirrored queues
-    Key("ha-mode", Choice(None, "all", "exactly", "nodes"), "ha-mode value", foreign=MIRRORED_NOT, decides=False),
-    Key("ha-params", ANY, "", foreign=MIRRORED_NOT, decides=False),  # the mode says which (policy_rules.py)
-    Key("ha-sync-mode", Choice(None, "manual", "automatic"), "ha-sync-mode value", foreign=MIRRORED_NOT, decides=False),
+    Key("ha-mode", Choice(None, "all", "exactly", "nodes"), "ha-mode value", foreign=NOT_CLASSIC, decides=False),
+    Key("ha-params", ANY, "", foreign=NOT_CLASSIC, decides=False),  # the mode says which (policy_rules.py)
+    Key("ha-sync-mode", Choice(None, "manual", "automatic"), "ha-sync-mode value", foreign=NOT_CLASSIC, decides=False),
     Key("ha-sync-batch-size", Number(1), "ha-sync-batch-size value", decides=False),
     Key(
         "ha-promote-on-shutdown",
         Choice(None, "always", "when-synced"),
         "ha-promote-on-shutdown value",
-        foreign=MIRRORED_NOT,
+        foreign=NOT_CLASSIC,
         decides=False,
     ),
     Key(
         "ha-promote-on-failure",
         Choice(None, "always", "when-synced"),
         "ha-promote-on-failure value",
-        foreign=MIRRORED_NOT,
+        foreign=NOT_CLASSIC,
         decides=False,
     ),
 )
