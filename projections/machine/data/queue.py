@@ -278,8 +278,7 @@ class Queue(Outcomes):
         self.holders: dict[int, Consumer] = {}  # in the order in which they came
         self.all_levels: list[Level] = []  # highest priority first
         self.levels = self.all_levels  # those that are served: none while the queue delivers nothing
-        self.serves = True  # False: it delivers nothing (update_serving)
-        self.paused = False  # by an operator (machine/events/pause.py)
+        self.serves, self.paused = True, False  # it delivers (update_serving), paused by an operator (events/pause.py)
         self.consuming: dict[int, Consumer] = {}  # of the holders, the attached consumers
         self.arrivals = 0  # of consumers so far
         self.ahead: Consumer | None = None  # the last consumer with a lookahead: only one that was alone has had one

@@ -129,7 +129,7 @@ def _operator_merge(value: object, operator_value: object) -> object:
 
 
 class _Given:
-    """What the arguments and the policies of a queue say."""
+    """The words of a queue's arguments and policies."""
 
     def __init__(
         self,
