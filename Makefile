@@ -81,9 +81,10 @@ PYTEST_OPTIONS ?= -n 6 --dist loadscope --no-loadscope-reorder
 # CI runs a few failed tests again (tests/support/rerun.py).
 PYTEST = $(BIN)/python -m $(if $(CI),tests.support.rerun,pytest) $(PYTEST_OPTIONS)
 
-# The loop. Nothing here starts a process, so two of pytest's are enough: each of them collects all tests.
+# The loop. One file starts a broker, and asks each path of the HTTP API once. All others start no process, so two of
+# pytest's are enough: each of them collects all tests.
 check: beside
-	$(PYTEST) -n 2 --tier quick tests/unit tests/tidy
+	$(PYTEST) -n 2 --tier quick tests/unit tests/tidy tests/system/http/test_http_reference.py
 
 # Before a merge: all tests but the `long` ones. `make test T=tests/unit/machine` runs every test of one folder or file.
 test: $(if $(T),setup,beside)

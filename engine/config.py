@@ -153,10 +153,10 @@ class Config:
             for address in self.addresses
         ]
 
-    def connection_name(self, peer: str) -> str:
-        """Name a connection by both of its ends, as RabbitMQ does.
+    def both_ends(self, peer: str) -> str:
+        """Return RabbitMQ's name of a connection, which is both of its ends.
 
-        `peer` is address:port, or already both ends."""
+        `peer` is address:port, or already both ends. (docs/glossary.md tells the three names of a connection apart.)"""
         if " -> " in peer:
             return peer
         address = self.addresses[-1 if peer.count(":") > 1 else 0]

@@ -78,7 +78,7 @@ class LookaheadConsumer(AmqpConsumer):
         if self.detached:
             return
         queue = self.queue
-        while self.lookahead and self.outstanding < self.prefetch and not (queue is not None and queue.paused):
+        while self.lookahead and self.outstanding < self.prefetch and (queue is None or queue.serves):
             self.send_next()
         self.look_later()
 

@@ -2,8 +2,8 @@
 
 Rules of this file
 - Codes and texts are RabbitMQ 3.13's, word for word (rabbit_misc.erl `equivalence_fail/4`, rabbit_queue_type_util.erl).
-  Values are printed as Erlang terms, as clients of RabbitMQ see them. Rules for values:
-  projections/rules/queue_arguments.py.
+  Values are printed as Erlang terms, as clients of RabbitMQ see them. The table of keys says which queue takes which
+  argument, and with which values (projections/machine/rules/keys.py).
 - An `x-` key that no queue type knows is accepted, a key of another type is refused (S-072).
 - An argument that the history's machine version does not know is refused, never ignored (upgrades/since_version.py).
 - Pure functions: raise an `AmqpError` or return.
@@ -19,19 +19,11 @@ from rewindmq.engine.errors import (
 )
 from rewindmq.engine.upgrades.since_version import require
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13, RABBITMQ_4_3
+from rewindmq.projections.machine.rules.keys import BY_ARGUMENT, DECLARABLE_TYPES, KEYS, arguments_of
+from rewindmq.projections.machine.rules.legal_values import FLAG, INTEGER, NUMBER, Choice
+from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
 from rewindmq.projections.rules.erlang_terms import erlang_term
-from rewindmq.projections.rules.queue_arguments import (
-    ALL_ARGUMENTS,
-    CHECKED,
-    OF_RABBITMQ_4_3,
-    QUEUE_ARGUMENTS,
-    argument_of,
-    integer,
-    not_negative,
-    one_of,
-    value_problem,
-)
+from rewindmq.projections.rules.queue_arguments import argument_of, value_problem
 from rewindmq.schemas.metadata_events import ExchangeDeclared
 from rewindmq.schemas.values import Argument
 
@@ -54,7 +46,7 @@ def queue_type(vhost: str, name: str, arguments: tuple[Argument, ...]) -> str:
         if argument.name == "x-queue-type":
             if argument.type != "longstr":
                 raise _invalid(vhost, name, argument, f"{{unacceptable_type,{argument.type}}}")
-            if argument.value not in QUEUE_ARGUMENTS:
+            if argument.value not in DECLARABLE_TYPES:
                 raise _invalid(vhost, name, argument, f"\"unsupported queue type '{_plain(argument.value)}'\"")
             return str(argument.value)
     return "classic"
@@ -76,7 +68,7 @@ def semantics_of(vhost: str, name: str, arguments: tuple[Argument, ...], default
     argument = argument_of(arguments, SEMANTICS_ARGUMENT)
     if argument is None:
         return default
-    problem = one_of("\"unsupported semantics 'VALUE'\"", *PROFILES)(argument, {})
+    problem = Choice("\"unsupported semantics 'VALUE'\"", *PROFILES).problem(argument)
     if problem is not None:
         raise _invalid(vhost, name, argument, problem)
     return str(argument.value)
@@ -85,19 +77,16 @@ def semantics_of(vhost: str, name: str, arguments: tuple[Argument, ...], default
 def check_queue_arguments(
     vhost: str, name: str, kind: str, arguments: tuple[Argument, ...], semantics: str = RABBITMQ_3_13.name
 ) -> None:
-    """PreconditionFailed: an argument has a wrong type or value (projections/rules/queue_arguments.py), or belongs to
-    another queue type."""
+    """PreconditionFailed: an argument has a wrong type or value, or belongs to another queue type."""
     given = {argument.name: argument for argument in arguments}
-    later = semantics == RABBITMQ_4_3.name
-    known = (*QUEUE_ARGUMENTS[kind], *OF_RABBITMQ_4_3) if later and kind == "quorum" else QUEUE_ARGUMENTS[kind]
-    for key in CHECKED:
-        if key in given and key in known:
-            problem = value_problem(given[key], given, semantics)
+    for key in KEYS:
+        if key.argument in given and key.takes_argument(kind, semantics):
+            problem = value_problem(given[key.argument], given, semantics)
             if problem is not None:
-                raise _invalid(vhost, name, given[key], problem)
+                raise _invalid(vhost, name, given[key.argument], problem)
     for argument in arguments:
-        foreign = argument.name in ALL_ARGUMENTS and argument.name not in QUEUE_ARGUMENTS[kind]
-        if foreign or (later and kind != "quorum" and argument.name in OF_RABBITMQ_4_3):
+        known = BY_ARGUMENT.get(argument.name)
+        if known is not None and known.has_argument(semantics) and kind not in known.queues:
             raise PreconditionFailed(
                 f"invalid arg '{argument.name}' for {resource('queue', name, vhost)} of queue type {TYPE_MODULES[kind]}"
             )
@@ -144,11 +133,11 @@ def check_consumer_arguments(queue: Queue, arguments: tuple[Argument, ...]) -> N
     """PreconditionFailed: an argument of basic.consume has a wrong type or value."""
     for argument in arguments:
         if argument.name == "x-priority":
-            problem = integer(argument, {})
+            problem = INTEGER.problem(argument)
         elif argument.name == "x-cancel-on-ha-failover" and queue.type == "classic":
-            problem = None if argument.type == "bool" else f"{{unacceptable_type,{argument.type}}}"
+            problem = FLAG.problem(argument)
         elif argument.name == "x-consumer-timeout" and queue.quorum and queue.profile.overdue_returns:
-            problem = not_negative(argument, {})
+            problem = NUMBER.problem(argument)
         else:
             problem = None
         if problem is not None:
@@ -177,8 +166,7 @@ def check_queue_equivalence(queue: Queue, durable: bool, auto_delete: bool, argu
     where = resource("queue", queue.name, queue.vhost)
     _same_field(where, "durable", queue.durable, durable)
     _same_field(where, "auto_delete", queue.auto_delete, auto_delete)
-    later = OF_RABBITMQ_4_3 if queue.quorum and queue.semantics == RABBITMQ_4_3.name else ()
-    for key in (*QUEUE_ARGUMENTS[queue.type], *later, SEMANTICS_ARGUMENT):
+    for key in (*arguments_of(queue.type, queue.semantics), SEMANTICS_ARGUMENT):
         _same_argument(where, key, argument_of(queue.arguments, key), argument_of(arguments, key))
 
 

@@ -6,7 +6,8 @@ Rules of this file
   own partition (S-028, S-167).
 - A node folds the partitions of all queues that a change may concern. A pattern matches any names, and another node may
   have declared such a queue a moment ago: so these are all partitions, unless the patterns are plain names.
-- What a policy may say: projections/rules/policy_rules.py.
+- A policy's keys: the table in projections/machine/rules/keys.py. Which policy applies, and how two merge with the
+  arguments: projections/machine/rules/settings.py.
 """
 
 import json
@@ -25,8 +26,10 @@ from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.slices import Pace, in_slices
+from rewindmq.engine.upgrades.since_version import require
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.rules.settings import DEDUPLICATES, REJECT_PUBLISH, REJECT_PUBLISH_DLX
+from rewindmq.projections.machine.rules.keys import DEDUPLICATES
+from rewindmq.projections.machine.rules.settings import REJECT_PUBLISH, REJECT_PUBLISH_DLX
 from rewindmq.projections.rules.policy_rules import (
     apply_to_problem,
     definition_problem,
@@ -185,7 +188,8 @@ class Policies:
 
         NotFound: the vhost. PreconditionFailed, with RabbitMQ's text: the pattern, a key or a value is wrong."""
         check_vhost(self._topology, vhost)
-        text = checked_definition(name, pattern, definition, priority, apply_to, self._operator, self._semantics)
+        asked = (name, pattern, definition, priority, apply_to)
+        text = checked_definition(*asked, self._operator, self._semantics, self._topology.machine_version)
         kind = OperatorPolicySet if self._operator else PolicySet
         changed = kind(vhost, name, pattern, text, priority, apply_to)
         before = self._known.get((vhost, name))
@@ -222,9 +226,18 @@ def names_concerned(*policies: PolicySet | OperatorPolicySet | None) -> frozense
 
 
 def checked_definition(
-    name: str, pattern: object, definition: object, priority: object, apply_to: object, operator: bool, semantics: str
+    name: str,
+    pattern: object,
+    definition: object,
+    priority: object,
+    apply_to: object,
+    operator: bool,
+    semantics: str,
+    version: int,
 ) -> str:
-    """The canonical JSON of a definition (sorted keys, no spaces). PreconditionFailed with all that is wrong."""
+    """The canonical JSON of a definition (sorted keys, no spaces).
+
+    PreconditionFailed with all that is wrong, or because machine version `version` does not know a key."""
     problems = [
         definition_problem(name, definition, operator, semantics),
         apply_to_problem(apply_to),
@@ -234,4 +247,7 @@ def checked_definition(
     found = [problem for problem in problems if problem is not None]
     if found:
         raise PreconditionFailed("Validation failed\n\n" + "".join(f"{problem}\n" for problem in found))
+    assert isinstance(definition, dict)
+    for key in definition:
+        require(key, version)
     return json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -10,7 +10,7 @@ from rewindmq.engine.runtime.eager import to_the_end
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.slices import Pace, in_slices
-from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
+from rewindmq.projections.machine.rules.keys import DECLARABLE_TYPES
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import QueueDeleted
 from rewindmq.schemas.metadata_events import VhostCreated, VhostDeleted
@@ -32,7 +32,7 @@ class Vhosts:
         If a vhost of this name is being deleted, its queues go first.
 
         PreconditionFailed: there is no such queue type."""
-        if default_queue_type not in ("", *QUEUE_ARGUMENTS):
+        if default_queue_type not in ("", *DECLARABLE_TYPES):
             raise PreconditionFailed(f"Unsupported default queue type '{default_queue_type}'")
         await self.until_deleted(vhost)
         changed = VhostCreated(vhost, description, tags, default_queue_type)

@@ -8,7 +8,7 @@ no banner is printed before them.
 import unicodedata
 from collections.abc import Callable, Sequence
 
-from rewindmq.engine.cli.values import Value, erlang_term, json_line, plain, pretty
+from rewindmq.engine.cli.values import Value, erlang_term, json_line, pretty, table_text
 
 Rows = Sequence[dict[str, Value]]
 MACHINE_READABLE = ("json", "json_stream", "csv")
@@ -19,7 +19,7 @@ BODY_SHOWN = 64  # characters
 def table(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
     """The header stands above the first row, so an empty listing has none."""
     lines = ["\t".join(columns)] if headers and rows else []
-    return lines + ["\t".join(plain(row[column]) for column in columns) for row in rows]
+    return lines + ["\t".join(table_text(row[column]) for column in columns) for row in rows]
 
 
 def pretty_table(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
@@ -74,7 +74,7 @@ def csv(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
     def line(cells: Sequence[str]) -> str:
         return ",".join('"' + cell.replace('"', '""') + '"' for cell in cells)
 
-    return [line(columns), *(line([plain(row[column]) for column in columns]) for row in rows)] if rows else []
+    return [line(columns), *(line([table_text(row[column]) for column in columns]) for row in rows)] if rows else []
 
 
 def json_stream(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:

@@ -66,7 +66,7 @@ def type_name(value: object) -> str:
 # -- table and csv
 
 
-def plain(value: Value) -> str:
+def table_text(value: Value) -> str:
     """A value in a table, or in csv."""
     match value:
         case None:
@@ -78,9 +78,9 @@ def plain(value: Value) -> str:
         case Definition():
             return "[" + ", ".join(f"{{{binary(name)}, {loose(inner)}}}" for name, inner in value.entries) + "]"
         case list():
-            return "[" + ", ".join(plain(inner) for inner in value) + "]"
+            return "[" + ", ".join(table_text(inner) for inner in value) + "]"
         case dict():
-            return "#{" + ", ".join(f"{name} => {plain(inner)}" for name, inner in sorted(value.items())) + "}"
+            return "#{" + ", ".join(f"{name} => {table_text(inner)}" for name, inner in sorted(value.items())) + "}"
         case _:
             return str(value)
 
@@ -130,7 +130,7 @@ def pretty(value: Value) -> str:
         case list():
             return "".join(pretty(inner) for inner in value)
         case _:
-            return plain(value)
+            return table_text(value)
 
 
 def typed_term(value: object) -> str:

@@ -28,8 +28,8 @@ from rewindmq.engine.routing import exchange_types
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.slices import Pace
 from rewindmq.projections.canonical_json import canonical_json
+from rewindmq.projections.machine.rules.keys import DECLARABLE_TYPES
 from rewindmq.projections.rules.internal_queues import is_hidden
-from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.topology import VHOST_LIMITS, system_exchanges
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.json_arguments import arguments_from, table_of
@@ -277,7 +277,8 @@ class Import:
             item.get("priority", 0),
             item.get("apply-to", "all"),
         )
-        checked_definition(name, *asked, False, self.broker.config.semantics)
+        version = self.broker.topology.machine_version
+        checked_definition(name, *asked, False, self.broker.config.semantics, version)
         self.steps.append(lambda: self.broker.policies.set(self.actor, vhost, name, *asked))
 
     def _parameter(self, item: Item) -> None:
@@ -288,7 +289,8 @@ class Import:
         check_parameter(component, name, value)
         if component == OPERATOR_POLICY and isinstance(value, dict):
             asked = (value["pattern"], value["definition"], value["priority"], value.get("apply-to", "all"))
-            checked_definition(name, *asked, True, self.broker.config.semantics)
+            version = self.broker.topology.machine_version
+            checked_definition(name, *asked, True, self.broker.config.semantics, version)
         if (component, name) == VHOST_LIMITS and isinstance(value, dict):
             most = value.get("max-queues", -1)
             self.queue_limits[vhost] = most if isinstance(most, int) else -1
@@ -472,6 +474,6 @@ def default_queue_type(value: object) -> str:
     Raises PreconditionFailed for a type that does not exist."""
     if value in (None, "", "undefined"):
         return ""
-    if not isinstance(value, str) or value not in QUEUE_ARGUMENTS:
+    if not isinstance(value, str) or value not in DECLARABLE_TYPES:
         raise PreconditionFailed(f"Unsupported default queue type '{value}'")
     return value

@@ -4,7 +4,7 @@ import base64
 import json
 
 from rewindmq.engine.http.call import bad_request
-from rewindmq.projections.history.properties import decoded, plain
+from rewindmq.projections.history.properties import decoded, json_form
 from rewindmq.schemas.amqp import properties, tables
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.json_values import Json
@@ -17,7 +17,7 @@ def properties_of(raw: bytes) -> dict[str, Json]:
     if not raw:
         return {}
     found = decoded(properties.without_blind_copies(raw), times=False)
-    return {"undecodable": base64.b64encode(raw).decode()} if found is None else {**plain(found)}
+    return {"undecodable": base64.b64encode(raw).decode()} if found is None else {**json_form(found)}
 
 
 def properties_from(content: Json) -> bytes:

@@ -16,10 +16,11 @@ from rewindmq.engine.broker.declarations import TYPE_MODULES, check_consumer_arg
 from rewindmq.engine.errors import NotImplementedByBroker, PreconditionFailed, resource
 from rewindmq.engine.rewind.stays import moment_in
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.rules.settings import age_ms
+from rewindmq.projections.machine.rules.keys import MAX_SEGMENT_BYTES
+from rewindmq.projections.machine.rules.legal_values import INTEGER_TYPES, age_ms
 from rewindmq.projections.rewind import At, RewindError
 from rewindmq.projections.rules.erlang_terms import erlang_term
-from rewindmq.projections.rules.queue_arguments import INTEGER_TYPES, argument_of
+from rewindmq.projections.rules.queue_arguments import argument_of
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.amqp.properties import headers_of
 from rewindmq.schemas.events import Published
@@ -27,7 +28,6 @@ from rewindmq.schemas.values import Argument
 
 FIRST, LAST, NEXT, NUMBER, TIME = "first", "last", "next", "number", "time"
 OTHERS_ARGUMENTS = ("x-priority", "x-cancel-on-ha-failover")  # of other queue types' consumers (`capabilities/0`)
-MAX_SEGMENT_BYTES = 3_000_000_000
 FILTER_VALUE = "x-stream-filter-value"
 
 

@@ -76,8 +76,8 @@ class StreamReader(Reader):
             self.number = number_from(queue, start.value)
 
     def has_news(self) -> bool:
-        """Return True if the next message is there and durable, and the queue is not paused."""
-        return not self.queue.paused and self._next_id() < self.partition.durable_offset
+        """Return True if the next message is there and durable, and the queue delivers."""
+        return self.queue.serves and self._next_id() < self.partition.durable_offset
 
     def _next_id(self) -> int:
         """The id of the message to be read next; NEVER: it is still to come."""
@@ -104,7 +104,7 @@ class StreamReader(Reader):
     def step(self) -> bool:
         """Deliver messages from the store."""
         queue, partition = self.queue, self.partition
-        if queue.paused:
+        if not queue.serves:
             return False
         room = SHARE_BYTES
         for _ in range(SHARE):

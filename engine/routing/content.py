@@ -23,7 +23,7 @@ class Content:
 
     @cached_property
     def headers(self) -> dict[str, object]:
-        return {name: tables.plain(kind, value) for name, kind, value in self.entries}
+        return {name: tables.untyped(kind, value) for name, kind, value in self.entries}
 
     def property(self, name: str) -> str | None:
         """A basic property as text; None if the message has none."""

@@ -106,7 +106,7 @@ def _history(field: bytes | None) -> list[Death] | None:
 
 def _death(entries: list[tables.Entry]) -> Death | None:
     types = {name: kind for name, kind, _ in entries}
-    entry = {name: tables.plain(kind, value) for name, kind, value in entries}
+    entry = {name: tables.untyped(kind, value) for name, kind, value in entries}
     queue, reason, exchange = entry.get("queue"), entry.get("reason"), entry.get("exchange")
     keys, count, time = entry.get("routing-keys"), entry.get("count"), entry.get("time")
     if not (isinstance(queue, str) and isinstance(reason, str) and isinstance(exchange, str)):

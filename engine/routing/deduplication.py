@@ -12,7 +12,8 @@ import json
 from typing import Final
 
 from rewindmq.engine.errors import PreconditionFailed
-from rewindmq.projections.machine.rules.deduplication import LONGEST_TTL_MS, MOST_REMEMBERED, TTL_HEADER
+from rewindmq.projections.machine.data.id_windows import LONGEST_TTL_MS, MOST_REMEMBERED
+from rewindmq.projections.machine.rules.deduplication import TTL_HEADER
 from rewindmq.projections.rules.queue_arguments import argument_of
 from rewindmq.schemas.metadata_events import ExchangeDeclared
 from rewindmq.schemas.values import Argument, Deduplication, Policy

@@ -271,7 +271,7 @@ class MetadataNews:
         return {"user": actor.user, "vhost": vhost, "node": self._config.node, "session": event.session}
 
     def _opened(self, actor: Actor, event: SessionOpened) -> list[Described]:
-        name = self._config.connection_name(event.address)
+        name = self._config.both_ends(event.address)
         host, _, port = event.address.rpartition(":")
         facts: Facts = {
             "user": actor.user,

@@ -198,7 +198,7 @@ class Firehose:
                         + join_headers({NAMES[bit]: as_header(bit, raw) for bit, raw in fields.items()}),
                         "node": longstr(self._config.node),
                         "vhost": longstr(session.vhost),
-                        "connection": longstr(self._config.connection_name(session.peer)),
+                        "connection": longstr(self._config.both_ends(session.peer)),
                         "channel": signedint(channel),
                         "user": longstr(session.user),
                         **more,

@@ -3,15 +3,18 @@
 from typing import Final
 
 from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.projections.machine.rules.keys import since
 
-# Features that need a later machine version than the first, by the name that users know: an argument of queues
-# (`x-...`), or the words of a refusal.
+# Features that need a later machine version than the first, by the words of a refusal. The version of an argument or a
+# policy key is in the table of keys.
 SINCE_VERSION: Final[dict[str, int]] = {}
 
 
 def require(what: str, version: int) -> None:
-    """Raise PreconditionFailed if `what` needs a later machine version than `version`, which the history follows."""
-    needed = SINCE_VERSION.get(what, 1)
+    """Raise PreconditionFailed if the history follows `version`, and `what` needs a later machine version.
+
+    `what`: the name of an argument or a policy key, or the words of a feature."""
+    needed = SINCE_VERSION.get(what, since(what))
     if version < needed:
         raise PreconditionFailed(
             f"{what} needs machine version {needed}, and the history follows {version}: it can be used after"

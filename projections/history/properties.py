@@ -66,7 +66,7 @@ def properties_object(raw: bytes) -> Any:
     values = decoded(raw)
     if values is None:
         return base64.b64encode(raw).decode()
-    return {name: plain(value) for name, value in values.items() if value != ""}
+    return {name: json_form(value) for name, value in values.items() if value != ""}
 
 
 def headers(raw: bytes) -> list[dict[str, Any]] | None:
@@ -83,17 +83,17 @@ def headers(raw: bytes) -> list[dict[str, Any]] | None:
 def _value(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
-    return (value if isinstance(value, str) else json_text(plain(value), ensure_ascii=False)).encode()
+    return (value if isinstance(value, str) else json_text(json_form(value), ensure_ascii=False)).encode()
 
 
-def plain(value: Any) -> Any:
+def json_form(value: Any) -> Any:
     """A value in a form that `json_text` takes."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds")
     if isinstance(value, bytes | bytearray):
         return text_of(bytes(value))
     if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
+        return {str(name): json_form(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [json_form(item) for item in value]
     return str(value) if isinstance(value, Decimal) else value

@@ -1,47 +1,19 @@
 """Checks every invariant of the machine's state by brute force. For tests: `Machine.validate()`."""
 
-from typing import Final
-
 from rewindmq.projections.machine.data import stream
 from rewindmq.projections.machine.data.declaration import NO_EPOCH
 from rewindmq.projections.machine.data.delayed_order import Timed
-from rewindmq.projections.machine.data.id_windows import KEY_SIZE, MOST_EXCHANGES, OWN, SPACE
+from rewindmq.projections.machine.data.id_windows import KEY_SIZE, MOST_EXCHANGES, MOST_REMEMBERED, OWN, SPACE
 from rewindmq.projections.machine.data.message_order import CHUNK, NONE, Order, first_number, space_of
 from rewindmq.projections.machine.data.message_word import LEVEL_SHIFT, SIZE_MASK, seconds_of
 from rewindmq.projections.machine.data.priority_order import Prioritized
 from rewindmq.projections.machine.data.queue import NEVER, Consumer, Queue
 from rewindmq.projections.machine.events.lookahead import may_have_lookahead
-from rewindmq.projections.machine.rules.deduplication import MOST_REMEMBERED
 from rewindmq.projections.machine.rules.expiry import lease_ends_ms
 from rewindmq.projections.machine.rules.limits import is_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, resolve
 from rewindmq.projections.machine.state import EPOCHS_REMEMBERED, DeadlineKind, State, epoch_of
 from rewindmq.schemas.values import EPOCH_SHIFT
-
-SETTINGS: Final = (
-    "max_length",
-    "max_length_rule",
-    "max_length_bytes",
-    "max_length_bytes_rule",
-    "overflow",
-    "overflow_rule",
-    "message_ttl_ms",
-    "message_ttl_rule",
-    "expires_ms",
-    "expires_rule",
-    "dead_letter_exchange",
-    "dead_letter_routing_key",
-    "at_least_once",
-    "delivery_limit",
-    "delivery_limit_rule",
-    "consumer_timeout_ms",
-    "max_age_ms",
-    "max_age_rule",
-    "deduplicates",
-    "retry",
-    "retry_min_ms",
-    "retry_max_ms",
-)
 
 
 def validate(state: State) -> None:
@@ -177,8 +149,8 @@ def _validate_consumers(queue: Queue) -> None:
     assert alone or not any(holder.exclusive for holder in attached), "an exclusive consumer is not alone"
     assert not queue.exclusive or all(holder.session in (queue.owner, 0) for holder in queue.holders.values())
     _validate_single_active(queue, attached)
-    assert queue.levels is queue.all_levels or queue.paused
-    assert not (queue.paused and queue.levels)
+    assert queue.levels is queue.all_levels or not queue.serves
+    assert queue.serves or not queue.levels
     priorities = [level.priority for level in queue.all_levels]
     assert priorities == sorted(set(priorities), reverse=True)
     for level in queue.all_levels:
@@ -214,8 +186,8 @@ def _validate_single_active(queue: Queue, attached: list[Consumer]) -> None:
 
 def _validate_at_rest(state: State, queue: Queue) -> None:
     """Check the invariants that hold after every event."""
-    expected = resolve(queue.type, queue.arguments, queue.policy, queue.operator_policy, queue.profile)
-    assert all(getattr(expected, name) == getattr(queue.settings, name) for name in SETTINGS)
+    policies = (queue.policy, queue.operator_policy)
+    assert queue.settings == resolve(queue.type, queue.arguments, *policies, queue.profile, queue.version)
     if queue.gone:
         assert not queue.holders
         assert queue.messages_ready == 0

@@ -3,87 +3,34 @@
 - At most one policy applies to a queue (S-167). It applies if its pattern is found in the name, its apply-to fits, and
   the queue's type supports every key of its definition (rabbit_queue_type.erl `is_policy_applicable`). Of several the
   one with the highest priority applies. Ties go to the first by name; RabbitMQ leaves them undetermined.
+- projections/machine/rules/settings.py merges the values of a policy, an operator policy and the arguments.
 """
 
+from rewindmq.projections.machine.rules.keys import BY_NAME
 from rewindmq.projections.machine.rules.settings import definition
 from rewindmq.projections.rules.patterns import in_history
 from rewindmq.schemas.metadata_events import OperatorPolicySet, PolicySet
 from rewindmq.schemas.values import Policy
 
-# Definition keys that keep a whole policy away from a queue of the type (v3.13.7 `capabilities/0` of each queue type).
-UNSUPPORTED_KEYS = {
-    "classic": frozenset(
-        (
-            "max-age",
-            "stream-max-segment-size-bytes",
-            "queue-leader-locator",
-            "initial-cluster-size",
-            "delivery-limit",
-            "dead-letter-strategy",
-            "max-in-memory-length",
-            "max-in-memory-bytes",
-            "target-group-size",
-        )
-    ),
-    "quorum": frozenset(
-        (
-            "max-priority",
-            "queue-mode",
-            "single-active-consumer",
-            "ha-mode",
-            "ha-params",
-            "ha-sync-mode",
-            "ha-promote-on-shutdown",
-            "ha-promote-on-failure",
-            "queue-master-locator",
-            "max-age",
-            "stream-max-segment-size-bytes",
-            "initial-cluster-size",
-        )
-    ),
-    "stream": frozenset(
-        (
-            "max-priority",
-            "queue-mode",
-            "single-active-consumer",
-            "ha-mode",
-            "ha-params",
-            "ha-sync-mode",
-            "ha-promote-on-shutdown",
-            "ha-promote-on-failure",
-            "queue-master-locator",
-            "expires",
-            "message-ttl",
-            "dead-letter-exchange",
-            "dead-letter-routing-key",
-            "dead-letter-strategy",
-            "max-length",
-            "overflow",
-            "delivery-limit",
-            "max-in-memory-length",
-            "max-in-memory-bytes",
-            "target-group-size",
-        )
-    ),
-}
 APPLIES_TO_QUEUES = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
 
 
 class PolicyRule:
-    """A policy with its compiled pattern and its keys."""
+    """A policy with its compiled pattern. `foreign`: the types of queues to which one of its keys is foreign."""
 
     def __init__(self, event: PolicySet | OperatorPolicySet, offset: int) -> None:
         self.event = event
         self.pattern = in_history(event.pattern)
         self.policy = Policy(event.name, event.definition, offset)
-        self.keys = frozenset(definition(self.policy))
+        keys = [BY_NAME[name] for name in definition(self.policy) if name in BY_NAME]
+        self.foreign = frozenset(queue_type for key in keys for queue_type in key.foreign)
 
     def fits_queue(self, queue: str, queue_type: str) -> bool:
         """Return True if the policy may apply to a queue of this name and type."""
         apply_to = self.event.apply_to
         return (
             (apply_to in ("all", "queues") or apply_to == APPLIES_TO_QUEUES[queue_type])
-            and not self.keys & UNSUPPORTED_KEYS[queue_type]
+            and queue_type not in self.foreign
             and self.pattern.found_in(queue)
         )
 

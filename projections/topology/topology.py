@@ -32,10 +32,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields, replace
 from typing import Any, get_args
 
+from rewindmq.projections.machine.rules.keys import DECLARABLE_TYPES
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.machine.state import NewerHistory
 from rewindmq.projections.rules.patterns import problem_in_history
-from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.about_history import AboutHistory, Erasure
 from rewindmq.projections.topology.bindings import Bindings
 from rewindmq.projections.topology.json_texts import Limits, Nonsense, limits_in, require_json
@@ -372,7 +372,7 @@ class Topology:
 
     def on_vhost_created(self, offset: int, event: VhostCreated) -> None:
         """Create a vhost, or change one that exists. Raises Nonsense for an unknown queue type."""
-        if event.default_queue_type not in ("", *QUEUE_ARGUMENTS):
+        if event.default_queue_type not in ("", *DECLARABLE_TYPES):
             raise Nonsense(f"vhost {event.vhost!r}: there is no queue type {event.default_queue_type!r}")
         self._create_vhost(event)
 

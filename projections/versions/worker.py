@@ -99,11 +99,11 @@ def effect_text(effect: Any) -> str:
 
     This function renders the effects of both versions. The `describe` of each version does not: another wording would
     look like another effect."""
-    shown = (f"{name}={plain(getattr(effect, name))}" for name in effect.__slots__)
+    shown = (f"{name}={field_text(getattr(effect, name))}" for name in effect.__slots__)
     return f"{type(effect).__name__}({', '.join(shown)})"
 
 
-def plain(value: Any) -> str:
+def field_text(value: Any) -> str:
     """A field of an effect as text. A queue is its vhost and name."""
     if hasattr(value, "queue_id") and hasattr(value, "vhost"):
         return f"{value.vhost}/{value.name}"

@@ -117,7 +117,7 @@ def _count(kind: str, value: object) -> int:
 
 def mapping(data: bytes) -> dict[str, object]:
     """A table as plain Python values, without types (client properties). Raises Malformed as `arguments` does."""
-    return {name: plain(kind, value) for name, kind, value in _named(data)}
+    return {name: untyped(kind, value) for name, kind, value in _named(data)}
 
 
 def array_items(field: bytes | None) -> list[Typed] | None:
@@ -131,18 +131,18 @@ def array_items(field: bytes | None) -> list[Typed] | None:
     return cast(list[Typed], values) if end == len(field) else None
 
 
-def plain(kind: str, value: object) -> object:
+def untyped(kind: str, value: object) -> object:
     """A typed value as a plain Python value."""
     if kind == "table":
-        return {name: plain(k, v) for name, k, v in cast(list[Entry], value)}
+        return {name: untyped(k, v) for name, k, v in cast(list[Entry], value)}
     if kind == "array":
-        return [plain(k, v) for k, v in cast(list[Typed], value)]
+        return [untyped(k, v) for k, v in cast(list[Typed], value)]
     return value
 
 
 def _flat(kind: str, value: object) -> ArgumentValue:
     if kind in ("table", "array"):
-        return json_text(plain(kind, value), sort_keys=True, separators=(",", ":"), default=_json)
+        return json_text(untyped(kind, value), sort_keys=True, separators=(",", ":"), default=_json)
     return cast(ArgumentValue, value)
 
 

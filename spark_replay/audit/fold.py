@@ -284,7 +284,7 @@ class AuditProduct(Books):
         elif isinstance(event, Credited):
             if not any(isinstance(effect, Quarantine) for effect in effects):
                 account = self.accounts.get(key)
-                serves = account is not None and not account.paused
+                serves = account is not None and account.serves
                 self.prefetches.credited(event, serves and self.attached.count(key) == 1)
         elif isinstance(event, (ConsumerAttached, ConsumerCancelled)):
             if any(isinstance(effect, Quarantine) for effect in effects):
@@ -438,10 +438,10 @@ class AuditProduct(Books):
     def book_delivery(self, account: Account, effect: Deliver | FetchReply) -> None:
         """Book a delivery, and check it."""
         if effect.message_id < 0:  # an empty basic.get
-            if account.ready and not account.paused:
+            if account.ready and account.serves:
                 account.fail(CONSERVATION, None, f"basic.get found nothing, but {account.ready} are ready")
             return
-        if account.paused:
+        if not account.serves:
             account.fail(CONSUMERS, effect.message_id, f"delivered to {effect.consumer}, but the queue is paused")
         account.delivered(
             effect.message_id,

@@ -129,6 +129,11 @@ class Account:
         if declared.moved_from is not None:
             self._brings_along(declared.moved_from)
 
+    @property
+    def serves(self) -> bool:
+        """Return True unless the history says that the queue delivers nothing."""
+        return not self.paused
+
     def _brings_along(self, moved: MovedFrom) -> None:
         """Book what a queue that comes from another partition had taken in there."""
         self.paused = moved.paused

@@ -297,7 +297,7 @@ class PlainTraffic:
         prefetches = self.product.prefetches
         if known is None or known[0] != account.key or account.single_active or account.levels.highest is not None:
             return None
-        if consumer in prefetches.limited or self.product.words.waiting or account.paused:
+        if consumer in prefetches.limited or self.product.words.waiting or not account.serves:
             return None
         most = _NO_ACK
         if not known[3]:

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rewindmq.projections.history.properties import plain, properties_object
+from rewindmq.projections.history.properties import json_form, properties_object
 from rewindmq.schemas.json_values import json_text
 from rewindmq.spark_replay.commands.failures import NoSpark
 from rewindmq.spark_replay.commands.object_output import create_once, write_parquet
@@ -93,7 +93,7 @@ def print_states(
 
 def queue_object(row: dict[str, Any], messages: bool) -> dict[str, Any]:
     """A row of QUEUES as JSON. `name` repeats the queue, as rabbitmqctl calls it."""
-    found = {name: plain(value) for name, value in row.items()}
+    found = {name: json_form(value) for name, value in row.items()}
     for name in _JSON_COLUMNS:
         found[name] = json.loads(found[name])
     found["counters"] = dict(sorted(found["counters"].items()))
@@ -106,7 +106,7 @@ def queue_object(row: dict[str, Any], messages: bool) -> dict[str, Any]:
 
 def message_object(row: dict[str, Any]) -> dict[str, Any]:
     """A row of MESSAGES as JSON, with its properties decoded."""
-    found = {name: plain(value) for name, value in row.items() if name not in ("properties", "body")}
+    found = {name: json_form(value) for name, value in row.items() if name not in ("properties", "body")}
     found["properties"] = properties_object(bytes(row["properties"] or b""))
     try:
         found["body"] = bytes(row["body"] or b"").decode()
@@ -171,7 +171,7 @@ def _write_rows(frame: "DataFrame", form: str, target: TextIO) -> int:
     names, count = frame.columns, itertools.count()
     rows = (row.asDict(recursive=True) for row, _ in zip(frame.toLocalIterator(), count, strict=False))
     if form == "json":
-        print_json(({name: plain(value) for name, value in row.items()} for row in rows), target)
+        print_json(({name: json_form(value) for name, value in row.items()} for row in rows), target)
     elif form == "csv":
         writer = csv.writer(target)
         writer.writerow(names)
@@ -262,7 +262,7 @@ def _rounded(value: Any) -> str:
 
 
 def _cell(value: Any) -> str:
-    value = plain(value)
+    value = json_form(value)
     if value is None:
         return ""
     return value if isinstance(value, str) else json_text(value, ensure_ascii=False)

@@ -1,7 +1,7 @@
 """Reads candidates of `what-if` from text, and checks them.
 
-The rules are those by which the broker takes a policy or a declaration (projections/rules/policy_rules.py,
-projections/rules/queue_arguments.py). So a typing error does not give an answer as if there were no limit.
+The rules are those by which the broker takes a policy or a declaration (projections/machine/rules/keys.py). So a
+typing error does not give an answer as if there were no limit.
 
 Arguments that the broker takes and no queue knows (an `x-` key of a user's own, S-072) change nothing, and are refused
 here. Only the history says which profile a queue has: unless the candidate names one, a value is taken if any profile
@@ -11,10 +11,12 @@ takes it.
 import json
 from collections.abc import Sequence
 
-from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
+from rewindmq.projections.machine.rules.keys import BY_ARGUMENT
+from rewindmq.projections.machine.rules.legal_values import INTEGER_TYPES
+from rewindmq.projections.machine.rules.profile import PROFILES
 from rewindmq.projections.rules.patterns import refusal
 from rewindmq.projections.rules.policy_rules import definition_problem
-from rewindmq.projections.rules.queue_arguments import ALL_ARGUMENTS, INTEGER_TYPES, OF_RABBITMQ_4_3, value_problem
+from rewindmq.projections.rules.queue_arguments import value_problem
 from rewindmq.projections.what_if.alternative import Candidate, argument
 from rewindmq.projections.what_if.exclusion import Exclusion
 from rewindmq.spark_replay.location.ranges import BadRequest
@@ -98,9 +100,11 @@ def _definition_problem(candidate: Candidate) -> str | None:
 
 
 def _arguments_problem(candidate: Candidate) -> str | None:
-    known = ALL_ARGUMENTS if candidate.semantics == RABBITMQ_3_13.name else ALL_ARGUMENTS.union(OF_RABBITMQ_4_3)
+    profiles = _profiles(candidate)
     for name, value in candidate.arguments.items():
-        problem = _value_problem(name, value, _profiles(candidate)) if name in known else "no queue knows it"
+        key = BY_ARGUMENT.get(name)
+        known = key is not None and any(map(key.has_argument, profiles))
+        problem = _value_problem(name, value, profiles) if known else "no queue knows it"
         if problem is not None:
             return f"invalid arg '{name}': {problem}"
     return None
@@ -115,8 +119,8 @@ def _value_problem(name: str, value: object, profiles: Sequence[str]) -> str | N
     given = argument(name, value)
     if name == "x-delivery-limit" and given.type not in INTEGER_TYPES:  # 4.3 takes it, as if it were not there
         return f"expected integer, got {given.type}"
-    others = dict.fromkeys(ALL_ARGUMENTS, given)  # arguments that it needs may be in the queue's declaration
-    found = [value_problem(given, others, each) for each in profiles]
+    # Arguments that it needs may be in the queue's declaration.
+    found = [value_problem(given, BY_ARGUMENT, each) for each in profiles]
     return None if None in found else found[0]
 
 

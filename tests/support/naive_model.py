@@ -5,8 +5,9 @@ the real one only the event classes and the settings (arguments and policies are
 has tests of its own). Outcomes are plain tuples; `explain` in test_machine_model.py turns effects into the same.
 """
 
+from rewindmq.projections.machine.rules.keys import is_queue_type
 from rewindmq.projections.machine.rules.profile import profile_of
-from rewindmq.projections.machine.rules.settings import Settings, is_queue_type, resolve
+from rewindmq.projections.machine.rules.settings import Settings, resolve
 from rewindmq.schemas.amqp.properties import headers_of
 from rewindmq.schemas.events import (
     Acked,
@@ -72,8 +73,9 @@ class Holder:
 
 
 class NaiveQueue:
-    def __init__(self, event: QueueDeclared, queue_id: int, settings: Settings) -> None:
+    def __init__(self, event: QueueDeclared, queue_id: int, settings: Settings, version: int) -> None:
         self.event = event
+        self.version = version
         self.id = queue_id
         self.settings = settings
         self.quorum = event.type == "quorum"
@@ -99,14 +101,14 @@ class NaiveQueue:
         self.came_through: dict[str, list[tuple[int, tuple[str, object], int | None]]] = {}
 
     @property
+    def serves(self) -> bool:
+        """Return True unless the queue delivers nothing."""
+        return not self.paused
+
+    @property
     def once(self) -> bool:
         """Return True if the queue drops a message with the id of one that it already has."""
-        if self.stream or self.delays:
-            return False
-        if self.settings.deduplicates is not None:
-            return self.settings.deduplicates
-        asked = [a.value for a in self.event.arguments if a.name == "x-message-deduplication"]
-        return asked == [True]
+        return self.settings.deduplicates
 
     @property
     def single(self) -> bool:
@@ -302,7 +304,7 @@ class NaiveMachine:
             holder.turn = self.next_ticket()
 
     def pick(self, queue: NaiveQueue) -> Holder | None:
-        if queue.paused:
+        if not queue.serves:
             return None
         waiting = [h for h in queue.holders if h.turn is not None and h.event is not None]
         waiting.sort(key=lambda h: (-(h.event.priority if h.event else 0), h.turn))
@@ -399,9 +401,11 @@ class NaiveMachine:
         others = [h.event for h in queue.holders if h.event is not None]
         return not queue.stream and bool(others) and any(each.exclusive for each in [*others, event])
 
-    def resolved(self, event: QueueDeclared, policy: Policy | None, operator_policy: Policy | None) -> Settings:
+    def resolved(
+        self, event: QueueDeclared, policy: Policy | None, operator_policy: Policy | None, version: int
+    ) -> Settings:
         assert is_queue_type(event.type)
-        return resolve(event.type, event.arguments, policy, operator_policy, profile_of(event.semantics))
+        return resolve(event.type, event.arguments, policy, operator_policy, profile_of(event.semantics), version)
 
     def QueueDeclared(self, offset: int, actor: Actor, event: QueueDeclared) -> None:
         queue = self.find(event)
@@ -410,7 +414,9 @@ class NaiveMachine:
             if moved is not None and not 1 <= moved.version <= self.version:
                 self.nonsense()
                 return
-            queue = NaiveQueue(event, offset, self.resolved(event, event.policy, event.operator_policy))
+            version = self.version if moved is None else moved.version
+            settings = self.resolved(event, event.policy, event.operator_policy, version)
+            queue = NaiveQueue(event, offset, settings, version)
             if moved is not None:
                 queue.paused = moved.paused
                 for seen in moved.letters:
@@ -437,7 +443,7 @@ class NaiveMachine:
             return
         declared = queue.event
         dropping = not queue.quorum and queue.settings.overflow == "drop-head"
-        queue.settings = self.resolved(declared, event.policy, event.operator_policy)
+        queue.settings = self.resolved(declared, event.policy, event.operator_policy, queue.version)
         if not queue.once:
             for message in queue.messages:
                 message.same_as = None
@@ -687,7 +693,7 @@ class NaiveMachine:
                 self.nonsense()
                 return
             alone = len(queue.consumers()) == 1
-            barred = holder.limited or ranked or queue.single or queue.paused
+            barred = holder.limited or ranked or queue.single or not queue.serves
             self.lookahead(holder, credit if alone and not barred else 0)
             self.line_up(holder)
             if queue.ready():
@@ -817,7 +823,7 @@ class NaiveMachine:
         queue.used_at = self.clock
         self.expire(queue)
         ready = queue.ready()
-        if not ready or queue.paused:
+        if not ready or not queue.serves:
             self.out.append(("get", queue.event.queue, -1, event.consumer, False, 0, 0))
             return
         message = ready[0]

@@ -1,12 +1,15 @@
 """Reads the references in code, tests and docs: numbers of behaviours, files, headings, modules.
 
     python -m tests.tidy.references           prints every reference that leads nowhere
-    python -m tests.tidy.references --write   corrects paths of files that moved, and writes the lines "Tests:" of
-                                              docs/behaviours/ anew
+    python -m tests.tidy.references --write   corrects paths of files that moved, gives a new behaviour its number, and
+                                              writes the lines "Tests:" of docs/behaviours/ anew
 
 A behaviour is a heading `### S-001` or `### B-01` in docs/behaviours/. A test holds it when its name or its text says
 the number (`test_s001_...`, or `S-001` in a docstring, comment or table). Every behaviour has a line "Tests:" or a
 line "No test:" with the reason.
+
+A new behaviour has the heading `### S-next` or `### B-next`, and its tests say S-next, or `test_snext_...`. `--write`
+puts the next number in the place of the word, in the page, in tests and in the product.
 """
 
 import ast
@@ -26,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = ("rewindmq", "engine", "projections", "schemas", "spark_replay", "examples", "compose", "tests")
 NUMBER = re.compile(r"\b([SB])-(\d{2,3})\b|_([sb])(\d{2,3})(?=_|\b)")
 HEADING = re.compile(r"^### ([SB]-\d{2,3})$", re.MULTILINE)
+NEXT = re.compile(r"^### ([SB])-next$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FILE = re.compile(r"(?<![\w/.:~{}<>*$-])((?:[\w.-]+/)*[\w-]+\.(?:py|md|avsc|ipynb|yaml|toml))(#[\w-]+)?(?![\w*])")
 FOLDER = re.compile(
@@ -124,6 +128,30 @@ def rewritten(page: str) -> str:
     return (head + "".join(sections)).rstrip("\n") + "\n"
 
 
+def numbers_taken(kind: str) -> list[int]:
+    """The numbers of all behaviours of a kind, S or B."""
+    return [int(number[2:]) for number in behaviours() if number[0] == kind]
+
+
+def with_number(text: str, kind: str, number: int) -> str:
+    """A text with the number in the place of the word `next`."""
+    width = 3 if kind == "S" else 2
+    text = re.sub(rf"\b{kind}-next\b", f"{kind}-{number:0{width}}", text)
+    return re.sub(rf"_{kind.lower()}next(?=_|\b)", f"_{kind.lower()}{number:0{width}}", text)
+
+
+def give_numbers() -> None:
+    """Give a new behaviour its number, in every file that names it."""
+    for kind in sorted({kind for page in pages() for kind in NEXT.findall(text_of(page))}):
+        number = max(numbers_taken(kind)) + 1
+        for name in (*sources(), *pages(), *(name for name in files() if name.endswith(".txt"))):
+            if name.startswith("tests/tidy/"):  # they explain the word
+                continue
+            text = with_number(text_of(name), kind, number)
+            if text != text_of(name):
+                (ROOT / name).write_text(text)
+
+
 # -- dead references: each function yields lines for people -------------------------------------------------------
 
 
@@ -131,6 +159,12 @@ def unknown_numbers() -> Iterator[str]:
     for name in (*sources(), *documents()):
         for number in sorted(numbers_in(text_of(name)) - behaviours().keys()):
             yield f"{name}: {number} is no behaviour of docs/behaviours/"
+
+
+def without_number() -> Iterator[str]:
+    for page in pages():
+        if NEXT.search(text_of(page)):
+            yield f"{page}: a new behaviour has no number yet: run `python -m tests.tidy.references --write`"
 
 
 def without_test() -> Iterator[str]:
@@ -297,7 +331,25 @@ def moved() -> dict[str, dict[str, str]]:
     return found
 
 
-CHECKS = (unknown_numbers, without_test, documents_outside, lost_files, lost_folders, lost_links, lost_modules)
+CHECKS = (
+    unknown_numbers,
+    without_number,
+    without_test,
+    documents_outside,
+    lost_files,
+    lost_folders,
+    lost_links,
+    lost_modules,
+)
+
+
+def forget() -> None:
+    """Read all files anew: some were written."""
+    text_of.cache_clear()
+    prose_of.cache_clear()
+    anchors_of.cache_clear()
+    behaviours.cache_clear()
+    holders.cache_clear()
 
 
 def main() -> int:
@@ -307,11 +359,12 @@ def main() -> int:
             for old, new in sorted(paths.items(), key=lambda pair: -len(pair[0])):  # files before their folders
                 text = text.replace(old, new)
             (ROOT / name).write_text(text)
-        text_of.cache_clear()
+        forget()
+        give_numbers()
+        forget()
         for page in pages():
             (ROOT / page).write_text(rewritten(page))
-        for cached in (text_of, prose_of, anchors_of, behaviours):
-            cached.cache_clear()
+        forget()
     lost = [line for check in CHECKS for line in check()]
     print("\n".join(lost))
     return 1 if lost else 0

@@ -25,9 +25,18 @@ def test_the_pages_of_behaviours_name_the_tests_as_they_are() -> None:
 
 def test_every_number_is_there_once() -> None:
     found = [number for page in references.pages() for number in references.HEADING.findall(references.text_of(page))]
-    wanted = [f"S-{n:03}" for n in range(1, 172)]
-    wanted += [f"B-{n:02}" for n in (*range(1, 67), 70, 71, 73, 74, 75, 76, 77)]
-    assert sorted(found) == sorted(wanted)
+    assert len(found) == len(set(found))
+    for kind, retired in (("S", ()), ("B", (67, 68, 69, 72))):
+        taken = references.numbers_taken(kind)
+        assert sorted([*taken, *retired]) == list(range(1, max(taken) + 1)), kind
+
+
+def test_a_new_behaviour_gets_the_next_number() -> None:
+    text = '### S-next\n\ndef test_snext_it_is_so(h):\n    """S-next, not B-next."""\nsnext'
+    assert references.with_number(text, "S", 171) == (
+        '### S-171\n\ndef test_s171_it_is_so(h):\n    """S-171, not B-next."""\nsnext'
+    )
+    assert references.with_number("test_bnext", "B", 77) == "test_b77"
 
 
 @pytest.mark.parametrize(

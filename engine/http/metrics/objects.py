@@ -75,7 +75,7 @@ class ChannelSeen:
     def __init__(self, broker: "Broker", session: "Session", channel: "ChannelStatus", consumers: int) -> None:
         self.status = channel
         self.consumers = consumers
-        self.labels = {"channel": f"{broker.config.connection_name(session.peer)} ({channel.number})"}
+        self.labels = {"channel": f"{broker.config.both_ends(session.peer)} ({channel.number})"}
         self.counted = of_channel(channel)
 
 
@@ -84,7 +84,7 @@ class ConnectionSeen:
         assert session.link is not None
         self.link = session.link
         self.channels = len(session.channels)
-        self.labels = {"connection": broker.config.connection_name(session.peer)}
+        self.labels = {"connection": broker.config.both_ends(session.peer)}
 
 
 def counted(name: str) -> Callable[[QueueSeen | ChannelSeen], float]:

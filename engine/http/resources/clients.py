@@ -19,7 +19,7 @@ from rewindmq.engine.http.shapes.clients import ChannelWithConsumers, Connection
 from rewindmq.engine.http.shapes.clients import Consumer as ConsumerJson
 from rewindmq.engine.http.statistics import of_channel, statistics
 from rewindmq.engine.runtime.consumer_counters import ListedConsumer, PublishedConsumer
-from rewindmq.projections.history.properties import plain
+from rewindmq.projections.history.properties import json_form
 from rewindmq.schemas.amqp.json_arguments import table_of
 from rewindmq.schemas.values import EPOCH_SHIFT
 
@@ -37,7 +37,7 @@ def peer_details(broker: "Broker", session: "Session") -> Item:
     """Name and address of a connection."""
     host, _, port = session.peer.split(" -> ")[0].rpartition(":")
     return {
-        "name": broker.config.connection_name(session.peer),
+        "name": broker.config.both_ends(session.peer),
         "peer_host": host.strip("[]") or session.peer,
         "peer_port": int(port) if port.isdigit() else 0,
     }
@@ -81,7 +81,7 @@ def session_named(call: Call) -> "Session":
     """The session of the connection in the path. Raises ApiError (404)."""
     name = call.segment("name")
     for session in visible_sessions(call, None):
-        if call.broker.config.connection_name(session.peer) == name:
+        if call.broker.config.both_ends(session.peer) == name:
             return session
     raise not_found()
 
@@ -125,7 +125,7 @@ async def user_connections(call: Call) -> Response:
         call,
         [
             {
-                "name": call.broker.config.connection_name(session.peer),
+                "name": call.broker.config.both_ends(session.peer),
                 "vhost": session.vhost,
                 "user": session.user,
                 "node": call.broker.config.node,
@@ -190,7 +190,7 @@ def connection_item(broker: "Broker", session: "Session") -> Item:
             "host": str(peer["name"]).split(" -> ")[1].rpartition(":")[0].strip("[]"),
             "port": config.amqp_port if over_tls is None else over_tls.port,
             "connected_at": session.connected_at_ms,
-            "client_properties": plain(session.client_properties),
+            "client_properties": json_form(session.client_properties),
             "session_id": session.session_id,
             "user_who_performed_action": session.user,
         }
@@ -241,7 +241,7 @@ async def channel(call: Call) -> Response:
     broker, name = call.broker, call.segment("name")
     for session in visible_sessions(call, None):
         for number, status in sorted(session.channels.items()):
-            if f"{broker.config.connection_name(session.peer)} ({number})" == name:
+            if f"{broker.config.both_ends(session.peer)} ({number})" == name:
                 at = session.session_id, number
                 consumers = await consumers_of_this_node(call)
                 of_it = [(queue, each) for _, queue, each in consumers if (each.session, each.channel) == at]

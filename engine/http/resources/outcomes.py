@@ -393,8 +393,8 @@ def definition_of(call: Call, name: str, checked: bool = True) -> dict[str, Any]
     except BadBody as error:
         raise bad_request(f'{name} is not a JSON object such as {{"max-length": 1000}}: {error}') from None
     if definition and checked:
-        semantics = call.broker.config.semantics
-        checked_definition(POLICY_NAME, ".*", definition, 0, "queues", name == "operator_policy", semantics)
+        follows = (call.broker.config.semantics, call.broker.topology.machine_version)
+        checked_definition(POLICY_NAME, ".*", definition, 0, "queues", name == "operator_policy", *follows)
     return definition
 
 

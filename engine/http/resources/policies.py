@@ -216,8 +216,8 @@ def asked(call: Call, operator: bool) -> tuple[str, str, int, str]:
     pattern, apply_to = query["pattern"], query.get("apply-to", "all")
     given = query.get("priority", "0")
     priority: object = int(given) if PRIORITY.fullmatch(given) else given
-    semantics = call.broker.config.semantics
-    checked = checked_definition(call.segment("name"), pattern, definition, priority, apply_to, operator, semantics)
+    follows = (call.broker.config.semantics, call.broker.topology.machine_version)
+    checked = checked_definition(call.segment("name"), pattern, definition, priority, apply_to, operator, *follows)
     return pattern, checked, int(given), apply_to
 
 

@@ -572,10 +572,10 @@ def _run(arguments: Sequence[str]) -> None:
         print(json.dumps(shown, indent=1, allow_nan=False))
         return
     text = "".join(chr(each) if 32 <= each < 127 else "." for each in proven.record[:400])
-    print("\n".join(map(plain, ["The proof holds.", *sentences(proven), f"bytes: {text}"])))
+    print("\n".join(map(printable, ["The proof holds.", *sentences(proven), f"bytes: {text}"])))
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """The text without characters that a terminal obeys."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
@@ -585,13 +585,13 @@ def main(arguments: Sequence[str]) -> int:
     try:
         _run(arguments)
     except Unsound as error:
-        print(plain(f"The proof does not hold: {error}"), file=sys.stderr)
+        print(printable(f"The proof does not hold: {error}"), file=sys.stderr)
         return UNSOUND
     except Unusable as error:
-        print(plain(f"Error: {error}"), file=sys.stderr)
+        print(printable(f"Error: {error}"), file=sys.stderr)
         return error.code
     except OSError as error:
-        print(plain(f"Error: {error.filename}: {error.strerror}"), file=sys.stderr)
+        print(printable(f"Error: {error.filename}: {error.strerror}"), file=sys.stderr)
         return DATA
     return HOLDS
 

@@ -16,6 +16,8 @@ from rewindmq.projections.machine.data.message_order import SPACE_SHIFT, space_o
 
 SPACE: Final = 512  # the first space, above that of delayed messages; "" has it
 MOST_EXCHANGES: Final = 16
+MOST_REMEMBERED: Final = 1_000_000  # messages of an exchange, in each queue behind it
+LONGEST_TTL_MS: Final = (1 << 48) - 1  # for which an exchange may ask to remember a message
 CHUNK_SHIFT: Final = 9
 KEY_SIZE: Final = 16
 ID_SIZE: Final = 16 + KEY_SIZE  # of a remembered message in a chunk: offset, expiry, key

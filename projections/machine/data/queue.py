@@ -55,14 +55,9 @@ from rewindmq.projections.machine.data.reasons import (
     REMOVED,
     TRANSIENT,
 )
+from rewindmq.projections.machine.rules.keys import QueueType
 from rewindmq.projections.machine.rules.profile import profile_of
-from rewindmq.projections.machine.rules.settings import (
-    DEDUPLICATES,
-    DROP_HEAD,
-    QueueType,
-    Settings,
-    effective_definition,
-)
+from rewindmq.projections.machine.rules.settings import DROP_HEAD, Settings, effective_definition
 from rewindmq.schemas.pickles import pickle_by_fields
 from rewindmq.schemas.values import Argument, ArgumentValue, Policy
 
@@ -282,8 +277,8 @@ class Queue(Outcomes):
 
         self.holders: dict[int, Consumer] = {}  # in the order in which they came
         self.all_levels: list[Level] = []  # highest priority first
-        self.levels = self.all_levels  # those that are served: none while the queue is paused
-        self.paused = False  # nothing is delivered (machine/events/pause.py)
+        self.levels = self.all_levels  # those that are served: none while the queue delivers nothing
+        self.serves, self.paused = True, False  # it delivers (update_serving), paused by an operator (events/pause.py)
         self.consuming: dict[int, Consumer] = {}  # of the holders, the attached consumers
         self.arrivals = 0  # of consumers so far
         self.ahead: Consumer | None = None  # the last consumer with a lookahead: only one that was alone has had one
@@ -334,10 +329,16 @@ class Queue(Outcomes):
         self.max_length_or_never = NEVER if settings.max_length is None else settings.max_length
         self.max_bytes_or_never = NEVER if settings.max_length_bytes is None else settings.max_length_bytes
         self.limited = settings.max_length is not None or settings.max_length_bytes is not None
-        asked = self.argument(DEDUPLICATES) is True
-        self.deduplicates = not self.has_own_publish and (
-            asked if settings.deduplicates is None else settings.deduplicates
-        )
+        self.deduplicates = settings.deduplicates
+        self.update_serving()
+
+    def update_serving(self) -> None:
+        """Decide whether the queue delivers at all: no rule says this anywhere else.
+
+        All that deliver, answer basic.get, give lookahead or read a stream ask `serves`, or find no consumer in
+        `levels`. Call it after each change of what it asks, other than of the settings."""
+        self.serves = not self.paused
+        self.levels = self.all_levels if self.serves else []
 
     @property
     def may_nack(self) -> bool:

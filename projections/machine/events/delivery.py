@@ -11,7 +11,7 @@
 So a full consumer of a classic queue that has room again before its turn comes keeps its turn; a consumer of a quorum
 queue goes to the end. The first is the way of rabbit_queue_consumers.erl, the second of rabbit_fifo's service queue;
 random histories were compared with 3.10.8, delivery by delivery. After every event each queue has either no ready
-message or no consumer that could take one, or it is paused: then `queue.levels` is empty (pause.py).
+message or no consumer that could take one, or `queue.levels` is empty because the queue delivers nothing.
 
 A channel's limit (basic.qos global) binds all its consumers. It binds those that were attached before it was set, and
 those with no_ack, though their deliveries are not counted. Only quorum queues have no such limit (rabbit_limiter.erl
@@ -371,7 +371,7 @@ def on_credited(state: State, offset: int, actor: Actor, event: Credited, effect
 def on_fetched(state: State, offset: int, actor: Actor, event: Fetched, effects: list[Effect]) -> None:
     """Answer a basic.get with the next message, or that there is none. It renews the queue's lease.
 
-    A queue that is paused answers that there is none.
+    A queue that delivers nothing answers that there is none.
     Quarantined: without the queue, from a stream, from a quorum queue with a single active consumer, and where the
     holder's id is that of a consumer."""
     queue = state.by_name.get((event.vhost, event.queue))
@@ -394,7 +394,7 @@ def on_fetched(state: State, offset: int, actor: Actor, event: Fetched, effects:
     renew_lease(state, queue)
     if queue.arrived.expiring or queue.returned.expiring:
         expire_heads(state, queue, effects)
-    if queue.messages_ready == 0 or queue.paused:
+    if queue.messages_ready == 0 or not queue.serves:
         effects.append(FetchReply(queue, -1, event.consumer, False, 0, event.no_ack, 0))
         return
     message_id, word, expiry = queue.take()

@@ -55,7 +55,8 @@ def may_have_lookahead(queue: Queue, consumer: Consumer) -> bool:
         and consumer.attached
         and consumer.limiter is None
         and queue.prioritized is None
-        and not (queue.single_active or queue.stream or queue.paused)
+        and queue.serves
+        and not (queue.single_active or queue.stream)
     )
 
 

@@ -1,7 +1,8 @@
 """Pauses: a queue that is paused delivers nothing, until it is resumed (B-39).
 
+    queue.serves        False while the queue delivers nothing (Queue.update_serving)
     queue.all_levels    the round robins of the consumers, as ever
-    queue.levels        the same list; while the queue is paused an empty one, so that no consumer is found
+    queue.levels        the same list; while the queue delivers nothing an empty one, so that no consumer is found
 
 So a pause costs nothing where messages are published, delivered and acked. While a queue is paused
 
@@ -10,8 +11,8 @@ So a pause costs nothing where messages are published, delivered and acked. Whil
 - basic.get is told that there is none (delivery.py);
 - no consumer has a lookahead: the node gives back what it has not sent (lookahead.py).
 
-A pause lasts until it is lifted, through restarts; it goes with the queue. The readers of a stream look at
-`queue.paused` (engine/rewind/stream_consumers.py).
+A pause lasts until it is lifted, through restarts; it goes with the queue. The readers of a stream ask `queue.serves`
+(engine/rewind/stream_consumers.py).
 """
 
 from rewindmq.projections.machine.data.effects import Effect
@@ -28,7 +29,8 @@ def on_paused(state: State, offset: int, actor: Actor, event: QueuePaused, effec
     if queue is not None and not queue.paused:
         state.touch(queue)
         end_lookaheads(queue)
-        stop_serving(queue)
+        queue.paused = True
+        queue.update_serving()
 
 
 def on_resumed(state: State, offset: int, actor: Actor, event: QueueResumed, effects: list[Effect]) -> None:
@@ -37,15 +39,9 @@ def on_resumed(state: State, offset: int, actor: Actor, event: QueueResumed, eff
     if queue is not None and queue.paused:
         state.touch(queue)
         queue.paused = False
-        queue.levels = queue.all_levels
+        queue.update_serving()
         if not queue.stream:
             run_after_taking(state, queue, effects)
-
-
-def stop_serving(queue: Queue) -> None:
-    """Let no consumer of the queue be found."""
-    queue.paused = True
-    queue.levels = []
 
 
 def _named(state: State, actor: Actor, event: QueuePaused | QueueResumed, effects: list[Effect]) -> Queue | None:

@@ -18,9 +18,10 @@ from rewindmq.projections.machine.events.settlement import give_back
 from rewindmq.projections.machine.rules.dead_letters import give_up_held, release_forwarded
 from rewindmq.projections.machine.rules.deduplication import forget_all, forget_messages
 from rewindmq.projections.machine.rules.expiry import arm_lease, expire_heads, release_due, renew_lease
+from rewindmq.projections.machine.rules.keys import is_queue_type
 from rewindmq.projections.machine.rules.limits import drop_heads, enforce
 from rewindmq.projections.machine.rules.profile import profile_of
-from rewindmq.projections.machine.rules.settings import DROP_HEAD, is_queue_type, resolve
+from rewindmq.projections.machine.rules.settings import DROP_HEAD, resolve
 from rewindmq.projections.machine.state import STREAM, State, epoch_of, is_locked, quarantine
 from rewindmq.schemas.events import (
     BrokerStarted,
@@ -66,7 +67,7 @@ def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, e
         version = event.moved_from.version
     profile = profile_of(event.semantics)
     try:
-        settings = resolve(event.type, event.arguments, event.policy, event.operator_policy, profile)
+        settings = resolve(event.type, event.arguments, event.policy, event.operator_policy, profile, version)
     except ValueError as error:
         quarantine(state, event, f"policy of queue {event.queue!r}: {error}", effects)
         return
@@ -120,7 +121,9 @@ def on_policy(state: State, offset: int, actor: Actor, event: PolicyApplied, eff
     if queue is None:
         return
     try:
-        settings = resolve(queue.type, queue.arguments, event.policy, event.operator_policy, queue.profile)
+        settings = resolve(
+            queue.type, queue.arguments, event.policy, event.operator_policy, queue.profile, queue.version
+        )
     except ValueError as error:
         quarantine(state, event, f"policy of queue {event.queue!r}: {error}", effects)
         return

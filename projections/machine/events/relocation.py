@@ -24,7 +24,6 @@ from rewindmq.projections.machine.data.message_word import is_redelivered
 from rewindmq.projections.machine.data.outbox import Carried
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import DELAYED, RELOCATED
-from rewindmq.projections.machine.events.pause import stop_serving
 from rewindmq.projections.machine.rules.dead_letters import relocate
 from rewindmq.projections.machine.rules.expiry import expire_heads
 from rewindmq.projections.machine.rules.limits import enforce
@@ -98,8 +97,8 @@ def bring_along(queue: Queue, moved: MovedFrom) -> None:
     for restored in moved.restored:
         restoration = restored.restore, restored.vhost, restored.queue, restored.queue_id
         queue.restored[restoration] = [[first, last] for first, last in restored.messages]
-    if moved.paused:
-        stop_serving(queue)
+    queue.paused = moved.paused
+    queue.update_serving()
 
 
 def moved_from(partition: int, queue: Queue) -> MovedFrom:

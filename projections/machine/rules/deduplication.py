@@ -21,7 +21,7 @@ from hashlib import blake2b
 from typing import Final
 
 from rewindmq.projections.machine.data.effects import Duplicate, Effect, endings
-from rewindmq.projections.machine.data.id_windows import KEY_SIZE, MOST_EXCHANGES, OWN, SPACE, IdWindow
+from rewindmq.projections.machine.data.id_windows import KEY_SIZE, MOST_EXCHANGES, MOST_REMEMBERED, OWN, SPACE, IdWindow
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.state import State
@@ -32,8 +32,6 @@ from rewindmq.schemas.values import Deduplication
 
 ID_HEADER: Final = "x-deduplication-header"
 TTL_HEADER: Final = "x-cache-ttl"
-MOST_REMEMBERED: Final = 1_000_000  # messages of an exchange, in each queue behind it
-LONGEST_TTL_MS: Final = (1 << 48) - 1  # for which an exchange may ask to remember a message
 FORGOTTEN_AT_ONCE: Final = 100  # messages, by one publish, when a window became smaller
 EXCHANGE_RULE: Final = "exchange "  # and its name: the rule that decided, for people
 QUEUE_RULE: Final = "x-message-deduplication of the queue"

@@ -1,138 +1,100 @@
 """Resolves a queue's effective settings: its arguments, its policy and the operator policy, merged by its type's rules.
 
-The rule is written only here.
+How policies and arguments come together, from the outside in:
 
-    effective policy = policy merged with operator policy: the smaller number; for everything else the operator's value
-                       (S-167; rabbit_policies.erl merge_policy_value, v3.13.7)
-    setting          = argument merged with the effective policy, where both give a value:
+    which policy applies      projections/topology/policies.py: pattern, apply-to, foreign keys, then priority and name
+    two policies merge        here, `_Given.of_policies`: the smaller number; for everything else the operator's value
+                              (S-167; rabbit_policies.erl merge_policy_value, v3.13.7)
+    with the argument         here, `_Given.pick`: the table of keys says which holds, by queue type (keys.py, `merge`)
+                              (3.13.7: rabbit_amqqueue_process.erl process_args_policy, rabbit_quorum_queue.erl
+                              ra_machine_config, rabbit_stream_queue.erl policy_precedence)
+    the queue is told         engine/broker/policies.py: a `PolicyApplied` for each queue whose policies are now others,
+                              which projections/topology/effective_policies.py finds
 
-    | setting                                             | classic  | quorum   |
-    | max-length, max-length-bytes, message-ttl           | smaller  | smaller  |  S-003
-    | delivery-limit                                      | -        | smaller  |  S-160 (4.3: see below)
-    | consumer-timeout                                    | smaller  | smaller  |  docs/behaviours/profiles.md
-    | expires                                             | smaller  | policy   |  S-060 (4.3: smaller)
-    | delayed-retry-type; -min, -max (4.3)                | -        | policy; smaller
-    | overflow                                            | argument | policy   |  S-029
-    | dead-letter-exchange, -routing-key, -strategy       | argument | argument |
+Exceptions, beside the table:
 
-The policy's x-message-deduplication goes before the argument, as in RabbitMQ's plugin.
-
-A stream has max-length-bytes and max-age only, and its policy wins (rabbit_stream_queue.erl policy_precedence).
-
-In profile rabbitmq-4.3 a negative delivery limit means none. Where several values are given and one is negative, the
-larger one holds. If no value is given, the limit is 20. An operator's delayed-retry-min is a lower bound
-(rabbit_quorum_queue.erl merge_policy_value).
+- Profile rabbitmq-4.3 takes the smaller `expires` of quorum queues, where 3.13 takes the policy's (S-060).
+- A negative delivery limit means none in 4.3. Where several values are given and one is negative, the larger one holds.
+  If no value is given, the limit is 20 (S-160).
+- An operator's delayed-retry-min is a lower bound (rabbit_quorum_queue.erl merge_policy_value).
+- An operator policy does not speak of x-message-deduplication, as RabbitMQ's plugin does not know it there.
 
 A value of the wrong kind counts as absent (the broker refuses it at the door, but another program may have written the
-log). Each number and the overflow come with the rule that decided, in words for people: `argument x-max-length`,
-`policy lim.max-length`, `operator policy cap.max-length`.
+log), and so does a key that is newer than the queue (versions.py). Each number and the overflow come with the rule that
+decided, in words for people: `argument x-max-length`, `policy lim.max-length`, `operator policy cap.max-length`.
 """
 
 import json
-from enum import Enum, auto
-from typing import Final, Literal, TypeGuard, TypeVar, get_args
+from dataclasses import dataclass
+from typing import Final, Literal, TypeVar
 
+from rewindmq.projections.machine.rules.keys import (
+    BY_NAME,
+    DEDUPLICATES,
+    KEYS,
+    OVERFLOWS,
+    QUEUE_TYPES,
+    RETRIES,
+    Key,
+    Overflow,
+    Precedence,
+    QueueType,
+    Retry,
+    since,
+)
+from rewindmq.projections.machine.rules.legal_values import Flag, Number, age_ms
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, Profile
 from rewindmq.schemas.values import Argument, Policy
 
-Text = TypeVar("Text", bound=str)
-QueueType = Literal["classic", "quorum", "stream", "delayed"]
-Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
-Retry = Literal["all", "failed", "returned"]
+Word = TypeVar("Word", bound=str)
 
-DEDUPLICATES: Final = "x-message-deduplication"  # of an argument and of a policy's key, in the plugin of RabbitMQ
 DROP_HEAD: Final = "drop-head"
 REJECT_PUBLISH: Final = "reject-publish"
 REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
-OVERFLOWS: Final[tuple[Overflow, ...]] = get_args(Overflow)
-
-
-class Precedence(Enum):
-    """Which value holds where an argument and the effective policy both give one."""
-
-    SMALLER = auto()
-    POLICY = auto()
-    ARGUMENT = auto()
-
-
-# How an argument is merged with the effective policy, by queue type (3.13.7: rabbit_amqqueue_process.erl
-# process_args_policy, rabbit_quorum_queue.erl ra_machine_config).
-NUMBERS: Final[dict[QueueType, dict[str, Precedence]]] = {
-    "classic": {
-        "max-length": Precedence.SMALLER,
-        "max-length-bytes": Precedence.SMALLER,
-        "message-ttl": Precedence.SMALLER,
-        "expires": Precedence.SMALLER,
-        "consumer-timeout": Precedence.SMALLER,
-    },
-    "quorum": {
-        "max-length": Precedence.SMALLER,
-        "max-length-bytes": Precedence.SMALLER,
-        "message-ttl": Precedence.SMALLER,
-        "expires": Precedence.POLICY,
-        "delivery-limit": Precedence.SMALLER,
-        "consumer-timeout": Precedence.SMALLER,
-    },
-    "stream": {"max-length-bytes": Precedence.POLICY, "consumer-timeout": Precedence.SMALLER},
-    "delayed": {},
-}
-WORDS: Final[dict[QueueType, dict[str, Precedence]]] = {
-    "classic": {
-        "overflow": Precedence.ARGUMENT,
-        "dead-letter-exchange": Precedence.ARGUMENT,
-        "dead-letter-routing-key": Precedence.ARGUMENT,
-    },
-    "quorum": {
-        "overflow": Precedence.POLICY,
-        "dead-letter-exchange": Precedence.ARGUMENT,
-        "dead-letter-routing-key": Precedence.ARGUMENT,
-        "dead-letter-strategy": Precedence.ARGUMENT,
-    },
-}
-RETRIES: Final[tuple[Retry, ...]] = get_args(Retry)
-QUEUE_TYPES: Final[tuple[QueueType, ...]] = get_args(QueueType)
-SECONDS_OF: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 NESTING: Final = 100  # brackets in a definition
 LARGEST: Final = (1 << 62) - 1  # a larger number is no limit at all; keeps all arithmetic within 64 bits
 
+# The numbers of the table that have no rule of their own below.
+NUMBERS: Final[dict[QueueType, list[Key]]] = {
+    queue_type: [
+        key for key in KEYS if queue_type in key.merge and isinstance(key.values, Number) and not key.policy_4_3
+    ]
+    for queue_type in QUEUE_TYPES
+}
 
+
+@dataclass
 class Settings:
     """The settings of a queue now.
 
     None: not set. Durations in ms, sizes in bytes. `*_rule` names the argument or policy that decided."""
 
-    def __init__(self) -> None:
-        self.max_length: int | None = None
-        self.max_length_rule = ""
-        self.max_length_bytes: int | None = None
-        self.max_length_bytes_rule = ""
-        self.overflow: Overflow = DROP_HEAD
-        self.overflow_rule = ""
-        self.message_ttl_ms: int | None = None
-        self.message_ttl_rule = ""
-        self.expires_ms: int | None = None
-        self.expires_rule = ""
-        self.dead_letter_exchange: str | None = None
-        self.dead_letter_routing_key: str | None = None
-        self.at_least_once = False
-        self.delivery_limit: int | None = None
-        self.delivery_limit_rule = ""
-        self.consumer_timeout_ms: int | None = None  # decides nothing in a fold: the code that closes channels asks
-        self.max_age_ms: int | None = None
-        self.max_age_rule = ""
-        self.deduplicates: bool | None = None  # as the policy says; None: it does not say
-        self.retry: Retry | Literal[""] = ""  # which returned messages wait before they are ready again
-        self.retry_min_ms = 0
-        self.retry_max_ms = 0
+    max_length: int | None = None
+    max_length_rule: str = ""
+    max_length_bytes: int | None = None
+    max_length_bytes_rule: str = ""
+    overflow: Overflow = "drop-head"
+    overflow_rule: str = ""
+    message_ttl_ms: int | None = None
+    message_ttl_rule: str = ""
+    expires_ms: int | None = None
+    expires_rule: str = ""
+    dead_letter_exchange: str | None = None
+    dead_letter_routing_key: str | None = None
+    at_least_once: bool = False
+    delivery_limit: int | None = None
+    delivery_limit_rule: str = ""
+    consumer_timeout_ms: int | None = None  # decides nothing in a fold: the code that closes channels asks
+    max_age_ms: int | None = None
+    max_age_rule: str = ""
+    deduplicates: bool = False
+    retry: Retry | Literal[""] = ""  # which returned messages wait before they are ready again
+    retry_min_ms: int = 0
+    retry_max_ms: int = 0
 
     def retries_later(self, failed: bool) -> bool:
         """Return True if a message that comes back to the queue waits before it is ready again."""
         return self.retry == "all" or self.retry == ("failed" if failed else "returned")
-
-
-def is_queue_type(text: str) -> TypeGuard[QueueType]:
-    """Return True if the text names a type of queue."""
-    return text in QUEUE_TYPES
 
 
 def definition(policy: Policy | None) -> dict[str, object]:
@@ -166,71 +128,110 @@ def _operator_merge(value: object, operator_value: object) -> object:
     return operator_value
 
 
+class _Given:
+    """The words of a queue's arguments and policies."""
+
+    def __init__(
+        self,
+        queue_type: QueueType,
+        arguments: tuple[Argument, ...],
+        policy: Policy | None,
+        operator_policy: Policy | None,
+        version: int,
+    ) -> None:
+        self.queue_type = queue_type
+        self.arguments: dict[str, object] = {a.name: a.value for a in arguments if since(a.name) <= version}
+        self.policy = _known(definition(policy), version)
+        self.operator_policy = _known(definition(operator_policy), version)
+        self.policy_name = policy.name if policy else ""
+        self.operator_name = operator_policy.name if operator_policy else ""
+
+    def of_policies(self, key: Key) -> tuple[object, str]:
+        """Return the value of the effective policy for the key, and the rule that decided."""
+        value, operator_value = _valid(key, self.policy.get(key.name)), _valid(key, self.operator_policy.get(key.name))
+        if operator_value is not None and (
+            value is None or not isinstance(key.values, Number) or _less(operator_value, value)
+        ):
+            return operator_value, f"operator policy {self.operator_name}.{key.name}"
+        return value, f"policy {self.policy_name}.{key.name}"
+
+    def pick(self, key: Key, rule: Precedence | None = None) -> tuple[object, str]:
+        """Return the value that holds for the key, and the rule that decided; (None, "") without any valid value.
+
+        `rule`: another one than the table's."""
+        argument = _valid(key, self.arguments.get(key.argument))
+        value, source = self.of_policies(key)
+        if argument is None:
+            return (None, "") if value is None else (value, source)
+        rule = rule or key.merge[self.queue_type]
+        if value is None or rule is Precedence.ARGUMENT or (rule is Precedence.SMALLER and not _less(value, argument)):
+            return argument, f"argument {key.argument}"
+        return value, source
+
+
 def resolve(
     queue_type: QueueType,
     arguments: tuple[Argument, ...],
     policy: Policy | None,
     operator_policy: Policy | None,
     profile: Profile = RABBITMQ_3_13,
+    version: int = 1,
 ) -> Settings:
-    """Merge arguments and policies for a queue of `queue_type`.
+    """Merge arguments and policies for a queue of `queue_type`, which was declared under machine version `version`.
 
     Raises ValueError for an unreadable definition."""
-    given: dict[str, object] = {a.name: a.value for a in arguments}
-    policies = (definition(policy), definition(operator_policy))
-    names = (policy.name if policy else "", operator_policy.name if operator_policy else "")
-
+    given = _Given(queue_type, arguments, policy, operator_policy, version)
     settings = Settings()
-    for key, rule in NUMBERS[queue_type].items():
-        if key == "expires" and profile.smaller_expires:
-            rule = Precedence.SMALLER
-        value, source = _pick(key, rule, given, policies, names, True)
+    for key in NUMBERS[queue_type]:
+        smaller = key.name == "expires" and profile.smaller_expires
+        value, source = given.pick(key, Precedence.SMALLER if smaller else None)
         if value is not None:
             assert isinstance(value, int)
-            _set_number(settings, key, value, source)
+            _set_number(settings, key.name, value, source)
     if queue_type == "stream":
-        age, source = _pick("max-age", Precedence.POLICY, given, policies, names, False)
+        age, source = given.pick(BY_NAME["max-age"])
         settings.max_age_ms = age_ms(str(age))
         settings.max_age_rule = source if settings.max_age_ms is not None else ""
         return settings
     if queue_type == "delayed":
         return settings
-    deduplicates = policies[0].get(DEDUPLICATES)
-    settings.deduplicates = deduplicates if isinstance(deduplicates, bool) else None
+    _set_deduplication(settings, given, arguments)
     if queue_type == "quorum" and profile.delivery_limit is not None:
-        _set_delivery_limit(settings, profile.delivery_limit, given, policies, names)
+        _set_delivery_limit(settings, profile.delivery_limit, given)
     if queue_type == "quorum" and profile.delayed_retry:
-        _set_retry(settings, given, policies, names)
-    words = WORDS[queue_type]
-    word, source = _pick("overflow", words["overflow"], given, policies, names, False)
-    overflow = _known(word, OVERFLOWS)
+        _set_retry(settings, given)
+    word, source = given.pick(BY_NAME["overflow"])
+    overflow = _one_of(word, OVERFLOWS)
     if overflow is not None and not (queue_type == "quorum" and overflow == REJECT_PUBLISH_DLX):  # S-025
         settings.overflow, settings.overflow_rule = overflow, source
-    exchange, _ = _pick("dead-letter-exchange", words["dead-letter-exchange"], given, policies, names, False)
+    exchange, _ = given.pick(BY_NAME["dead-letter-exchange"])
     if exchange is not None:
         settings.dead_letter_exchange = str(exchange)
-        word, _ = _pick("dead-letter-routing-key", words["dead-letter-routing-key"], given, policies, names, False)
+        word, _ = given.pick(BY_NAME["dead-letter-routing-key"])
         settings.dead_letter_routing_key = None if word is None else str(word)
-        if "dead-letter-strategy" in words and settings.overflow == REJECT_PUBLISH:  # S-146, S-147
-            strategy, _ = _pick("dead-letter-strategy", words["dead-letter-strategy"], given, policies, names, False)
+        if queue_type == "quorum" and settings.overflow == REJECT_PUBLISH:  # S-146, S-147
+            strategy, _ = given.pick(BY_NAME["dead-letter-strategy"])
             settings.at_least_once = strategy == "at-least-once"
     return settings
 
 
-def _set_delivery_limit(
-    settings: Settings,
-    default: int,
-    arguments: dict[str, object],
-    policies: tuple[dict[str, object], dict[str, object]],
-    names: tuple[str, str],
-) -> None:
+def _set_deduplication(settings: Settings, given: _Given, arguments: tuple[Argument, ...]) -> None:
+    given.operator_policy.pop(DEDUPLICATES, None)
+    for argument in reversed(arguments):  # of an argument that is there twice the first holds, of all others the last
+        if argument.name == DEDUPLICATES and DEDUPLICATES in given.arguments:
+            given.arguments[DEDUPLICATES] = argument.value
+    value, _ = given.pick(BY_NAME[DEDUPLICATES])
+    settings.deduplicates = value is True
+
+
+def _set_delivery_limit(settings: Settings, default: int, given: _Given) -> None:
     """Set the limit in a profile that has a default (rabbit_quorum_queue.erl resolve_delivery_limit)."""
     limit, rule = default, "default delivery-limit"
     spoken = False
     for value, source in (
-        (policies[0].get("delivery-limit"), f"policy {names[0]}.delivery-limit"),
-        (policies[1].get("delivery-limit"), f"operator policy {names[1]}.delivery-limit"),
-        (arguments.get("x-delivery-limit"), "argument x-delivery-limit"),
+        (given.policy.get("delivery-limit"), f"policy {given.policy_name}.delivery-limit"),
+        (given.operator_policy.get("delivery-limit"), f"operator policy {given.operator_name}.delivery-limit"),
+        (given.arguments.get("x-delivery-limit"), "argument x-delivery-limit"),
     ):
         if not isinstance(value, int) or isinstance(value, bool) or value > LARGEST:
             continue
@@ -240,41 +241,31 @@ def _set_delivery_limit(
     settings.delivery_limit, settings.delivery_limit_rule = (None, "") if limit < 0 else (limit, rule)
 
 
-def _set_retry(
-    settings: Settings,
-    arguments: dict[str, object],
-    policies: tuple[dict[str, object], dict[str, object]],
-    names: tuple[str, str],
-) -> None:
+def _set_retry(settings: Settings, given: _Given) -> None:
     """Set the delayed retry (rabbit_quorum_queue.erl get_delayed_retry_config): none without a type and a minimum."""
-    kind, _ = _pick("delayed-retry-type", Precedence.POLICY, arguments, policies, names, False)
-    argument = _valid(arguments.get("x-delayed-retry-min"), True)
-    ruled = [_valid(each.get("delayed-retry-min"), True) for each in policies]
-    least = _smallest(argument, max((value for value in ruled if isinstance(value, int)), default=None))
-    most, _ = _pick("delayed-retry-max", Precedence.SMALLER, arguments, policies, names, True)
-    retry = _known(kind, RETRIES)
+    kind, _ = given.pick(BY_NAME["delayed-retry-type"])
+    key = BY_NAME["delayed-retry-min"]
+    ruled = [_valid(key, each.get(key.name)) for each in (given.policy, given.operator_policy)]
+    bound = max((value for value in ruled if isinstance(value, int)), default=None)
+    least = _smallest(_valid(key, given.arguments.get(key.argument)), bound)
+    most, _ = given.pick(BY_NAME["delayed-retry-max"])
+    retry = _one_of(kind, RETRIES)
     if retry is not None and least:
         settings.retry, settings.retry_min_ms = retry, least
         settings.retry_max_ms = most if isinstance(most, int) and most > 0 else least
 
 
-def _known(value: object, texts: tuple[Text, ...]) -> Text | None:
-    """The one of these texts that the value is; None if it is none of them."""
-    return next((text for text in texts if text == value), None)
+def _known(keys: dict[str, object], version: int) -> dict[str, object]:
+    return {name: value for name, value in keys.items() if since(name) <= version}
+
+
+def _one_of(value: object, words: tuple[Word, ...]) -> Word | None:
+    """The one of these words that the value is; None if it is none of them."""
+    return next((word for word in words if word == value), None)
 
 
 def _smallest(a: object, b: object) -> int | None:
     return min((value for value in (a, b) if isinstance(value, int)), default=None)
-
-
-def age_ms(text: str) -> int | None:
-    """Milliseconds of an age like 7D or 1h (units Y, M, D, h, m, s; check_max_age in rabbit_amqqueue.erl).
-
-    None for any other text, and for 0."""
-    digits, seconds = text[:-1], SECONDS_OF.get(text[-1:])
-    if seconds is None or not (digits.isascii() and digits.isdigit()) or len(digits) > 15:
-        return None
-    return int(digits) * seconds * 1000 or None
 
 
 def _set_number(settings: Settings, key: str, value: int, source: str) -> None:
@@ -290,6 +281,7 @@ def _set_number(settings: Settings, key: str, value: int, source: str) -> None:
         if value > 0:  # S-057
             settings.expires_ms, settings.expires_rule = value, source
     else:
+        assert key == "delivery-limit", f"nobody keeps the number of {key}"
         settings.delivery_limit, settings.delivery_limit_rule = value, source
 
 
@@ -297,31 +289,10 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
 
 
-def _pick(
-    key: str,
-    rule: Precedence,
-    arguments: dict[str, object],
-    policies: tuple[dict[str, object], dict[str, object]],
-    names: tuple[str, str],
-    number: bool,
-) -> tuple[object, str]:
-    """The value that holds for `key`, and the rule that decided; (None, "") when no valid value is given."""
-    argument = _valid(arguments.get("x-" + key), number)
-    value, operator_value = _valid(policies[0].get(key), number), _valid(policies[1].get(key), number)
-    source = f"policy {names[0]}.{key}"
-    if operator_value is not None and (value is None or not number or _less(operator_value, value)):
-        value, source = operator_value, f"operator policy {names[1]}.{key}"
-    if argument is None:
-        return (None, "") if value is None else (value, source)
-    if value is None or rule is Precedence.ARGUMENT or (rule is Precedence.SMALLER and not _less(value, argument)):
-        return argument, f"argument x-{key}"
-    return value, source
-
-
-def _valid(value: object, number: bool) -> object:
-    if number:
+def _valid(key: Key, value: object) -> object:
+    if isinstance(key.values, Number):
         return value if _is_number(value) else None
-    return value if isinstance(value, str) else None
+    return value if isinstance(value, bool if isinstance(key.values, Flag) else str) else None
 
 
 def _less(a: object, b: object) -> bool:

@@ -4,8 +4,10 @@ A history begins under version 1, and says where it goes on under another one (`
 as they did when they were written. A rule that arrives with a later version gets a name here, such as `FAIR_TURNS = 2`.
 
 - A rule of the machine holds from the upgrade on: it asks for the machine's version, `state.machine_version >= NAME`.
-- A queue argument or a policy key holds for queues that are declared after the upgrade: it asks for the queue's
-  version, `queue.version >= NAME`. The broker refuses the argument before that (engine/upgrades/since_version.py).
+- For an argument, and for a policy key also where the policy is set later, the queue's version counts: `since` in the
+  table of keys (keys.py). A queue that was declared before the upgrade never gets the setting, because its settings are
+  merged anew at each start (settings.py) and must be the same each time. Until the upgrade the broker refuses the
+  argument and the policy (engine/upgrades/since_version.py).
 """
 
 MACHINE_VERSION = 1  # the highest version that this code can fold. Not Final: tests set others, in compiled code too

@@ -15,9 +15,9 @@ from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk, O
 from rewindmq.projections.machine.data.message_word import size_of
 from rewindmq.projections.machine.data.queue import Consumer, Limiter, Queue
 from rewindmq.projections.machine.events.delivery import attach
-from rewindmq.projections.machine.events.pause import stop_serving
 from rewindmq.projections.machine.rules.expiry import arm_lease
-from rewindmq.projections.machine.rules.settings import QUEUE_TYPES, resolve
+from rewindmq.projections.machine.rules.keys import QUEUE_TYPES
+from rewindmq.projections.machine.rules.settings import resolve
 from rewindmq.projections.machine.rules.single_active import wait
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.machine.serialization.pack import CHUNK_HEADER, COUNTERS, LENGTH
@@ -78,7 +78,8 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
     )
     queue.policy = _load_policy(fields["policy"])
     queue.operator_policy = _load_policy(fields["operator_policy"])
-    queue.apply_settings(resolve(queue.type, queue.arguments, queue.policy, queue.operator_policy, queue.profile))
+    policies = (queue.policy, queue.operator_policy)
+    queue.apply_settings(resolve(queue.type, queue.arguments, *policies, queue.profile, queue.version))
     queue.gone = fields["gone"]
     queue.crash_offset = fields.get("crash_offset", 0)
     for name, value in zip(COUNTERS, fields["counters"], strict=True):
@@ -111,8 +112,8 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
                     served.serviced = True
     queue.removed, queue.moved = fields.get("removed", (0, 0))
     queue.relocated = fields.get("relocated", 0)
-    if "paused" in fields:
-        stop_serving(queue)
+    queue.paused = "paused" in fields
+    queue.update_serving()
     for exchange, space in fields.get("remembered", ()):
         queue.remembered[exchange] = IdWindow(space)
         state.remembers_messages = state.remembers_messages or exchange == OWN

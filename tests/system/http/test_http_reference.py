@@ -16,8 +16,6 @@ from jsonschema import Draft202012Validator
 from tests.support.reference_document import Reference
 from tests.support.running import RunningBroker
 
-pytestmark = pytest.mark.long
-
 ARGUMENTS = {"x-max-length": 100, "x-dead-letter-exchange": "amq.fanout"}
 RESTORED = {"time": "mark:mark", "only": "all", "to": "back", "name": "once", "dry_run": True}
 # What stands for the names in paths. A path's own come first.
@@ -335,6 +333,7 @@ def test_b52_every_question_is_answered_as_the_document_says(world: World) -> No
     assert not found, "\n".join(found)
 
 
+@pytest.mark.long
 def test_b52_every_error_is_as_the_document_says(world: World) -> None:
     """Names that do not exist, users that lack the tag, an unknown login."""
     found: list[str] = []
@@ -362,6 +361,7 @@ def test_b52_every_error_is_as_the_document_says(world: World) -> None:
     assert not found, "\n".join(found)
 
 
+@pytest.mark.long
 def test_b52_every_change_is_answered_as_the_document_says(world: World) -> None:
     """The last test: it deletes. Things are made, changed, then deleted."""
     order = {"PUT": 0, "POST": 1, "DELETE": 2}

@@ -1,11 +1,14 @@
 """Policies and operator policies: validation texts and re-application (S-003, S-013, S-028, S-162, S-167)."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rewindmq.engine.errors import NotFound, PreconditionFailed
+from rewindmq.projections.machine.rules.keys import BY_NAME
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.schemas.events import PolicyApplied
 from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import Client, Harness, args, overheard, refusal
@@ -93,6 +96,20 @@ def test_s167_operators_have_fewer_keys(h: Harness, key: str) -> None:
     ):
         h.broker.operator_policies.set(Actor("guest", 0), "/", "o", ".*", {key: value}, 0, "all")
     h.broker.policies.set(Actor("guest", 0), "/", "p", ".*", {key: value}, 0, "all")
+
+
+def test_b73_a_key_of_a_later_version_is_refused(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("max-length", "alternate-exchange"):
+        monkeypatch.setitem(BY_NAME, name, replace(BY_NAME[name], since=MACHINE_VERSION + 1))
+        text = (
+            f"{name} needs machine version {MACHINE_VERSION + 1}, and the history follows"
+            f" {MACHINE_VERSION}: it can be used after `rewindmq finalize_upgrade`"
+        )
+        definition = {name: 3 if name == "max-length" else "x"}
+        with refusal(PreconditionFailed, text):
+            h.broker.policies.set(Actor("guest", 0), "/", "p", ".*", definition, 0, "all")
+    h.broker.policies.set(Actor("guest", 0), "/", "p", ".*", {"message-ttl": 3}, 0, "all")
+    assert list(h.broker.topology.policies) == [("/", "p")]
 
 
 def test_unknown_names(h: Harness) -> None:

@@ -1,13 +1,14 @@
 """Queues with a single active consumer, through the broker without sockets, and as they are listed (S-109, S-110)."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed, ResourceLocked
 from rewindmq.engine.http.resources.clients import consumer_item
 from rewindmq.engine.http.resources.queues import queue_item
-from rewindmq.engine.upgrades.since_version import SINCE_VERSION
+from rewindmq.projections.machine.rules.keys import BY_ARGUMENT
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.schemas.values import Actor, Argument
 from tests.support.broker_harness import Client, Harness, args, refusal
@@ -94,7 +95,8 @@ def test_s110_as_an_argument_and_not_by_policy(h: Harness) -> None:
 
 
 def test_b73_an_argument_of_a_later_version_is_refused(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SINCE_VERSION, "x-single-active-consumer", MACHINE_VERSION + 1)
+    key = replace(BY_ARGUMENT["x-single-active-consumer"], since=MACHINE_VERSION + 1)
+    monkeypatch.setitem(BY_ARGUMENT, key.argument, key)
     text = (
         f"x-single-active-consumer needs machine version {MACHINE_VERSION + 1}, and the history follows"
         f" {MACHINE_VERSION}: it can be used after `rewindmq finalize_upgrade`"

@@ -6,7 +6,7 @@ import pytest
 
 from rewindmq.engine.cli.exits import CliError
 from rewindmq.engine.cli.formatters import FORMATTERS, Rows, one_line, width
-from rewindmq.engine.cli.values import Arguments, arguments_of, jsonable, plain, pretty
+from rewindmq.engine.cli.values import Arguments, arguments_of, jsonable, pretty, table_text
 
 KINDS = Arguments(
     (
@@ -20,7 +20,7 @@ KINDS = Arguments(
 
 
 def test_arguments_in_each_formatter_s164() -> None:
-    assert plain(KINDS) == (
+    assert table_text(KINDS) == (
         '[{"x-queue-type","quorum"},{"x-max-length",7},{"x-b",true},{"x-big",1099511627776},{"x-f",1.5}]'
     )
     assert pretty(KINDS) == (
@@ -32,7 +32,7 @@ def test_arguments_in_each_formatter_s164() -> None:
 
 def test_nested_arguments() -> None:
     nested = arguments_of({"arguments": {"x-l": [1, "a", True], "x-t": {"k": 1.5}}})
-    assert plain(nested) == '[{"x-l",[1,"a",true]},{"x-t",[{"k",1.5}]}]'
+    assert table_text(nested) == '[{"x-l",[1,"a",true]},{"x-t",[{"k",1.5}]}]'
     assert pretty(nested) == (
         '{<<"x-l">>,array,[{long,1},{longstr,<<"a">>},{bool,true}]}{<<"x-t">>,table,[{<<"k">>,double,1.5}]}'
     )
@@ -53,7 +53,7 @@ def test_nested_arguments() -> None:
     ],
 )
 def test_plain_values(value: object, shown: str) -> None:
-    assert plain(value) == shown
+    assert table_text(value) == shown
 
 
 def test_a_pretty_table_is_as_wide_as_its_widest_characters() -> None:

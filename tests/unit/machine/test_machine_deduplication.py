@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rewindmq.projections.machine.data.effects import Duplicate, Effect
-from rewindmq.projections.machine.data.id_windows import MOST_EXCHANGES
+from rewindmq.projections.machine.data.id_windows import MOST_EXCHANGES, MOST_REMEMBERED
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.rules.deduplication import MOST_REMEMBERED, identity_of
+from rewindmq.projections.machine.rules.deduplication import identity_of
 from rewindmq.schemas.amqp.properties import join_by_name
 from rewindmq.schemas.amqp.tables import array, longstr
 from rewindmq.schemas.events import (

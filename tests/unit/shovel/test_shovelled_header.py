@@ -11,7 +11,7 @@ ENTRY = {"shovelled-by": "rewindmq shovel", "src-queue": "orders"}
 
 
 def shovelled(properties: bytes) -> object:
-    return tables.plain("array", tables.array_items(split_headers(split(properties))["x-shovelled"]))
+    return tables.untyped("array", tables.array_items(split_headers(split(properties))["x-shovelled"]))
 
 
 def test_all_else_stays_byte_for_byte() -> None:

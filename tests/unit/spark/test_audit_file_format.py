@@ -259,7 +259,7 @@ class Harmful:
 
 
 def sealed(avro: bytes) -> bytes:
-    return b"RewindMQ audit, format 1\n" + hashlib.sha256(avro).digest() + avro
+    return b"RewindMQ audit, format %d\n" % FORMAT + hashlib.sha256(avro).digest() + avro
 
 
 def of_an_unknown_queue() -> bytes:
@@ -267,6 +267,10 @@ def of_an_unknown_queue() -> bytes:
     [account] = product.accounts.values()
     account.key = ("/", "another")
     return packed(ledger_of(product))
+
+
+def of_format(number: int) -> bytes:
+    return SOUND.replace(b"format %d\n" % FORMAT, b"format %d\n" % number, 1)
 
 
 PICKLED = pickle.dumps({"format": 7, "beliefs": Harmful()}, protocol=5)
@@ -278,8 +282,8 @@ UNUSABLE = {
     "longer": (SOUND + b"\0", "damaged"),
     "a bit flipped": (SOUND[:-9] + bytes([SOUND[-9] ^ 1]) + SOUND[-8:], "damaged"),
     "empty": (b"", "not a file of an audit"),
-    "the next format": (SOUND.replace(b"format 1\n", b"format 2\n", 1), "format 2, this program reads format 1"),
-    "format 11": (SOUND.replace(b"format 1\n", b"format 11\n", 1), "format 11, this program reads format 1"),
+    "the next format": (of_format(FORMAT + 1), f"format {FORMAT + 1}, this program reads format {FORMAT}"),
+    "format 11": (of_format(11), f"format 11, this program reads format {FORMAT}"),
     "pickled": (hashlib.sha256(PICKLED).digest() + PICKLED, "not a file of an audit"),
     "pickled and sealed": (sealed(PICKLED), "damaged"),
     "sealed, of nothing": (sealed(b""), "damaged"),

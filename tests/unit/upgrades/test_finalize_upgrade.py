@@ -148,8 +148,8 @@ def test_b73_the_topology_keeps_the_version() -> None:
 
 
 def test_b73_a_refusal_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewindmq.engine.upgrades.since_version.SINCE_VERSION", {"x-new": NEXT})
-    require("x-new", NEXT)
-    require("x-old", 1)
-    with pytest.raises(PreconditionFailed, match=r"x-new needs machine version .* after `rewindmq finalize_upgrade`"):
-        require("x-new", MACHINE_VERSION)
+    monkeypatch.setattr("rewindmq.engine.upgrades.since_version.SINCE_VERSION", {"new": NEXT})
+    require("new", NEXT)
+    require("old", 1)
+    with pytest.raises(PreconditionFailed, match=r"new needs machine version .* after `rewindmq finalize_upgrade`"):
+        require("new", MACHINE_VERSION)
