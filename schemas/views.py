@@ -8,7 +8,8 @@
         name: str                                                           the attribute of the same name
         time: Time = of_mark(lambda mark: format_time(mark.time_ms))        made of the source
         note: str = of_mark.maybe(lambda mark: mark.note or LEFT_OUT)       some marks do not have it
-        kind: str = LEFT_OUT                                                the same; it is given: of(mark, kind=...)
+        state: str = "set"                                                  the same for every mark
+        kind: str = LEFT_OUT                                                given to some: of(mark, kind=...)
 
 `MarkView.of(mark)` is a view. Its text is that of its fields (`json_text`), its schema that of its class
 (json_schemas.py). A view of several sources has `From[[Queue, Broker]]` and `of(queue, broker)`: attributes are those
@@ -28,7 +29,7 @@ LEFT_OUT: Any = object()  # in the place of a value: the object does not have th
 class Made:
     """The default of a field that is made of the sources. `name`: the field's name in JSON, if Python has no such."""
 
-    def __init__(self, how: Callable[..., object], optional: bool, name: str | None) -> None:
+    def __init__(self, how: Callable[..., object] | None, optional: bool, name: str | None) -> None:
         self.how = how
         self.optional = optional
         self.name = name
@@ -48,7 +49,7 @@ class From(Generic[P]):
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 class View:
-    """An object of JSON. It has the fields that it was made with, in their order.
+    """An object of JSON. It has the fields that it was made with, in their order; `of` makes them all.
 
     `optional_names`: fields that some objects do not have, besides those that say so themselves."""
 
@@ -85,9 +86,16 @@ def _plan_of(kind: type[View]) -> Plan:
     """The fields in their order: the name in JSON, and how it is made; None: an attribute; LEFT_OUT: it is given."""
     found = []
     for name in get_type_hints(kind):
-        default = getattr(kind, name, None)
-        found.append((default.name or name, default.how) if isinstance(default, Made) else (name, default))
+        default = getattr(kind, name, Made(None, False, None))
+        if isinstance(default, Made):
+            found.append((default.name or name, default.how))
+        else:
+            found.append((name, LEFT_OUT if default is LEFT_OUT else _constant(default)))
     return _PLANS.setdefault(kind, tuple(found))
+
+
+def _constant(value: object) -> Callable[..., object]:
+    return lambda *_: value
 
 
 def declared_fields(kind: type[View]) -> Iterable[tuple[str, object, bool]]:

@@ -20,7 +20,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from starlette.responses import FileResponse, Response, StreamingResponse
 
@@ -37,7 +37,7 @@ from rewindmq.engine.http.shapes.standby import (
     KeysOfBodiesView,
     KeysWish,
     LeaderView,
-    each_of,
+    follower_views,
 )
 from rewindmq.engine.log.contract import BelowStart, LogError
 from rewindmq.engine.log.embedded.directory import partition_directory
@@ -46,9 +46,6 @@ from rewindmq.engine.log.embedded.raw_blocks import Piece
 from rewindmq.engine.log.embedded.root import root_of
 from rewindmq.engine.log.embedded.segments import read_at
 from rewindmq.projections.store.bases import Bases
-
-if TYPE_CHECKING:
-    pass
 
 PIECE_BYTES = 1 << 20  # in memory at a time
 MOST_KEYS = 1_000
@@ -252,7 +249,7 @@ def read_some(piece: Piece, done: int) -> bytes:
 async def list_all(call: Call) -> Response:
     """Answers GET /api/followers."""
     call.require("monitoring")
-    return await listed(call, each_of(call.broker.followers))
+    return await listed(call, follower_views(call.broker.followers))
 
 
 @operation(

@@ -23,7 +23,7 @@ from rewindmq.engine.http.call import (
 from rewindmq.engine.http.listing import STATS, columns_of, listed, listed_queues, single
 from rewindmq.engine.http.properties import properties_of
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, Query, operation
-from rewindmq.engine.http.shapes.basics import ReasonWish, shown
+from rewindmq.engine.http.shapes.basics import ErrorView, ReasonWish, shown
 from rewindmq.engine.http.shapes.clients import ListedConsumerView
 from rewindmq.engine.http.shapes.queues import (
     ActionWish,
@@ -175,7 +175,7 @@ async def act(call: Call) -> Response:
     call.queue()
     action = (await call.body("action"))["action"]
     if action not in ("sync", "cancel_sync"):
-        return reply({"error": "bad_request", "reason": ["unknown", action]}, 400)
+        return reply(ErrorView(error="bad_request", reason=["unknown", action]), 400)
     return Response(status_code=204)
 
 

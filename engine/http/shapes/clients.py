@@ -69,14 +69,14 @@ class ConnectionView(PeerView):
 
     ssl: bool = of_session(lambda session, _: tls_of(session) is not None)
     ssl_protocol: str | None = of_session(lambda session, _: None if (tls := tls_of(session)) is None else tls.version)
-    ssl_key_exchange: str | None = of_session(lambda *_: None)
+    ssl_key_exchange: str | None = None
     ssl_cipher: str | None = of_session(lambda session, _: None if (tls := tls_of(session)) is None else tls.cipher)
-    ssl_hash: str | None = of_session(lambda *_: None)
+    ssl_hash: str | None = None
     peer_cert_subject: str | None = of_session(
         lambda session, _: None if (tls := tls_of(session)) is None else tls.subject or None
     )
-    peer_cert_issuer: str | None = of_session(lambda *_: None)
-    peer_cert_validity: str | None = of_session(lambda *_: None)
+    peer_cert_issuer: str | None = None
+    peer_cert_validity: str | None = None
     user: str
     vhost: str
     node: str = of_session(lambda _, broker: broker.config.node)
@@ -129,7 +129,7 @@ class ChannelView(View):
     user: str = of_channel(lambda _, session, __: session.user)
     vhost: str = of_channel(lambda _, session, __: session.vhost)
     node: str = of_channel(lambda _, __, broker: broker.config.node)
-    state: str = of_channel(lambda *_: "running")
+    state: str = "running"
     confirm: bool
     transactional: bool
     atomic_commits: bool = of_channel(lambda _, __, broker: not broker.keeper.reads_back)

@@ -43,7 +43,6 @@ of_log: "From[[Partition, Broker]]" = From()
 of_archive: "From[ArchiveStatus]" = From()
 of_floor: "From[Floor]" = From()
 of_trims: "From[HistoryTrims]" = From()
-of_costs: "From[Broker]" = From()
 of_fork: "From[Fork]" = From()
 of_overview: "From[[Broker, Call]]" = From()
 of_clock: "From[[Partition, ClockWatch]]" = From()
@@ -229,18 +228,18 @@ class TrimsView(View):
 class HistoryCostsView(View):
     """The costs of the history. A field is null while it is unknown, `archive` also if there is none."""
 
-    local_bytes: int | None = of_costs(lambda broker: bytes_in(broker.history_size, LOCAL))
-    kafka_bytes: int | None = of_costs(lambda broker: bytes_in(broker.history_size, KAFKA))
-    growth_bytes_per_day: int | None = of_costs(
+    local_bytes: int | None = of_broker(lambda broker: bytes_in(broker.history_size, LOCAL))
+    kafka_bytes: int | None = of_broker(lambda broker: bytes_in(broker.history_size, KAFKA))
+    growth_bytes_per_day: int | None = of_broker(
         lambda broker: None if (growth := broker.history_size.growth_per_day) is None else int(growth)
     )
-    disk_full_in_days: float | None = of_costs(
+    disk_full_in_days: float | None = of_broker(
         lambda broker: None if (days := broker.history_size.full_in_days) is None else round(days, 1)
     )
-    archive: ArchiveView | None = of_costs(
+    archive: ArchiveView | None = of_broker(
         lambda broker: None if broker.archive is None else ArchiveView.of(broker.archive)
     )
-    trims: TrimsView = of_costs(lambda broker: TrimsView.of(broker.trims))
+    trims: TrimsView = of_broker(lambda broker: TrimsView.of(broker.trims))
 
 
 def bytes_in(size: "HistorySize", tier: str) -> int | None:
@@ -280,28 +279,28 @@ def uptime_seconds() -> float:
 class OverviewView(View):
     """The broker at a glance. A user without the tag monitoring sees no address of the machine."""
 
-    management_version: str = of_overview(lambda *_: RABBITMQ_VERSION)
-    rates_mode: str = of_overview(lambda *_: "basic")
+    management_version: str = RABBITMQ_VERSION
+    rates_mode: str = "basic"
     exchange_types: list[ExchangeTypeView] = of_overview(lambda *_: exchange_types())
     sample_retention_policies: dict[str, list[int]] = of_overview(
         lambda *_: {"global": [], "basic": [], "detailed": []}
     )
-    product_name: str = of_overview(lambda *_: "RewindMQ")
-    product_version: str = of_overview(lambda *_: VERSION)
+    product_name: str = "RewindMQ"
+    product_version: str = VERSION
     machine_version: Annotated[int, "The machine version that the history follows"] = of_overview(
         lambda broker, _: broker.topology.machine_version
     )
     known_machine_version: Annotated[
         int, "The newest one that this program knows; if it is higher, `rewindmq finalize_upgrade` is due"
-    ] = of_overview(lambda *_: MACHINE_VERSION)
-    rabbitmq_version: str = of_overview(lambda *_: RABBITMQ_VERSION)
+    ] = MACHINE_VERSION
+    rabbitmq_version: str = RABBITMQ_VERSION
     python_version: str = of_overview(lambda *_: sys.version.split()[0])
     build: Literal["pure", "compiled"] = of_overview(lambda *_: kind_of_build())
     node: str = of_overview(lambda broker, _: broker.config.node)
     cluster_name: str = of_overview(lambda broker, _: broker.parameters.cluster_name)
     disable_stats: bool = of_overview(lambda _, call: call.asks("disable_stats"))
     enable_queue_totals: bool = of_overview(lambda _, call: call.asks("enable_queue_totals"))
-    is_op_policy_updating_enabled: bool = of_overview(lambda *_: True)
+    is_op_policy_updating_enabled: bool = True
     uptime_seconds: int = of_overview(lambda *_: int(uptime_seconds()))
     data: str = of_overview(lambda broker, _: str(broker.config.data))
     log: list[LogPartitionView] = of_overview(
@@ -461,13 +460,13 @@ class NodeBasicsView(View):
 class NodeView(NodeBasicsView, total=False):
     """A node. Of another node only what its join says is known: the required fields."""
 
-    being_drained: bool = of_broker(lambda _: False)
+    being_drained: bool = False
     os_pid: str = of_broker(lambda _: str(os.getpid()))
     build: str = of_broker(lambda _: str(builds.running()))
     uptime: Annotated[int, "Milliseconds"] = of_broker(lambda _: int(uptime_seconds() * 1000))
     mem_limit: int = of_broker(lambda broker: broker.memory.limit_bytes)
     mem_alarm: bool = of_broker(lambda broker: broker.alarms.memory)
-    mem_calculation_strategy: str = of_broker(lambda _: "rss")
+    mem_calculation_strategy: str = "rss"
     disk_free_limit: int = of_broker(lambda broker: broker.alarms.disk_limit_bytes)
     disk_free_alarm: bool = of_broker(lambda broker: any(name == "disk" for name, _ in broker.alarms.in_effect()))
     fd_total: int = of_broker(lambda _: open_descriptors()[1])
@@ -477,7 +476,7 @@ class NodeView(NodeBasicsView, total=False):
     db_dir: str = of_broker(lambda broker: str(broker.config.data))
     log_files: list[str] = of_broker(lambda _: ["<stderr>"])
     config_files: list[str] = of_broker(lambda _: [])
-    rates_mode: str = of_broker(lambda _: "basic")
+    rates_mode: str = "basic"
     exchange_types: list[ExchangeTypeView] = of_broker(lambda _: exchange_types())
     enabled_plugins: list[str] = of_broker(lambda _: list(PLUGINS))
     clock: ClockView = of_broker(ClockView.of)

@@ -53,11 +53,19 @@ class PlainQueueView(View):
     durable: bool
     auto_delete: bool
     exclusive: bool
-    arguments: Table = of_queue(lambda queue, *_: arguments_of(queue))
-    argument_types: Names = of_queue(lambda queue, *_: argument_types_of(queue))
+    arguments: Table = of_queue(
+        lambda queue, _, __: (
+            dict(queue.argument_table) if isinstance(queue, QueueCounters) else table_of(queue.arguments)
+        )
+    )
+    argument_types: Names = of_queue(
+        lambda queue, _, __: (
+            dict(queue.argument_types) if isinstance(queue, QueueCounters) else types_of(queue.arguments)
+        )
+    )
     node: Annotated[str, "The owner of its partition; of an exclusive queue the node of its connection"]
     folded_at: Annotated[list[str], "The nodes that fold its partition whatever their clients do"]
-    state: Literal["running", "paused"] = of_queue(lambda queue, *_: "paused" if queue.paused else "running")
+    state: Literal["running", "paused"] = of_queue(lambda queue, _, __: "paused" if queue.paused else "running")
     policy: str | None = of_queue.maybe(lambda queue, _, broker: name_of(policy_of(queue, broker)) or LEFT_OUT)
     counters_age_ms: Annotated[int | None, "The age of the figures, where they came from the owner"] = of_queue.maybe(
         lambda queue, partition, _: partition.counters_age_ms if isinstance(queue, QueueCounters) else LEFT_OUT
@@ -78,16 +86,6 @@ class PlainQueueView(View):
             members = broker.keeper.members(partition)
             figures |= {"leader": members.leader, "members": list(members.members), "online": list(members.online)}
         return cls.of(queue, partition, broker, **figures)
-
-
-def arguments_of(queue: Listed) -> Table:
-    """The arguments of a queue."""
-    return dict(queue.argument_table) if isinstance(queue, QueueCounters) else table_of(queue.arguments)
-
-
-def argument_types_of(queue: Listed) -> Names:
-    """The types of a queue's arguments."""
-    return dict(queue.argument_types) if isinstance(queue, QueueCounters) else types_of(queue.arguments)
 
 
 def policy_of(queue: Listed, broker: "Broker") -> Policy | None:
@@ -127,7 +125,7 @@ def head_timestamp(partition: "Partition", queue: Listed) -> int | None:
 def of_4_3(how: "Callable[[Queue], T]") -> T:
     """Declare a field that only a quorum queue of RabbitMQ 4.3 has (rabbit_quorum_queue.erl, handle_tick)."""
     return of_queue.maybe(
-        lambda queue, *_: (
+        lambda queue, _, __: (
             LEFT_OUT
             if isinstance(queue, QueueCounters) or not queue.quorum or queue.profile is not RABBITMQ_4_3
             else how(queue)
@@ -192,21 +190,21 @@ class QueueView(PlainQueueView, total=False):
     policy: str | None = of_queue(lambda queue, _, broker: name_of(policy_of(queue, broker)))
     operator_policy: str | None = of_queue(lambda queue, _, broker: name_of(operator_policy_of(queue, broker)))
     effective_policy_definition: Table = of_queue(lambda queue, _, broker: definition_of(queue, broker))
-    consumers: int = of_queue(lambda queue, *_: queue.consumer_count())
-    exclusive_consumer_tag: str | None = of_queue(lambda queue, *_: tag_of_exclusive(queue))
-    single_active_consumer_tag: str | None = of_queue(lambda queue, *_: tag_of_active(queue))
+    consumers: int = of_queue(lambda queue, _, __: queue.consumer_count())
+    exclusive_consumer_tag: str | None = of_queue(lambda queue, _, __: tag_of_exclusive(queue))
+    single_active_consumer_tag: str | None = of_queue(lambda queue, _, __: tag_of_active(queue))
     messages_dlx: Annotated[int, "Dead letters that the target has not confirmed yet"]
-    message_bytes: int = of_queue(lambda queue, *_: queue.message_bytes_ready + queue.message_bytes_unacked)
-    message_bytes_ready: int = of_queue(lambda queue, *_: queue.message_bytes_ready + queue.in_lookahead()[1])
+    message_bytes: int = of_queue(lambda queue, _, __: queue.message_bytes_ready + queue.message_bytes_unacked)
+    message_bytes_ready: int = of_queue(lambda queue, _, __: queue.message_bytes_ready + queue.in_lookahead()[1])
     message_bytes_unacknowledged: int = of_queue(
-        lambda queue, *_: queue.message_bytes_unacked - queue.in_lookahead()[1]
+        lambda queue, _, __: queue.message_bytes_unacked - queue.in_lookahead()[1]
     )
     message_bytes_dlx: int
     head_message_timestamp: int | None = LEFT_OUT
     queue_id: Annotated[int, "The offset of its declaration"]
     partition: str = of_queue(lambda _, partition, __: partition.name)
     outcomes: Annotated[dict[str, int], "Messages by what became of them"] = of_queue(
-        lambda queue, *_: dict(queue.counters)
+        lambda queue, _, __: dict(queue.counters)
     )
     message_stats: QueueStatsView = LEFT_OUT
     readers: Annotated[dict[str, int], "Of a stream: its consumers by node"] = of_queue(

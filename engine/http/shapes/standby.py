@@ -110,7 +110,7 @@ class FollowerView(View):
     acknowledged: Annotated[dict[str, int], "By partition: it has all records below"]
 
 
-def each_of(followers: "Followers | None") -> list[FollowerView]:
+def follower_views(followers: "Followers | None") -> list[FollowerView]:
     """The followers of a leader, by name."""
     known = [] if followers is None else sorted(followers.known.items())
     return [FollowerView.of(follower, followers, name=name) for name, follower in known]
@@ -126,7 +126,7 @@ class StandbyView(View):
     waiting_seconds: Annotated[float, "For how long confirms have waited, and no acknowledgement let one go"] = (
         of_broker(lambda broker: 0.0 if broker.followers is None else round(broker.followers.waiting_seconds(), 3))
     )
-    followers: list[FollowerView] = of_broker(lambda broker: each_of(broker.followers))
+    followers: list[FollowerView] = of_broker(lambda broker: follower_views(broker.followers))
     follows: FollowsView | None = of_broker(
         lambda broker: None if broker.following is None else FollowsView.of(broker.following)
     )
