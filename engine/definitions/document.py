@@ -21,21 +21,22 @@ from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.definitions.load import Import
 from rewindmq.engine.definitions.shapes import (
     AccountView,
+    BindingDefinitionView,
+    ExchangeDefinitionView,
     GlobalParameterView,
     ParameterView,
     PermissionsView,
     PolicyView,
+    QueueDefinitionView,
     TopicPermissionsView,
     VhostMetadataView,
 )
 from rewindmq.engine.errors import AmqpError, PreconditionFailed
 from rewindmq.engine.runtime.loop_share import Work, by_key
-from rewindmq.engine.runtime.queue_counters import Listed, QueueCounters
-from rewindmq.schemas.amqp.json_arguments import table_of
+from rewindmq.engine.runtime.queue_counters import Listed
 from rewindmq.schemas.json_values import Json, UnfitJson, require_sane
 from rewindmq.schemas.metadata_events import (
     Bound,
-    ExchangeDeclared,
     VhostCreated,
 )
 from rewindmq.schemas.values import BROKER
@@ -98,9 +99,9 @@ async def _of_vhosts(broker: "Broker", work: Work, vhost: str | None) -> dict[st
     policies = await by_key(work, topology.policies, lambda key: vhost in (None, key[0]))
     return {
         "policies": map(PolicyView.of, policies),
-        "queues": map(queue_item, queues),
-        "exchanges": map(exchange_item, await work.in_order(exchanges)),
-        "bindings": map(binding_item, bindings),
+        "queues": map(QueueDefinitionView.of, queues),
+        "exchanges": map(ExchangeDefinitionView.of, await work.in_order(exchanges)),
+        "bindings": map(BindingDefinitionView.of, bindings),
     }
 
 
@@ -115,42 +116,6 @@ def vhost_item(vhost: VhostCreated) -> Item:
     """A vhost."""
     metadata = VhostMetadataView.of(vhost)
     return {"name": vhost.vhost, **metadata.__dict__, "metadata": metadata}
-
-
-def queue_item(queue: Listed) -> Item:
-    """A queue."""
-    return {
-        "name": queue.name,
-        "vhost": queue.vhost,
-        "durable": queue.durable,
-        "auto_delete": queue.auto_delete,
-        "arguments": queue.argument_table if isinstance(queue, QueueCounters) else table_of(queue.arguments),
-    }
-
-
-def exchange_item(exchange: ExchangeDeclared) -> Item:
-    """An exchange."""
-    return {
-        "name": exchange.exchange,
-        "vhost": exchange.vhost,
-        "type": exchange.type,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": table_of(exchange.arguments),
-    }
-
-
-def binding_item(bound: Bound) -> Item:
-    """A binding."""
-    return {
-        "source": bound.source,
-        "vhost": bound.vhost,
-        "destination": bound.destination,
-        "destination_type": bound.destination_type,
-        "routing_key": bound.routing_key,
-        "arguments": table_of(bound.arguments),
-    }
 
 
 async def load(broker: "Broker", path: Path) -> None:

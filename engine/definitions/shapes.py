@@ -1,21 +1,35 @@
-"""Types of the entries of definitions that the HTTP API shows, too (engine/http/shapes/)."""
+"""Types of the entries of definitions. The HTTP API shows them as well (engine/http/shapes/)."""
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from rewindmq.engine.broker.parameters import OPERATOR_POLICY
 from rewindmq.engine.broker.passwords import exported
+from rewindmq.engine.runtime.queue_counters import Listed, QueueCounters
+from rewindmq.schemas.amqp.json_arguments import table_of
 from rewindmq.schemas.metadata_events import ParameterSet
 from rewindmq.schemas.views import LEFT_OUT, From, View
 
 if TYPE_CHECKING:
     from rewindmq.projections.topology.topology import Topology
-    from rewindmq.schemas.metadata_events import GlobalParameterSet, OperatorPolicySet, PolicySet, UserSet, VhostCreated
+    from rewindmq.schemas.metadata_events import (
+        Bound,
+        ExchangeDeclared,
+        GlobalParameterSet,
+        OperatorPolicySet,
+        PolicySet,
+        UserSet,
+        VhostCreated,
+    )
+
 of_user: "From[[UserSet, Topology]]" = From()
 of_vhost: "From[VhostCreated]" = From()
 of_policy: "From[PolicySet | OperatorPolicySet]" = From()
 of_parameter: "From[ParameterSet | OperatorPolicySet]" = From()
-of_global_parameter_set: "From[GlobalParameterSet]" = From()
+of_global: "From[GlobalParameterSet]" = From()
+of_queue: "From[Listed]" = From()
+of_exchange: "From[ExchangeDeclared]" = From()
+of_bound: "From[Bound]" = From()
 
 
 class AccountView(View):
@@ -86,4 +100,42 @@ class GlobalParameterView(View):
     """A global parameter."""
 
     name: str
-    value: object = of_global_parameter_set(lambda parameter: json.loads(parameter.value))
+    value: object = of_global(lambda parameter: json.loads(parameter.value))
+
+
+class QueueDefinitionView(View):
+    """A queue, as it was declared."""
+
+    name: str
+    vhost: str
+    durable: bool
+    auto_delete: bool
+    arguments: dict[str, Any] = of_queue(lambda queue: arguments_of(queue))
+
+
+def arguments_of(queue: Listed) -> dict[str, Any]:
+    """The arguments of a queue."""
+    return dict(queue.argument_table) if isinstance(queue, QueueCounters) else table_of(queue.arguments)
+
+
+class ExchangeDefinitionView(View):
+    """An exchange, as it was declared."""
+
+    name: str = of_exchange(lambda exchange, *_: exchange.exchange)
+    vhost: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    arguments: dict[str, Any] = of_exchange(lambda exchange, *_: table_of(exchange.arguments))
+
+
+class BindingDefinitionView(View):
+    """A binding, as it was made."""
+
+    source: str
+    vhost: str
+    destination: str
+    destination_type: Literal["queue", "exchange"]
+    routing_key: str
+    arguments: dict[str, Any] = of_bound(lambda bound: table_of(bound.arguments))

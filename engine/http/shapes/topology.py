@@ -3,14 +3,14 @@
 import base64
 import hashlib
 import json
-from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
 from urllib.parse import quote_plus
 
-from rewindmq.engine.definitions.shapes import VhostMetadataView
+from rewindmq.engine.definitions.shapes import BindingDefinitionView, ExchangeDefinitionView, VhostMetadataView
 from rewindmq.engine.http.shapes.basics import DeliveriesView, LeavingView, Names, Table, counted, leaving
 from rewindmq.engine.http.statistics import DEPTH
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
-from rewindmq.schemas.amqp.json_arguments import table_of, types_of
+from rewindmq.schemas.amqp.json_arguments import types_of
 from rewindmq.schemas.values import Argument, Policy
 from rewindmq.schemas.views import LEFT_OUT, From, View
 
@@ -50,16 +50,9 @@ class VhostWish(TypedDict, total=False):
     tracing: Annotated[bool | str | None, "The firehose; a missing field changes nothing"]
 
 
-class ExchangeView(View):
+class ExchangeView(ExchangeDefinitionView):
     """An exchange."""
 
-    name: str = of_exchange(lambda exchange, _: exchange.exchange)
-    vhost: str
-    type: str
-    durable: bool
-    auto_delete: bool
-    internal: bool
-    arguments: Table = of_exchange(lambda exchange, _: table_of(exchange.arguments))
     argument_types: Names = of_exchange(lambda exchange, _: types_of(exchange.arguments))
     policy: str | None = of_exchange(
         lambda exchange, broker: name_of(broker.topology.effective_exchange_policy(exchange.vhost, exchange.exchange))
@@ -107,15 +100,9 @@ def properties_key(routing_key: str, arguments: tuple[Argument, ...]) -> str:
     return f"{key}~{digest}"
 
 
-class BindingView(View):
+class BindingView(BindingDefinitionView):
     """A binding. `properties_key` names it among those of the same two ends."""
 
-    source: str
-    vhost: str
-    destination: str
-    destination_type: Literal["queue", "exchange"]
-    routing_key: str
-    arguments: Table = of_bound(lambda bound: table_of(bound.arguments))
     argument_types: Names = of_bound(lambda bound: types_of(bound.arguments))
     properties_key: str = of_bound(lambda bound: properties_key(bound.routing_key, bound.arguments))
 
