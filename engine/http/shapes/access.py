@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from rewindmq.engine.erasure.day_expiry import HeldBack
     from rewindmq.projections.topology.about_history import Erasure
 
-    pass
-
 of_erasure: "From[Erasure]" = From()
 of_held: "From[HeldBack]" = From()
 
