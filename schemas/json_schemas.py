@@ -5,15 +5,17 @@ bytes                                        text
 list[T], tuple[T, ...], dict[str, T]         array, array, object
 tuple[T, U], T | U, Literal[...]             an array of these, anyOf, enum
 Annotated[T, "text"]                         with a description
-a TypedDict, a dataclass                     a reference to its schema, which is gathered by its name
+a View, a TypedDict, a dataclass             a reference to its schema, which is gathered by its name
 a dict                                       a schema already
 """
 
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, NotRequired, Required, Union, get_args, get_origin, is_typeddict
+
+from rewindmq.schemas.views import View, declared_fields
 
 Schema = dict[str, Any]
 
@@ -69,10 +71,14 @@ class Schemas:
     def of(self, kind: Any) -> Schema:
         """The schema of a type."""
         origin, inner = get_origin(kind), get_args(kind)
+        if isinstance(kind, type) and issubclass(kind, View):
+            return self._named(kind, declared_fields(kind))
         if is_typeddict(kind):
-            return self._named(kind, list(typing.get_type_hints(kind)), set(kind.__optional_keys__))
+            hints = typing.get_type_hints(kind, include_extras=True)
+            return self._named(kind, ((name, of, name in kind.__optional_keys__) for name, of in hints.items()))
         if isinstance(kind, type) and is_dataclass(kind):
-            return self._named(kind, [each.name for each in fields(kind)], set())
+            hints = typing.get_type_hints(kind, include_extras=True)
+            return self._named(kind, ((each.name, hints[each.name], False) for each in fields(kind)))
         if isinstance(kind, dict):
             return kind
         if origin is Annotated:
@@ -103,15 +109,17 @@ class Schemas:
         found = ([{"type": plain if len(plain) > 1 else plain[0]}] if plain else []) + others
         return {"anyOf": found}
 
-    def _named(self, kind: Any, names: list[str], optional: set[str]) -> Schema:
-        """A reference to the schema of a class with fields."""
+    def _named(self, kind: Any, members: Iterable[tuple[str, object, bool]]) -> Schema:
+        """A reference to the schema of a class. Of each field: the name, the type, and whether it may be missing."""
         name = kind.__name__
         if self._types.setdefault(name, kind) is not kind:
             raise ValueError(f"two types have the name {name}")
         if name not in self.by_name:
             self.by_name[name] = {}  # it may refer to itself
-            hints = typing.get_type_hints(kind, include_extras=True)
-            properties = {each: self.of(hints[each]) for each in names}
+            properties, optional = {}, set()
+            for field, of, may_be_missing in members:
+                properties[field] = self.of(of)
+                optional |= {field} if may_be_missing else set()
             text = " ".join((kind.__doc__ or "").split())
             self.by_name[name] = object_of(properties, optional, text)
         return {"$ref": f"{self._place}{name}"}

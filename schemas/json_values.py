@@ -4,6 +4,8 @@ import json
 import math
 from typing import Any
 
+from rewindmq.schemas.views import View
+
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 MAX_DEPTH = 34  # of a document's values: AMQP tables may be nested 32 deep, and a document holds one
@@ -39,18 +41,39 @@ def require_sane(value: Json, depth: int) -> None:
 
 
 def json_text(value: object, **form: Any) -> str:
-    """A value as JSON (RFC 8259). `form`: options of `json.dumps`.
+    """A value, with the views in it, as JSON (RFC 8259). `form`: options of `json.dumps`.
 
     AMQP has NaN and Infinity and JSON has not: they become the texts "NaN", "Infinity" and "-Infinity"."""
     try:
-        return json.dumps(value, allow_nan=False, **form)
+        return json.dumps(value, allow_nan=False, **{"default": _fields_of} | form)
     except ValueError:
         return json.dumps(_finite(value), allow_nan=False, **form)
+
+
+def compact_text(value: object) -> str:
+    """The same without spaces, by one encoder, which is faster."""
+    try:
+        return _COMPACT.encode(value)
+    except ValueError:
+        return _COMPACT.encode(_finite(value))
+
+
+def _fields_of(value: object) -> dict[str, object]:
+    if isinstance(value, View):
+        return value.__dict__
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+_COMPACT = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False, default=_fields_of
+)
 
 
 def _finite(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, View):
+        value = value.__dict__
     if isinstance(value, dict):
         return {name: _finite(each) for name, each in value.items()}
     return [_finite(each) for each in value] if isinstance(value, list | tuple) else value

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rewindmq.engine.log.archive.progress import PartitionProgress
-from rewindmq.projections.rewind import format_time
 
 Item = dict[str, object]
 
@@ -110,23 +109,4 @@ class ArchiveStatus:
             name: each.in_topic.lost
             for name, each in self.archived.items()
             if each.in_topic is not None and each.in_topic.lost is not None
-        }
-
-    def item(self) -> Item:
-        """The status as JSON."""
-        lags = self.lags()
-        until_ms = self.archived_until_ms
-        return {
-            "url": self.url,
-            "archived_until": None if until_ms is None else format_time(until_ms),
-            "archived_bytes": self.archived_bytes if self.archived else None,
-            "lag_records": sum(records for _, records, _, _ in lags) if lags else None,
-            "lag_bytes": sum(size for _, _, size, _ in lags) if lags else None,
-            "lag_seconds": round(max(seconds for *_, seconds in lags), 1) if lags else None,
-            "freed_bytes": self.freed_bytes,
-            "stays": self.stays,
-            "retention": self.retention,
-            "lost": {name: list(hole) for name, hole in self.lost().items()},
-            "failures": self.failures,
-            "error": self.error,
         }

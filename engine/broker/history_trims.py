@@ -109,29 +109,6 @@ class HistoryTrims:
             logger.warning("the history is not trimmed, and is looked at again: %s", why)
         self.error = why
 
-    def item(self) -> Item:
-        """The limit and the floors as JSON."""
-        return {
-            "keep_seconds": None if self.keep_ms is None else self.keep_ms // 1_000,
-            "before": None if self.before_ms is None else format_time(self.before_ms),
-            "floors": [
-                {
-                    "partition": name,
-                    "offset": floor.event.offset,
-                    "until": format_time(floor.event.until_ms),
-                    "trimmed": format_time(floor.time_ms),
-                    "user": floor.user,
-                    "reason": floor.event.reason,
-                    "findings": list(floor.event.findings),
-                }
-                for name, floor in sorted(self.floors.items())
-            ],
-            "stays": self.stays,
-            "freed_bytes": self.freed_bytes,
-            "failures": self.failures,
-            "error": self.error,
-        }
-
 
 def _tell(event: HistoryTrimmed) -> None:
     """Log a trim."""

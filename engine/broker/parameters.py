@@ -114,18 +114,3 @@ def all_parameters(topology: Topology) -> dict[tuple[str, str, str], ParameterSe
     """All parameters by vhost, component and name; operator policies are among them, as in RabbitMQ."""
     policies = {(each.vhost, OPERATOR_POLICY, each.name): each for each in topology.operator_policies.values()}
     return topology.parameters | policies
-
-
-def parameter_item(parameter: ParameterSet | OperatorPolicySet) -> dict[str, object]:
-    """A parameter as clients see it: vhost, component, name and value."""
-    if isinstance(parameter, ParameterSet):
-        component, value = parameter.component, json.loads(parameter.value)
-    else:
-        component = OPERATOR_POLICY
-        value = {
-            "pattern": parameter.pattern,
-            "definition": json.loads(parameter.definition),
-            "priority": parameter.priority,
-            "apply-to": parameter.apply_to,
-        }
-    return {"vhost": parameter.vhost, "component": component, "name": parameter.name, "value": value}

@@ -9,8 +9,8 @@ from dataclasses import fields
 from typing import Any
 
 from rewindmq.engine.cli.shapes import ArchivedPartition, CheckedProof, EventLine, Setting
-from rewindmq.engine.http.shapes.history import Change, ChangeSum, FoundMessage, Outcome, WhatIf
-from rewindmq.engine.http.shapes.topology import Definitions
+from rewindmq.engine.http.shapes.history import ChangeSumView, ChangeView, FoundMessageView, OutcomeView, WhatIfView
+from rewindmq.engine.http.shapes.topology import DefinitionsDocument
 from rewindmq.engine.log.seals.proof_verifier import Proven
 from rewindmq.projections.machine import describe
 from rewindmq.projections.machine.data.effects import Effect
@@ -71,24 +71,24 @@ def _checked_proof(schemas: Schemas) -> Schema:
     return _with_events(schemas, CheckedProof)
 
 
-OUTCOME = output("outcome", "An outcome of an event", Outcome)
+OUTCOME = output("outcome", "An outcome of an event", OutcomeView)
 VERIFIER = "proof_verifier.py"  # a program of its own
 
 # By command.
 OUTPUTS: dict[str, tuple[Output, ...]] = {
     "config": (output("setting", "The settings of a broker", Setting, LIST),),
-    "find": (output("found-message", "A message that was found", FoundMessage),),
+    "find": (output("found-message", "A message that was found", FoundMessageView),),
     "history": (OUTCOME,),
     "biography": (OUTCOME,),
     "diff": (
-        output("change", "A message that came or left", Change),
-        output("change-sum", "How many messages came or left", ChangeSum, when="--summary"),
+        output("change", "A message that came or left", ChangeView),
+        output("change-sum", "How many messages came or left", ChangeSumView, when="--summary"),
     ),
-    "what_if": (output("what-if", "A queue as it was and as it would have been", WhatIf, OBJECT),),
+    "what_if": (output("what-if", "A queue as it was and as it would have been", WhatIfView, OBJECT),),
     "spans": (output("span", "A span of a message", Span),),
     "events": (Output(name="event", title="A record of the log", of=_event_line, form=LINES),),
     "check_proof": (Output(name="checked-proof", title="A proof that holds", of=_checked_proof, form=OBJECT),),
     "archive_status": (output("archived-partition", "How far partitions are archived", ArchivedPartition, LIST),),
-    "export_definitions": (output("definitions", "All but the messages of a broker", Definitions, OBJECT),),
+    "export_definitions": (output("definitions", "All but the messages of a broker", DefinitionsDocument, OBJECT),),
     VERIFIER: (output("verified-proof", "A proof that holds", Proven, OBJECT),),
 }

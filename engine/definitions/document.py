@@ -13,31 +13,34 @@ Rules of this file
 import asyncio
 import json
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.broker.parameters import all_parameters, parameter_item
-from rewindmq.engine.broker.passwords import exported
+from rewindmq.engine.broker.parameters import all_parameters
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.definitions.load import Import
+from rewindmq.engine.definitions.shapes import (
+    AccountView,
+    BindingDefinitionView,
+    ExchangeDefinitionView,
+    GlobalParameterView,
+    ParameterView,
+    PermissionsView,
+    PolicyView,
+    QueueDefinitionView,
+    TopicPermissionsView,
+    VhostMetadataView,
+)
 from rewindmq.engine.errors import AmqpError, PreconditionFailed
 from rewindmq.engine.runtime.loop_share import Work, by_key
-from rewindmq.engine.runtime.queue_counters import Listed, QueueCounters
-from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.amqp.json_arguments import table_of
+from rewindmq.engine.runtime.queue_counters import Listed
 from rewindmq.schemas.json_values import Json, UnfitJson, require_sane
 from rewindmq.schemas.metadata_events import (
     Bound,
-    ExchangeDeclared,
-    GlobalParameterSet,
-    PermissionsSet,
-    PolicySet,
-    TopicPermissionsSet,
-    UserSet,
     VhostCreated,
 )
 from rewindmq.schemas.values import BROKER
+from rewindmq.schemas.views import View
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -55,12 +58,12 @@ async def export(broker: "Broker", work: Work) -> Item:
         "rabbitmq_version": RABBITMQ_VERSION,
         "product_name": "RewindMQ",
         "product_version": VERSION,
-        "users": map(partial(user_item, topology), await by_key(work, topology.users)),
+        "users": (AccountView.of(each, topology) for each in await by_key(work, topology.users)),
         "vhosts": map(vhost_item, await by_key(work, topology.vhosts)),
-        "permissions": map(permissions_item, await by_key(work, topology.permissions)),
-        "topic_permissions": map(topic_item, await by_key(work, topology.topic_permissions)),
-        "parameters": map(parameter_item, await by_key(work, all_parameters(topology))),
-        "global_parameters": map(global_item, await by_key(work, topology.global_parameters)),
+        "permissions": map(PermissionsView.of, await by_key(work, topology.permissions)),
+        "topic_permissions": map(TopicPermissionsView.of, await by_key(work, topology.topic_permissions)),
+        "parameters": map(ParameterView.of, await by_key(work, all_parameters(topology))),
+        "global_parameters": map(GlobalParameterView.of, await by_key(work, topology.global_parameters)),
         **await _of_vhosts(broker, work, None),
     }
 
@@ -69,17 +72,18 @@ async def export_vhost(broker: "Broker", work: Work, vhost: str) -> Item:
     """The definitions of one vhost, without its name: they can be imported into any vhost."""
     parameters = await by_key(work, all_parameters(broker.topology), lambda key: key[0] == vhost)
     rest = await _of_vhosts(broker, work, vhost)
-    found: dict[str, Iterable[Item]] = {"parameters": map(parameter_item, parameters), **rest}
+    found: dict[str, Iterable[Item | View]] = {"parameters": map(ParameterView.of, parameters), **rest}
     return {"rabbit_version": RABBITMQ_VERSION} | {
         category: map(_without_vhost, items) for category, items in found.items()
     }
 
 
-def _without_vhost(item: Item) -> Item:
-    return {key: value for key, value in item.items() if key != "vhost"}
+def _without_vhost(item: Item | View) -> Item:
+    fields = item.__dict__ if isinstance(item, View) else item
+    return {key: value for key, value in fields.items() if key != "vhost"}
 
 
-async def _of_vhosts(broker: "Broker", work: Work, vhost: str | None) -> dict[str, Iterable[Item]]:
+async def _of_vhosts(broker: "Broker", work: Work, vhost: str | None) -> dict[str, Iterable[Item | View]]:
     """The policies, queues, exchanges and bindings of one vhost, or of all (None)."""
     topology = broker.topology
     vhosts = topology.vhosts if vhost is None else (vhost,)
@@ -94,10 +98,10 @@ async def _of_vhosts(broker: "Broker", work: Work, vhost: str | None) -> dict[st
     bindings = [each async for each in bound if _is_exported(broker, there, each)]
     policies = await by_key(work, topology.policies, lambda key: vhost in (None, key[0]))
     return {
-        "policies": map(policy_item, policies),
-        "queues": map(queue_item, queues),
-        "exchanges": map(exchange_item, await work.in_order(exchanges)),
-        "bindings": map(binding_item, bindings),
+        "policies": map(PolicyView.of, policies),
+        "queues": map(QueueDefinitionView.of, queues),
+        "exchanges": map(ExchangeDefinitionView.of, await work.in_order(exchanges)),
+        "bindings": map(BindingDefinitionView.of, bindings),
     }
 
 
@@ -108,102 +112,10 @@ def _is_exported(broker: "Broker", there: Mapping[tuple[str, str], Listed], boun
     return queue is not None and not queue.exclusive and broker.router.is_live(bound)
 
 
-def user_item(topology: Topology, user: UserSet) -> Item:
-    """A user, with its password hash."""
-    password_hash, algorithm = exported(user.password_hash)
-    return {
-        "name": user.name,
-        "password_hash": password_hash,
-        "hashing_algorithm": algorithm,
-        "tags": list(user.tags),
-        "limits": topology.user_limits.get(user.name, {}),
-    }
-
-
-def permissions_item(each: PermissionsSet) -> Item:
-    """The permissions of a user in a vhost."""
-    return {
-        "user": each.user,
-        "vhost": each.vhost,
-        "configure": each.configure,
-        "write": each.write,
-        "read": each.read,
-    }
-
-
-def topic_item(each: TopicPermissionsSet) -> Item:
-    """The topic permissions of a user in a vhost."""
-    return {
-        "user": each.user,
-        "vhost": each.vhost,
-        "exchange": each.exchange,
-        "write": each.write,
-        "read": each.read,
-    }
-
-
-def global_item(each: GlobalParameterSet) -> Item:
-    """A global parameter."""
-    return {"name": each.name, "value": json.loads(each.value)}
-
-
-def metadata_of(vhost: VhostCreated) -> Item:
-    """Description, tags and default queue type of a vhost."""
-    kind: Item = {"default_queue_type": vhost.default_queue_type} if vhost.default_queue_type else {}
-    return {"description": vhost.description, "tags": list(vhost.tags)} | kind
-
-
 def vhost_item(vhost: VhostCreated) -> Item:
     """A vhost."""
-    return {"name": vhost.vhost, **metadata_of(vhost), "metadata": metadata_of(vhost)}
-
-
-def policy_item(policy: PolicySet) -> Item:
-    """A policy."""
-    return {
-        "vhost": policy.vhost,
-        "name": policy.name,
-        "pattern": policy.pattern,
-        "apply-to": policy.apply_to,
-        "definition": json.loads(policy.definition),
-        "priority": policy.priority,
-    }
-
-
-def queue_item(queue: Listed) -> Item:
-    """A queue."""
-    return {
-        "name": queue.name,
-        "vhost": queue.vhost,
-        "durable": queue.durable,
-        "auto_delete": queue.auto_delete,
-        "arguments": queue.argument_table if isinstance(queue, QueueCounters) else table_of(queue.arguments),
-    }
-
-
-def exchange_item(exchange: ExchangeDeclared) -> Item:
-    """An exchange."""
-    return {
-        "name": exchange.exchange,
-        "vhost": exchange.vhost,
-        "type": exchange.type,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": table_of(exchange.arguments),
-    }
-
-
-def binding_item(bound: Bound) -> Item:
-    """A binding."""
-    return {
-        "source": bound.source,
-        "vhost": bound.vhost,
-        "destination": bound.destination,
-        "destination_type": bound.destination_type,
-        "routing_key": bound.routing_key,
-        "arguments": table_of(bound.arguments),
-    }
+    metadata = VhostMetadataView.of(vhost)
+    return {"name": vhost.vhost, **metadata.__dict__, "metadata": metadata}
 
 
 async def load(broker: "Broker", path: Path) -> None:

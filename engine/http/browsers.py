@@ -16,6 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rewindmq.engine.http.call import ApiError, reply
+from rewindmq.engine.http.shapes.basics import ErrorView
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 CHANGES = "/api/aliveness-test/"  # GET publishes there, as in RabbitMQ
@@ -47,7 +48,7 @@ class Guarded:
             require_own_host(scope)
             require_own_site(scope)
         except ApiError as error:
-            refusal = reply({"error": error.error, "reason": error.reason}, error.status)
+            refusal = reply(ErrorView.of(error), error.status)
             refusal.headers["connection"] = "close"  # its body is not read
             await refusal(scope, receive, send_guarded)
             return

@@ -29,7 +29,6 @@ from rewindmq.engine.http.bodies import (
     JsonBody,
     json_object,
 )
-from rewindmq.engine.http.pieces import encode
 from rewindmq.engine.identity.grants import Grant, Identity
 from rewindmq.engine.rewind.worker import ProcessEnded, Question, TooManyQuestions, WorkerPool
 from rewindmq.engine.runtime.loop_share import Work
@@ -38,7 +37,7 @@ from rewindmq.engine.tls import TlsPeer
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.schemas.amqp.errors import Unacceptable
 from rewindmq.schemas.amqp.json_arguments import arguments_from
-from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.json_values import Json, compact_text
 from rewindmq.schemas.metadata_events import UserSet
 from rewindmq.schemas.values import Actor, Argument
 
@@ -123,7 +122,7 @@ def too_large(most_bytes: int) -> ApiError:
 
 def reply(content: object, status: int = 200) -> Response:
     """A JSON response."""
-    return Response(encode(content), status, media_type="application/json")
+    return Response(compact_text(content), status, media_type="application/json")
 
 
 def done(created: bool) -> Response:

@@ -20,33 +20,32 @@ import re
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from starlette.responses import FileResponse, Response, StreamingResponse
 
-from rewindmq.engine.broker.followers import Answer, Asked, Branching, Followers, Following, Refused
+from rewindmq.engine.broker.followers import Answer, Asked, Branching, Followers, Refused
 from rewindmq.engine.http.call import ApiError, Call, bad_request, not_found, reply
-from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.listing import listed
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, MONITORING, Folds, Media, operation
 from rewindmq.engine.http.shapes.standby import (
+    BranchedHistoryView,
     FetchWish,
-    FollowerItem,
-    FollowerToken,
+    FollowerTokenView,
+    FollowerView,
     FollowerWish,
-    KeysOfBodies,
+    KeysOfBodiesView,
     KeysWish,
-    Leader,
+    LeaderView,
+    follower_views,
 )
 from rewindmq.engine.log.contract import BelowStart, LogError
 from rewindmq.engine.log.embedded.directory import partition_directory
-from rewindmq.engine.log.embedded.ends import chains_in, chains_out, ends_in
+from rewindmq.engine.log.embedded.ends import chains_in, ends_in
 from rewindmq.engine.log.embedded.raw_blocks import Piece
 from rewindmq.engine.log.embedded.root import root_of
 from rewindmq.engine.log.embedded.segments import read_at
 from rewindmq.projections.store.bases import Bases
-
-if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker
 
 PIECE_BYTES = 1 << 20  # in memory at a time
 MOST_KEYS = 1_000
@@ -68,7 +67,11 @@ def refusal(refused: Refused) -> ApiError:
 
 
 @operation(
-    "Shows the log for a machine that follows it", folds=Folds.NONE, who=ADMINISTRATOR, answer=Leader, errors=(400, 503)
+    "Shows the log for a machine that follows it",
+    folds=Folds.NONE,
+    who=ADMINISTRATOR,
+    answer=LeaderView,
+    errors=(400, 503),
 )
 async def leader(call: Call) -> Response:
     """Answers GET /api/leader."""
@@ -79,20 +82,16 @@ async def leader(call: Call) -> Response:
         root = await asyncio.to_thread(root_of, config.data)
     except LogError as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
-    item: Item = {
-        "node": config.node,
-        "root": root,
-        "queue_partitions": len(call.broker.partitions),
-        "starts": followers.starts(),
-        "branches": [branched_item(each) for each in branches],
-        "seals": await asyncio.to_thread(seals_in, config.data, list(followers.ends)),
-    }
-    return reply(item)
-
-
-def branched_item(branched: Branching) -> Item:
-    """A fork as JSON."""
-    return {"identity": branched.identity, "positions": chains_out(branched.positions)}
+    return reply(
+        LeaderView(
+            node=config.node,
+            root=root,
+            queue_partitions=len(call.broker.partitions),
+            starts=followers.starts(),
+            branches=[BranchedHistoryView.of(each) for each in branches],
+            seals=await asyncio.to_thread(seals_in, config.data, list(followers.ends)),
+        )
+    )
 
 
 def seals_in(data: Path, partitions: list[str]) -> dict[str, list[int]]:
@@ -132,7 +131,7 @@ async def file(call: Call) -> Response:
     folds=Folds.NONE,
     who=ADMINISTRATOR,
     body=KeysWish,
-    answer=KeysOfBodies,
+    answer=KeysOfBodiesView,
     errors=(400, 503),
 )
 async def keys(call: Call) -> Response:
@@ -147,7 +146,8 @@ async def keys(call: Call) -> Response:
         found = await asyncio.to_thread(lambda: {str(each): store.content(str(each)) for each in ids})
     except OSError as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
-    return reply({"keys": {each: base64.b64encode(key).decode() for each, key in found.items() if key is not None}})
+    keys = {each: base64.b64encode(key).decode() for each, key in found.items() if key is not None}
+    return reply(KeysOfBodiesView(keys=keys))
 
 
 @operation(
@@ -155,7 +155,7 @@ async def keys(call: Call) -> Response:
     folds=Folds.NONE,
     who=ADMINISTRATOR,
     body=FollowerWish,
-    answer=FollowerToken,
+    answer=FollowerTokenView,
     errors=(400, 409, 503),
 )
 async def join(call: Call) -> Response:
@@ -174,7 +174,7 @@ async def join(call: Call) -> Response:
         raise ApiError(503, "service_unavailable", str(error)) from None
     call.past_read("", "", "")
     call.broker.turns.end()
-    return reply({"token": follower.token})
+    return reply(FollowerTokenView(token=follower.token))
 
 
 def asked_in(content: dict[str, Any]) -> Asked:
@@ -245,52 +245,11 @@ def read_some(piece: Piece, done: int) -> bytes:
         os.close(descriptor)
 
 
-@operation("Lists the followers of this broker", folds=Folds.NONE, who=MONITORING, listing=FollowerItem)
+@operation("Lists the followers of this broker", folds=Folds.NONE, who=MONITORING, listing=FollowerView)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/followers."""
     call.require("monitoring")
-    followers = call.broker.followers
-    items = [] if followers is None else [follower_item(followers, name) for name in sorted(followers.known)]
-    return await listed(call, items)
-
-
-def standby_item(broker: "Broker") -> Item:
-    """The machines that follow this broker, and the one that it follows, for the overview."""
-    followers, following = broker.followers, broker.following
-    return {
-        "confirm_after": broker.config.confirm_after,
-        "unacknowledged_records": 0 if followers is None else followers.unacknowledged(),
-        "waiting_seconds": 0.0 if followers is None else round(followers.waiting_seconds(), 3),
-        "followers": [] if followers is None else [follower_item(followers, each) for each in sorted(followers.known)],
-        "follows": None if following is None else following_item(following),
-    }
-
-
-def following_item(following: Following) -> Item:
-    """The state of this follower, as JSON."""
-    return {
-        "leader": following.leader,
-        "connected": following.connected,
-        "problem": following.problem,
-        "lag_records": following.lag_records,
-        "lag_seconds": round(following.lag_seconds, 3),
-        "unfolded_records": following.unfolded_records,
-    }
-
-
-def follower_item(followers: Followers, name: str) -> Item:
-    """A follower as JSON."""
-    follower = followers.known[name]
-    lag = followers.lag_of(follower)
-    return {
-        "name": name,
-        "connected": followers.is_connected(follower),
-        "address": follower.address,
-        "lag_records": None if lag is None else lag[0],
-        "lag_seconds": None if lag is None else round(lag[1], 3),
-        "confirms": followers.confirms,
-        "acknowledged": follower.acknowledged,
-    }
+    return await listed(call, follower_views(call.broker.followers))
 
 
 @operation(

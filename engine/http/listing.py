@@ -8,7 +8,7 @@ A column or a sort key may be dotted: `message_stats.publish_details.rate`.
 
 import math
 from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
@@ -18,6 +18,7 @@ from rewindmq.engine.http.filters import NameFilter
 from rewindmq.engine.http.pieces import answer, array, members
 from rewindmq.engine.http.reference.operation import Query
 from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.schemas.views import View
 
 if TYPE_CHECKING:
     from rewindmq.engine.runtime.partition import Partition
@@ -36,15 +37,15 @@ Columns = dict[str, "Columns | None"]  # None: all columns
 NO_FIELDS: Mapping[str, Callable[[Any], object]] = {}
 
 
-def as_is(source: object) -> Item:
+def as_is(source: object) -> object:
     """The source itself, which is an item already."""
-    return cast(Item, source)
+    return source
 
 
 async def listed(
     call: Call,
     sources: Sequence[T],
-    show: Callable[[T], Item] = as_is,
+    show: Callable[[T], object] = as_is,
     fields: Mapping[str, Callable[[T], object]] = NO_FIELDS,
 ) -> Response:
     """The answer with an item for each source, made by `show` in slices of the loop's time.
@@ -87,8 +88,8 @@ async def listed(
 
 
 async def shown(
-    work: Work, chosen: Sequence[T], show: Callable[[T], Item], columns: "Columns | None"
-) -> AsyncIterator[Item]:
+    work: Work, chosen: Sequence[T], show: Callable[[T], object], columns: "Columns | None"
+) -> AsyncIterator[object]:
     """Yields the rows, cut to their columns."""
     async for source in work.over(chosen):
         yield cut(show(source), columns)
@@ -97,14 +98,14 @@ async def shown(
 async def with_name(
     work: Work,
     chosen: Sequence[T],
-    show: Callable[[T], Item],
+    show: Callable[[T], object],
     query: QueryParams,
     fields: Mapping[str, Callable[[T], object]],
 ) -> list[T]:
     """The rows whose name matches the parameter `name`."""
     wanted = query["name"]
     fits = NameFilter(wanted, ignore_case=True).fits if query.get("use_regex") == "true" else holding(wanted)
-    name_of: Callable[[T], object] = fields.get("name") or (lambda source: show(source).get("name", ""))
+    name_of: Callable[[T], object] = fields.get("name") or (lambda source: fields_of(show(source)).get("name", ""))
     return [source async for source in work.over(chosen) if fits(str(name_of(source)))]
 
 
@@ -123,7 +124,7 @@ async def listed_queues(call: Call, vhosts: Container[str]) -> "list[tuple[Parti
     return await call.broker.queues.listed(call.work, vhosts)
 
 
-def single(call: Call, item: Item) -> Response:
+def single(call: Call, item: object) -> Response:
     """The answer with one row, cut to its `columns`."""
     return reply(cut(item, columns_of(call.request.query_params)))
 
@@ -131,7 +132,7 @@ def single(call: Call, item: Item) -> Response:
 async def ordered(
     work: Work,
     sources: Sequence[T],
-    show: Callable[[T], Item],
+    show: Callable[[T], object],
     query: QueryParams,
     fields: Mapping[str, Callable[[T], object]],
 ) -> Sequence[T]:
@@ -150,8 +151,13 @@ async def ordered(
 def inner(item: object, path: Sequence[str]) -> object:
     """The value at a path of names; None if there is none."""
     for name in path:
-        item = item.get(name) if isinstance(item, dict) else None
+        item = fields_of(item).get(name)
     return item
+
+
+def fields_of(value: object) -> dict[str, object]:
+    """The fields of an object of JSON; none if it is another value."""
+    return value if isinstance(value, dict) else value.__dict__ if isinstance(value, View) else {}
 
 
 def sort_key(value: object) -> tuple[int, float, str]:
@@ -184,18 +190,15 @@ def columns_of(query: QueryParams) -> Columns | None:
     return columns
 
 
-def cut(value: Item, columns: Columns | None) -> Item:
+def cut(value: object, columns: Columns | None) -> object:
     """A row without the columns that were not asked for."""
-    return cast(Item, _cut(value, columns))
-
-
-def _cut(value: object, columns: Columns | None) -> object:
     if columns is None:
         return value
-    if isinstance(value, dict):
-        return {name: _cut(value[name], below) for name, below in columns.items() if name in value}
+    if isinstance(value, dict | View):
+        fields = fields_of(value)
+        return {name: cut(fields[name], below) for name, below in columns.items() if name in fields}
     if isinstance(value, list):
-        return [_cut(each, columns) for each in value]
+        return [cut(each, columns) for each in value]
     return value
 
 

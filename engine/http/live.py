@@ -34,10 +34,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.http.call import ApiError, Call, api_error, bad_request, hung_up
 from rewindmq.engine.http.logins import Logins, cookie_of
-from rewindmq.engine.http.pieces import encode
 from rewindmq.engine.http.reference.operation import streamed
 from rewindmq.engine.identity.grants import Grant
 from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.schemas.json_values import compact_text
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -253,7 +253,7 @@ def figures(answer: Response) -> bytes:
 def problem(error: ApiError) -> bytes:
     """The frame that says why there is no answer."""
     content = {"status": error.status, "error": error.error, "reason": error.reason}
-    return b"event: problem\ndata: " + encode(content).encode() + b"\n\n"
+    return b"event: problem\ndata: " + compact_text(content).encode() + b"\n\n"
 
 
 def asks_for_stream(request: Request) -> bool:

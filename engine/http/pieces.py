@@ -5,24 +5,21 @@ takes it.
 """
 
 from collections.abc import AsyncIterator, Iterable
-from functools import partial
 from typing import Any
 
 from starlette.responses import Response, StreamingResponse
 
 from rewindmq.engine.runtime.loop_share import Work
-from rewindmq.schemas.json_values import json_text
+from rewindmq.schemas.json_values import compact_text
 
 WHOLE_BYTES = 262_144  # an answer of at most so many bytes is sent as a whole
-
-encode = partial(json_text, ensure_ascii=False, separators=(",", ":"))
 
 
 async def array(work: Work, items: AsyncIterator[Any]) -> AsyncIterator[str]:
     """A JSON array of items, each small."""
     before = "["
     async for item in items:
-        yield before + encode(item)
+        yield before + compact_text(item)
         before = ","
         if work.due:
             await work.give_way()
@@ -33,13 +30,13 @@ async def members(work: Work, content: dict[str, object]) -> AsyncIterator[str]:
     """A JSON object whose values may be lists: each entry of a list is a piece."""
     before = "{"
     for name, value in content.items():
-        yield f"{before}{encode(name)}:"
+        yield f"{before}{compact_text(name)}:"
         before = ","
         if isinstance(value, Iterable) and not isinstance(value, str | dict):
             async for piece in array(work, work.over(value)):
                 yield piece
         else:
-            yield encode(value)
+            yield compact_text(value)
     yield "{}" if before == "{" else "}"
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, reply
-from rewindmq.engine.http.listing import Item, listed, listed_queues
+from rewindmq.engine.http.listing import listed, listed_queues
 from rewindmq.engine.http.reference.operation import MONITORING, Folds, operation
-from rewindmq.engine.http.shapes.node import NearQueue, PlacedPartition
+from rewindmq.engine.http.shapes.node import NearNodeView, NearQueueView, PlacedPartitionView
 from rewindmq.schemas.values import EPOCH_SHIFT
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @operation(
-    "Shows which nodes own and fold each partition", folds=Folds.COUNTERS, who=MONITORING, listing=PlacedPartition
+    "Shows which nodes own and fold each partition", folds=Folds.COUNTERS, who=MONITORING, listing=PlacedPartitionView
 )
 async def list_all(call: Call) -> Response:
     """Answers GET /api/placement."""
@@ -34,13 +34,11 @@ async def list_all(call: Call) -> Response:
     by_partition: dict[str, list[tuple[Partition, Listed]]] = {each.name: [] for each in call.broker.partitions}
     async for pair in call.work.over(await listed_queues(call, call.broker.topology.vhosts)):
         by_partition[pair[0].name].append(pair)
-    return await listed(
-        call, [await partition_item(call, each, by_partition[each.name]) for each in call.broker.partitions]
-    )
+    return await listed(call, [await view_of(call, each, by_partition[each.name]) for each in call.broker.partitions])
 
 
-async def partition_item(call: Call, partition: "Partition", pairs: "list[tuple[Partition, Listed]]") -> Item:
-    """A partition as JSON."""
+async def view_of(call: Call, partition: "Partition", pairs: "list[tuple[Partition, Listed]]") -> PlacedPartitionView:
+    """The view of a partition."""
     broker = call.broker
     place = broker.keeper.place(partition)
     nodes = broker.topology.nodes
@@ -53,21 +51,21 @@ async def partition_item(call: Call, partition: "Partition", pairs: "list[tuple[
             joined = nodes.get(consumer.session >> EPOCH_SHIFT)
             if joined is not None:
                 consuming[joined.node] += 1
-    return {
-        "partition": partition.name,
-        "owner": place.owner,
-        "folded_at": list(place.folded_at),
-        "folded_here": partition.current,
-        "queues": len(pairs),
-        "messages": messages,
-        "consumers": consumers,
-        "consumers_at": dict(sorted(consuming.items())),
-        "counters_age_ms": partition.counters_age_ms,
-    }
+    return PlacedPartitionView(
+        partition=partition.name,
+        owner=place.owner,
+        folded_at=list(place.folded_at),
+        folded_here=partition.current,
+        queues=len(pairs),
+        messages=messages,
+        consumers=consumers,
+        consumers_at=dict(sorted(consuming.items())),
+        counters_age_ms=partition.counters_age_ms,
+    )
 
 
 @operation(
-    "Names the nodes that are near a queue, which need not exist", folds=Folds.NONE, columns=True, answer=NearQueue
+    "Names the nodes that are near a queue, which need not exist", folds=Folds.NONE, columns=True, answer=NearQueueView
 )
 async def near(call: Call) -> Response:
     """Answers GET /api/placement/{vhost}/{queue}: the owner of the queue's partition is first among the nodes."""
@@ -77,13 +75,13 @@ async def near(call: Call) -> Response:
     addresses = addresses_of(call.broker)
     names = sorted(place.folded_at, key=lambda name: (name != place.owner, name))
     return reply(
-        {
-            "vhost": vhost,
-            "queue": queue,
-            "partition": partition.name,
-            "owner": place.owner,
-            "nodes": [{"name": name, "address": addresses[name]} for name in names if name in addresses],
-        }
+        NearQueueView(
+            vhost=vhost,
+            queue=queue,
+            partition=partition.name,
+            owner=place.owner,
+            nodes=[NearNodeView(name=name, address=addresses[name]) for name in names if name in addresses],
+        )
     )
 
 

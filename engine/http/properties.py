@@ -2,22 +2,22 @@
 
 import base64
 import json
+from typing import cast
 
 from rewindmq.engine.http.call import bad_request
+from rewindmq.engine.http.shapes.basics import Properties
 from rewindmq.projections.history.properties import decoded, json_form
 from rewindmq.schemas.amqp import properties, tables
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.json_values import Json
 
 
-def properties_of(raw: bytes) -> dict[str, Json]:
+def properties_of(raw: bytes) -> Properties:
     """The properties in a history as JSON, without BCC.
 
     Bytes that are no properties may be in a history. They are shown in base64 as `undecodable`."""
-    if not raw:
-        return {}
-    found = decoded(properties.without_blind_copies(raw), times=False)
-    return {"undecodable": base64.b64encode(raw).decode()} if found is None else {**json_form(found)}
+    found = decoded(properties.without_blind_copies(raw), times=False) if raw else {}
+    return {"undecodable": base64.b64encode(raw).decode()} if found is None else cast(Properties, json_form(found))
 
 
 def properties_from(content: Json) -> bytes:

@@ -12,6 +12,7 @@ from rewindmq.engine.http.authentication import LoginFailed, LoginHeldBack, NotL
 from rewindmq.engine.http.call import ApiError, Call, Missing, arrival_of, in_time, mechanism_of, reply, way_of
 from rewindmq.engine.http.live import asks_for_stream
 from rewindmq.engine.http.logins import cookie_of
+from rewindmq.engine.http.shapes.basics import ErrorView
 from rewindmq.engine.runtime.admission import Guest
 from rewindmq.engine.runtime.certainty import REFUSALS
 
@@ -57,7 +58,7 @@ def refuse(error: ApiError, request: Request) -> Response:
 
     The realm is RabbitMQ's: clients send their password to that realm only. Of a 401 the desk hears only whether a
     login would help; Basic would make the browser ask for a password itself."""
-    response = reply({"error": error.error, "reason": error.reason}, error.status)
+    response = reply(ErrorView.of(error), error.status)
     if error.status in (429, 503):
         response.headers["retry-after"] = str(error.seconds) if isinstance(error, LoginHeldBack) else "5"
     if error.status == 401 and not (from_page(request) or asks_for_stream(request)):

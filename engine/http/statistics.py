@@ -49,6 +49,8 @@ OVERVIEW = {
     "get_empty": "get_empty",
     "redeliver": "redelivered",
 }
+DEPTH = ("messages", "messages_ready", "messages_unacknowledged")
+DELIVERIES = ("ack", "deliver_get", "deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver")
 AT_ONCE = 512  # queues that are counted before other work has its turn
 CHURN = {
     "connection_created": "connections_opened_total",

@@ -4,6 +4,7 @@ Strict: a field that the document does not name is a fault, though clients are t
 """
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import httpx
@@ -47,6 +48,7 @@ class Reference:
     def __init__(self, document: Document) -> None:
         self.document = document
         self.strict = strict(document)
+        self.seen: set[str] = set()  # SCHEMA.field of the answers that were judged
 
     def operations(self) -> list[tuple[str, str, dict[str, Any]]]:
         """(method, path, operation) of each one."""
@@ -84,4 +86,44 @@ class Reference:
         media = answer.headers["content-type"].partition(";")[0]
         if media not in declared:
             return [f"media type {media}"]
-        return self.faults_of(declared[media]["schema"], json.loads(text)) if media == "application/json" else []
+        if media != "application/json":
+            return []
+        value = json.loads(text)
+        self._see(declared[media]["schema"], value)
+        return self.faults_of(declared[media]["schema"], value)
+
+    def _see(self, schema: dict[str, Any], value: object) -> None:
+        """Take note of the fields that an answer has."""
+        name, schema = self._named(schema)
+        if isinstance(value, list):
+            for each in value:
+                self._see(schema.get("items") or {}, each)
+        elif isinstance(value, dict) and set(schema.get("required", ())) <= value.keys():
+            for field, inner in value.items():
+                self.seen.add(f"{name}.{field}")
+                self._see(schema.get("properties", {}).get(field) or schema.get("additionalProperties") or {}, inner)
+        for other in schema.get("anyOf", ()):
+            self._see(other, value)
+
+    def _named(self, schema: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """A schema, and its name if it has one."""
+        return str(schema.get("$ref", "")).rpartition("/")[2], self.resolved(schema)
+
+    def never_seen(self, operations: Iterable[dict[str, Any]]) -> set[str]:
+        """The optional fields of the answers of these operations that no answer had: SCHEMA.field."""
+        found: set[str] = set()
+        waiting: list[Any] = [self.resolved(each) for of in operations for each in of["responses"].values()]
+        known: set[str] = set()
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, list):
+                waiting += each
+            elif isinstance(each, dict):
+                waiting += each.values()
+                name, schema = self._named(each)
+                if name and name not in known:
+                    known.add(name)
+                    waiting.append(schema)
+                    optional = schema.get("properties", {}).keys() - set(schema.get("required", ()))
+                    found |= {f"{name}.{field}" for field in optional}
+        return found - self.seen

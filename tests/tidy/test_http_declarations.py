@@ -2,7 +2,7 @@
 
 import ast
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -13,6 +13,7 @@ from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.reference.document import LISTING, NAME_IN_PATH, NAMES, NUMBERS, document
 from rewindmq.engine.http.reference.operation import Folds, Operation, operation, operation_of
 from rewindmq.engine.rewind.worker import WorkerPool
+from rewindmq.schemas.views import View
 from tests.support.broker_harness import Harness
 
 HTTP = Path(__file__).resolve().parents[2] / "engine" / "http"
@@ -102,13 +103,13 @@ def test_b52_the_parameters_that_code_reads_are_those_that_are_declared(routes: 
 def test_two_types_of_one_name_are_refused(routes: list[Route]) -> None:
     """A client would get one for the other."""
 
-    class Error(TypedDict):
+    class ErrorView(View):
         other: int
 
-    @operation("Answers", folds=Folds.NONE, answer=Error)
+    @operation("Answers", folds=Folds.NONE, answer=ErrorView)
     async def twice(_: object) -> None:
         pass
 
     assert isinstance(operation_of(twice), Operation)
-    with pytest.raises(ValueError, match="two types have the name Error"):
+    with pytest.raises(ValueError, match="two types have the name ErrorView"):
         document([*routes, Route("/api/twice", twice)])

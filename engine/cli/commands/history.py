@@ -1,5 +1,6 @@
 """Our own commands: `rewind` shows a queue as it was, `verify` compares the stored state with the log."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -20,6 +21,7 @@ from rewindmq.engine.cli.values import Value, json_line
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, OutsideHistory, RewindError, TrimmedMeanwhile
+from rewindmq.schemas.json_values import compact_text
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.contract import LogError
@@ -119,7 +121,8 @@ def past_offline(
 ) -> dict[str, Any]:
     """The queue as this process folds it, without a broker. `keys`: the directory of the subjects' keys. CliError."""
     from rewindmq.engine.erasure.encryption import Subjects
-    from rewindmq.engine.http.resources.past import MAX_BODY_SHOWN, MAX_SHOWN, Cut, past_item
+    from rewindmq.engine.http.resources.past import MAX_BODY_SHOWN, MAX_SHOWN, Cut
+    from rewindmq.engine.http.shapes.queues import PastQueueView
     from rewindmq.engine.log.contract import LogError
     from rewindmq.engine.rewind.queue_at import NoSuchQueue, histories_of, queue_at
     from rewindmq.projections.machine.machine import NewerHistory
@@ -132,7 +135,8 @@ def past_offline(
             try:
                 at = At(offset=offset) if time is None else moment_in(each, vhost, queue, time)
                 past = queue_at(each, vhost, queue, at, first, count, incarnation, cut, MAX_SHOWN)
-                return past_item(past, MAX_BODY_SHOWN)
+                found: dict[str, object] = json.loads(compact_text(PastQueueView.of(past, MAX_BODY_SHOWN)))
+                return found
             except (NoSuchQueue, RewindError) as error:
                 refusal = refusal or error  # of the partition where the queue would be if all partitions were there
     except NewerHistory as error:

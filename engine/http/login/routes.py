@@ -13,7 +13,7 @@ from rewindmq.engine.http.login import form, sign_in
 from rewindmq.engine.http.logins import Logins
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.refusals import is_negative, note_refusal, read_to_end_in_time, refuse, require_room
-from rewindmq.engine.http.shapes.node import Login, WaysToLogIn
+from rewindmq.engine.http.shapes.node import LoginWish, WaysToLogInView
 from rewindmq.engine.identity.sign_in import SignIn, SignInFailed
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def login_routes(broker: "Broker", logins: Logins) -> list[Route]:
 
     @of_login(
         "Begins the login of a browser, with a cookie",
-        body=Login,
+        body=LoginWish,
         answers={204: None},
         errors=(401, 408),
     )
@@ -62,7 +62,7 @@ def login_routes(broker: "Broker", logins: Logins) -> list[Route]:
 
     provider = SignIn(broker.tokens)
 
-    @of_login("Says how a browser may log in", answer=WaysToLogIn)
+    @of_login("Says how a browser may log in", answer=WaysToLogInView)
     async def show(request: Request) -> Response:
         return sign_in.show(provider, request)
 

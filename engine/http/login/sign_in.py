@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse, Response
 from rewindmq.engine.http.browsers import is_same
 from rewindmq.engine.http.call import ApiError, reply
 from rewindmq.engine.http.logins import cookie_of
+from rewindmq.engine.http.shapes.node import WaysToLogInView
 from rewindmq.engine.identity.grants import TokenRefused
 from rewindmq.engine.identity.sign_in import SECONDS, SignIn, SignInFailed
 
@@ -73,7 +74,7 @@ def show(sign_in: SignIn, request: Request) -> Response:
     """Answers GET /api/login. The reason is shown once."""
     cookie = ticket_cookie(request)
     refused = sign_in.unsealed(request.cookies.get(cookie, ""))
-    response = reply({"provider": sign_in.provider, "refused": refused})
+    response = reply(WaysToLogInView(provider=sign_in.provider, refused=refused))
     response.headers["cache-control"] = "no-store"
     if refused:
         response.delete_cookie(cookie, path="/", httponly=True, samesite="lax")

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Media, Operation, Query, operation_of
-from rewindmq.engine.http.shapes.basics import Error
+from rewindmq.engine.http.shapes.basics import ErrorView
 from rewindmq.schemas.json_schemas import Schema, Schemas
 
 OPENAPI = "3.1.0"
@@ -90,7 +90,7 @@ def document(routes: Iterable[object]) -> Schema:
         if isinstance(route, Route) and found is not None:
             for method in sorted((route.methods or set()) - {"HEAD"}):
                 paths.setdefault(route.path, {})[method.lower()] = _operation(schemas, route.path, method, found)
-    error = schemas.of(Error)
+    error = schemas.of(ErrorView)
     refusals = {
         str(status): {"description": text, "content": {"application/json": {"schema": error}}}
         for status, text in ERRORS.items()
@@ -202,7 +202,7 @@ def _answer(schemas: Schemas, of: Operation, status: int, kind: object) -> Schem
     else:
         schema = schemas.of(kind)
     if status in ERRORS:
-        schema = {"anyOf": [schema, schemas.of(Error)]}
+        schema = {"anyOf": [schema, schemas.of(ErrorView)]}
     text = DONE.get(status) or ERRORS[status]
     return {"description": text, "content": {"application/json": {"schema": schema}}}
 

@@ -4,8 +4,8 @@
     async def put(call: Call) -> Response: ...
 
 The declaration is about what only the handler knows. document.py adds what follows from the route (path, method, names
-in the path) and from the kind of request (an unknown login, a body that is too large). Types are Python's: a TypedDict
-(engine/http/shapes/) becomes a JSON schema.
+in the path) and from the kind of request (an unknown login, a body that is too large). Types are Python's: a View or
+a TypedDict (engine/http/shapes/) becomes a JSON schema.
 """
 
 from collections.abc import Callable, Mapping

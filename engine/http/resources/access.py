@@ -5,19 +5,16 @@ from starlette.responses import Response
 from rewindmq.engine.broker.limits import checked_user_limits
 from rewindmq.engine.broker.passwords import rabbitmq_hash
 from rewindmq.engine.broker.users import check_patterns, hash_of_user, tags_of_user
-from rewindmq.engine.definitions.document import permissions_item, topic_item, user_item
+from rewindmq.engine.definitions.shapes import AccountView, PermissionsView, TopicPermissionsView
 from rewindmq.engine.http.call import Call, bad_request, done, missing, not_found, reply, short, text
-from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.listing import listed
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, operation
 from rewindmq.engine.http.shapes.access import (
-    Account,
     AccountWish,
-    PasswordHash,
-    Permissions,
+    PasswordHashView,
     PermissionsWish,
-    TopicPermissions,
     TopicPermissionsWish,
-    Users,
+    UsersWish,
 )
 from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.projections.topology.topology import Topology
@@ -37,17 +34,17 @@ def user_named(call: Call) -> UserSet:
 async def user_items(call: Call, names: list[str]) -> Response:
     """The answer with these users."""
     topology = call.broker.topology
-    return await listed(call, [topology.users[name] for name in names], lambda user: user_item(topology, user))
+    return await listed(call, [topology.users[name] for name in names], lambda user: AccountView.of(user, topology))
 
 
-@operation("Lists the users", folds=Folds.NONE, who=ADMINISTRATOR, listing=Account)
+@operation("Lists the users", folds=Folds.NONE, who=ADMINISTRATOR, listing=AccountView)
 async def list_users(call: Call) -> Response:
     """Answers GET /api/users."""
     call.require()
     return await user_items(call, sorted(call.broker.topology.users))
 
 
-@operation("Lists the users that may enter no virtual host", folds=Folds.NONE, who=ADMINISTRATOR, listing=Account)
+@operation("Lists the users that may enter no virtual host", folds=Folds.NONE, who=ADMINISTRATOR, listing=AccountView)
 async def users_without_permissions(call: Call) -> Response:
     """Answers GET /api/users/without-permissions."""
     call.require()
@@ -56,11 +53,11 @@ async def users_without_permissions(call: Call) -> Response:
     return await user_items(call, [name for name in sorted(topology.users) if name not in having])
 
 
-@operation("Shows a user", folds=Folds.NONE, who=ADMINISTRATOR, answer=Account)
+@operation("Shows a user", folds=Folds.NONE, who=ADMINISTRATOR, answer=AccountView)
 async def show_user(call: Call) -> Response:
     """Answers GET /api/users/{user}."""
     call.require()
-    return reply(user_item(call.broker.topology, user_named(call)))
+    return reply(AccountView.of(user_named(call), call.broker.topology))
 
 
 @operation(
@@ -121,7 +118,7 @@ async def delete_user(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Deletes users", folds=Folds.NONE, who=ADMINISTRATOR, body=Users, answers={204: None})
+@operation("Deletes users", folds=Folds.NONE, who=ADMINISTRATOR, body=UsersWish, answers={204: None})
 async def delete_users(call: Call) -> Response:
     """Answers POST /api/users/bulk-delete. A user that does not exist counts as deleted."""
     call.require()
@@ -136,11 +133,11 @@ async def delete_users(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Makes a hash for password_hash", folds=Folds.NONE, who=ADMINISTRATOR, answer=PasswordHash)
+@operation("Makes a hash for password_hash", folds=Folds.NONE, who=ADMINISTRATOR, answer=PasswordHashView)
 async def hash_password(call: Call) -> Response:
     """Answers GET /api/auth/hash_password/{password}: a hash as RabbitMQ's, for a user's `password_hash`."""
     call.require()
-    return reply({"ok": rabbitmq_hash(call.segment("password"))})
+    return reply(PasswordHashView(ok=rabbitmq_hash(call.segment("password"))))
 
 
 # -- permissions
@@ -150,24 +147,24 @@ async def permissions_of(call: Call, vhost: str | None = None, user: str | None 
     def wanted(key: tuple[str, str]) -> bool:
         return vhost in (None, key[0]) and user in (None, key[1])
 
-    return await listed(call, await by_key(call.work, call.broker.topology.permissions, wanted), permissions_item)
+    return await listed(call, await by_key(call.work, call.broker.topology.permissions, wanted), PermissionsView.of)
 
 
-@operation("Lists the permissions of all users", folds=Folds.NONE, who=ADMINISTRATOR, listing=Permissions)
+@operation("Lists the permissions of all users", folds=Folds.NONE, who=ADMINISTRATOR, listing=PermissionsView)
 async def list_permissions(call: Call) -> Response:
     """Answers GET /api/permissions."""
     call.require()
     return await permissions_of(call)
 
 
-@operation("Lists the permissions in a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, listing=Permissions)
+@operation("Lists the permissions in a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, listing=PermissionsView)
 async def vhost_permissions(call: Call) -> Response:
     """Answers GET /api/vhosts/{vhost}/permissions."""
     call.require()
     return await permissions_of(call, vhost=call.vhost)
 
 
-@operation("Lists the permissions of a user", folds=Folds.NONE, who=ADMINISTRATOR, listing=Permissions)
+@operation("Lists the permissions of a user", folds=Folds.NONE, who=ADMINISTRATOR, listing=PermissionsView)
 async def user_permissions(call: Call) -> Response:
     """Answers GET /api/users/{user}/permissions."""
     call.require()
@@ -183,10 +180,12 @@ def permissions_named(call: Call) -> PermissionsSet:
     return found
 
 
-@operation("Shows the permissions of a user in a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, answer=Permissions)
+@operation(
+    "Shows the permissions of a user in a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, answer=PermissionsView
+)
 async def show_permissions(call: Call) -> Response:
     """Answers GET /api/permissions/{vhost}/{user}."""
-    return reply(permissions_item(permissions_named(call)))
+    return reply(PermissionsView.of(permissions_named(call)))
 
 
 def vhost_and_user(call: Call) -> tuple[str, str]:
@@ -238,44 +237,46 @@ async def topic_permissions(call: Call, vhost: str | None = None, user: str | No
     return await by_key(call.work, call.broker.topology.topic_permissions, wanted)
 
 
-@operation("Lists the topic permissions of all users", folds=Folds.NONE, who=ADMINISTRATOR, listing=TopicPermissions)
+@operation(
+    "Lists the topic permissions of all users", folds=Folds.NONE, who=ADMINISTRATOR, listing=TopicPermissionsView
+)
 async def list_topic_permissions(call: Call) -> Response:
     """Answers GET /api/topic-permissions."""
     call.require()
-    return await listed(call, await topic_permissions(call), topic_item)
+    return await listed(call, await topic_permissions(call), TopicPermissionsView.of)
 
 
 @operation(
-    "Lists the topic permissions in a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, listing=TopicPermissions
+    "Lists the topic permissions in a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, listing=TopicPermissionsView
 )
 async def vhost_topic_permissions(call: Call) -> Response:
     """Answers GET /api/vhosts/{vhost}/topic-permissions."""
     call.require()
-    return await listed(call, await topic_permissions(call, vhost=call.vhost), topic_item)
+    return await listed(call, await topic_permissions(call, vhost=call.vhost), TopicPermissionsView.of)
 
 
-@operation("Lists the topic permissions of a user", folds=Folds.NONE, who=ADMINISTRATOR, listing=TopicPermissions)
+@operation("Lists the topic permissions of a user", folds=Folds.NONE, who=ADMINISTRATOR, listing=TopicPermissionsView)
 async def user_topic_permissions(call: Call) -> Response:
     """Answers GET /api/users/{user}/topic-permissions."""
     call.require()
-    return await listed(call, await topic_permissions(call, user=user_named(call).name), topic_item)
+    return await listed(call, await topic_permissions(call, user=user_named(call).name), TopicPermissionsView.of)
 
 
-async def topic_permissions_named(call: Call, exchange: str | None) -> list[Item]:
+async def topic_permissions_named(call: Call, exchange: str | None) -> list[TopicPermissionsView]:
     """The topic permissions in the path. Raises ApiError (404)."""
     call.require()
     found = await topic_permissions(call, call.segment("vhost"), call.segment("user"))
     found = [each for each in found if exchange in (None, each.exchange)]
     if not found:
         raise not_found()
-    return [topic_item(each) for each in found]
+    return [TopicPermissionsView.of(each) for each in found]
 
 
 @operation(
     "Shows the topic permissions of a user in a virtual host, by exchange",
     folds=Folds.NONE,
     who=ADMINISTRATOR,
-    answer=list[TopicPermissions],
+    answer=list[TopicPermissionsView],
 )
 async def show_topic_permissions(call: Call) -> Response:
     """Answers GET /api/topic-permissions/{vhost}/{user}: a list, with an entry for each exchange."""

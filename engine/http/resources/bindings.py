@@ -5,38 +5,32 @@ RabbitMQ encodes it (a space is `+`, `~` is `%7E`). If the binding has arguments
 digest is our own: RabbitMQ's is a hash of an Erlang term (rabbit_mgmt_format.erl `pack_binding_props/2`).
 """
 
-import base64
-import hashlib
-import json
 from itertools import chain
 from urllib.parse import quote_plus, unquote
 
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, arguments_in, not_found, reply, short, text
-from rewindmq.engine.http.listing import Item, listed, listed_queues
+from rewindmq.engine.http.listing import listed, listed_queues
 from rewindmq.engine.http.reference.operation import Folds, operation
 from rewindmq.engine.http.resources.exchanges import exchange_of
-from rewindmq.engine.http.shapes.topology import Binding, BindingWish
+from rewindmq.engine.http.shapes.topology import BindingView, BindingWish, properties_key
 from rewindmq.projections.rules.internal_queues import is_hidden
-from rewindmq.schemas.amqp.json_arguments import table_of, types_of
-from rewindmq.schemas.json_values import Json
 from rewindmq.schemas.metadata_events import Bound
-from rewindmq.schemas.values import Argument
 
 KINDS = {"q": "queue", "e": "exchange"}
 
 
-@operation("Lists the bindings of all virtual hosts", folds=Folds.COUNTERS, listing=Binding)
+@operation("Lists the bindings of all virtual hosts", folds=Folds.COUNTERS, listing=BindingView)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/bindings."""
-    return await listed(call, await bindings_in(call, call.visible_vhosts()), binding_item)
+    return await listed(call, await bindings_in(call, call.visible_vhosts()), BindingView.of)
 
 
-@operation("Lists the bindings of a virtual host", folds=Folds.COUNTERS, listing=Binding)
+@operation("Lists the bindings of a virtual host", folds=Folds.COUNTERS, listing=BindingView)
 async def list_vhost(call: Call) -> Response:
     """Answers GET /api/bindings/{vhost}."""
-    return await listed(call, await bindings_in(call, [call.vhost]), binding_item)
+    return await listed(call, await bindings_in(call, [call.vhost]), BindingView.of)
 
 
 async def bindings_in(call: Call, vhosts: list[str]) -> list[Bound]:
@@ -55,41 +49,16 @@ def default_binding(vhost: str, queue: str) -> Bound:
     return Bound(vhost, "", "queue", queue, queue)
 
 
-def properties_key(routing_key: str, arguments: tuple[Argument, ...]) -> str:
-    """The name of a binding among those of the same two ends."""
-    key = quote_plus(routing_key).replace("~", "%7E")
-    if not arguments:
-        return key or "~"
-    canonical = json.dumps([[each.name, each.type, repr(each.value)] for each in arguments], allow_nan=False).encode()
-    digest = base64.urlsafe_b64encode(hashlib.sha256(canonical).digest()[:6]).decode()
-    return f"{key}~{digest}"
-
-
-def binding_item(binding: Bound) -> Item:
-    """A binding as JSON."""
-    arguments: dict[str, Json] = table_of(binding.arguments)
-    return {
-        "source": binding.source,
-        "vhost": binding.vhost,
-        "destination": binding.destination,
-        "destination_type": binding.destination_type,
-        "routing_key": binding.routing_key,
-        "arguments": arguments,
-        "argument_types": dict(types_of(binding.arguments)),
-        "properties_key": properties_key(binding.routing_key, binding.arguments),
-    }
-
-
-@operation("Lists the bindings of a queue", folds=Folds.QUEUE, listing=Binding)
+@operation("Lists the bindings of a queue", folds=Folds.QUEUE, listing=BindingView)
 async def of_queue(call: Call) -> Response:
     """Answers GET /api/queues/{vhost}/{queue}/bindings."""
     queue = call.queue()
     bound = call.broker.topology.bindings_to(queue.vhost, "queue", queue.name)
     found = sorted((each for each in bound if call.broker.router.is_live(each)), key=lambda each: each.source)
-    return await listed(call, [default_binding(queue.vhost, queue.name), *found], binding_item)
+    return await listed(call, [default_binding(queue.vhost, queue.name), *found], BindingView.of)
 
 
-@operation("Lists the bindings from an exchange", folds=Folds.COUNTERS, listing=Binding)
+@operation("Lists the bindings from an exchange", folds=Folds.COUNTERS, listing=BindingView)
 async def from_exchange(call: Call) -> Response:
     """Answers GET /api/exchanges/{vhost}/{exchange}/bindings/source."""
     exchange = exchange_of(call)
@@ -99,15 +68,15 @@ async def from_exchange(call: Call) -> Response:
     else:
         bound = call.broker.topology.bindings_from(exchange.vhost, exchange.exchange)
         found = [each for each in bound if call.broker.router.is_live(each)]
-    return await listed(call, found, binding_item)
+    return await listed(call, found, BindingView.of)
 
 
-@operation("Lists the bindings to an exchange", folds=Folds.NONE, listing=Binding)
+@operation("Lists the bindings to an exchange", folds=Folds.NONE, listing=BindingView)
 async def to_exchange(call: Call) -> Response:
     """Answers GET /api/exchanges/{vhost}/{exchange}/bindings/destination."""
     exchange = exchange_of(call)
     found = call.broker.topology.bindings_to(exchange.vhost, "exchange", exchange.exchange)
-    return await listed(call, found, binding_item)
+    return await listed(call, found, BindingView.of)
 
 
 def ends_named(call: Call) -> tuple[str, str, str, str]:
@@ -144,10 +113,10 @@ def bindings_between(call: Call) -> list[Bound]:
     return [each for each in bound if each.source == source and call.broker.router.is_live(each)]
 
 
-@operation("Lists the bindings between two ends", folds=Folds.DESTINATION, answer=list[Binding])
+@operation("Lists the bindings between two ends", folds=Folds.DESTINATION, answer=list[BindingView])
 async def between(call: Call) -> Response:
     """Answers GET /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}."""
-    return reply([binding_item(each) for each in bindings_between(call)])
+    return reply([BindingView.of(each) for each in bindings_between(call)])
 
 
 @operation(
@@ -181,10 +150,10 @@ def binding_named(call: Call) -> Bound:
     raise not_found()
 
 
-@operation("Shows a binding", folds=Folds.DESTINATION, answer=Binding)
+@operation("Shows a binding", folds=Folds.DESTINATION, answer=BindingView)
 async def show(call: Call) -> Response:
     """Answers GET /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}/{key}."""
-    return reply(binding_item(binding_named(call)))
+    return reply(BindingView.of(binding_named(call)))
 
 
 @operation("Removes a binding", folds=Folds.DESTINATION, answers={204: None})

@@ -13,7 +13,7 @@ from rewindmq.engine.http.browsers import stays_here
 from rewindmq.engine.http.call import Call, bad_request, not_found, until_free
 from rewindmq.engine.http.pieces import answer, members
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, Query, operation
-from rewindmq.engine.http.shapes.topology import Definitions as DefinitionsJson
+from rewindmq.engine.http.shapes.topology import DefinitionsDocument
 
 DOWNLOAD = (Query("download", str, "A browser saves the answer under this name"),)
 
@@ -21,7 +21,9 @@ DOWNLOAD = (Query("download", str, "A browser saves the answer under this name")
 FILE_NAME = re.compile(r"[\w .()-]{1,128}", re.ASCII)
 
 
-@operation("Exports all definitions", folds=Folds.COUNTERS, who=ADMINISTRATOR, query=DOWNLOAD, answer=DefinitionsJson)
+@operation(
+    "Exports all definitions", folds=Folds.COUNTERS, who=ADMINISTRATOR, query=DOWNLOAD, answer=DefinitionsDocument
+)
 async def export_all(call: Call) -> Response:
     """Answers GET /api/definitions and /api/all-configuration."""
     call.require()
@@ -33,7 +35,7 @@ async def export_all(call: Call) -> Response:
     folds=Folds.COUNTERS,
     who=ADMINISTRATOR,
     query=DOWNLOAD,
-    answer=DefinitionsJson,
+    answer=DefinitionsDocument,
 )
 async def export_vhost(call: Call) -> Response:
     """Answers GET /api/definitions/{vhost}."""
@@ -57,7 +59,7 @@ async def as_file(call: Call, document: definitions.Item) -> Response:
     "Imports definitions, all or none",
     folds=Folds.NAMED,
     who=ADMINISTRATOR,
-    body=DefinitionsJson,
+    body=DefinitionsDocument,
     answers={204: None, 303: None},
 )
 async def import_all(call: Call) -> Response:
@@ -70,7 +72,7 @@ async def import_all(call: Call) -> Response:
     "Imports definitions into a virtual host, all or none",
     folds=Folds.NAMED,
     who=ADMINISTRATOR,
-    body=DefinitionsJson,
+    body=DefinitionsDocument,
     answers={204: None, 303: None},
 )
 async def import_vhost(call: Call) -> Response:

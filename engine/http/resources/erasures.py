@@ -4,19 +4,14 @@ DELETE /api/subjects/{subject} (with ?reason=..., or {"reason": ...}), GET /api/
 GET /api/expired-bodies.
 """
 
-from typing import TYPE_CHECKING
-
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import ApiError, Call, bad_request, text
-from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.listing import listed
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, Query, operation
-from rewindmq.engine.http.shapes.access import Erasure, ExpiredDay
-from rewindmq.engine.http.shapes.basics import Why
+from rewindmq.engine.http.shapes.access import ErasureView, ExpiredDayView, HeldByView
+from rewindmq.engine.http.shapes.basics import ReasonWish
 from rewindmq.projections.rewind import format_time
-
-if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker
 
 MAX_REASON = 4_096
 
@@ -26,7 +21,7 @@ MAX_REASON = 4_096
     folds=Folds.NONE,
     who=ADMINISTRATOR,
     query=(Query("reason", str, "Why; the history keeps it"),),
-    body=Why,
+    body=ReasonWish,
     answers={204: None},
 )
 async def erase(call: Call) -> Response:
@@ -47,47 +42,18 @@ async def erase(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Lists the erasures", folds=Folds.NONE, who=ADMINISTRATOR, listing=Erasure)
+@operation("Lists the erasures", folds=Folds.NONE, who=ADMINISTRATOR, listing=ErasureView)
 async def list_erasures(call: Call) -> Response:
     """Answers GET /api/erasures, in the order of the erasures. `offset`: of the metadata log."""
     call.require()
-    return await listed(
-        call,
-        [
-            {
-                "subject": each.subject,
-                "key_ids": list(each.key_ids),
-                "time": format_time(each.time_ms),
-                "user": each.user,
-                "reason": each.reason,
-                "offset": each.offset,
-            }
-            for each in call.broker.topology.erasures
-        ],
-    )
-
-
-def expiry_item(broker: "Broker") -> Item:
-    """The days whose bodies are kept, held back and expired, in numbers, for the node's status."""
-    expiry, expired = broker.expiry, broker.topology.history.expired_days
-    return {
-        "keep_days": expiry.keep_days,
-        "expired_days": len(expired),
-        "last_expired": max(expired, default=None),
-        "held": [
-            {"day": day, "vhost": each.name[0], "queue": each.name[1], "messages": each.messages}
-            for day, held in sorted(expiry.held.items())
-            for each in held
-        ],
-        "problem": expiry.problem,
-    }
+    return await listed(call, call.broker.topology.erasures, ErasureView.of)
 
 
 @operation(
     "Lists the days of bodies: kept, held back by queues, expired",
     folds=Folds.NONE,
     who=ADMINISTRATOR,
-    listing=ExpiredDay,
+    listing=ExpiredDayView,
 )
 async def list_expired_bodies(call: Call) -> Response:
     """Answers GET /api/expired-bodies: the days of keys, the oldest first.
@@ -108,13 +74,13 @@ async def list_expired_bodies(call: Call) -> Response:
         else:
             continue  # its keys were all erased with their subjects
         days.append(
-            {
-                "day": day,
-                "state": state,
-                "keys": len(keys),
-                "time": None if end is None else format_time(end.time_ms),
-                "offset": None if end is None else end.offset,
-                "queues": [{"vhost": each.name[0], "queue": each.name[1], "messages": each.messages} for each in held],
-            }
+            ExpiredDayView(
+                day=day,
+                state=state,
+                keys=len(keys),
+                time=None if end is None else format_time(end.time_ms),
+                offset=None if end is None else end.offset,
+                queues=[HeldByView.of(each) for each in held],
+            )
         )
     return await listed(call, days)

@@ -18,25 +18,29 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, bad_request, not_found
-from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.listing import listed
 from rewindmq.engine.http.reference.operation import MONITORING, Folds, Query, operation
 from rewindmq.engine.http.resources.outcomes import found
 from rewindmq.engine.http.resources.past import number_of
-from rewindmq.engine.http.shapes.history import QuarantinedRecord, SealCheck, SealedPartitions, TrimAudit
+from rewindmq.engine.http.shapes.history import (
+    MOST_HARMS,
+    HarmView,
+    QuarantinedRecordView,
+    SealCheckView,
+    SealedPartitionsView,
+    SealedView,
+    TrimAuditView,
+)
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.outcomes import Deadline
-from rewindmq.projections.rewind import format_time
-from rewindmq.projections.topology.about_history import Floor
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.seals.seal import Keys
-    from rewindmq.engine.rewind.seals import Sealed
 
 # Seals are imported where they are asked for: with them comes cryptography, which a broker seldom needs.
 DEFAULT_COUNT = 100  # of quarantined records
 PORTION_SECONDS = 1.0
 MOST_KEYS = 20
-MOST_HARMS = 100  # of a portion
 
 
 @operation(
@@ -47,7 +51,7 @@ MOST_HARMS = 100  # of a portion
         Query("partition", str, "Only of this partition"),
         Query("count", int, "Records of each partition, 100 by default"),
     ),
-    listing=QuarantinedRecord,
+    listing=QuarantinedRecordView,
 )
 async def list_quarantined(call: Call) -> Response:
     """Answers GET /api/quarantine?partition=queues-0&count=100.
@@ -67,14 +71,9 @@ async def list_quarantined(call: Call) -> Response:
         if only in (None, partition.name):
             await partition.enter()
     reports = call.broker.quarantined  # a partition may have begun with another state
-    items: list[Item] = [
-        {
-            "partition": name,
-            "topic": call.broker.config.topic_of(name),
-            "offset": each.offset,
-            "event": each.event_type or None,
-            "reason": each.reason,
-        }
+    topic_of = call.broker.config.topic_of
+    items = [
+        QuarantinedRecordView.of(each, partition=name, topic=topic_of(name), event=each.event_type or None)
         for name, report in reports.items()
         if only in (None, name)
         for each in report.newest(int(asked))
@@ -86,7 +85,7 @@ async def list_quarantined(call: Call) -> Response:
     "Shows how far each partition is sealed, and by which key",
     folds=Folds.NONE,
     who=MONITORING,
-    answer=SealedPartitions,
+    answer=SealedPartitionsView,
     errors=(429,),
 )
 async def list_seals(call: Call) -> Response:
@@ -95,28 +94,15 @@ async def list_seals(call: Call) -> Response:
     return await found(call, found_seals)
 
 
-def found_seals(history: History) -> Item:
-    """The rows as JSON, in the shape of a list. Raises LogError."""
+def found_seals(history: History) -> SealedPartitionsView:
+    """The rows, in the shape of a list. Raises LogError."""
     from rewindmq.engine.rewind.seals import sealed
 
-    items = [sealed_item(each) for each in sealed(history)]
-    counts = {"total_count": len(items), "item_count": len(items), "filtered_count": len(items)}
-    return {**counts, "page": 1, "page_size": len(items), "page_count": 1, "items": items}
-
-
-def sealed_item(found: "Sealed") -> Item:
-    """A partition as JSON."""
-    return {
-        "partition": found.partition,
-        "seals": found.seals,
-        "sealed_to": found.sealed_to,
-        "next_offset": found.end,
-        "not_sealed": max(0, found.end - found.sealed_to),
-        "sealed": None if found.time_ms is None else format_time(found.time_ms),
-        "key": found.key,
-        "keys": found.keys,
-        "damaged": found.harms[:MOST_HARMS],
-    }
+    items = [SealedView.of(each) for each in sealed(history)]
+    count = len(items)
+    return SealedPartitionsView(
+        total_count=count, item_count=count, filtered_count=count, page=1, page_size=count, page_count=1, items=items
+    )
 
 
 @operation(
@@ -127,7 +113,7 @@ def sealed_item(found: "Sealed") -> Item:
         Query("public_key", list[str], "A public key as PEM; without any, signatures are not checked"),
         Query("next", int, "The place where the portion before ended"),
     ),
-    answer=SealCheck,
+    answer=SealCheckView,
     errors=(429,),
 )
 async def check_seals(call: Call) -> Response:
@@ -155,8 +141,8 @@ def named_keys(texts: Sequence[str]) -> "Keys":
     return keys_in({f"public_key {number}": text.encode() for number, text in enumerate(texts, 1)})
 
 
-def found_check(partition: str, texts: Sequence[str], first: int, history: History) -> Item:
-    """A portion as JSON. `texts`: public keys, which cannot be sent to another process as such.
+def found_check(partition: str, texts: Sequence[str], first: int, history: History) -> SealCheckView:
+    """A portion. `texts`: public keys, which cannot be sent to another process as such.
 
     Raises LogError, ApiError (404)."""
     from rewindmq.engine.rewind.seals import NoSuchPartition, check
@@ -166,38 +152,21 @@ def found_check(partition: str, texts: Sequence[str], first: int, history: Histo
         portion = check(history, partition, keys, first, Deadline(PORTION_SECONDS))
     except NoSuchPartition as error:
         raise not_found(str(error), "not_found") from None
-    return {
-        "partition": partition,
-        "stretches": portion.stretches,
-        "checked": portion.behind,
-        "next": portion.behind if portion.behind < portion.stretches else None,
-        "sealed_to": portion.sealed_to,
-        "signatures": keys is not None,
-        "harms": [{"offset": each.offset, "what": str(each)} for each in portion.harms[:MOST_HARMS]],
-        "more": max(0, len(portion.harms) - MOST_HARMS),
-        "notes": portion.notes[:MOST_HARMS],
-    }
+    return SealCheckView.of(
+        portion,
+        partition=partition,
+        checked=portion.behind,
+        next=portion.behind if portion.behind < portion.stretches else None,
+        signatures=keys is not None,
+        harms=[HarmView.of(each) for each in portion.harms[:MOST_HARMS]],
+        more=max(0, len(portion.harms) - MOST_HARMS),
+        notes=portion.notes[:MOST_HARMS],
+    )
 
 
-@operation("Lists the audits of what was trimmed", folds=Folds.NONE, who=MONITORING, listing=TrimAudit)
+@operation("Lists the audits of what was trimmed", folds=Folds.NONE, who=MONITORING, listing=TrimAuditView)
 async def list_audits(call: Call) -> Response:
     """Answers GET /api/audits."""
     call.require("monitoring")
     floors = call.broker.topology.history.floors
-    return await listed(call, [floor_item(floors[name]) for name in sorted(floors)])
-
-
-def floor_item(floor: Floor) -> Item:
-    """The audit of what was trimmed last, as JSON."""
-    event = floor.event
-    return {
-        "partition": event.partition,
-        "audited_to": event.offset,
-        "time": format_time(floor.time_ms),
-        "user": floor.user,
-        "until": format_time(event.until_ms),
-        "reason": event.reason,
-        "findings": list(event.findings),
-        "chain": event.chain.hex(),
-        "digest": event.digest,
-    }
+    return await listed(call, [TrimAuditView.of(floors[name]) for name in sorted(floors)])

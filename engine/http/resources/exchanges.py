@@ -22,18 +22,16 @@ from rewindmq.engine.http.call import (
     text,
     until_free,
 )
-from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.listing import listed
 from rewindmq.engine.http.properties import properties_from
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
-from rewindmq.engine.http.shapes.queues import PublishWish, Routed
-from rewindmq.engine.http.shapes.topology import Exchange, ExchangeInAndOut, ExchangeWish
-from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
+from rewindmq.engine.http.shapes.queues import PublishWish, RoutedView
+from rewindmq.engine.http.shapes.topology import ExchangeInAndOutView, ExchangeView, ExchangeWish
 from rewindmq.engine.routing.portions import RouteTakesLong, in_turns
 from rewindmq.engine.runtime.counters import Tally
 from rewindmq.engine.runtime.flow_control import LARGE_BYTES, no_room
 from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.schemas.amqp.errors import PropertyError
-from rewindmq.schemas.amqp.json_arguments import table_of, types_of
 from rewindmq.schemas.amqp.properties import Parsed, parse
 from rewindmq.schemas.metadata_events import ExchangeDeclared
 
@@ -43,13 +41,13 @@ if TYPE_CHECKING:
     from rewindmq.engine.runtime.sessions import Session
 
 
-@operation("Lists the exchanges of all virtual hosts", folds=Folds.COUNTERS, listing=Exchange)
+@operation("Lists the exchanges of all virtual hosts", folds=Folds.COUNTERS, listing=ExchangeView)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/exchanges."""
     return await exchanges_in(call, set(call.visible_vhosts()))
 
 
-@operation("Lists the exchanges of a virtual host", folds=Folds.COUNTERS, listing=Exchange)
+@operation("Lists the exchanges of a virtual host", folds=Folds.COUNTERS, listing=ExchangeView)
 async def list_vhost(call: Call) -> Response:
     """Answers GET /api/exchanges/{vhost}."""
     return await exchanges_in(call, {call.vhost})
@@ -59,25 +57,7 @@ async def exchanges_in(call: Call, vhosts: set[str]) -> Response:
     """The answer with the exchanges of these vhosts."""
     broker = call.broker
     found = await by_key(call.work, broker.topology.exchanges, lambda key: key[0] in vhosts)
-    return await listed(call, found, lambda exchange: exchange_item(broker, exchange))
-
-
-def exchange_item(broker: "Broker", exchange: ExchangeDeclared) -> Item:
-    """An exchange as JSON."""
-    policy = broker.topology.effective_exchange_policy(exchange.vhost, exchange.exchange)
-    hidden = broker.hidden.of(exchange.vhost, exchange.exchange) if exchange.type == DELAYED_EXCHANGE else None
-    return {
-        "name": exchange.exchange,
-        "vhost": exchange.vhost,
-        "type": exchange.type,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": table_of(exchange.arguments),
-        "argument_types": dict(types_of(exchange.arguments)),
-        "policy": policy.name if policy else None,
-        **({} if hidden is None else {"messages_delayed": hidden.messages_delayed}),
-    }
+    return await listed(call, found, lambda exchange: ExchangeView.of(exchange, broker))
 
 
 def exchange_of(call: Call) -> ExchangeDeclared:
@@ -88,10 +68,10 @@ def exchange_of(call: Call) -> ExchangeDeclared:
     return found
 
 
-@operation("Shows an exchange", folds=Folds.COUNTERS, answer=ExchangeInAndOut)
+@operation("Shows an exchange", folds=Folds.COUNTERS, answer=ExchangeInAndOutView)
 async def show(call: Call) -> Response:
     """Answers GET /api/exchanges/{vhost}/{exchange}."""
-    return reply(exchange_item(call.broker, exchange_of(call)) | {"incoming": [], "outgoing": []})
+    return reply(ExchangeInAndOutView.of(exchange_of(call), call.broker))
 
 
 @operation("Declares an exchange", folds=Folds.NAMED, body=ExchangeWish, answers={201: None, 204: None})
@@ -151,7 +131,9 @@ class Outcome:
         self.counters["global_messages_unroutable_returned_total"] += 1
 
 
-@operation("Publishes a message, and answers when it is durable", folds=Folds.NAMED, body=PublishWish, answer=Routed)
+@operation(
+    "Publishes a message, and answers when it is durable", folds=Folds.NAMED, body=PublishWish, answer=RoutedView
+)
 async def publish(call: Call) -> Response:
     """Answers POST .../publish: {"routed": bool} once it is durable; 400 if a queue refused it (S-009)."""
     vhost = call.vhost
@@ -171,7 +153,7 @@ async def publish(call: Call) -> Response:
         await outcome.done
         if outcome.refused:
             raise bad_request("rejected Unable to publish message. Check queue limits.")
-    return reply({"routed": outcome is not None and outcome.routed})
+    return reply(RoutedView(routed=outcome is not None and outcome.routed))
 
 
 async def send(

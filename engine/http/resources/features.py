@@ -11,7 +11,7 @@ from starlette.responses import Response
 from rewindmq.engine.http.call import ApiError, Call, bad_request, not_found, reply
 from rewindmq.engine.http.listing import listed_queues
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, Media, operation
-from rewindmq.engine.http.resources.overview import node_items
+from rewindmq.engine.http.resources.overview import node_views
 from rewindmq.engine.http.shapes.node import Authentication, DeprecatedFeature, FeatureFlag, FinalizedUpgrade
 from rewindmq.engine.upgrades.finalize import OlderNodes, finalize
 
@@ -130,7 +130,7 @@ async def reset(call: Call) -> Response:
     """Answers DELETE /api/reset. RabbitMQ forgets the samples of its statistics; ours expire by themselves."""
     call.require()
     asked_for = call.request.path_params.get("node")
-    if asked_for is not None and all(item["name"] != call.segment("node") for item in node_items(call.broker)):
+    if asked_for is not None and all(view.name != call.segment("node") for view in node_views(call.broker)):
         raise not_found()
     return Response(status_code=204)
 

@@ -4,6 +4,7 @@ import secrets
 import ssl
 import time
 from pathlib import Path
+from typing import Any
 
 from starlette.responses import Response
 
@@ -11,8 +12,8 @@ from rewindmq.engine.http.call import Call, bad_request, natural, not_found, rep
 from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.reference.operation import Folds, operation
 from rewindmq.engine.http.resources.messages import Taken
-from rewindmq.engine.http.resources.overview import alarms_of, node_items, open_listeners
-from rewindmq.engine.http.shapes.node import Failed, Passed
+from rewindmq.engine.http.resources.overview import node_views
+from rewindmq.engine.http.shapes.node import FailedView, PassedView, alarms_of, open_listeners
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Argument
 
@@ -27,17 +28,17 @@ DAYS = {"days": 1, "weeks": 7, "months": 30, "years": 365}
 ALIVENESS = "aliveness-test"
 
 
-def ok(**more: object) -> Response:
+def ok(**more: Any) -> Response:
     """The answer of a check that passed."""
-    return reply({"status": "ok", **more})
+    return reply(PassedView(status="ok", **more))
 
 
-def failed(reason: str, **more: object) -> Response:
+def failed(reason: str, **more: Any) -> Response:
     """The answer of a check that failed."""
-    return reply({"status": "failed", "reason": reason, **more}, 503)
+    return reply(FailedView(status="failed", reason=reason, **more), 503)
 
 
-@operation("Checks that no alarm is in effect", folds=Folds.NONE, answers={200: Passed, 503: Failed})
+@operation("Checks that no alarm is in effect", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})
 async def alarms(call: Call) -> Response:
     """Answers whether an alarm is raised on this node.
 
@@ -50,13 +51,13 @@ async def alarms(call: Call) -> Response:
     return failed(f"There are alarms in effect {where}", alarms=found)
 
 
-@operation("Checks that all virtual hosts are up", folds=Folds.NONE, answers={200: Passed, 503: Failed})
+@operation("Checks that all virtual hosts are up", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})
 async def virtual_hosts(call: Call) -> Response:
     """Answers that all vhosts are up: a vhost is never down while the others are up."""
     return ok()
 
 
-@operation("Checks that the node takes clients", folds=Folds.NONE, answers={200: Passed, 503: Failed})
+@operation("Checks that the node takes clients", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})
 async def ready(call: Call) -> Response:
     """Answers whether the node takes clients.
 
@@ -68,7 +69,7 @@ async def ready(call: Call) -> Response:
     return ok()
 
 
-@operation("Checks mirrors. There are none", folds=Folds.NONE, answers={200: Passed, 503: Failed})
+@operation("Checks mirrors. There are none", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})
 async def mirror_sync_critical(call: Call) -> Response:
     """Answers that the check passed: there are no mirrors that could lag behind."""
     if len(call.broker.topology.nodes) > 1:
@@ -76,7 +77,7 @@ async def mirror_sync_critical(call: Call) -> Response:
     return ok(reason="single node cluster")
 
 
-@operation("Checks that the node listens at a port", folds=Folds.NONE, answers={200: Passed, 503: Failed})
+@operation("Checks that the node listens at a port", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})
 async def port_listener(call: Call) -> Response:
     """Answers GET /api/health/checks/port-listener/{port}."""
     port = natural(call.segment("port"))
@@ -88,7 +89,7 @@ async def port_listener(call: Call) -> Response:
     return failed("No active listener", missing=port, ports=ports)
 
 
-@operation("Checks that the node listens for a protocol", folds=Folds.NONE, answers={200: Passed, 503: Failed})
+@operation("Checks that the node listens for a protocol", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})
 async def protocol_listener(call: Call) -> Response:
     """Answers GET /api/health/checks/protocol-listener/{protocol}."""
     asked_for = call.segment("protocol").lower()
@@ -99,7 +100,7 @@ async def protocol_listener(call: Call) -> Response:
     return failed("No active listener", missing=protocol, protocols=protocols)
 
 
-@operation("Checks that no certificate expires soon", folds=Folds.NONE, answers={200: Passed, 503: Failed})
+@operation("Checks that no certificate expires soon", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})
 async def certificate_expiration(call: Call) -> Response:
     """Answers whether a certificate of a listener expires soon. It passes if no listener has TLS."""
     within, unit = natural(call.segment("within")), call.segment("unit").lower()
@@ -132,13 +133,13 @@ def expires_at(certificate: Path) -> float:
     return ssl.cert_time_to_seconds(decoded["notAfter"])
 
 
-@operation("Checks that the node has no alarm", folds=Folds.NONE, answers={200: Passed, 503: Failed})
+@operation("Checks that the node has no alarm", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})
 async def node(call: Call) -> Response:
     """Answers the old health check: the node is there, and has no alarms."""
     asked_for = call.request.path_params.get("node")
     if asked_for is not None:
         name = call.segment("node")
-        if all(item["name"] != name for item in node_items(call.broker)):
+        if all(view.name != name for view in node_views(call.broker)):
             raise not_found()
     if call.broker.turns.blocked is not None:
         return failed(f"resource alarm(s) in effect: {call.broker.turns.blocked}")
@@ -146,7 +147,9 @@ async def node(call: Call) -> Response:
 
 
 @operation(
-    "Declares a queue, publishes to it and gets the message back", folds=Folds.NAMED, answers={200: Passed, 503: Failed}
+    "Declares a queue, publishes to it and gets the message back",
+    folds=Folds.NAMED,
+    answers={200: PassedView, 503: FailedView},
 )
 async def aliveness(call: Call) -> Response:
     """Answers the aliveness test.

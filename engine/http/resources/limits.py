@@ -5,27 +5,27 @@ from starlette.responses import Response
 from rewindmq.engine.http.call import Call, not_found
 from rewindmq.engine.http.listing import listed
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, operation
-from rewindmq.engine.http.shapes.access import LimitWish, UserLimits, VhostLimits
+from rewindmq.engine.http.shapes.access import LimitWish, UserLimitsView, VhostLimitsView
 
 
-@operation("Lists the limits of virtual hosts", folds=Folds.NONE, listing=VhostLimits)
+@operation("Lists the limits of virtual hosts", folds=Folds.NONE, listing=VhostLimitsView)
 async def list_vhosts_limits(call: Call) -> Response:
     """Answers GET /api/vhost-limits."""
     topology = call.broker.topology
     found = [
-        {"vhost": vhost, "value": value}
+        VhostLimitsView(vhost=vhost, value=value)
         async for vhost in call.work.over(call.monitored_vhosts())
         if (value := topology.vhost_limits(vhost))
     ]
     return await listed(call, found)
 
 
-@operation("Lists the limits of a virtual host", folds=Folds.NONE, listing=VhostLimits)
+@operation("Lists the limits of a virtual host", folds=Folds.NONE, listing=VhostLimitsView)
 async def vhost_limits(call: Call) -> Response:
     """Answers GET /api/vhost-limits/{vhost}."""
     vhost = call.monitored_vhost
     value = call.broker.topology.vhost_limits(vhost)
-    return await listed(call, [{"vhost": vhost, "value": value}] if value else [])
+    return await listed(call, [VhostLimitsView(vhost=vhost, value=value)] if value else [])
 
 
 @operation("Sets a limit of a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, body=LimitWish, answers={204: None})
@@ -51,11 +51,11 @@ async def delete_vhost_limit(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Lists the limits of users", folds=Folds.NONE, listing=UserLimits)
+@operation("Lists the limits of users", folds=Folds.NONE, listing=UserLimitsView)
 async def list_users_limits(call: Call) -> Response:
     """Answers GET /api/user-limits."""
     found = sorted(call.broker.topology.user_limits.items())
-    return await listed(call, [{"user": user, "value": value} for user, value in found])
+    return await listed(call, [UserLimitsView(user=user, value=value) for user, value in found])
 
 
 def user_named(call: Call) -> str:
@@ -66,12 +66,12 @@ def user_named(call: Call) -> str:
     return user
 
 
-@operation("Lists the limits of a user", folds=Folds.NONE, listing=UserLimits)
+@operation("Lists the limits of a user", folds=Folds.NONE, listing=UserLimitsView)
 async def user_limits(call: Call) -> Response:
     """Answers GET /api/user-limits/{user}."""
     user = user_named(call)
     value = call.broker.topology.user_limits.get(user)
-    return await listed(call, [{"user": user, "value": value}] if value else [])
+    return await listed(call, [UserLimitsView(user=user, value=value)] if value else [])
 
 
 @operation("Sets a limit of a user", folds=Folds.NONE, who=ADMINISTRATOR, body=LimitWish, answers={204: None})

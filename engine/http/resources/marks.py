@@ -9,28 +9,14 @@ them; notes, and the names of other users, only with the tag policymaker, monito
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import ApiError, Call, bad_request, done, not_found, reply, text
-from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.listing import listed
 from rewindmq.engine.http.reference.operation import POLICYMAKER, Folds, operation
-from rewindmq.engine.http.shapes.history import Mark, MarkWish
+from rewindmq.engine.http.shapes.history import MarkView, MarkWish
 from rewindmq.engine.log.contract import LogError
-from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.metadata_events import MarkSet
 
 MAX_MARKS = 10_000
 MAX_NOTE_BYTES = 4_096
-
-
-def mark_item(call: Call, mark: MarkSet) -> Item:
-    """A mark as JSON, with what the user may see of it."""
-    time_ms, user = call.broker.topology.marked[mark.name]
-    all_of_it = user == call.user or call.monitors or "policymaker" in call.tags
-    return {
-        "name": mark.name,
-        "note": mark.note if all_of_it else "",
-        "user": user if all_of_it else "",
-        "time": format_time(time_ms),
-        "positions": dict(mark.positions),
-    }
 
 
 def visible_marks(call: Call) -> dict[str, MarkSet]:
@@ -46,16 +32,16 @@ def mark_in_path(call: Call) -> MarkSet:
     return found
 
 
-@operation("Lists the marks: moments with a name", folds=Folds.NONE, listing=Mark)
+@operation("Lists the marks: moments with a name", folds=Folds.NONE, listing=MarkView)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/marks."""
-    return await listed(call, [mark_item(call, mark) for _, mark in sorted(visible_marks(call).items())])
+    return await listed(call, [MarkView.of(mark, call) for _, mark in sorted(visible_marks(call).items())])
 
 
-@operation("Shows a mark", folds=Folds.NONE, answer=Mark)
+@operation("Shows a mark", folds=Folds.NONE, answer=MarkView)
 async def show(call: Call) -> Response:
     """Answers GET /api/marks/{name}."""
-    return reply(mark_item(call, mark_in_path(call)))
+    return reply(MarkView.of(mark_in_path(call), call))
 
 
 @operation(

@@ -51,13 +51,22 @@ from rewindmq.engine.http.call import (
 )
 from rewindmq.engine.http.properties import properties_of
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
-from rewindmq.engine.http.resources.queues import home_of, opened, reason_in, shown
-from rewindmq.engine.http.shapes.queues import GetWish, GotMessage, Moved, MoveWish, Removed, RemoveWish
+from rewindmq.engine.http.resources.queues import home_of, opened, reason_in
+from rewindmq.engine.http.shapes.basics import shown
+from rewindmq.engine.http.shapes.queues import (
+    GetWish,
+    GotMessageView,
+    MovedView,
+    MoveWish,
+    RemovedView,
+    RemoveWish,
+    StayedView,
+)
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.projections.machine.events.removal import MOST_REMOVED
 from rewindmq.projections.rules.internal_queues import is_delay_queue
 from rewindmq.schemas.events import Nacked, Published
-from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.json_values import Json, compact_text
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -116,7 +125,7 @@ async def fetch_keys(call: Call, partition: "Partition", queue: "Queue", count: 
             await opened(partition, partition.message(queue.queue_id, view.message_id))
 
 
-@operation("Takes messages from a queue", folds=Folds.QUEUE, body=GetWish, answer=list[GotMessage])
+@operation("Takes messages from a queue", folds=Folds.QUEUE, body=GetWish, answer=list[GotMessageView])
 async def get(call: Call) -> Response:
     """Answers POST .../get.
 
@@ -199,7 +208,7 @@ async def as_json(work: Work, messages: list[Got], encoding: str) -> AsyncIterat
         message = got.message
         yield (
             before
-            + pieces.encode(
+            + compact_text(
                 {
                     "payload_bytes": message.body_size,
                     "redelivered": got.redelivered,
@@ -223,14 +232,14 @@ async def payload(work: Work, body: bytes, encoding: str) -> AsyncIterator[str]:
     """The value of `payload`, and `payload_encoding`."""
     if len(body) <= BODY_PIECE:
         whole, name = shown(body, encoding, None)
-        yield f'{pieces.encode(whole)},"payload_encoding":"{name}"'
+        yield f'{compact_text(whole)},"payload_encoding":"{name}"'
         return
     is_text = encoding == "auto" and await is_utf8(work, body)
     decoder = codecs.getincrementaldecoder("utf-8")()
     yield '"'
     for first in range(0, len(body), BODY_PIECE):
         part = body[first : first + BODY_PIECE]
-        yield pieces.encode(decoder.decode(part))[1:-1] if is_text else base64.b64encode(part).decode()
+        yield compact_text(decoder.decode(part))[1:-1] if is_text else base64.b64encode(part).decode()
         if work.due:
             await work.give_way()
     yield f'","payload_encoding":"{"string" if is_text else "base64"}"'
@@ -279,17 +288,21 @@ async def delete(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Deletes messages", folds=Folds.QUEUE, body=RemoveWish, answer=Removed, errors=(409,))
+@operation("Deletes messages", folds=Folds.QUEUE, body=RemoveWish, answer=RemovedView, errors=(409,))
 async def remove(call: Call) -> Response:
     """Answers POST .../messages/remove."""
     queue = queue_of(call)
     content = await call.body("messages", most_values=MOST_REMOVED + MAX_VALUES)
     removal = await _remove(call, queue, ids_in(content), partition_in(content), reason_in(content))
-    return reply({"removed": removal.left, "stayed": stayed_in(removal)})
+    return reply(RemovedView(removed=removal.left, stayed=stayed_in(removal)))
 
 
 @operation(
-    "Moves messages to a queue, or through an exchange", folds=Folds.QUEUE, body=MoveWish, answer=Moved, errors=(409,)
+    "Moves messages to a queue, or through an exchange",
+    folds=Folds.QUEUE,
+    body=MoveWish,
+    answer=MovedView,
+    errors=(409,),
 )
 async def move(call: Call) -> Response:
     """Answers POST .../messages/move."""
@@ -305,7 +318,7 @@ async def move(call: Call) -> Response:
     except (PreconditionFailed, NotImplementedByBroker) as error:
         raise ApiError(409, "conflict", error.text) from None
     await call.durable()
-    return reply({"moved": removal.left, "arrived": await has_arrived(removal), "stayed": stayed_in(removal)})
+    return reply(MovedView(moved=removal.left, arrived=await has_arrived(removal), stayed=stayed_in(removal)))
 
 
 async def _remove(call: Call, queue: str, ids: list[int], ids_of: str | None, reason: str) -> Removal:
@@ -355,6 +368,6 @@ def way_in(content: dict[str, Json]) -> tuple[str, str]:
     return short("exchange", text(content, "exchange", "")), short("routing_key", text(content, "routing_key", ""))
 
 
-def stayed_in(removal: Removal) -> list[dict[str, object]]:
-    """The messages that stayed, as JSON."""
-    return [{"message": message_id, "reason": why} for message_id, why in removal.stayed.items()]
+def stayed_in(removal: Removal) -> list[StayedView]:
+    """The messages that stayed."""
+    return [StayedView(message=message_id, reason=why) for message_id, why in removal.stayed.items()]

@@ -23,7 +23,7 @@ A biography has the message itself, too: `message` as in an answer of a search (
 
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -34,29 +34,39 @@ from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.http.bodies import BadBody, json_object
 from rewindmq.engine.http.call import ApiError, Call, bad_request, not_authorised, not_found, unless_gone
-from rewindmq.engine.http.listing import Item
-from rewindmq.engine.http.pieces import encode
+from rewindmq.engine.http.properties import properties_of
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
-from rewindmq.engine.http.resources.marks import mark_item, visible_marks
+from rewindmq.engine.http.resources.marks import visible_marks
 from rewindmq.engine.http.resources.past import history_in, log_refusal, number_of, read, readable_incarnation
-from rewindmq.engine.http.resources.search import MAX_PARTITIONS, TRUNCATE, message_item, time_of, truncate_of
-from rewindmq.engine.http.shapes.history import Biography, Changes, DepthOverTime, LastOutcomes, TracedOutcomes
-from rewindmq.engine.http.shapes.history import WhatIf as WhatIfJson
+from rewindmq.engine.http.resources.search import MAX_PARTITIONS, TRUNCATE, time_of, truncate_of
+from rewindmq.engine.http.shapes.history import (
+    BiographyMessageView,
+    BiographyView,
+    ChangesView,
+    DepthOverTimeView,
+    LastOutcomesView,
+    MarkView,
+    OutcomeView,
+    TracedOutcomesView,
+    TracedOutcomeView,
+    TraceView,
+    WhatIfView,
+)
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History
-from rewindmq.engine.rewind.depth import NeverThere, Point, Tick, depth
-from rewindmq.engine.rewind.outcomes import Deadline, NoSuchMessage, biography, change_of, changes, last_outcomes
+from rewindmq.engine.rewind.depth import NeverThere, Tick, depth
+from rewindmq.engine.rewind.outcomes import Deadline, NoSuchMessage, biography, changes, last_outcomes
 from rewindmq.engine.rewind.queue_at import NoSuchQueue
 from rewindmq.engine.rewind.search import FoundMessage
 from rewindmq.engine.rewind.stays import moment_in
 from rewindmq.engine.rewind.trace_outcomes import Places, Portion, WantedTraces, traced_outcomes, whole, within
-from rewindmq.engine.rewind.what_if import POLICY_NAME, World, candidate_for, what_if
+from rewindmq.engine.rewind.what_if import POLICY_NAME, candidate_for, what_if
 from rewindmq.projections.history.biography import parse_message
 from rewindmq.projections.history.outcome_rows import PUBLISHED, OutcomeRow
 from rewindmq.projections.marks import name_in
-from rewindmq.projections.rewind import At, RewindError, format_time
-from rewindmq.projections.what_if.alternative import LIMITS, Candidate
-from rewindmq.projections.what_if.fates import Difference
+from rewindmq.projections.rewind import At, RewindError
+from rewindmq.projections.what_if.alternative import Candidate
+from rewindmq.schemas.json_values import compact_text
 
 SPAN = (
     Query("from", str, "A time, how long ago (-1h), or mark:NAME; the default is -1h"),
@@ -75,11 +85,11 @@ class OutcomesQuestion:
     """A question for the process that reads the past. `find` makes the answer of the history, as JSON."""
 
     history: History
-    find: Callable[[History], Item]
+    find: Callable[[History], object]
 
     def answer(self) -> "bytes | ApiError":
         try:
-            return encode(self.find(self.history)).encode()
+            return compact_text(self.find(self.history)).encode()
         except ApiError as error:
             return error
         except (NoSuchMessage, NoSuchQueue, NeverThere) as error:
@@ -90,7 +100,7 @@ class OutcomesQuestion:
             return log_refusal(self.history, error)
 
 
-async def ask(call: Call, find: Callable[[History], Item]) -> Response:
+async def ask(call: Call, find: Callable[[History], object]) -> Response:
     """The answer of the process that reads the past."""
     params = call.request.path_params
     queue = call.segment("queue") if "queue" in params else call.request.query_params.get("queue", "")
@@ -99,7 +109,7 @@ async def ask(call: Call, find: Callable[[History], Item]) -> Response:
     return await found(call, find, queue or None)
 
 
-async def found(call: Call, find: Callable[[History], Item], queue: str | None = None) -> Response:
+async def found(call: Call, find: Callable[[History], object], queue: str | None = None) -> Response:
     """Search the history for `find`, in the process that reads the past. The client may hang up.
 
     `queue`: the only one that the question is about."""
@@ -112,12 +122,6 @@ async def found(call: Call, find: Callable[[History], Item], queue: str | None =
     return await unless_gone(call, answered())
 
 
-def row_item(row: OutcomeRow) -> Item:
-    """A row as JSON."""
-    fields: dict[str, Any] = row.fields()
-    return {"timestamp": None if row.time_ms is None else format_time(row.time_ms), **fields}
-
-
 # -- biography --------------------------------------------------------------------------------------------------------
 
 
@@ -125,7 +129,7 @@ def row_item(row: OutcomeRow) -> Item:
     "Shows the life of a message, such as queues-0:123",
     folds=Folds.NAMED,
     query=(Query("queue", str, "Only in this queue; administrators may leave it out"), TRUNCATE),
-    answer=Biography,
+    answer=BiographyView,
     errors=(429,),
 )
 async def show_biography(call: Call) -> Response:
@@ -155,24 +159,24 @@ def found_biography(
     keys: KeyStore,
     truncate: int,
     history: History,
-) -> Item:
-    """The life of a message as JSON. Raises NoSuchMessage, RewindError, LogError."""
+) -> BiographyView:
+    """The life of a message. Raises NoSuchMessage, RewindError, LogError."""
     reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
     found = biography(reader, history.snapshots, vhost, partition, message_id, queue, queue_id, deadline)
     only = None if queue_id is None else queue
-    return {
-        "message": published_item(found.message, Subjects("", keys, {}), truncate, only),
-        "rows": [row_item(row) for row in found.rows],
-        "complete": found.complete,
-    }
+    return BiographyView(
+        message=published(found.message, Subjects("", keys, {}), truncate, only),
+        rows=[OutcomeView.of_row(row) for row in found.rows],
+        complete=found.complete,
+    )
 
 
-def published_item(message: FoundMessage, subjects: Subjects, truncate: int, queue: str | None) -> Item:
-    """The message of a biography as JSON. `queue`: the only queue that the user may know of; None: all are shown."""
+def published(message: FoundMessage, subjects: Subjects, truncate: int, queue: str | None) -> BiographyMessageView:
+    """The message of a biography. `queue`: the only queue that the user may know of; None: all are shown."""
     opened = replace(message, published=subjects.decrypt(message.published))
-    item = message_item(opened, truncate, queue)
-    properties: Any = item["properties"] if message.published.encryption is not None else {}
-    headers = properties.get("headers", {})
+    headers: Any = {}
+    if message.published.encryption is not None:
+        headers = properties_of(opened.published.properties).get("headers", {})
     gone = None
     if "x-erased" in headers:
         gone = "its subject was erased"
@@ -180,7 +184,8 @@ def published_item(message: FoundMessage, subjects: Subjects, truncate: int, que
         gone = f"the bodies of {headers['x-expired-body']} have expired"
     elif "x-unreadable" in headers:
         gone = str(headers["x-unreadable"])
-    return item | {"truncated": len(opened.published.body) > truncate, "body_gone": gone}
+    truncated = len(opened.published.body) > truncate
+    return BiographyMessageView.cut(opened, truncate, queue, truncated=truncated, body_gone=gone)
 
 
 # -- the last outcomes of a queue -------------------------------------------------------------------------------------
@@ -190,7 +195,7 @@ def published_item(message: FoundMessage, subjects: Subjects, truncate: int, que
     "Shows the last outcomes in a queue",
     folds=Folds.NAMED,
     query=(Query("tail", int, "At most 10,000; the default is 100"), Query("until", str, "A time")),
-    answer=LastOutcomes,
+    answer=LastOutcomesView,
     errors=(429,),
 )
 async def show_last(call: Call) -> Response:
@@ -205,11 +210,11 @@ async def show_last(call: Call) -> Response:
 
 def found_last(
     vhost: str, queue: str, queue_id: int | None, count: int, until_ms: int | None, history: History
-) -> Item:
-    """The last rows as JSON. Raises RewindError, LogError."""
+) -> LastOutcomesView:
+    """The last rows. Raises RewindError, LogError."""
     reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
     tail = last_outcomes(reader, history.snapshots, vhost, queue, queue_id, count, until_ms, deadline)
-    return {"partition": tail.partition, "rows": [row_item(row) for row in tail.rows], "complete": tail.complete}
+    return LastOutcomesView.of(tail, rows=[OutcomeView.of_row(row) for row in tail.rows])
 
 
 # -- two moments ------------------------------------------------------------------------------------------------------
@@ -223,7 +228,7 @@ def found_last(
         SPAN[1],
         Query("limit", int, "Rows, at most 10,000; the default is 1,000"),
     ),
-    answer=Changes,
+    answer=ChangesView,
     errors=(429,),
 )
 async def show_changes(call: Call) -> Response:
@@ -251,22 +256,10 @@ def moment_of(call: Call, vhost: str, queue: str, text: str) -> At:
 
 def found_changes(
     vhost: str, queue: str, queue_id: int | None, start: At, end: At, most: int, history: History
-) -> Item:
-    """The changes as JSON. Raises RewindError, LogError."""
+) -> ChangesView:
+    """The changes. Raises RewindError, LogError."""
     reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
-    found = changes(reader, history.snapshots, vhost, queue, queue_id, start, end, most, deadline)
-    return {
-        "partition": found.partition,
-        "from": found.start,
-        "to": found.end,
-        "summary": [
-            {"outcome": outcome, "rule": rule, "user": user, "change": change}
-            for (outcome, rule, user), change in found.sums.items()
-        ],
-        "rows": [{"change": change_of(row), **row_item(row)} for row in found.rows],
-        "more": found.more,
-        "complete": found.complete,
-    }
+    return ChangesView.of(changes(reader, history.snapshots, vhost, queue, queue_id, start, end, most, deadline))
 
 
 # -- the length over time ---------------------------------------------------------------------------------------------
@@ -276,7 +269,7 @@ def found_changes(
     "Shows the length of a queue over time, and what people did",
     folds=Folds.NAMED,
     query=(*SPAN, Query("points", int, "From 2 to 1,000; the default is 200")),
-    answer=DepthOverTime,
+    answer=DepthOverTimeView,
     errors=(429,),
 )
 async def show_depth(call: Call) -> Response:
@@ -296,7 +289,7 @@ def marks_in(call: Call) -> dict[str, list[Tick]]:
     """The marks that the user may see, as ticks of each partition."""
     ticks: dict[str, list[Tick]] = {}
     for mark in visible_marks(call).values():
-        time_ms, user = call.broker.topology.marked[mark.name][0], str(mark_item(call, mark)["user"])
+        time_ms, user = call.broker.topology.marked[mark.name][0], MarkView.of(mark, call).user
         for partition, offset in mark.positions:
             ticks.setdefault(partition, []).append(Tick(time_ms, offset, "mark", mark.name, user))
     return ticks
@@ -311,40 +304,10 @@ def found_depth(
     count: int,
     marks: dict[str, list[Tick]],
     history: History,
-) -> Item:
-    """The length over time as JSON. Raises NeverThere, RewindError, LogError."""
-    found = depth(history, vhost, queue, queue_id, start, end, count, marks, Deadline(DEADLINE_SECONDS))
-    points = found.points
-    return {
-        "partition": found.partition,
-        "from": {"offset": points[0].offset, "time": format_time(points[0].time_ms)},
-        "to": {"offset": points[-1].offset, "time": format_time(points[-1].time_ms)},
-        "floor": found.floor,
-        "points": [point_item(point) for point in points],
-        "ticks": [tick_item(tick) for tick in found.ticks],
-        "more_ticks": found.more_ticks,
-        "complete": found.complete,
-    }
-
-
-def point_item(point: Point) -> Item:
-    """A point as JSON."""
-    outcomes = dict(point.outcomes)
-    return {
-        "time": format_time(point.time_ms),
-        "offset": point.offset,
-        "ready": point.ready,
-        "unacked": point.unacked,
-        "published": outcomes.pop("published", 0),
-        "outcomes": outcomes,
-    }
-
-
-def tick_item(tick: Tick) -> Item:
-    """A tick as JSON."""
-    count = {"messages": tick.count} if tick.kind in ("purged", "removed", "moved", "restored") else {}
-    fields = {"offset": tick.offset, "kind": tick.kind, "text": tick.text, "user": tick.user}
-    return {"time": format_time(tick.time_ms), **fields, **count}
+) -> DepthOverTimeView:
+    """The length over time. Raises NeverThere, RewindError, LogError."""
+    deadline = Deadline(DEADLINE_SECONDS)
+    return DepthOverTimeView.of(depth(history, vhost, queue, queue_id, start, end, count, marks, deadline))
 
 
 # -- another policy ---------------------------------------------------------------------------------------------------
@@ -359,7 +322,7 @@ def tick_item(tick: Tick) -> Item:
         *SPAN,
         Query("limit", int, "Messages, at most 10,000; the default is 100"),
     ),
-    answer=WhatIfJson,
+    answer=WhatIfView,
     errors=(429,),
 )
 async def show_what_if(call: Call) -> Response:
@@ -407,60 +370,12 @@ def found_what_if(
     end: At,
     most: int,
     history: History,
-) -> Item:
-    """The queue as it was, and as it would have been, as JSON. Raises NoSuchQueue, RewindError, LogError."""
+) -> WhatIfView:
+    """The queue as it was, and as it would have been. Raises NoSuchQueue, RewindError, LogError."""
     reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
-    found = what_if(reader, history.snapshots, vhost, queue, queue_id, candidate, start, end, most, deadline)
-    return {
-        "partition": found.partition,
-        "from": found.start,
-        "to": found.reached,
-        "left": found.end - found.reached,
-        "stopped": found.stopped,
-        "before": world_item(found.before),
-        "after": world_item(found.after),
-        "summary": [
-            {
-                "before": before,
-                "before_rule": before_rule or None,
-                "after": after,
-                "after_rule": after_rule or None,
-                "messages": messages,
-            }
-            for (before, before_rule, after, after_rule), messages in found.changed.items()
-        ],
-        "rows": [difference_item(each) for each in found.first],
-        "more": found.changed.total() - len(found.first),
-        "assumptions": found.assumed,
-        "limits": list(LIMITS),
-        "complete": found.stopped is None,
-    }
-
-
-def world_item(world: World) -> Item:
-    """A queue in one of the two folds, as JSON."""
-    return {
-        "outcomes": [
-            {"outcome": outcome, "rule": rule or None, "messages": messages}
-            for (outcome, rule), messages in sorted(world.outcomes.items())
-        ],
-        "greatest_depth": world.greatest_depth,
-        "depth": world.depth,
-    }
-
-
-def difference_item(found: Difference) -> Item:
-    """A message that would have ended differently, as JSON."""
-    (before, before_ms, before_rule), (after, after_ms, after_rule) = found.before, found.after
-    return {
-        "message_id": found.message_id,
-        "before": before,
-        "before_at": format_time(before_ms),
-        "before_rule": before_rule or None,
-        "after": after,
-        "after_at": format_time(after_ms),
-        "after_rule": after_rule or None,
-    }
+    return WhatIfView.of(
+        what_if(reader, history.snapshots, vhost, queue, queue_id, candidate, start, end, most, deadline)
+    )
 
 
 # -- messages that belong to a trace -----------------------------------------------------------------------------------
@@ -474,7 +389,7 @@ def difference_item(found: Difference) -> Item:
         Query("until", str, "A time"),
         Query("next", str, "From the answer before"),
     ),
-    answer=TracedOutcomes,
+    answer=TracedOutcomesView,
     errors=(429,),
 )
 async def show_traces(call: Call) -> Response:
@@ -493,23 +408,20 @@ async def show_traces(call: Call) -> Response:
     return await ask(call, partial(found_traced, wanted, places))
 
 
-def found_traced(wanted: WantedTraces, places: Places | None, history: History) -> Item:
-    """A portion as JSON. Raises RewindError, LogError."""
+def found_traced(wanted: WantedTraces, places: Places | None, history: History) -> TracedOutcomesView:
+    """A portion. Raises RewindError, LogError."""
     reader = history.open()
     allowed = whole(reader, wanted)
     left = allowed if places is None else within(places, allowed)
     portion = traced_outcomes(reader, history.snapshots, wanted, left)
-    return {
-        "rows": [traced_item(row, portion) for row in portion.rows],
-        "left": portion.left,
-        "next": next_of(portion.places) or None,
-    }
+    rows = [traced(row, portion) for row in portion.rows]
+    return TracedOutcomesView.of(portion, rows=rows, next=next_of(portion.places) or None)
 
 
-def traced_item(row: OutcomeRow, portion: Portion) -> Item:
-    """A row as JSON, of a publish with its trace."""
+def traced(row: OutcomeRow, portion: Portion) -> TracedOutcomeView:
+    """A row, of a publish with its trace."""
     trace = portion.traces.get(row.offset) if row.value("outcome") == PUBLISHED else None
-    return row_item(row) if trace is None else row_item(row) | {"trace": asdict(trace)}
+    return TracedOutcomeView.of_row(row, **({} if trace is None else {"trace": TraceView.of(trace)}))
 
 
 def next_of(places: Places) -> str:

@@ -2,12 +2,12 @@
 
 from starlette.responses import Response
 
-from rewindmq.engine.broker.parameters import all_parameters, parameter_item
-from rewindmq.engine.definitions.document import global_item
+from rewindmq.engine.broker.parameters import all_parameters
+from rewindmq.engine.definitions.shapes import GlobalParameterView, ParameterView
 from rewindmq.engine.http.call import Call, done, not_found, reply
-from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.listing import listed
 from rewindmq.engine.http.reference.operation import POLICYMAKER, Folds, operation
-from rewindmq.engine.http.shapes.topology import GlobalParameter, Parameter, ParameterWish
+from rewindmq.engine.http.shapes.topology import ParameterWish
 from rewindmq.engine.runtime.loop_share import by_key
 
 
@@ -17,17 +17,17 @@ async def parameters_in(call: Call, vhosts: set[str], component: str | None = No
     def wanted(key: tuple[str, str, str]) -> bool:
         return key[0] in vhosts and component in (None, key[1])
 
-    return await listed(call, await by_key(call.work, all_parameters(call.broker.topology), wanted), parameter_item)
+    return await listed(call, await by_key(call.work, all_parameters(call.broker.topology), wanted), ParameterView.of)
 
 
-@operation("Lists the runtime parameters", folds=Folds.NONE, who=POLICYMAKER, listing=Parameter)
+@operation("Lists the runtime parameters", folds=Folds.NONE, who=POLICYMAKER, listing=ParameterView)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/parameters."""
     call.require_policymaker()
     return await parameters_in(call, set(call.visible_vhosts()))
 
 
-@operation("Lists the parameters of a component", folds=Folds.NONE, who=POLICYMAKER, listing=Parameter)
+@operation("Lists the parameters of a component", folds=Folds.NONE, who=POLICYMAKER, listing=ParameterView)
 async def list_component(call: Call) -> Response:
     """Answers GET /api/parameters/{component}."""
     call.require_policymaker()
@@ -35,7 +35,7 @@ async def list_component(call: Call) -> Response:
 
 
 @operation(
-    "Lists the parameters of a component in a virtual host", folds=Folds.NONE, who=POLICYMAKER, listing=Parameter
+    "Lists the parameters of a component in a virtual host", folds=Folds.NONE, who=POLICYMAKER, listing=ParameterView
 )
 async def list_vhost(call: Call) -> Response:
     """Answers GET /api/parameters/{component}/{vhost}."""
@@ -43,14 +43,14 @@ async def list_vhost(call: Call) -> Response:
     return await parameters_in(call, {vhost}, call.segment("component"))
 
 
-def parameter_in_path(call: Call) -> Item | None:
+def parameter_in_path(call: Call) -> ParameterView | None:
     """The parameter in the path; None if there is none."""
     vhost, name = call.policymakers_vhost, call.segment("name")
     found = all_parameters(call.broker.topology).get((vhost, call.segment("component"), name))
-    return None if found is None else parameter_item(found)
+    return None if found is None else ParameterView.of(found)
 
 
-@operation("Shows a parameter", folds=Folds.NONE, who=POLICYMAKER, answer=Parameter)
+@operation("Shows a parameter", folds=Folds.NONE, who=POLICYMAKER, answer=ParameterView)
 async def show(call: Call) -> Response:
     """Answers GET /api/parameters/{component}/{vhost}/{name}."""
     found = parameter_in_path(call)
@@ -84,21 +84,21 @@ async def delete(call: Call) -> Response:
 
 
 # -- global parameters
-@operation("Lists the global parameters", folds=Folds.NONE, who=POLICYMAKER, listing=GlobalParameter)
+@operation("Lists the global parameters", folds=Folds.NONE, who=POLICYMAKER, listing=GlobalParameterView)
 async def list_global(call: Call) -> Response:
     """Answers GET /api/global-parameters."""
     call.require_policymaker()
-    return await listed(call, await by_key(call.work, call.broker.topology.global_parameters), global_item)
+    return await listed(call, await by_key(call.work, call.broker.topology.global_parameters), GlobalParameterView.of)
 
 
-@operation("Shows a global parameter", folds=Folds.NONE, who=POLICYMAKER, answer=GlobalParameter)
+@operation("Shows a global parameter", folds=Folds.NONE, who=POLICYMAKER, answer=GlobalParameterView)
 async def show_global(call: Call) -> Response:
     """Answers GET /api/global-parameters/{name}."""
     call.require_policymaker()
     found = call.broker.topology.global_parameters.get(call.segment("name"))
     if found is None:
         raise not_found()
-    return reply(global_item(found))
+    return reply(GlobalParameterView.of(found))
 
 
 @operation(

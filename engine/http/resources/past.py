@@ -17,23 +17,19 @@ from starlette.responses import Response
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.http.call import ApiError, Call, bad_request, natural, not_authorised, not_found, unless_gone
-from rewindmq.engine.http.listing import Item
-from rewindmq.engine.http.pieces import encode
-from rewindmq.engine.http.properties import properties_of
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
-from rewindmq.engine.http.resources.queues import shown
-from rewindmq.engine.http.shapes.queues import PastQueue as PastQueueJson
+from rewindmq.engine.http.shapes.queues import PastQueueView
 from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind import worker
-from rewindmq.engine.rewind.queue_at import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at, waypoints_of
+from rewindmq.engine.rewind.queue_at import NoSuchQueue, history_of, queue_at, waypoints_of
 from rewindmq.engine.rewind.stays import is_unclear, moment_in, same_queue
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, WorkerPool
 from rewindmq.projections.marks import name_in
-from rewindmq.projections.rewind import At, RewindError, format_time
+from rewindmq.projections.rewind import At, RewindError
 from rewindmq.projections.rules.internal_queues import is_hidden
-from rewindmq.schemas.amqp.json_arguments import table_of
 from rewindmq.schemas.events import Published
+from rewindmq.schemas.json_values import compact_text
 
 MAX_COUNT = 10_000  # messages in one answer
 MAX_BODY_SHOWN = 65_536  # bytes of each body, unless `truncate` says less
@@ -56,7 +52,7 @@ class Question:
 
     def answer(self) -> "bytes | ApiError":
         found = read_past(self)
-        return found if isinstance(found, ApiError) else encode(found).encode()
+        return found if isinstance(found, ApiError) else compact_text(found).encode()
 
 
 async def read(process: WorkerPool, question: "worker.Question[bytes | ApiError]", user: str) -> bytes:
@@ -74,7 +70,7 @@ async def read(process: WorkerPool, question: "worker.Question[bytes | ApiError]
     return found
 
 
-def read_past(question: Question) -> Item | ApiError:
+def read_past(question: Question) -> PastQueueView | ApiError:
     """The answer, or the refusal as a value: it has to go through the pipe."""
     try:
         past = queue_at(
@@ -89,7 +85,7 @@ def read_past(question: Question) -> Item | ApiError:
             MAX_SHOWN,
             waypoints_of(question.history),
         )
-        return past_item(past, question.truncate)
+        return PastQueueView.of(past, question.truncate)
     except NoSuchQueue as error:
         return not_found(str(error), "not_found")
     except RewindError as error:
@@ -120,7 +116,7 @@ def log_refusal(history: History, error: LogError) -> ApiError:
         Query("truncate", int, "Bytes of each body, at most 65,536"),
         Query("incarnation", int, "A queue id, for administrators"),
     ),
-    answer=PastQueueJson,
+    answer=PastQueueView,
     errors=(429,),
 )
 async def at(call: Call) -> Response:
@@ -220,55 +216,3 @@ class Cut:
     def __call__(self, published: Published) -> Published:
         opened = self.subjects.decrypt(published)
         return replace(opened, body=opened.body[: self.truncate])
-
-
-def past_item(past: PastQueue, truncate: int) -> Item:
-    """A queue of the past as JSON. `past` was read with a `Cut`."""
-    queue = past.queue
-    messages = [message_item(message, message.published, truncate, past.ahead_ms) for message in past.messages]
-    return {
-        "name": queue.name,
-        "vhost": queue.vhost,
-        "type": queue.type,
-        "durable": queue.durable,
-        "arguments": table_of(queue.arguments),
-        "policy": queue.policy.name if queue.policy else None,
-        "operator_policy": queue.operator_policy.name if queue.operator_policy else None,
-        "messages": queue.messages_ready + queue.messages_unacked,
-        "messages_ready": queue.messages_ready,
-        "messages_unacknowledged": queue.messages_unacked,
-        "message_bytes_ready": queue.message_bytes_ready,
-        "message_bytes_unacknowledged": queue.message_bytes_unacked,
-        "consumers": queue.consumer_count(),
-        "outcomes": dict(queue.counters),
-        "at": {
-            "partition": past.partition,
-            "offset": past.offset,
-            "time": format_time(past.time_ms),
-            "time_ms": past.time_ms,
-        },
-        "message_details": messages,
-    }
-
-
-def message_item(message: PastMessage, published: Published, truncate: int, ahead_ms: int) -> Item:
-    """A message of the past as JSON."""
-    view = message.view
-    expires = None if view.expires_ms is None else format_time(view.expires_ms - ahead_ms)
-    payload, encoding = shown(published.body, "auto", truncate)
-    return {
-        "message_id": view.message_id,
-        "position": view.position,
-        "state": view.state,
-        "payload_bytes": view.size,
-        "redelivered": view.redelivered,
-        "delivery_count": view.delivery_count,
-        "expires": expires,
-        "consumer": view.consumer,
-        "published": format_time(message.published_ms),
-        "exchange": published.route.exchange,
-        "routing_key": published.route.routing_key,
-        "properties": properties_of(published.properties),
-        "payload": payload,
-        "payload_encoding": encoding,
-    }

@@ -10,7 +10,6 @@ These are ours, and change nothing. The user may set the policy, so the user may
 counts. The process that reads the past answers (engine/rewind/policy_effects.py), within DEADLINE_SECONDS.
 """
 
-import json
 import re
 import time
 from collections.abc import Mapping
@@ -20,20 +19,18 @@ from typing import cast
 from starlette.responses import Response
 
 from rewindmq.engine.broker.policies import checked_definition
+from rewindmq.engine.definitions.shapes import PolicyView
 from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
-from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.listing import listed
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, POLICYMAKER, Folds, Query, operation
 from rewindmq.engine.http.resources.outcomes import DEADLINE_SECONDS, definition_of, found
 from rewindmq.engine.http.resources.past import number_of
-from rewindmq.engine.http.shapes.topology import Policy as PolicyJson
-from rewindmq.engine.http.shapes.topology import PolicyEffects as PolicyEffectsJson
-from rewindmq.engine.http.shapes.topology import PolicyWish
+from rewindmq.engine.http.shapes.topology import PolicyEffectsView, PolicyWish
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.outcomes import Deadline
-from rewindmq.engine.rewind.policy_effects import Change, PolicyEffects, QueueEffect, policy_effects
+from rewindmq.engine.rewind.policy_effects import Change, policy_effects
 from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.schemas.metadata_events import OperatorPolicyCleared, OperatorPolicySet, PolicyCleared, PolicySet
-from rewindmq.schemas.values import Policy
 
 EFFECTS = (
     Query("pattern", str, "Of the policy that is tried"),
@@ -50,21 +47,9 @@ PRIORITY = re.compile(r"-?[0-9]{1,18}")
 Set = PolicySet | OperatorPolicySet
 
 
-def policy_item(policy: Set) -> Item:
-    """A policy as JSON."""
-    return {
-        "vhost": policy.vhost,
-        "name": policy.name,
-        "pattern": policy.pattern,
-        "apply-to": policy.apply_to,
-        "definition": json.loads(policy.definition),
-        "priority": policy.priority,
-    }
-
-
 async def policies_in(call: Call, policies: Mapping[tuple[str, str], Set], vhosts: set[str]) -> Response:
     """The answer with the policies of these vhosts."""
-    return await listed(call, await by_key(call.work, policies, lambda key: key[0] in vhosts), policy_item)
+    return await listed(call, await by_key(call.work, policies, lambda key: key[0] in vhosts), PolicyView.of)
 
 
 def policy_in_path(call: Call, policies: Mapping[tuple[str, str], Set]) -> Set:
@@ -75,41 +60,41 @@ def policy_in_path(call: Call, policies: Mapping[tuple[str, str], Set]) -> Set:
     return policy
 
 
-@operation("Lists the policies", folds=Folds.COUNTERS, listing=PolicyJson)
+@operation("Lists the policies", folds=Folds.COUNTERS, listing=PolicyView)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/policies."""
     return await policies_in(call, call.broker.topology.policies, set(call.visible_vhosts()))
 
 
-@operation("Lists the operator policies", folds=Folds.COUNTERS, listing=PolicyJson)
+@operation("Lists the operator policies", folds=Folds.COUNTERS, listing=PolicyView)
 async def list_all_operator(call: Call) -> Response:
     """Answers GET /api/operator-policies."""
     return await policies_in(call, call.broker.topology.operator_policies, set(call.visible_vhosts()))
 
 
-@operation("Lists the policies of a virtual host", folds=Folds.COUNTERS, listing=PolicyJson)
+@operation("Lists the policies of a virtual host", folds=Folds.COUNTERS, listing=PolicyView)
 async def list_vhost(call: Call) -> Response:
     """Answers GET /api/policies/{vhost}."""
     return await policies_in(call, call.broker.topology.policies, {call.vhost})
 
 
-@operation("Lists the operator policies of a virtual host", folds=Folds.COUNTERS, listing=PolicyJson)
+@operation("Lists the operator policies of a virtual host", folds=Folds.COUNTERS, listing=PolicyView)
 async def list_vhost_operator(call: Call) -> Response:
     """Answers GET /api/operator-policies/{vhost}."""
     return await policies_in(call, call.broker.topology.operator_policies, {call.vhost})
 
 
-@operation("Shows a policy", folds=Folds.COUNTERS, who=POLICYMAKER, answer=PolicyJson)
+@operation("Shows a policy", folds=Folds.COUNTERS, who=POLICYMAKER, answer=PolicyView)
 async def show(call: Call) -> Response:
     """Answers GET /api/policies/{vhost}/{name}."""
-    return reply(policy_item(policy_in_path(call, call.broker.topology.policies)))
+    return reply(PolicyView.of(policy_in_path(call, call.broker.topology.policies)))
 
 
-@operation("Shows an operator policy", folds=Folds.COUNTERS, who=ADMINISTRATOR, answer=PolicyJson)
+@operation("Shows an operator policy", folds=Folds.COUNTERS, who=ADMINISTRATOR, answer=PolicyView)
 async def show_operator(call: Call) -> Response:
     """Answers GET /api/operator-policies/{vhost}/{name}."""
     call.require()
-    return reply(policy_item(policy_in_path(call, call.broker.topology.operator_policies)))
+    return reply(PolicyView.of(policy_in_path(call, call.broker.topology.operator_policies)))
 
 
 async def policy_in_body(call: Call) -> tuple[str, dict[str, object], int, str]:
@@ -176,7 +161,7 @@ async def delete_operator(call: Call) -> Response:
     folds=Folds.NONE,
     who=POLICYMAKER,
     query=EFFECTS,
-    answer=PolicyEffectsJson,
+    answer=PolicyEffectsView,
     errors=(429,),
 )
 async def show_effects(call: Call) -> Response:
@@ -193,7 +178,7 @@ async def show_effects(call: Call) -> Response:
     folds=Folds.NONE,
     who=ADMINISTRATOR,
     query=EFFECTS,
-    answer=PolicyEffectsJson,
+    answer=PolicyEffectsView,
     errors=(429,),
 )
 async def show_operator_effects(call: Call) -> Response:
@@ -230,44 +215,6 @@ async def answered(call: Call, change: Change) -> Response:
     return await found(call, partial(found_effects, change, time.time_ns() // 1_000_000, most))
 
 
-def found_effects(change: Change, now_ms: int, most: int, history: History) -> Item:
-    """The effects as JSON. Raises RewindError, LogError."""
-    effects = policy_effects(history, change, now_ms, most, Deadline(DEADLINE_SECONDS))
-    return {
-        "matched": effects.matched,
-        "matched_now": effects.matched_now,
-        "changed": effects.changed,
-        "refusing": effects.refusing,
-        "removed": removed_items(effects),
-        "dead_lettered": effects.dead_lettered,
-        "queues": [effect_item(each) for each in effects.worst],
-        "not_seen": effects.not_seen,
-        "complete": not effects.not_seen,
-    }
-
-
-def removed_items(found: PolicyEffects | QueueEffect) -> list[Item]:
-    """Return the numbers of messages that would leave, by outcome and rule, as JSON."""
-    return [
-        {"outcome": outcome, "rule": rule or None, "messages": messages}
-        for (outcome, rule), messages in sorted(found.removed.items())
-    ]
-
-
-def effect_item(effect: QueueEffect) -> Item:
-    """A queue as JSON."""
-    return {
-        "vhost": effect.vhost,
-        "name": effect.queue,
-        "messages": effect.messages,
-        "before": named(effect.before),
-        "after": named(effect.after),
-        "removed": removed_items(effect),
-        "dead_lettered": effect.dead_lettered,
-        "refuses": effect.refuses,
-    }
-
-
-def named(policy: Policy | None) -> str | None:
-    """The name of a policy."""
-    return None if policy is None else policy.name
+def found_effects(change: Change, now_ms: int, most: int, history: History) -> PolicyEffectsView:
+    """The effects. Raises RewindError, LogError."""
+    return PolicyEffectsView.of(policy_effects(history, change, now_ms, most, Deadline(DEADLINE_SECONDS)))

@@ -1,9 +1,6 @@
 """Queues over HTTP: list, show, declare, delete, purge, pause. messages.py takes messages out."""
 
 import asyncio
-import base64
-import json
-from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -23,52 +20,54 @@ from rewindmq.engine.http.call import (
     reply,
     text,
 )
-from rewindmq.engine.http.listing import STATS, Item, columns_of, listed, listed_queues, single
+from rewindmq.engine.http.listing import STATS, columns_of, listed, listed_queues, single
 from rewindmq.engine.http.properties import properties_of
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, Query, operation
-from rewindmq.engine.http.resources.clients import channel_details, consumer_item, elsewhere, peer_details
-from rewindmq.engine.http.shapes.basics import Why
-from rewindmq.engine.http.shapes.queues import Action, PeekedMessage, QueueWish, QueueWithConsumers, UnackedMessage
-from rewindmq.engine.http.shapes.queues import Queue as QueueJson
-from rewindmq.engine.http.statistics import depth_of, statistics
-from rewindmq.engine.runtime.queue_counters import Listed, QueueCounters
-from rewindmq.projections.machine.data.message_word import is_redelivered, size_of
-from rewindmq.projections.machine.rules.profile import RABBITMQ_4_3
-from rewindmq.projections.machine.rules.settings import effective_definition
-from rewindmq.schemas.amqp.json_arguments import table_of, types_of
+from rewindmq.engine.http.shapes.basics import ErrorView, ReasonWish, shown
+from rewindmq.engine.http.shapes.clients import ListedConsumerView
+from rewindmq.engine.http.shapes.queues import (
+    ActionWish,
+    PeekedMessageView,
+    PlainQueueView,
+    QueueView,
+    QueueWish,
+    QueueWithConsumersView,
+    UnackedMessageView,
+)
+from rewindmq.engine.http.statistics import depth_of
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.json_values import Json
-from rewindmq.schemas.values import EPOCH_SHIFT, Policy
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.runtime.partition import Partition
-    from rewindmq.projections.machine.data.queue import Consumer, Queue
+    from rewindmq.engine.runtime.queue_counters import Listed
+    from rewindmq.projections.machine.data.queue import Queue
 
 MOST_REASON = 1_000  # letters
 PEEKED_BYTES = 64  # bytes of a body, as in rabbitmq-queues
 
 
-@operation("Lists the queues of all virtual hosts", folds=Folds.COUNTERS, query=STATS, listing=QueueJson)
+@operation("Lists the queues of all virtual hosts", folds=Folds.COUNTERS, query=STATS, listing=QueueView)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/queues and /api/queues/detailed: here both have all fields."""
     return await queues_of(call, set(call.visible_vhosts()))
 
 
-@operation("Lists the queues of a virtual host", folds=Folds.COUNTERS, query=STATS, listing=QueueJson)
+@operation("Lists the queues of a virtual host", folds=Folds.COUNTERS, query=STATS, listing=QueueView)
 async def list_vhost(call: Call) -> Response:
     """Answers GET /api/queues/{vhost}."""
     return await queues_of(call, {call.vhost})
 
 
-Listing = tuple["Partition", Listed]
+Listing = tuple["Partition", "Listed"]
 
 
 def _depth(name: str) -> Callable[[Listing], object]:
     return lambda pair: depth_of([pair[1]])[name]
 
 
-# Of `queue_item`: what the desk filters and sorts by. A whole item takes fifty times as long.
+# Of a QueueView: what the desk filters and sorts by. A whole view takes fifty times as long.
 FIELDS: Mapping[str, Callable[[Listing], object]] = {
     "name": lambda pair: pair[1].name,
     "vhost": lambda pair: pair[1].vhost,
@@ -85,64 +84,30 @@ async def queues_of(call: Call, vhosts: set[str]) -> Response:
     broker, found = call.broker, await listed_queues(call, vhosts)
     if call.asks("disable_stats"):
         with_totals = call.asks("enable_queue_totals")
-        return await listed(call, found, lambda pair: plain_item(broker, *pair, with_totals))
+
+        def plain(pair: Listing) -> PlainQueueView:
+            return PlainQueueView.placed(broker, *pair, {**depth_of([pair[1]])} if with_totals else {})
+
+        return await listed(call, found, plain)
     columns = columns_of(call.request.query_params)
     head = columns is not None and "head_message_timestamp" in columns
-    return await listed(call, found, lambda pair: queue_item(broker, *pair, head), FIELDS)
+    return await listed(call, found, lambda pair: QueueView.shown(broker, *pair, head), FIELDS)
 
 
-def plain_item(broker: "Broker", partition: "Partition", queue: Listed, with_totals: bool) -> Item:
-    """A queue for `disable_stats=true`, with or without `enable_queue_totals=true`."""
-    policy, _ = policies_of(broker, queue)
-    place = broker.keeper.place(partition)
-    if isinstance(queue, QueueCounters):
-        table, types = queue.argument_table, queue.argument_types
-    else:
-        table, types = table_of(queue.arguments), dict(types_of(queue.arguments))
-    item: Item = {
-        "name": queue.name,
-        "vhost": queue.vhost,
-        "type": queue.type,
-        "durable": queue.durable,
-        "auto_delete": queue.auto_delete,
-        "exclusive": queue.exclusive,
-        "arguments": table,
-        "argument_types": types,
-        "node": node_of(broker, queue, place.owner),
-        "folded_at": list(place.folded_at),
-        "state": "paused" if queue.paused else "running",
-    }
-    if policy:
-        item["policy"] = policy.name
-    if isinstance(queue, QueueCounters):
-        item["counters_age_ms"] = partition.counters_age_ms
-    if queue.type in ("quorum", "stream"):
-        members = broker.keeper.members(partition)
-        item |= {"leader": members.leader, "members": list(members.members), "online": list(members.online)}
-    return item | depth_of([queue]) if with_totals else item
-
-
-def policies_of(broker: "Broker", queue: Listed) -> tuple[Policy | None, Policy | None]:
-    """The policy and the operator policy that hold for a queue."""
-    if not isinstance(queue, QueueCounters):
-        return queue.policy, queue.operator_policy
-    which = queue.vhost, queue.name, queue.type
-    return broker.topology.effective_policy(*which), broker.topology.effective_operator_policy(*which)
-
-
-@operation("Shows a queue", folds=Folds.QUEUE, columns=True, answer=QueueWithConsumers)
+@operation("Shows a queue", folds=Folds.QUEUE, columns=True, answer=QueueWithConsumersView)
 async def show(call: Call) -> Response:
     """Answers GET /api/queues/{vhost}/{queue}."""
     queue = call.queue()
     partition = home_of(call.broker, queue)
     columns = columns_of(call.request.query_params)
-    item = queue_item(call.broker, partition, queue, head=columns is None or "head_message_timestamp" in columns)
+    head = columns is None or "head_message_timestamp" in columns
+    view = QueueWithConsumersView.shown(call.broker, partition, queue, head)
     if columns is None or "consumer_details" in columns:
-        item["consumer_details"] = [consumer_item(call.broker, queue, consumer) for consumer in queue.consumers()]
-    return single(call, item | {"deliveries": [], "incoming": []})
+        view.consumer_details = [ListedConsumerView.of(consumer, queue, call.broker) for consumer in queue.consumers()]
+    return single(call, view)
 
 
-@operation("Lists the messages that consumers hold", folds=Folds.QUEUE, listing=UnackedMessage)
+@operation("Lists the messages that consumers hold", folds=Folds.QUEUE, listing=UnackedMessageView)
 async def unacked(call: Call) -> Response:
     """Answers GET .../unacked, as LavinMQ does: the unacked messages, with their consumers.
 
@@ -150,18 +115,7 @@ async def unacked(call: Call) -> Response:
     queue = call.queue()
     call.require_read(queue)
     found = [(holder, *each) for holder in queue.holders.values() for each in holder.held.items()]
-    return await listed(call, found, lambda each: unacked_item(call.broker, *each))
-
-
-def unacked_item(broker: "Broker", holder: "Consumer", message_id: int, word: int) -> Item:
-    """A message that a consumer holds, as JSON."""
-    return {
-        "message_id": message_id,
-        "consumer_tag": holder.tag,
-        "message_bytes": size_of(word),
-        "redelivered": is_redelivered(word),
-        "channel_details": channel_details(broker, holder.session, holder.channel),
-    }
+    return await listed(call, found, lambda each: UnackedMessageView.of(*each, call.broker))
 
 
 async def opened(partition: "Partition", message: Published) -> Published:
@@ -176,7 +130,9 @@ async def opened(partition: "Partition", message: Published) -> Published:
                 raise ApiError(503, "service_unavailable", f"the key of a message cannot be read: {error}") from None
 
 
-@operation("Shows a ready message, which stays where it is; the next one is 1", folds=Folds.QUEUE, answer=PeekedMessage)
+@operation(
+    "Shows a ready message, which stays where it is; the next one is 1", folds=Folds.QUEUE, answer=PeekedMessageView
+)
 async def peek(call: Call) -> Response:
     """Answers GET .../peek/N: the Nth ready message from the front (the next is 1), which stays where it is.
 
@@ -194,17 +150,15 @@ async def peek(call: Call) -> Response:
     message = await opened(home, home.message(queue.queue_id, view.message_id))
     payload, encoding = shown(message.body, "auto", PEEKED_BYTES)
     return reply(
-        {
-            "message_id": view.message_id,
-            "exchange": message.route.exchange,
-            "routing_key": message.route.routing_key,
-            "properties": properties_of(message.properties),
-            "payload": payload,
-            "payload_encoding": encoding,
-            "payload_bytes": message.body_size,
-            "redelivered": view.redelivered,
-            "delivery_count": view.delivery_count,
-        }
+        PeekedMessageView.of(
+            view,
+            exchange=message.route.exchange,
+            routing_key=message.route.routing_key,
+            properties=properties_of(message.properties),
+            payload=payload,
+            payload_encoding=encoding,
+            payload_bytes=message.body_size,
+        )
     )
 
 
@@ -212,7 +166,7 @@ async def peek(call: Call) -> Response:
     "Carries out an action of mirrors. There are none",
     folds=Folds.QUEUE,
     who=ADMINISTRATOR,
-    body=Action,
+    body=ActionWish,
     answers={204: None},
 )
 async def act(call: Call) -> Response:
@@ -221,103 +175,13 @@ async def act(call: Call) -> Response:
     call.queue()
     action = (await call.body("action"))["action"]
     if action not in ("sync", "cancel_sync"):
-        return reply({"error": "bad_request", "reason": ["unknown", action]}, 400)
+        return reply(ErrorView(error="bad_request", reason=["unknown", action]), 400)
     return Response(status_code=204)
 
 
 def home_of(broker: "Broker", queue: "Queue") -> "Partition":
     """The partition of a queue."""
     return broker.queues.partition_for(queue.vhost, queue.name)
-
-
-def queue_item(broker: "Broker", partition: "Partition", queue: Listed, head: bool) -> Item:
-    """A queue as RabbitMQ shows it.
-
-    Figures that RabbitMQ keeps and we do not (RAM, disk reads) are left out. `head`: also look at the first message,
-    which may read RocksDB. Of a queue that is not folded here, it has the counters of its owner, and their age."""
-    if isinstance(queue, QueueCounters):
-        exclusive, active = queue.exclusive_tag, queue.active_tag
-    else:
-        alone = queue.exclusive_consumer()
-        exclusive = None if alone is None else alone.tag
-        active = None if queue.active is None else queue.active.tag
-    policy, operator_policy = policies_of(broker, queue)
-    _, ahead_bytes = queue.in_lookahead()
-    item: Item = (
-        plain_item(broker, partition, queue, False)
-        | statistics(broker).queue_shown(partition, queue)
-        | {
-            "policy": policy.name if policy else None,
-            "operator_policy": operator_policy.name if operator_policy else None,
-            "effective_policy_definition": json.loads(
-                json.dumps(effective_definition(policy, operator_policy), allow_nan=False)
-            ),
-            "consumers": queue.consumer_count(),
-            "exclusive_consumer_tag": exclusive,
-            "single_active_consumer_tag": active,
-            "messages_dlx": queue.messages_dlx,
-            "message_bytes": queue.message_bytes_ready + queue.message_bytes_unacked,
-            "message_bytes_ready": queue.message_bytes_ready + ahead_bytes,
-            "message_bytes_unacknowledged": queue.message_bytes_unacked - ahead_bytes,
-            "message_bytes_dlx": queue.message_bytes_dlx,
-            "head_message_timestamp": head_timestamp(partition, queue)
-            if head and not isinstance(queue, QueueCounters)
-            else None,
-            "queue_id": queue.queue_id,
-            "partition": partition.name,
-            "outcomes": dict(queue.counters),
-        }
-    )
-    if not isinstance(queue, QueueCounters) and queue.quorum and queue.profile is RABBITMQ_4_3:
-        item |= of_rabbitmq_4_3(queue)
-    if queue.type == "stream":
-        nodes = (elsewhere(broker, each.session)["node"] or broker.config.node for each in queue.consumers())
-        item["readers"] = dict(Counter(map(str, nodes)))
-    if queue.exclusive:
-        owner = broker.sessions.by_id.get(queue.owner)
-        item["owner_pid_details"] = elsewhere(broker, queue.owner) if owner is None else peer_details(broker, owner)
-    return item
-
-
-def of_rabbitmq_4_3(queue: "Queue") -> Item:
-    """The fields that RabbitMQ 4.3 shows of a quorum queue (rabbit_quorum_queue.erl handle_tick).
-
-    They are its priorities and its delayed messages. Moments are milliseconds since 1970."""
-    assert queue.prioritized is not None
-    levels = queue.prioritized.counts()
-    settings = queue.settings
-    retry = f"{settings.retry} (min: {settings.retry_min_ms}ms, max: {settings.retry_max_ms}ms)"
-    item: Item = {
-        "messages_by_priority": {str(level): count for level, count in levels.items()},
-        "messages_active_priorities": len(levels),
-        "messages_ready_returned": queue.returned.count,
-        "messages_delayed": queue.messages_delayed,
-        "delayed_retry": retry if settings.retry else "disabled",
-        "delivery_limit": "unlimited" if settings.delivery_limit is None else settings.delivery_limit,
-    }
-    if queue.delayed is not None and queue.delayed.count > 0:
-        item |= {"next_delayed_at": queue.delayed.first_expiry(), "last_delayed_at": queue.delayed.last_expiry()}
-    return item
-
-
-def node_of(broker: "Broker", queue: Listed, owner: str | None) -> str:
-    """The node of a queue.
-
-    An exclusive queue is at the node of its connection. Any other is at every node, and nearest at the owner of its
-    partition."""
-    joined = broker.topology.nodes.get(queue.owner >> EPOCH_SHIFT) if queue.exclusive else None
-    return (owner or broker.config.node) if joined is None else joined.node
-
-
-def head_timestamp(partition: "Partition", queue: "Queue") -> Json:
-    """The earlier `timestamp` property of the first ready message and of the oldest held one.
-
-    Of classic queues only, as in RabbitMQ."""
-    if queue.type != "classic" or queue.gone:
-        return None
-    heads = [*islice(queue.ready_ids(), 1), *sorted(min(each.held) for each in queue.holders.values() if each.held)[:1]]
-    found = (properties_of(partition.message(queue.queue_id, head).properties).get("timestamp") for head in heads)
-    return min((each for each in found if isinstance(each, int)), default=None)
 
 
 @operation("Declares a queue", folds=Folds.QUEUE, body=QueueWish, answers={201: None, 204: None})
@@ -368,7 +232,7 @@ async def purge(call: Call) -> Response:
     return response
 
 
-@operation("Pauses a queue: it delivers nothing", folds=Folds.QUEUE, body=Why, answers={204: None})
+@operation("Pauses a queue: it delivers nothing", folds=Folds.QUEUE, body=ReasonWish, answers={204: None})
 async def pause(call: Call) -> Response:
     """Answers PUT .../pause, as LavinMQ does; the body may have a `reason`."""
     queue = call.queue()
@@ -395,16 +259,3 @@ def reason_in(content: dict[str, Json]) -> str:
     if len(reason) > MOST_REASON:
         raise bad_request(f"the reason is longer than {MOST_REASON} letters")
     return reason
-
-
-def shown(body: bytes, encoding: str, truncate: int | None) -> tuple[str, str]:
-    """A body for JSON: (text, "string" or "base64").
-
-    `encoding` auto: a string if the shown part is UTF-8."""
-    cut = body if truncate is None else body[:truncate]
-    if encoding == "auto":
-        try:
-            return cut.decode(), "string"
-        except UnicodeDecodeError:
-            return base64.b64encode(cut).decode(), "base64"
-    return base64.b64encode(cut).decode(), "base64"

@@ -17,7 +17,7 @@ from rewindmq.engine.http.call import ApiError, Call, bad_request, reply, text
 from rewindmq.engine.http.filters import NameFilter
 from rewindmq.engine.http.listing import Item, listed_queues
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, Query, operation
-from rewindmq.engine.http.shapes.node import Failed, Passed
+from rewindmq.engine.http.shapes.node import FailedView, PassedView
 from rewindmq.engine.http.shapes.queues import ByKafka, GrowWish, Led, Member, MemberWish, RebalanceWish
 from rewindmq.engine.log.contract import LogError
 
@@ -98,7 +98,7 @@ def member_item(partition: "Partition", member: str, leads: bool, online: bool) 
     "Checks that no quorum is lost without a member",
     folds=Folds.COUNTERS,
     query=(Query("member", str, "A broker of Kafka's; else this node"),),
-    answers={200: Passed, 503: Failed},
+    answers={200: PassedView, 503: FailedView},
     errors=(501,),
 )
 async def critical(call: Call) -> Response:

@@ -2,53 +2,25 @@
 
 POST takes {"partitions": N}. Administrators add partitions. Monitoring users see how far it is."""
 
-from itertools import islice
-
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, bad_request, reply
-from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, MONITORING, Folds, operation
-from rewindmq.engine.http.shapes.placement import Repartition, RepartitionWish
+from rewindmq.engine.http.shapes.placement import RepartitionView, RepartitionWish
 from rewindmq.engine.placement.request import ask_for, progress_of
 from rewindmq.engine.runtime.loop_share import Work
-from rewindmq.projections.rewind import format_time
-
-MOST_SHOWN = 100
 
 
-async def _item(call: Call) -> Item:
-    """The state as JSON."""
-    broker = call.broker
-    progress = await progress_of(broker.repartition, Work(broker.loop_share))
-    return {
-        "phase": progress.phase,
-        "partitions": progress.partitions,
-        "placed_by": progress.placed_by,
-        "wanted": progress.wanted,
-        "waits_for": progress.waits_for,
-        "moving": [
-            {
-                "vhost": vhost,
-                "name": name,
-                "source": f"queues-{moving.source}",
-                "target": f"queues-{moving.target}",
-                "since": format_time(moving.began_ms),
-            }
-            for (vhost, name), moving in islice(progress.moving.items(), MOST_SHOWN)
-        ],
-        "moved": progress.moved,
-        "staying": progress.staying,
-        "reasons": progress.reasons,
-        "left": progress.left,
-    }
+async def view_of(call: Call) -> RepartitionView:
+    """The state of the repartition."""
+    return RepartitionView.of(await progress_of(call.broker.repartition, Work(call.broker.loop_share)))
 
 
-@operation("Shows how far a repartition is", folds=Folds.ALL, who=MONITORING, answer=Repartition)
+@operation("Shows how far a repartition is", folds=Folds.ALL, who=MONITORING, answer=RepartitionView)
 async def show(call: Call) -> Response:
     """Answers GET /api/repartition."""
     call.require("monitoring")
-    return reply(await _item(call))
+    return reply(await view_of(call))
 
 
 @operation(
@@ -56,7 +28,7 @@ async def show(call: Call) -> Response:
     folds=Folds.ALL,
     who=ADMINISTRATOR,
     body=RepartitionWish,
-    answer=Repartition,
+    answer=RepartitionView,
 )
 async def ask(call: Call) -> Response:
     """Answers POST /api/repartition."""
@@ -67,4 +39,4 @@ async def ask(call: Call) -> Response:
         raise bad_request("partitions has to be a whole number")
     await ask_for(call.broker.repartition, call.actor(), partitions)
     await call.durable()
-    return reply(await _item(call))
+    return reply(await view_of(call))

@@ -43,11 +43,10 @@ from rewindmq.engine.http.call import (
     until_free,
 )
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
-from rewindmq.engine.http.resources.bindings import binding_item
 from rewindmq.engine.http.resources.past import history_in, readable_incarnation
-from rewindmq.engine.http.shapes.history import Cancelled, Restored, RestoreWish
+from rewindmq.engine.http.shapes.history import CancelledRestorationView, CancelledView, RestoredView, RestoreWish
 from rewindmq.engine.log.contract import NoAnswer
-from rewindmq.engine.rewind.bindings_at import LostBinding, split
+from rewindmq.engine.rewind.bindings_at import split
 from rewindmq.engine.rewind.restorations import Restoration
 from rewindmq.engine.rewind.restore_plan import (
     FATES,
@@ -56,22 +55,20 @@ from rewindmq.engine.rewind.restore_plan import (
     UNDONE,
     UNDONE_FATES,
     NoPlan,
-    Plan,
     RestoreRequest,
     name_of,
 )
 from rewindmq.engine.rewind.stays import moment_in
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions
-from rewindmq.projections.rewind import At, RewindError, format_time
+from rewindmq.projections.rewind import At, RewindError
 from rewindmq.schemas.json_values import Json
-from rewindmq.schemas.metadata_events import Bound
 
 SAID = ("time", "offset", "undo", "only", "to", "name", "rate", "dry_run")  # in the event that the past was read
 KEYS = {*SAID, "messages", "records", "incarnation", "partition"}
 MAX_MESSAGES = 100_000  # ids in one request
 
 
-@operation("Brings messages back", folds=Folds.NAMED, body=RestoreWish, answer=Restored, errors=(409,))
+@operation("Brings messages back", folds=Folds.NAMED, body=RestoreWish, answer=RestoredView, errors=(409,))
 async def post(call: Call) -> Response:
     """Answers POST /api/queues/{vhost}/{queue}/restore."""
     vhost, queue = call.vhost, call.segment("queue")
@@ -95,11 +92,10 @@ async def post(call: Call) -> Response:
                 raise ApiError(409, "conflict", plan.reason)
             raise not_found(plan.reason, "not_found") if plan.missing else bad_request(plan.reason)
         name = text(content, "name", name_of(plan))
-        answer = plan_item(plan, target, name) | {"dry_run": dry_run}
         if dry_run:
             await call.broker.queues.partition_for(vhost, target).enter()
             bindings = call.broker.restorations.to_bind(vhost, plan, target, name)
-            return reply(answer | bindings_item(*split(call.broker.topology, bindings)))
+            return reply(RestoredView.planned(plan, target, name, *split(call.broker.topology, bindings), dry_run=True))
         restoration = Restoration(call.user, plan, target, name)
         await until_free(call.broker, vhost, target)
         async with call.session(vhost) as session:
@@ -112,15 +108,19 @@ async def post(call: Call) -> Response:
     except TooManyQuestions as error:
         raise ApiError(429, "too_many_requests", str(error)) from None
     return reply(
-        answer
-        | {
-            "restored": done.restored,
-            "duplicates": done.duplicates,
-            "refused": done.refused,
-            "declared": done.declared,
-            "cancelled": done.cancelled,
-            **bindings_item(done.bound, done.lost),
-        }
+        RestoredView.planned(
+            plan,
+            target,
+            name,
+            done.bound,
+            done.lost,
+            dry_run=False,
+            restored=done.restored,
+            duplicates=done.duplicates,
+            refused=done.refused,
+            declared=done.declared,
+            cancelled=done.cancelled,
+        )
     )
 
 
@@ -128,7 +128,7 @@ async def post(call: Call) -> Response:
     "Cancels a restoration; what is back stays",
     folds=Folds.NONE,
     query=(Query("name", str, "Only the one with this name"),),
-    answer=Cancelled,
+    answer=CancelledView,
 )
 async def cancel(call: Call) -> Response:
     """Answers DELETE /api/queues/{vhost}/{queue}/restore."""
@@ -146,9 +146,9 @@ async def cancel(call: Call) -> Response:
         await each.ended.wait()
         messages = len(each.plan.messages)
         call.past_read(vhost, queue, f"cancelled&name={each.name}&to={each.target}&back={each.back}&of={messages}")
-        items.append({"name": each.name, "to": each.target, "messages": messages, "back": each.back})
+        items.append(CancelledRestorationView.of(each, to=each.target, messages=messages))
     await call.durable()
-    return reply({"cancelled": items})
+    return reply(CancelledView(cancelled=items))
 
 
 async def request_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, Json]) -> RestoreRequest:
@@ -224,25 +224,3 @@ def records_of(content: dict[str, Json]) -> tuple[tuple[int, str], ...]:
     if not isinstance(records, dict) or any(natural(each) is None for each in records):
         raise bad_request("records is an object: SHA-256 of a record by message id")
     return tuple((int(each), str(digest)) for each, digest in records.items())
-
-
-def bindings_item(bound: list[Bound], lost: list[LostBinding]) -> dict[str, object]:
-    """Bindings that came back, and those that are lost, as JSON."""
-    return {
-        "bindings": [binding_item(each) for each in bound],
-        "bindings_lost": [binding_item(each.bound) | {"reason": each.reason} for each in lost],
-    }
-
-
-def plan_item(plan: Plan, target: str, name: str) -> dict[str, object]:
-    """A plan as JSON."""
-    return {
-        "name": name,
-        "vhost": plan.vhost,
-        "queue": plan.queue,
-        "to": target,
-        "at": {"partition": plan.partition, "offset": plan.offset, "time": format_time(plan.time_ms)},
-        "messages": len(plan.messages),
-        "message_bytes": sum(each.size for each in plan.messages),
-        "fates": plan.fates,
-    }

@@ -22,19 +22,16 @@ from starlette.responses import Response
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.http.call import ApiError, Call, bad_request, not_authorised, unless_gone
-from rewindmq.engine.http.listing import Item
-from rewindmq.engine.http.pieces import encode
-from rewindmq.engine.http.properties import properties_of
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.resources.past import history_in, log_refusal, number_of, read, readable_incarnation
-from rewindmq.engine.http.resources.queues import shown
-from rewindmq.engine.http.shapes.history import FoundMessages
+from rewindmq.engine.http.shapes.history import FoundMessagesView, FoundMessageView
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.id_index import Indexed
-from rewindmq.engine.rewind.search import FoundMessage, Limits, Ranges, records_in, search, whole
+from rewindmq.engine.rewind.search import Limits, Ranges, records_in, search, whole
 from rewindmq.projections.history.search import Criteria
-from rewindmq.projections.rewind import RewindError, format_time, parse_time
+from rewindmq.projections.rewind import RewindError, parse_time
+from rewindmq.schemas.json_values import compact_text
 
 TRUNCATE = Query("truncate", int, "Bytes of each body, at most 65,536; the default is 1,024")
 
@@ -69,13 +66,13 @@ class SearchQuestion:
 
     def answer(self) -> "bytes | ApiError":
         try:
-            return encode(found_in(self)).encode()
+            return compact_text(found_in(self)).encode()
         except LogError as error:
             return log_refusal(self.history, error)
 
 
-def found_in(question: SearchQuestion) -> Item:
-    """The answer as JSON. Raises LogError."""
+def found_in(question: SearchQuestion) -> FoundMessagesView:
+    """The answer. Raises LogError."""
     reader = question.history.open()
     ranges = whole(reader, question.criteria, question.first, question.since_ms, question.until_ms)
     if question.ranges is not None:
@@ -83,13 +80,9 @@ def found_in(question: SearchQuestion) -> Item:
     subjects = Subjects("", question.keys, {})
     page = search(reader, question.criteria, ranges, question.limits, subjects, question.since_ms, question.index)
     queue = question.criteria.queue if question.only_queue else None
-    return {
-        "messages": [message_item(each, question.limits.body_bytes, queue) for each in page.found],
-        "searched": page.searched,
-        "read": page.read,
-        "left": records_in(page.ranges),
-        "next": text_of(page.ranges) or None,
-    }
+    messages = [FoundMessageView.cut(each, question.limits.body_bytes, queue) for each in page.found]
+    left = records_in(page.ranges)
+    return FoundMessagesView.of(page, messages=messages, left=left, next=text_of(page.ranges) or None)
 
 
 def within(asked: Ranges, allowed: Ranges) -> Ranges:
@@ -118,36 +111,6 @@ def ranges_from(text: str) -> Ranges:
     return ranges
 
 
-def message_item(found: FoundMessage, truncate: int, queue: str | None) -> Item:
-    """A found message as JSON. `queue`: the only queue that the user may know of; None: all are shown."""
-    published, route, origin = found.published, found.published.route, found.published.origin
-    payload, encoding = shown(published.body, "auto", truncate)
-    return {
-        "message": f"{found.partition}:{found.offset}",
-        "partition": found.partition,
-        "message_id": found.offset,
-        "published": format_time(found.time_ms),
-        "user": found.actor.user,
-        "vhost": route.vhost,
-        "queues": list(route.queues) if queue is None else [queue],
-        "exchange": route.exchange,
-        "routing_key": route.routing_key,
-        "origin": None
-        if origin is None or queue is not None
-        else {
-            "vhost": origin.vhost,
-            "queue": origin.queue,
-            "queue_id": origin.queue_id,
-            "message_id": origin.message_id,
-            "reason": origin.reason,
-        },
-        "payload_bytes": published.body_size,
-        "properties": properties_of(published.properties),
-        "payload": payload,
-        "payload_encoding": encoding,
-    }
-
-
 @operation(
     "Finds messages of the history by what is in them",
     folds=Folds.NAMED,
@@ -162,7 +125,7 @@ def message_item(found: FoundMessage, truncate: int, queue: str | None) -> Item:
         TRUNCATE,
         Query("next", str, "From the answer before"),
     ),
-    answer=FoundMessages,
+    answer=FoundMessagesView,
     errors=(429,),
 )
 async def find(call: Call) -> Response:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from rewindmq.engine.broker.users import tags_from
-from rewindmq.engine.definitions.document import metadata_of
 from rewindmq.engine.definitions.load import default_queue_type
 from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
-from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.listing import listed
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, operation
-from rewindmq.engine.http.shapes.topology import Vhost, VhostWish
+from rewindmq.engine.http.shapes.topology import VhostView, VhostWish
 from rewindmq.engine.http.statistics import AT_ONCE, Numbers, depth_of, statistics, summed
 from rewindmq.engine.runtime.loop_share import Work, by_key
 from rewindmq.schemas.metadata_events import VhostCreated
@@ -43,33 +42,23 @@ async def numbers_of(broker: "Broker", work: Work, vhosts: Container[str]) -> di
     return found
 
 
-def vhost_item(call: Call, vhost: VhostCreated, numbers: dict[str, tuple[Numbers, Numbers]]) -> Item:
-    """A vhost as JSON.
+def view_of(call: Call, vhost: VhostCreated, numbers: dict[str, tuple[Numbers, Numbers]]) -> VhostView:
+    """The view of a vhost.
 
     message_stats counts the deliveries of its queues only: publishes are not counted by vhost."""
-    name, known = vhost.vhost, statistics(call.broker)
-    depth, served = numbers.get(name) or (depth_of(()), known.of_queues(()))
-    served = {key: value for key, value in served.items() if key != "publish"}
-    return {
-        "name": name,
-        "description": vhost.description,
-        "tags": list(vhost.tags),
-        "default_queue_type": vhost.default_queue_type or "undefined",
-        "metadata": metadata_of(vhost),
-        "tracing": name in call.broker.firehose.vhosts,
-        "cluster_state": {call.broker.config.node: "running"},
-        **known.rates.shown(("vhost", name), depth),
-        **known.message_stats(("vhost", name), served),
-    }
+    key, known = ("vhost", vhost.vhost), statistics(call.broker)
+    depth, served = numbers.get(vhost.vhost) or (depth_of(()), known.of_queues(()))
+    served = {name: value for name, value in served.items() if name != "publish"}
+    return VhostView.of(vhost, call.broker, **known.rates.shown(key, depth), **known.message_stats(key, served))
 
 
-@operation("Lists the virtual hosts", folds=Folds.COUNTERS, listing=Vhost)
+@operation("Lists the virtual hosts", folds=Folds.COUNTERS, listing=VhostView)
 async def list_vhosts(call: Call) -> Response:
     """Answers GET /api/vhosts."""
     names = set(call.monitored_vhosts())
     vhosts = await by_key(call.work, call.broker.topology.vhosts, names.__contains__)
     numbers = await numbers_of(call.broker, call.work, names)
-    return await listed(call, vhosts, lambda vhost: vhost_item(call, vhost, numbers))
+    return await listed(call, vhosts, lambda vhost: view_of(call, vhost, numbers))
 
 
 def named(call: Call) -> str:
@@ -81,11 +70,11 @@ def named(call: Call) -> str:
     return name
 
 
-@operation("Shows a virtual host", folds=Folds.COUNTERS, who=ADMINISTRATOR, answer=Vhost)
+@operation("Shows a virtual host", folds=Folds.COUNTERS, who=ADMINISTRATOR, answer=VhostView)
 async def show_vhost(call: Call) -> Response:
     """Answers GET /api/vhosts/{vhost}."""
     vhost = call.broker.topology.vhosts[named(call)]
-    return reply(vhost_item(call, vhost, await numbers_of(call.broker, call.work, {vhost.vhost})))
+    return reply(view_of(call, vhost, await numbers_of(call.broker, call.work, {vhost.vhost})))
 
 
 @operation(

@@ -1,19 +1,19 @@
 """Types of users, permissions and limits."""
 
-from typing import Annotated, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+from rewindmq.projections.rewind import format_time
+from rewindmq.schemas.views import LEFT_OUT, From, View
+
+if TYPE_CHECKING:
+    from rewindmq.engine.erasure.day_expiry import HeldBack
+    from rewindmq.projections.topology.about_history import Erasure
+
+of_erasure: "From[Erasure]" = From()
+of_held: "From[HeldBack]" = From()
 
 
-class Account(TypedDict):
-    """A user."""
-
-    name: str
-    password_hash: str
-    hashing_algorithm: str
-    tags: list[str]
-    limits: dict[str, int]
-
-
-class Rights(TypedDict, total=False):
+class RightsWish(TypedDict, total=False):
     """Patterns of names; empty: none."""
 
     configure: str
@@ -29,46 +29,26 @@ class AccountWish(TypedDict, total=False):
     hashing_algorithm: str
     keep_password: Annotated[bool, "The user keeps the password that it has"]
     tags: Annotated[str | list[str], "Names, or one text with commas between them"]
-    permissions: Annotated[dict[str, Rights] | None, "By virtual host, for a new user only"]
+    permissions: Annotated[dict[str, RightsWish] | None, "By virtual host, for a new user only"]
     limits: Annotated[dict[str, int] | None, "They are added to those that are set"]
 
 
-class Users(TypedDict):
+class UsersWish(TypedDict):
     """Names of users."""
 
     users: list[str]
 
 
-class PasswordHash(TypedDict):
+class PasswordHashView(View):
     """A hash as RabbitMQ's."""
 
     ok: str
-
-
-class Permissions(TypedDict):
-    """The permissions of a user in a virtual host."""
-
-    user: str
-    vhost: str
-    configure: str
-    write: str
-    read: str
 
 
 class PermissionsWish(TypedDict):
     """Permissions that are to be set."""
 
     configure: str
-    write: str
-    read: str
-
-
-class TopicPermissions(TypedDict):
-    """The permissions of a user for routing keys of an exchange."""
-
-    user: str
-    vhost: str
-    exchange: str
     write: str
     read: str
 
@@ -81,14 +61,14 @@ class TopicPermissionsWish(TypedDict):
     read: str
 
 
-class VhostLimits(TypedDict):
+class VhostLimitsView(View):
     """The limits of a virtual host."""
 
     vhost: str
     value: dict[str, int]
 
 
-class UserLimits(TypedDict):
+class UserLimitsView(View):
     """The limits of a user."""
 
     user: str
@@ -101,26 +81,26 @@ class LimitWish(TypedDict):
     value: int
 
 
-class Erasure(TypedDict):
+class ErasureView(View):
     """The erasure of a subject. `offset`: of the metadata log."""
 
     subject: str
     key_ids: list[str | int]
-    time: str
+    time: str = of_erasure(lambda each: format_time(each.time_ms))
     user: str
     reason: str
     offset: int
 
 
-class HeldBy(TypedDict):
+class HeldByView(View):
     """A queue that has messages of a day."""
 
-    vhost: str
-    queue: str
+    vhost: str = of_held(lambda each: each.name[0])
+    queue: str = of_held(lambda each: each.name[1])
     messages: int
 
 
-class ExpiredDay(TypedDict):
+class ExpiredDayView(View):
     """A day of bodies. `state`: kept, due, held (by `queues`) or expired."""
 
     day: str
@@ -128,4 +108,4 @@ class ExpiredDay(TypedDict):
     keys: int
     time: str | None
     offset: int | None
-    queues: NotRequired[list[HeldBy]]
+    queues: list[HeldByView] = LEFT_OUT

@@ -1,93 +1,88 @@
 """Types that many answers share."""
 
-from typing import Annotated, NotRequired, TypedDict
+import base64
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NotRequired, Protocol, TypedDict, TypeVar
 
+from rewindmq.engine.http.statistics import CHURN, DELIVERIES, DEPTH, OVERVIEW
+from rewindmq.projections.rewind import format_time
+from rewindmq.schemas.views import LEFT_OUT, From, View
+
+V = TypeVar("V", bound=View)
 Names = dict[str, str]
-Table = dict[str, object]
+Table = dict[str, Any]
 Time = Annotated[str, "ISO 8601 in UTC, with milliseconds"]
 MessageId = Annotated[int, "The offset of the message's publish in its partition"]
+Encoding = Literal["string", "base64"]
+of_moment: "From[Moment]" = From()
 
 
-class Error(TypedDict):
+def time_or_none(time_ms: int | None) -> str | None:
+    """A time that may be unknown."""
+    return None if time_ms is None else format_time(time_ms)
+
+
+def shown(body: bytes, encoding: str, truncate: int | None) -> tuple[str, Encoding]:
+    """A body for JSON, and its encoding. `encoding` auto: a string if the shown part is UTF-8."""
+    cut = body if truncate is None else body[:truncate]
+    if encoding == "auto":
+        try:
+            return cut.decode(), "string"
+        except UnicodeDecodeError:
+            return base64.b64encode(cut).decode(), "base64"
+    return base64.b64encode(cut).decode(), "base64"
+
+
+class ErrorView(View):
     """Why a request was refused."""
 
     error: Annotated[str, "A short word, as RabbitMQ has it"]
     reason: Annotated[object, "A sentence for people; a list where an action of a queue is not known"]
 
 
-class Rate(TypedDict):
+class RateView(View):
     """The growth of a count per second."""
 
     rate: float
 
 
-class Depth(TypedDict):
+def counted(*names: str, optional: bool = False) -> Callable[[type[V]], type[V]]:
+    """Add counts to the fields of a class, each with its rate in `..._details`."""
+
+    def add(kind: type[V]) -> type[V]:
+        for name in names:
+            kind.__annotations__ |= {name: int, f"{name}_details": RateView}
+            if optional:
+                setattr(kind, name, LEFT_OUT)
+                setattr(kind, f"{name}_details", LEFT_OUT)
+        return kind
+
+    return add
+
+
+@counted(*DEPTH)
+class DepthView(View):
     """Numbers of messages, each with its rate."""
 
-    messages: int
-    messages_details: Rate
-    messages_ready: int
-    messages_ready_details: Rate
-    messages_unacknowledged: int
-    messages_unacknowledged_details: Rate
 
-
-class Deliveries(TypedDict):
+@counted(*DELIVERIES)
+class DeliveriesView(View):
     """Counts since the node's start, each with its rate."""
 
-    ack: int
-    ack_details: Rate
-    deliver_get: int
-    deliver_get_details: Rate
-    deliver: int
-    deliver_details: Rate
-    deliver_no_ack: int
-    deliver_no_ack_details: Rate
-    get: int
-    get_details: Rate
-    get_no_ack: int
-    get_no_ack_details: Rate
-    get_empty: int
-    get_empty_details: Rate
-    redeliver: int
-    redeliver_details: Rate
 
-
-class QueueStats(Deliveries):
+@counted(*DELIVERIES, "publish")
+class QueueStatsView(View):
     """Counts of a queue since the node's start, each with its rate."""
 
-    publish: int
-    publish_details: Rate
 
-
-class MessageStats(QueueStats):
+@counted(*OVERVIEW)
+class MessageStatsView(View):
     """Counts of a node or of a channel, each with its rate."""
 
-    confirm: int
-    confirm_details: Rate
-    return_unroutable: int
-    return_unroutable_details: Rate
-    drop_unroutable: int
-    drop_unroutable_details: Rate
 
-
-class Churn(TypedDict):
+@counted(*CHURN)
+class ChurnView(View):
     """The numbers of things that came and went since the node's start, each with its rate."""
-
-    connection_created: int
-    connection_created_details: Rate
-    connection_closed: int
-    connection_closed_details: Rate
-    channel_created: int
-    channel_created_details: Rate
-    channel_closed: int
-    channel_closed_details: Rate
-    queue_declared: int
-    queue_declared_details: Rate
-    queue_created: int
-    queue_created_details: Rate
-    queue_deleted: int
-    queue_deleted_details: Rate
 
 
 class Properties(TypedDict):
@@ -110,14 +105,35 @@ class Properties(TypedDict):
     undecodable: NotRequired[Annotated[str, "Base64 of bytes in the history that are no properties"]]
 
 
-class Moment(TypedDict):
+class LeavingView(View):
+    """Messages that would leave, by outcome and by the rule that decides."""
+
+    outcome: str
+    rule: str | None
+    messages: int
+
+
+def leaving(counts: Mapping[tuple[str, str], int]) -> list[LeavingView]:
+    """Messages by outcome and rule."""
+    return [
+        LeavingView(outcome=outcome, rule=rule or None, messages=messages)
+        for (outcome, rule), messages in sorted(counts.items())
+    ]
+
+
+class Moment(Protocol):
+    offset: int
+    time_ms: int
+
+
+class MomentView(View):
     """An offset of a partition, and its time."""
 
     offset: int
-    time: Time
+    time: Time = of_moment(lambda moment: format_time(moment.time_ms))
 
 
-class Why(TypedDict):
+class ReasonWish(TypedDict):
     """The reason of a change, which the history keeps."""
 
     reason: NotRequired[str]

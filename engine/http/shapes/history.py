@@ -1,13 +1,57 @@
 """Types of the answers about the history."""
 
-from typing import Annotated, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict
 
-from rewindmq.engine.http.shapes.basics import MessageId, Moment, Properties, Time
-from rewindmq.engine.http.shapes.queues import Encoding
-from rewindmq.engine.http.shapes.topology import Binding, Leaving, LostBinding
+from rewindmq.engine.http.properties import properties_of
+from rewindmq.engine.http.shapes.basics import (
+    Encoding,
+    LeavingView,
+    MessageId,
+    MomentView,
+    Properties,
+    Time,
+    leaving,
+    shown,
+    time_or_none,
+)
+from rewindmq.engine.http.shapes.topology import BindingView, LostBindingView
+from rewindmq.engine.rewind.outcomes import change_of
+from rewindmq.projections.rewind import format_time
+from rewindmq.projections.what_if.alternative import LIMITS
+from rewindmq.schemas.views import LEFT_OUT, From, View
+
+if TYPE_CHECKING:
+    from rewindmq.engine.http.call import Call
+    from rewindmq.engine.log.seals.sealer import Harm
+    from rewindmq.engine.rewind.bindings_at import LostBinding
+    from rewindmq.engine.rewind.depth import Depth, Point, Tick
+    from rewindmq.engine.rewind.outcomes import Changes
+    from rewindmq.engine.rewind.restore_plan import Plan
+    from rewindmq.engine.rewind.seals import Sealed
+    from rewindmq.engine.rewind.search import FoundMessage
+    from rewindmq.engine.rewind.what_if import WhatIf, World
+    from rewindmq.projections.history.outcome_rows import OutcomeRow
+    from rewindmq.projections.topology.about_history import Floor
+    from rewindmq.projections.what_if.fates import Difference
+    from rewindmq.schemas.metadata_events import Bound, MarkSet
+
+MOST_HARMS = 100  # in an answer about seals
+of_found: "From[[FoundMessage, str | None]]" = From()  # the only queue that the user may know of; None: all are shown
+of_changes: "From[Changes]" = From()
+of_point: "From[Point]" = From()
+of_tick: "From[Tick]" = From()
+of_depth: "From[Depth]" = From()
+of_difference: "From[Difference]" = From()
+of_what_if: "From[WhatIf]" = From()
+of_plan: "From[Plan]" = From()
+of_mark: "From[[MarkSet, Call]]" = From()
+of_sealed: "From[Sealed]" = From()
+of_floor: "From[Floor]" = From()
+of_world: "From[World]" = From()
+of_harm: "From[Harm]" = From()
 
 
-class Origin(TypedDict):
+class OriginView(View):
     """The message that a dead letter comes from."""
 
     vhost: str
@@ -17,7 +61,7 @@ class Origin(TypedDict):
     reason: str
 
 
-class Outcome(TypedDict):
+class OutcomeView(View):
     """A row of the history: an outcome of an event. The columns are those of Spark's table HISTORY."""
 
     timestamp: Time | None
@@ -41,12 +85,17 @@ class Outcome(TypedDict):
     policy_version: int | None
     exchange: str | None
     routing_key: str | None
-    origin: Origin | None
+    origin: OriginView | None
     message_id: MessageId | None
     size: int | None
 
+    @classmethod
+    def of_row(cls, row: "OutcomeRow", **more: Any) -> Self:
+        """The view of a row, with the fields that only a kind of row has."""
+        return cls(**more, timestamp=time_or_none(row.time_ms), **row.fields())
 
-class Trace(TypedDict):
+
+class TraceView(View):
     """The trace of a message, and the span that published it (W3C Trace Context)."""
 
     trace_id: str
@@ -57,65 +106,73 @@ class Trace(TypedDict):
     correlation_id: str | None
 
 
-class TracedOutcome(Outcome):
+class TracedOutcomeView(OutcomeView):
     """A row of the history. A publish that belongs to a trace has it."""
 
-    trace: NotRequired[Trace]
+    trace: TraceView = LEFT_OUT
 
 
-class FoundMessage(TypedDict):
+class FoundMessageView(View):
     """A message of the history."""
 
-    message: Annotated[str, "partition:message id"]
+    message: Annotated[str, "partition:message id"] = of_found(lambda found, _: f"{found.partition}:{found.offset}")
     partition: str
-    message_id: MessageId
-    published: Time
-    user: str
-    vhost: str
-    queues: list[str]
-    exchange: str
-    routing_key: str
-    origin: Origin | None
-    payload_bytes: int
-    properties: Properties
+    message_id: MessageId = of_found(lambda found, _: found.offset)
+    published: Time = of_found(lambda found, _: format_time(found.time_ms))
+    user: str = of_found(lambda found, _: found.actor.user)
+    vhost: str = of_found(lambda found, _: found.published.route.vhost)
+    queues: list[str] = of_found(lambda found, only: list(found.published.route.queues) if only is None else [only])
+    exchange: str = of_found(lambda found, _: found.published.route.exchange)
+    routing_key: str = of_found(lambda found, _: found.published.route.routing_key)
+    origin: OriginView | None = of_found(
+        lambda found, only: OriginView.of(found.published.origin) if found.published.origin and only is None else None
+    )
+    payload_bytes: int = of_found(lambda found, _: found.published.body_size)
+    properties: Properties = of_found(lambda found, _: properties_of(found.published.properties))
     payload: str
     payload_encoding: Encoding
 
+    @classmethod
+    def cut(cls, found: "FoundMessage", truncate: int, only: str | None, **more: Any) -> Self:
+        """The view of a message, with so many bytes of its body."""
+        payload, encoding = shown(found.published.body, "auto", truncate)
+        return cls.of(found, only, payload=payload, payload_encoding=encoding, **more)
 
-class FoundMessages(TypedDict):
+
+class FoundMessagesView(View):
     """A portion of a search. `next` null: the search is at its end."""
 
-    messages: list[FoundMessage]
+    messages: list[FoundMessageView]
     searched: Annotated[int, "Records that were searched"]
     read: Annotated[int, "... and read: an index of ids spares the others"]
     left: Annotated[int, "Records that are still to be searched"]
     next: str | None
 
 
-class BiographyMessage(FoundMessage):
+class BiographyMessageView(FoundMessageView):
     """The message of a biography."""
 
     truncated: bool
     body_gone: Annotated[str | None, "Why it has no body any more"]
 
 
-class Biography(TypedDict):
+class BiographyView(View):
     """The life of a message."""
 
-    message: BiographyMessage
-    rows: list[Outcome]
+    message: BiographyMessageView
+    rows: list[OutcomeView]
     complete: bool
 
 
-class LastOutcomes(TypedDict):
+class LastOutcomesView(View):
     """The last outcomes in a queue."""
 
     partition: str
-    rows: list[Outcome]
+    rows: list[OutcomeView]
     complete: bool
 
 
-class ChangeSum(TypedDict):
+class ChangeSumView(View):
     """The number of messages that came or left, by outcome, rule and user."""
 
     outcome: str
@@ -124,72 +181,76 @@ class ChangeSum(TypedDict):
     change: int
 
 
-class Change(Outcome):
+class ChangeView(OutcomeView):
     """A row by which a message came (1) or left (-1)."""
 
     change: Literal[1, -1]
 
 
-Changes = TypedDict(
-    "Changes",
-    {
-        "partition": str,
-        "from": int,
-        "to": int,
-        "summary": list[ChangeSum],
-        "rows": list[Change],
-        "more": Annotated[int, "Rows that are not shown"],
-        "complete": bool,
-    },
-)
+class ChangesView(View):
+    partition: str
+    from_: int = of_changes(lambda found: found.start, name="from")
+    to: int = of_changes(lambda found: found.end)
+    summary: list[ChangeSumView] = of_changes(
+        lambda found: [
+            ChangeSumView(outcome=outcome, rule=rule, user=user, change=change)
+            for (outcome, rule, user), change in found.sums.items()
+        ]
+    )
+    rows: list[ChangeView] = of_changes(
+        lambda found: [ChangeView.of_row(row, change=change_of(row)) for row in found.rows]
+    )
+    more: Annotated[int, "Rows that are not shown"]
+    complete: bool
 
 
-class Point(TypedDict):
+class PointView(View):
     """The length of a queue at a moment, and what happened since the point before."""
 
-    time: Time
+    time: Time = of_point(lambda point: format_time(point.time_ms))
     offset: int
     ready: Annotated[int | None, "null: the queue did not exist"]
     unacked: int | None
-    published: int
-    outcomes: dict[str, int]
+    published: int = of_point(lambda point: point.outcomes.get("published", 0))
+    outcomes: dict[str, int] = of_point(
+        lambda point: {name: count for name, count in point.outcomes.items() if name != "published"}
+    )
 
 
-class Tick(TypedDict):
+COUNTED = ("purged", "removed", "moved", "restored")  # the ticks that tell how many messages they concerned
+
+
+class TickView(View):
     """A person's act: a purge, a policy, a mark ..."""
 
-    time: Time
+    time: Time = of_tick(lambda tick: format_time(tick.time_ms))
     offset: int
     kind: str
     text: str
     user: str
-    messages: NotRequired[int]
+    messages: int = of_tick.maybe(lambda tick: tick.count if tick.kind in COUNTED else LEFT_OUT)
 
 
-DepthOverTime = TypedDict(
-    "DepthOverTime",
-    {
-        "partition": str,
-        "from": Moment,
-        "to": Moment,
-        "floor": Annotated[int | None, "Where the history begins, if it was trimmed"],
-        "points": list[Point],
-        "ticks": list[Tick],
-        "more_ticks": int | bool,
-        "complete": bool,
-    },
-)
+class DepthOverTimeView(View):
+    partition: str
+    from_: MomentView = of_depth(lambda found: MomentView.of(found.points[0]), name="from")
+    to: MomentView = of_depth(lambda found: MomentView.of(found.points[-1]))
+    floor: Annotated[int | None, "Where the history begins, if it was trimmed"]
+    points: list[PointView] = of_depth(lambda found: [PointView.of(each) for each in found.points])
+    ticks: list[TickView] = of_depth(lambda found: [TickView.of(each) for each in found.ticks])
+    more_ticks: int | bool
+    complete: bool
 
 
-class World(TypedDict):
+class WorldView(View):
     """A queue in one of the two folds."""
 
-    outcomes: list[Leaving]
+    outcomes: list[LeavingView] = of_world(lambda world: leaving(world.outcomes))
     greatest_depth: int
     depth: int
 
 
-class Exchanged(TypedDict):
+class ExchangedView(View):
     """The number of messages that end by `after` instead of `before`."""
 
     before: str
@@ -199,42 +260,45 @@ class Exchanged(TypedDict):
     messages: int
 
 
-class Difference(TypedDict):
+class DifferenceView(View):
     """A message that would have ended differently."""
 
     message_id: MessageId
-    before: str
-    before_at: Time
-    before_rule: str | None
-    after: str
-    after_at: Time
-    after_rule: str | None
+    before: str = of_difference(lambda found: found.before[0])
+    before_at: Time = of_difference(lambda found: format_time(found.before[1]))
+    before_rule: str | None = of_difference(lambda found: found.before[2] or None)
+    after: str = of_difference(lambda found: found.after[0])
+    after_at: Time = of_difference(lambda found: format_time(found.after[1]))
+    after_rule: str | None = of_difference(lambda found: found.after[2] or None)
 
 
-WhatIf = TypedDict(
-    "WhatIf",
-    {
-        "partition": str,
-        "from": int,
-        "to": int,
-        "left": Annotated[int, "Records that were not folded"],
-        "stopped": Annotated[str | None, "Why the end was not reached"],
-        "before": World,
-        "after": World,
-        "summary": list[Exchanged],
-        "rows": list[Difference],
-        "more": int,
-        "assumptions": dict[str, int],
-        "limits": Annotated[list[str], "What such an answer cannot know"],
-        "complete": bool,
-    },
-)
+class WhatIfView(View):
+    partition: str
+    from_: int = of_what_if(lambda found: found.start, name="from")
+    to: int = of_what_if(lambda found: found.reached)
+    left: Annotated[int, "Records that were not folded"] = of_what_if(lambda found: found.end - found.reached)
+    stopped: Annotated[str | None, "Why the end was not reached"]
+    before: WorldView = of_what_if(lambda found: WorldView.of(found.before))
+    after: WorldView = of_what_if(lambda found: WorldView.of(found.after))
+    summary: list[ExchangedView] = of_what_if(
+        lambda found: [
+            ExchangedView(
+                before=before, before_rule=rule or None, after=after, after_rule=other or None, messages=messages
+            )
+            for (before, rule, after, other), messages in found.changed.items()
+        ]
+    )
+    rows: list[DifferenceView] = of_what_if(lambda found: [DifferenceView.of(each) for each in found.first])
+    more: int = of_what_if(lambda found: found.changed.total() - len(found.first))
+    assumptions: dict[str, int] = of_what_if(lambda found: found.assumed)
+    limits: Annotated[list[str], "What such an answer cannot know"] = of_what_if(lambda _: list(LIMITS))
+    complete: bool = of_what_if(lambda found: found.stopped is None)
 
 
-class TracedOutcomes(TypedDict):
+class TracedOutcomesView(View):
     """A portion of rows. `next` null: it was the last one."""
 
-    rows: list[TracedOutcome]
+    rows: list[TracedOutcomeView]
     left: int
     next: str | None
 
@@ -256,36 +320,45 @@ class RestoreWish(TypedDict, total=False):
     incarnation: Annotated[int | str, "A queue id"]
 
 
-class RestoreMoment(TypedDict):
+class RestoreMomentView(View):
     """The moment of a restoration."""
 
     partition: str
     offset: int
-    time: Time
+    time: Time = of_plan(lambda plan: format_time(plan.time_ms))
 
 
-class Restored(TypedDict):
+class RestoredView(View):
     """The messages that came back, or would come back."""
 
     name: str
     vhost: str
     queue: str
     to: str
-    at: RestoreMoment
-    messages: int
-    message_bytes: int
+    at: RestoreMomentView = of_plan(RestoreMomentView.of)
+    messages: int = of_plan(lambda plan: len(plan.messages))
+    message_bytes: int = of_plan(lambda plan: sum(each.size for each in plan.messages))
     fates: dict[str, int]
     dry_run: bool
-    restored: NotRequired[int]
-    duplicates: NotRequired[int]
-    refused: NotRequired[int]
-    declared: NotRequired[bool]
-    cancelled: NotRequired[bool]
-    bindings: list[Binding]
-    bindings_lost: list[LostBinding]
+    restored: int = LEFT_OUT
+    duplicates: int = LEFT_OUT
+    refused: int = LEFT_OUT
+    declared: bool = LEFT_OUT
+    cancelled: bool = LEFT_OUT
+    bindings: list[BindingView]
+    bindings_lost: list[LostBindingView]
+
+    @classmethod
+    def planned(
+        cls, plan: "Plan", target: str, name: str, bound: "list[Bound]", lost: "list[LostBinding]", **done: Any
+    ) -> Self:
+        """The view of a plan, with the bindings that come back and those that are lost, and `done`."""
+        bindings = [BindingView.of(each) for each in bound]
+        bindings_lost = [LostBindingView.of(each.bound, reason=each.reason) for each in lost]
+        return cls.of(plan, name=name, to=target, bindings=bindings, bindings_lost=bindings_lost, **done)
 
 
-class CancelledRestoration(TypedDict):
+class CancelledRestorationView(View):
     """A restoration that was cancelled. `back`: the messages that are back."""
 
     name: str
@@ -294,20 +367,25 @@ class CancelledRestoration(TypedDict):
     back: int
 
 
-class Cancelled(TypedDict):
+class CancelledView(View):
     """The restorations that were cancelled."""
 
-    cancelled: list[CancelledRestoration]
+    cancelled: list[CancelledRestorationView]
 
 
-class Mark(TypedDict):
+class MarkView(View):
     """A moment with a name. Note and user are empty for users who may not see them."""
 
     name: str
-    note: str
-    user: str
-    time: Time
-    positions: dict[str, int]
+    note: str = of_mark(lambda mark, call: mark.note if sees_all(mark, call) else "")
+    user: str = of_mark(lambda mark, call: call.broker.topology.marked[mark.name][1] if sees_all(mark, call) else "")
+    time: Time = of_mark(lambda mark, call: format_time(call.broker.topology.marked[mark.name][0]))
+    positions: dict[str, int] = of_mark(lambda mark, _: dict(mark.positions))
+
+
+def sees_all(mark: "MarkSet", call: "Call") -> bool:
+    """Return True if the user may see note and user of a mark."""
+    return call.broker.topology.marked[mark.name][1] == call.user or call.monitors or "policymaker" in call.tags
 
 
 class MarkWish(TypedDict, total=False):
@@ -316,7 +394,7 @@ class MarkWish(TypedDict, total=False):
     note: str
 
 
-class QuarantinedRecord(TypedDict):
+class QuarantinedRecordView(View):
     """A record that made no sense and was skipped."""
 
     partition: str
@@ -326,21 +404,21 @@ class QuarantinedRecord(TypedDict):
     reason: str
 
 
-class Sealed(TypedDict):
+class SealedView(View):
     """The sealed part of a partition."""
 
     partition: str
     seals: int
     sealed_to: int
-    next_offset: int
-    not_sealed: int
-    sealed: Time | None
+    next_offset: int = of_sealed(lambda found: found.end)
+    not_sealed: int = of_sealed(lambda found: max(0, found.end - found.sealed_to))
+    sealed: Time | None = of_sealed(lambda found: time_or_none(found.time_ms))
     key: str | None
     keys: Annotated[int | list[str], "The keys that sealed it"]
-    damaged: list[str]
+    damaged: list[str] = of_sealed(lambda found: found.harms[:MOST_HARMS])
 
 
-class SealedPartitions(TypedDict):
+class SealedPartitionsView(View):
     """All partitions, in the shape of a page."""
 
     total_count: int
@@ -349,17 +427,17 @@ class SealedPartitions(TypedDict):
     page: int
     page_size: int
     page_count: int
-    items: list[Sealed]
+    items: list[SealedView]
 
 
-class Harm(TypedDict):
+class HarmView(View):
     """A problem that a check of the seals found."""
 
     offset: int | None
-    what: str
+    what: str = of_harm(lambda harm: str(harm))
 
 
-class SealCheck(TypedDict):
+class SealCheckView(View):
     """A portion of a check of the seals. `next` null: it was the last one."""
 
     partition: str
@@ -368,20 +446,20 @@ class SealCheck(TypedDict):
     next: int | None
     sealed_to: int
     signatures: Annotated[bool, "Whether signatures were checked"]
-    harms: list[Harm]
+    harms: list[HarmView]
     more: int
     notes: list[str]
 
 
-class TrimAudit(TypedDict):
+class TrimAuditView(View):
     """The audit of what was trimmed last from a partition."""
 
-    partition: str
-    audited_to: int
-    time: Time
+    partition: str = of_floor(lambda floor: floor.event.partition)
+    audited_to: int = of_floor(lambda floor: floor.event.offset)
+    time: Time = of_floor(lambda floor: format_time(floor.time_ms))
     user: str
-    until: Time
-    reason: str
-    findings: list[str]
-    chain: str
-    digest: str
+    until: Time = of_floor(lambda floor: format_time(floor.event.until_ms))
+    reason: str = of_floor(lambda floor: floor.event.reason)
+    findings: list[str] = of_floor(lambda floor: list(floor.event.findings))
+    chain: str = of_floor(lambda floor: floor.event.chain.hex())
+    digest: str = of_floor(lambda floor: floor.event.digest)

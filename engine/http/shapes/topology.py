@@ -1,29 +1,43 @@
 """Types of virtual hosts, exchanges, bindings, policies, parameters and definitions."""
 
-from typing import Annotated, Literal, NotRequired, TypedDict
+import base64
+import hashlib
+import json
+from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
+from urllib.parse import quote_plus
 
-from rewindmq.engine.http.shapes.basics import Deliveries, Depth, Names, Table
+from rewindmq.engine.definitions.shapes import BindingDefinitionView, ExchangeDefinitionView, VhostMetadataView
+from rewindmq.engine.http.shapes.basics import DeliveriesView, LeavingView, Names, Table, counted, leaving
+from rewindmq.engine.http.statistics import DEPTH
+from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
+from rewindmq.schemas.amqp.json_arguments import types_of
+from rewindmq.schemas.values import Argument, Policy
+from rewindmq.schemas.views import LEFT_OUT, From, View
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.rewind.policy_effects import PolicyEffects, QueueEffect
+    from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared, VhostCreated
+
+of_vhost: "From[[VhostCreated, Broker]]" = From()
+of_exchange: "From[[ExchangeDeclared, Broker]]" = From()
+of_bound: "From[Bound]" = From()
+of_effect: "From[QueueEffect]" = From()
+of_effects: "From[PolicyEffects]" = From()
 
 
-class VhostMetadata(TypedDict):
-    """Description, tags and default queue type of a virtual host."""
-
-    description: str
-    tags: list[str]
-    default_queue_type: NotRequired[str]
-
-
-class Vhost(Depth):
+@counted(*DEPTH)
+class VhostView(View):
     """A virtual host. `message_stats` counts the deliveries of its queues; publishes are not counted by vhost."""
 
-    name: str
+    name: str = of_vhost(lambda vhost, _: vhost.vhost)
     description: str
     tags: list[str]
-    default_queue_type: str
-    metadata: VhostMetadata
-    tracing: bool
-    cluster_state: Names
-    message_stats: NotRequired[Deliveries]
+    default_queue_type: str = of_vhost(lambda vhost, _: vhost.default_queue_type or "undefined")
+    metadata: VhostMetadataView = of_vhost(lambda vhost, _: VhostMetadataView.of(vhost))
+    tracing: bool = of_vhost(lambda vhost, broker: vhost.vhost in broker.firehose.vhosts)
+    cluster_state: Names = of_vhost(lambda _, broker: {broker.config.node: "running"})
+    message_stats: DeliveriesView = LEFT_OUT
 
 
 class VhostWish(TypedDict, total=False):
@@ -36,26 +50,34 @@ class VhostWish(TypedDict, total=False):
     tracing: Annotated[bool | str | None, "The firehose; a missing field changes nothing"]
 
 
-class Exchange(TypedDict):
+class ExchangeView(ExchangeDefinitionView):
     """An exchange."""
 
-    name: str
-    vhost: str
-    type: str
-    durable: bool
-    auto_delete: bool
-    internal: bool
-    arguments: Table
-    argument_types: Names
-    policy: str | None
-    messages_delayed: NotRequired[Annotated[int, "Of an exchange of the type x-delayed-message"]]
+    argument_types: Names = of_exchange(lambda exchange, _: types_of(exchange.arguments))
+    policy: str | None = of_exchange(
+        lambda exchange, broker: name_of(broker.topology.effective_exchange_policy(exchange.vhost, exchange.exchange))
+    )
+    messages_delayed: Annotated[int, "Of an exchange of the type x-delayed-message"] = of_exchange.maybe(
+        lambda exchange, broker: messages_delayed(exchange, broker)
+    )
 
 
-class ExchangeInAndOut(Exchange):
+def name_of(policy: Policy | None) -> str | None:
+    """The name of a policy."""
+    return None if policy is None else policy.name
+
+
+def messages_delayed(exchange: "ExchangeDeclared", broker: "Broker") -> int:
+    """The messages that an exchange delays; left out for one that delays none."""
+    hidden = broker.hidden.of(exchange.vhost, exchange.exchange) if exchange.type == DELAYED_EXCHANGE else None
+    return LEFT_OUT if hidden is None else hidden.messages_delayed
+
+
+class ExchangeInAndOutView(ExchangeView):
     """An exchange. Messages are not counted by exchange: these lists are empty."""
 
-    incoming: list[object]
-    outgoing: list[object]
+    incoming: list[object] = of_exchange(lambda *_: [])
+    outgoing: list[object] = of_exchange(lambda *_: [])
 
 
 class ExchangeWish(TypedDict, total=False):
@@ -68,20 +90,24 @@ class ExchangeWish(TypedDict, total=False):
     arguments: Table
 
 
-class Binding(TypedDict):
+def properties_key(routing_key: str, arguments: tuple[Argument, ...]) -> str:
+    """The name of a binding among those of the same two ends."""
+    key = quote_plus(routing_key).replace("~", "%7E")
+    if not arguments:
+        return key or "~"
+    canonical = json.dumps([[each.name, each.type, repr(each.value)] for each in arguments], allow_nan=False).encode()
+    digest = base64.urlsafe_b64encode(hashlib.sha256(canonical).digest()[:6]).decode()
+    return f"{key}~{digest}"
+
+
+class BindingView(BindingDefinitionView):
     """A binding. `properties_key` names it among those of the same two ends."""
 
-    source: str
-    vhost: str
-    destination: str
-    destination_type: Literal["queue", "exchange"]
-    routing_key: str
-    arguments: Table
-    argument_types: Names
-    properties_key: str
+    argument_types: Names = of_bound(lambda bound: types_of(bound.arguments))
+    properties_key: str = of_bound(lambda bound: properties_key(bound.routing_key, bound.arguments))
 
 
-class LostBinding(Binding):
+class LostBindingView(BindingView):
     """A binding that cannot be made again."""
 
     reason: str
@@ -94,10 +120,6 @@ class BindingWish(TypedDict, total=False):
     arguments: Table
 
 
-Policy = TypedDict(
-    "Policy",
-    {"vhost": str, "name": str, "pattern": str, "apply-to": str, "definition": Table, "priority": int},
-)
 PolicyWish = TypedDict(
     "PolicyWish",
     {
@@ -109,55 +131,33 @@ PolicyWish = TypedDict(
 )
 
 
-class Leaving(TypedDict):
-    """Messages that would leave, by outcome and by the rule that decides."""
-
-    outcome: str
-    rule: str | None
-    messages: int
-
-
-class QueueEffect(TypedDict):
+class QueueEffectView(View):
     """The effect that a change of a policy would have on a queue."""
 
     vhost: str
-    name: str
+    name: str = of_effect(lambda effect: effect.queue)
     messages: int
-    before: Annotated[str | None, "The policy that it has"]
-    after: Annotated[str | None, "The policy that it would have"]
-    removed: list[Leaving]
+    before: Annotated[str | None, "The policy that it has"] = of_effect(lambda effect: name_of(effect.before))
+    after: Annotated[str | None, "The policy that it would have"] = of_effect(lambda effect: name_of(effect.after))
+    removed: list[LeavingView] = of_effect(lambda effect: leaving(effect.removed))
     dead_lettered: int
     refuses: bool
 
 
-class PolicyEffects(TypedDict):
+class PolicyEffectsView(View):
     """The immediate effects of a change of a policy."""
 
     matched: int
     matched_now: int
     changed: int
     refusing: Annotated[int, "Queues that would refuse publishes"]
-    removed: list[Leaving]
+    removed: list[LeavingView] = of_effects(lambda effects: leaving(effects.removed))
     dead_lettered: int
-    queues: Annotated[list[QueueEffect], "Those that lose the most messages"]
+    queues: Annotated[list[QueueEffectView], "Those that lose the most messages"] = of_effects(
+        lambda effects: [QueueEffectView.of(each) for each in effects.worst]
+    )
     not_seen: Annotated[list[str] | int, "What the time did not suffice for"]
-    complete: bool
-
-
-class Parameter(TypedDict):
-    """A runtime parameter."""
-
-    vhost: str
-    component: str
-    name: str
-    value: object
-
-
-class GlobalParameter(TypedDict):
-    """A global parameter."""
-
-    name: str
-    value: object
+    complete: bool = of_effects(lambda effects: not effects.not_seen)
 
 
 class ParameterWish(TypedDict):
@@ -166,7 +166,7 @@ class ParameterWish(TypedDict):
     value: object
 
 
-class Definitions(TypedDict, total=False):
+class DefinitionsDocument(TypedDict, total=False):
     """All that a broker has besides messages, as RabbitMQ exports it. Those of one virtual host do not name it."""
 
     rabbit_version: str

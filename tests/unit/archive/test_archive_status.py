@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from rewindmq.engine.broker.archive_status import ArchiveStatus
+from rewindmq.engine.http.shapes.node import ArchiveView
 from rewindmq.engine.log.archive.progress import PartitionProgress
 from tests.support.records import START_MS
 
@@ -43,34 +44,34 @@ def told() -> Told:
 
 
 def test_nothing_is_known_before_the_first_pass(told: Told) -> None:
-    item = told.status.item()
-    assert item["url"] == "s3://b/p"
-    assert [item[name] for name in ("archived_until", "archived_bytes", "lag_records", "lag_seconds")] == [None] * 4
+    shown = ArchiveView.of(told.status)
+    assert shown.url == "s3://b/p"
+    assert [shown.archived_until, shown.archived_bytes, shown.lag_records, shown.lag_seconds] == [None] * 4
 
 
 def test_lag_is_all_that_is_not_archived(told: Told) -> None:
     told.archived(60, START_MS - 30_000)
-    item = told.status.item()
-    assert (item["lag_records"], item["lag_bytes"], item["lag_seconds"]) == (40, 700, 30.0)
-    assert item["archived_until"] == "2025-11-21T09:03:35.000+00:00"
-    assert item["archived_bytes"] == 5_300
+    shown = ArchiveView.of(told.status)
+    assert (shown.lag_records, shown.lag_bytes, shown.lag_seconds) == (40, 700, 30.0)
+    assert shown.archived_until == "2025-11-21T09:03:35.000+00:00"
+    assert shown.archived_bytes == 5_300
     told.queues.durable_offset += 5
     told.pass_seconds(10)
-    item = told.status.item()
-    assert (item["lag_records"], item["lag_seconds"]) == (45, 40.0)
+    shown = ArchiveView.of(told.status)
+    assert (shown.lag_records, shown.lag_seconds) == (45, 40.0)
 
 
 def test_what_came_after_the_last_look(told: Told) -> None:
     """Nobody knows when, but it was after the look."""
     told.archived(100, None)
     told.pass_seconds(20)
-    assert told.status.item()["lag_seconds"] == 0
+    assert ArchiveView.of(told.status).lag_seconds == 0
     told.queues.durable_offset += 1
-    assert told.status.item()["lag_seconds"] == 20.0
-    assert told.status.item()["archived_until"] == "2025-11-21T09:04:05.000+00:00"
+    assert ArchiveView.of(told.status).lag_seconds == 20.0
+    assert ArchiveView.of(told.status).archived_until == "2025-11-21T09:04:05.000+00:00"
 
 
 def test_log_time_that_was_set_back_makes_no_lag_negative(told: Told) -> None:
     told.archived(60, START_MS)
     told.now_ms -= 1_000_000
-    assert told.status.item()["lag_seconds"] == 0
+    assert ArchiveView.of(told.status).lag_seconds == 0

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed, ResourceLocked
-from rewindmq.engine.http.resources.clients import consumer_item
-from rewindmq.engine.http.resources.queues import queue_item
+from rewindmq.engine.http.shapes.clients import ListedConsumerView
+from rewindmq.engine.http.shapes.queues import QueueView
 from rewindmq.projections.machine.rules.keys import BY_ARGUMENT
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.schemas.values import Actor, Argument
@@ -112,13 +112,13 @@ def test_listings_say_who_is_active(h: Harness) -> None:
     partition = h.broker.queues.partition_for("/", "q")
 
     async def tag() -> object:  # a listing keeps rates, which takes a loop
-        return queue_item(h.broker, partition, queue, head=False)["single_active_consumer_tag"]
+        return QueueView.shown(h.broker, partition, queue, head=False).single_active_consumer_tag
 
     assert asyncio.run(tag()) is None
     for channel in (1, 2):
         h.consume(session, "q", Client(), prefetch=1, channel=channel, arguments=args(x_priority=channel))
-    found = [consumer_item(h.broker, queue, view) for view in queue.consumers()]
-    assert [(each["active"], each["activity_status"], each["arguments"]) for each in found] == [
+    found = [ListedConsumerView.of(consumer, queue, h.broker) for consumer in queue.consumers()]
+    assert [(each.active, each.activity_status, each.arguments) for each in found] == [
         (True, "single_active", {"x-priority": 1}),
         (False, "waiting", {"x-priority": 2}),
     ]

@@ -17,6 +17,7 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.definitions.document import export
 from rewindmq.engine.definitions.load import Import
 from rewindmq.engine.errors import NotFound, PreconditionFailed
+from rewindmq.engine.http.pieces import members
 from rewindmq.engine.runtime.loop_share import Work, switch_threads
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.engine.runtime.slices import CHANGED_TOGETHER
@@ -107,10 +108,8 @@ async def delete(broker: Broker) -> None:
 
 
 async def import_again(broker: Broker) -> None:
-    exported = await export(broker, Work(broker.loop_share))
-    document: dict[str, Any] = {
-        name: list(value) if isinstance(value, map) else value for name, value in exported.items()
-    }
+    work = Work(broker.loop_share)
+    document: dict[str, Any] = json.loads("".join([piece async for piece in members(work, await export(broker, work))]))
     for category in ("queues", "bindings"):
         document[category] = [item | {"vhost": "/"} for item in document[category]]
     await Import(broker, USER, document).carry_out()

@@ -18,7 +18,7 @@ from rewindmq.engine.amqp.publish_path import SharedState
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import ConnectionForced, NotFound, PreconditionFailed
 from rewindmq.engine.http.app import make_app
-from rewindmq.engine.http.resources.queues import queue_item
+from rewindmq.engine.http.shapes.queues import QueueView
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import RecordTooLarge
 from rewindmq.engine.log.simulated.shared import MemorySharedPartition
@@ -339,8 +339,8 @@ async def test_s086_an_exclusive_queue_lives_at_the_node_of_its_connection(nodes
     await second.queues.declare(who, "q", False, False, True, False, located)
     await settled()
     for broker in (first, second):
-        item = queue_item(broker, broker.queues.partition_for("/", "q"), queue_of(broker, "q"), head=False)
-        assert item["node"] == "b"
+        shown = QueueView.shown(broker, broker.queues.partition_for("/", "q"), queue_of(broker, "q"), head=False)
+        assert shown.node == "b"
     second.sessions.close(who)
     await settled()
     assert (first.queues.get("/", "q"), second.queues.get("/", "q")) == (None, None)

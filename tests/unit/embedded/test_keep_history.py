@@ -276,14 +276,13 @@ def test_findings_stop_the_trim_and_are_told(
     assert (partition, why[:22]) == (PARTITION, "a queue lost a message")
     assert len(audits) == 1, "the same stretch is not audited again"
     assert (beside.events, starts(beside.data)[0]) == ([], 0)
-    item = beside.trims.item()
-    assert item["stays"] == {PARTITION: why}
+    assert beside.trims.stays == {PARTITION: why}
     assert caplog.text.count("queues-0: older history is not trimmed: a queue lost a message") == 1
     monkeypatch.undo()
     beside.seconds += 60
     beside.look(beside.keeper())
     assert len(beside.events) == 1
-    assert beside.trims.item()["stays"] == {}
+    assert beside.trims.stays == {}
 
 
 def test_damage_stops_the_trim(beside: Beside) -> None:
@@ -342,12 +341,12 @@ def test_while_the_archive_is_away_nothing_is_trimmed(
     for _ in range(3):
         kept = beside.look(keeper)
     assert "no such directory" in str(kept.error)
-    assert beside.trims.item()["error"] == kept.error
+    assert beside.trims.error == kept.error
     assert caplog.text.count("the history is not trimmed") == 1
     assert (beside.events, starts(beside.data)[0]) == ([], 0)
     archive.with_name("elsewhere").rename(archive)
     beside.look(keeper)
-    assert beside.trims.item()["error"] is None
+    assert beside.trims.error is None
     assert starts(beside.data)[0] > 0
 
 

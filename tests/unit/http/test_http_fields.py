@@ -1,4 +1,4 @@
-"""The values by which a listing of queues is sorted and filtered, read without a whole item, are those of the item."""
+"""The values by which a listing of queues is sorted and filtered, read without a whole view, are those of the view."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.http.resources.queues import FIELDS, queue_item
+from rewindmq.engine.http.resources.queues import FIELDS
+from rewindmq.engine.http.shapes.queues import QueueView
 from tests.support.broker_harness import Client, Harness, args
 
 
@@ -16,7 +17,7 @@ def h(tmp_path: Path) -> Iterator[Harness]:
         yield harness
 
 
-def test_values_without_an_item_are_those_of_the_item(h: Harness) -> None:
+def test_values_without_a_view_are_those_of_the_view(h: Harness) -> None:
     session = h.session()
     for name, arguments in (("plain", ()), ("quorum", args(x_queue_type="quorum")), ("empty", ())):
         h.declare(session, name, arguments)
@@ -28,9 +29,9 @@ def test_values_without_an_item_are_those_of_the_item(h: Harness) -> None:
     seen = set()
     for name in ("plain", "quorum", "empty"):
         pair = h.broker.queues.partition_for("/", name), h.queue(name)
-        item = h.in_loop(partial(queue_item, h.broker._broker, *pair, False))
+        view = h.in_loop(partial(QueueView.shown, h.broker._broker, *pair, False))
         values = {field: value(pair) for field, value in FIELDS.items()}
-        assert values == {field: item[field] for field in FIELDS}
+        assert values == {field: view.__dict__[field] for field in FIELDS}
         seen.add(tuple(values.values()))
     assert len(seen) == 3
     plain = h.broker.queues.partition_for("/", "plain"), h.queue("plain")

@@ -46,7 +46,7 @@ def test_what_was_given_is_what_the_broker_reads(given_properties: dict[str, Any
     headers = given_properties.get("headers")
     if headers is not None:
         assert tables.mapping(parsed.header_table()) == headers
-    shown = properties_of(event.properties)
+    shown = dict(properties_of(event.properties))
     expected = {"delivery_mode": 2} | given_properties
     if "expiration" in expected:
         expected["expiration"] = str(expected["expiration"])
