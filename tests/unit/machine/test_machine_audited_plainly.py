@@ -158,7 +158,7 @@ def test_most_of_what_the_tests_above_do_is_plain() -> None:
         plain = audited(repetition(seed), Counted, None).plain
         assert isinstance(plain, Counted)
         count += plain.count
-    assert count > 2_500, count  # in a pause little is
+    assert count > 1_500, count  # in a pause little is, and the seeds differ much
 
 
 @pytest.mark.parametrize("type", ["classic", "quorum"])
