@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import Path
 
 from rewindmq import __version__
+from rewindmq.engine.host.proxy_protocol import Balancers
+from rewindmq.engine.host.watermarks import DISK_FREE_LIMIT, MEMORY_WATERMARK, Limit
 from rewindmq.engine.identity.settings import TokenSettings
-from rewindmq.engine.runtime.proxy_protocol import Balancers
-from rewindmq.engine.runtime.watermarks import DISK_FREE_LIMIT, MEMORY_WATERMARK, Limit
 from rewindmq.engine.tls import TlsListener
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
 
@@ -29,7 +29,7 @@ class ArchiveConfig:
     url: str | None = None  # of the archive; None: nothing is archived
     segment_age_ms: int | None = None  # a segment that is older is closed; None: by its size alone
     lag_ms: int = 60_000  # the archiver looks so often
-    keep_local: str = ""  # the limit of archived segments here (engine/runtime/local_limits.py); empty: none
+    keep_local: str = ""  # the limit of archived segments here (engine/host/local_limits.py); empty: none
 
     @property
     def allowed_lag_ms(self) -> int:
@@ -85,7 +85,7 @@ class Config:
     find_index_ms: int | None = None  # ids of younger messages are in an index (rewind/id_index.py); None: of none
     snapshot_events: int = 1_000_000
     metadata_snapshot_events: int = 10_000
-    waypoint_events: int = 10_000  # between two waypoints of a partition (runtime/waypoint_writer.py)
+    waypoint_events: int = 10_000  # between two waypoints of a partition (partition/waypoint_writer.py)
     subject_header: str = ""  # the header with the subject of a message: the subject's key encrypts the body
     keys: Path | None = None  # directory of keys; None: `keys` in `data`. Nodes on one Kafka share it
     vault: VaultPlace | None = None  # keys are sealed by this Vault; None: the directory says it, or has plain keys
@@ -108,9 +108,11 @@ class Config:
     kafka_replication: int | None = None  # of new topics; None: 3, or as many as Kafka has brokers
     kafka_settings: tuple[tuple[str, str], ...] = ()  # further settings of librdkafka: ("sasl.username", "x") ...
     node_timeout_ms: int = 6_000  # a node that is silent for this long is lost
-    standbys: int | None = None  # nodes that fold a partition beside its owner (cluster/modes.py); None: all nodes
+    standbys: int | None = (
+        None  # nodes that fold a partition beside its owner (cluster/partition_pausing.py); None: all nodes
+    )
 
-    proxy_protocol: bool = False  # AMQP connections begin with a header of a balancer (runtime/proxy_protocol.py)
+    proxy_protocol: bool = False  # AMQP connections begin with a header of a balancer (host/proxy_protocol.py)
     proxy_protocol_from: tuple[str, ...] = ()  # ... and HTTP connections, too, but only from these networks
     log_level: str = "info"  # the broker logs to stderr from this level on (logging_setup.py)
     log_format: str = "text"  # or json

@@ -50,7 +50,7 @@ def escaped(text: str) -> str:
 _Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
-class Line(logging.Formatter):
+class LineFormatter(logging.Formatter):
     """Formats a record as one line, and a traceback as indented lines below it."""
 
     converter = staticmethod(time.gmtime)
@@ -70,7 +70,7 @@ class Line(logging.Formatter):
         return "\n".join(("  Traceback, the first error first:", *(f"  {escaped(line)}" for line in lines)))
 
 
-class JsonLine(Line):
+class JsonLine(LineFormatter):
     """Formats a record as one JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -114,9 +114,9 @@ def log_to_stderr(level: str, form: str | None = None) -> None:
     if form is not None:
         os.environ[FORMAT_VARIABLE] = form
     if os.environ.get(FORMAT_VARIABLE) == "json":
-        formatter: Line = JsonLine()
+        formatter: LineFormatter = JsonLine()
     else:
-        formatter = Line("%(asctime)s [%(levelname)s] %(message)s")
+        formatter = LineFormatter("%(asctime)s [%(levelname)s] %(message)s")
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
     logging.basicConfig(handlers=[handler], level=logging.WARNING)

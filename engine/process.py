@@ -31,20 +31,23 @@ from rewindmq.engine.amqp.server import AmqpServer
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.followers import Fenced, Followers
 from rewindmq.engine.cluster import start as cluster
-from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.cluster.node import ClusterKeeper
 from rewindmq.engine.cluster.partition import ReadBackPartition
-from rewindmq.engine.cluster.state_copy import remove_leftovers
+from rewindmq.engine.cluster.store_copy import remove_leftovers
 from rewindmq.engine.config import VERSION, Config, bracketed
 from rewindmq.engine.definitions.document import load
 from rewindmq.engine.embedded import read_only
 from rewindmq.engine.embedded import start as embedded
 from rewindmq.engine.embedded.archive_supervisor import ArchiveRefused, ArchiveSupervisor, order_of
 from rewindmq.engine.embedded.beside_log import LostEnd, note_history, open_store, require_directories, require_end
-from rewindmq.engine.embedded.lifecycle import Alone
+from rewindmq.engine.embedded.lifecycle import EmbeddedKeeper
 from rewindmq.engine.embedded.partition import SoleWriterPartition
 from rewindmq.engine.embedded.segment_ages import SegmentAges
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.file_modes import close_to_others
+from rewindmq.engine.host.admission import bound, shares, take_descriptors
+from rewindmq.engine.host.heap import collect_seldom, keep_freed_memory, share_one_heap
+from rewindmq.engine.host.loop_share import switch_threads
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.live import Live
 from rewindmq.engine.http.logins import Logins
@@ -55,15 +58,12 @@ from rewindmq.engine.log.embedded.lock import lock
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.location import History
 from rewindmq.engine.logging_setup import escaped, log_to_stderr
-from rewindmq.engine.reload import Reread, take_over
+from rewindmq.engine.partition.log_clock import ElapsedClock, LogClock, WallClock
+from rewindmq.engine.partition.metadata import ReadBackMetadata, SoleWriterMetadata
+from rewindmq.engine.reload import Reread, apply_settings
 from rewindmq.engine.rewind.worker import NICENESS, WorkerPool
-from rewindmq.engine.runtime.admission import bound, shares, take_descriptors
-from rewindmq.engine.runtime.heap import collect_seldom, keep_freed_memory, share_one_heap
-from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
-from rewindmq.engine.runtime.loop_share import switch_threads
-from rewindmq.engine.runtime.metadata import ReadBackMetadata, SoleWriterMetadata
 from rewindmq.engine.service_manager import ServiceManager
-from rewindmq.engine.standby.refusal import Refused as RefusedByLeader
+from rewindmq.engine.standby.refusal import RefusedByLeader as RefusedByLeader
 from rewindmq.engine.tls import LiveContext, TlsListener
 from rewindmq.engine.upgrades.finalize import tell_due
 from rewindmq.projections.machine.machine import NewerHistory
@@ -243,7 +243,7 @@ async def _reload(
         outcome = "running; there is no configuration to read again"
         try:
             if reread is not None:
-                outcome = await take_over(broker, contexts, reread)
+                outcome = await apply_settings(broker, contexts, reread)
         except Exception:  # a defect of a reload is no reason to stop
             logger.exception("the configuration was not read again")
             outcome = "running, with the configuration of before"
@@ -334,12 +334,12 @@ def open_broker(
         age_ms = config.archive.segment_age_ms
         ages = None if age_ms is None else SegmentAges(log, clock, age_ms)
         followers = Followers(config, log, history, [metadata, *partitions], failed)
-        alone = Alone(config, log, metadata, store, partitions, snapshots, ages, followers)
+        alone = EmbeddedKeeper(config, log, metadata, store, partitions, snapshots, ages, followers)
         broker = Broker(config, clock, metadata, partitions, alone, WorkerPool(NICENESS))
         log.start(alone)
         alone.start(broker)
         _start(broker)
-        embedded.take_over(broker, alone)
+        embedded.adopt_state(broker, alone)
         note_history(config.data, store, history.forks)
         broker.lead(followers)
         if ages is not None:
@@ -367,7 +367,7 @@ def open_read_only(config: Config) -> Broker:
         read_only.ReadOnlyPartition(index, queue_log, *end, config)
         for index, (queue_log, end) in enumerate(zip(log.queues, ends, strict=True))
     ]
-    onlooker = read_only.Onlooker(config, metadata)
+    onlooker = read_only.ReadOnlyKeeper(config, metadata)
     clock = LogClock.made_of(lambda: end_ms, None)
     broker = Broker(config, clock, metadata, partitions, onlooker, WorkerPool(NICENESS))
     onlooker.start(broker)
@@ -382,7 +382,7 @@ async def open_follower(config: Config, failed: Callable[[Exception], None]) -> 
 
     LogError, CorruptLog, UndecodableRecord, StoreError: the text says what is wrong."""
     # Loaded only where a broker follows: an HTTP client takes 0.2 s, and memory.
-    from rewindmq.engine.standby.node import CopiedMetadata, CopiedPartition, Standby
+    from rewindmq.engine.standby.node import CopiedMetadata, CopiedPartition, FollowerKeeper
     from rewindmq.engine.standby.start import open_copy
 
     with ExitStack() as opened:
@@ -401,7 +401,7 @@ async def open_follower(config: Config, failed: Callable[[Exception], None]) -> 
             CopiedPartition(index, queue_log, embedded.recovered(queue_log, store))
             for index, queue_log in enumerate(log.queues)
         ]
-        keeper = Standby(config, metadata, partitions, store, opened.pop_all().close)
+        keeper = FollowerKeeper(config, metadata, partitions, store, opened.pop_all().close)
         clock = LogClock.made_of(lambda: keeper.end_ms, None)
         broker = Broker(config, clock, metadata, partitions, keeper, WorkerPool(NICENESS))
         keeper.start(broker)
@@ -429,7 +429,7 @@ async def open_node(
         store = StateStore.open(config.data / "state")
         opened.callback(store.close)
         remove_leftovers(config.data)
-        node = Node(config, log, store, failed)
+        node = ClusterKeeper(config, log, store, failed)
         metadata = ReadBackMetadata(log.metadata, clock.now_ms, node.nodes_changed)
         offsets = {metadata.name: metadata.fold(node.snapshots)}
         placement = metadata.topology.placement

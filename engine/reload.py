@@ -47,7 +47,7 @@ class Reread:
     hold: Callable[[], None]
 
 
-async def take_over(broker: Broker, contexts: Sequence[LiveContext], reread: Callable[[], Reread]) -> str:
+async def apply_settings(broker: Broker, contexts: Sequence[LiveContext], reread: Callable[[], Reread]) -> str:
     """Read the configuration again, take over what can be, and log what was done. Returns it in some words."""
     try:
         found = reread()
@@ -67,7 +67,7 @@ async def take_over(broker: Broker, contexts: Sequence[LiveContext], reread: Cal
     except OSError as error:  # ssl.SSLError is one
         return _refused(f"{error.filename or 'tls'}: {error.strerror or error}")
     level_before = broker.config.log_level
-    broker.take_over(config)
+    broker.apply_settings(config)
     take_tokens()
     for context in contexts:
         context.renew()

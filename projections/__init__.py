@@ -6,7 +6,7 @@ rules/           what policies, arguments and patterns mean
 history/         answers about a history: outcomes as rows, a search, a message's life, two moments compared
 store/           the folded state in RocksDB, and snapshots of it
 replay.py        a partition folded into a machine        rewind.py        a partition as it was at a moment
-marks.py         moments with a name                      last_words.py    what stands behind a clean stop
+marks.py         moments with a name                      clean_stops.py    what stands behind a clean stop
 verify.py        RocksDB against the log                  claims.py        what brokers said of their state
 versions/        two versions of RewindMQ, compared
 """

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
 
-from rewindmq.projections.last_words import Behind, LastWords
+from rewindmq.projections.clean_stops import Behind, CleanStops
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import RepeatedBodies, Repeats
@@ -278,7 +278,7 @@ def begin_with_base(log: PartitionLog, store: StateStore) -> None:
     store.begin(base)
 
 
-def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: LastWords | None = None) -> int:
+def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: CleanStops | None = None) -> int:
     """Fold the log on top of the projector's machine, up to offset `end` (exclusive; None: the end of the log).
 
     Returns the number of events. `words` sees the events, where it is given. State and bodies are written to RocksDB as
@@ -317,11 +317,11 @@ def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: La
     return applied + repeats.count
 
 
-def last_words_before(log: PartitionLog, offset: int) -> LastWords:
-    """The LastWords to feed with the events from `offset` on; it has already seen the event before `offset`.
+def last_words_before(log: PartitionLog, offset: int) -> CleanStops:
+    """The CleanStops to feed with the events from `offset` on; it has already seen the event before `offset`.
 
     Nodes on Kafka leave no last words."""
-    words = LastWords()
+    words = CleanStops()
     if offset > log.start_offset and not log.framed:
         for offsets, records, _ in groups_of(log, offset - 1, offset):
             with suppress(UndecodableRecord):

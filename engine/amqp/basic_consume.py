@@ -10,8 +10,8 @@ from rewindmq.engine.amqp import methods
 from rewindmq.engine.amqp.consumer import AmqpConsumer
 from rewindmq.engine.amqp.lookahead import LEAST_PREFETCH, LookaheadConsumer
 from rewindmq.engine.amqp.methods import Method
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Subscription
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Subscription
 from rewindmq.projections.machine.data.queue import Queue
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 class BasicConsume:
     """`prefetch`: that of the channel when the client asked. `replies`: the client waits for consume-ok. Implements
-    `rewindmq.engine.runtime.sessions.MovableConsumer`."""
+    `rewindmq.engine.partition.sessions.MovableConsumer`."""
 
     def __init__(self, channel: "Channel", method: Method, tag: str, prefetch: int, replies: bool) -> None:
         self.channel = channel

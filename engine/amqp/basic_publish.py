@@ -13,10 +13,10 @@ from typing import Final
 from rewindmq.engine.amqp.erlang import erlang_binary
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import FrameError, NotImplementedByBroker, refusal
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.routing.content import NO_CONTENT, Content
 from rewindmq.engine.routing.router import Destination
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.rules.internal_queues import is_reply_queue
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import Parsed, carbon_copies
@@ -25,29 +25,30 @@ from rewindmq.schemas.values import Actor, Encryption, Route
 
 FAN_OUT: Final = 16  # a message to so many queues counts as work of a turn (channel.py FANNED_OUT)
 
-# Which messages are confirmed before they are durable (`prompt`).
-NEVER: Final = 0
-TRANSIENT: Final = 1
-ALWAYS: Final = 2
+# Which messages are confirmed before they are durable (`early_confirm`).
+EARLY_NEVER: Final = 0
+EARLY_IF_TRANSIENT: Final = 1
+EARLY_ALWAYS: Final = 2
 
 
-def prompt(to: Destination) -> int:
-    """NEVER, TRANSIENT or ALWAYS: which messages to these queues are confirmed without waiting for the disk. As in
-    RabbitMQ (rabbit_amqqueue_process.erl `send_or_record_confirm/2`): transient ones in classic queues, all in classic
-    queues that are not durable. Quorum queues and streams keep what they confirm, so they wait."""
-    found = ALWAYS
+def early_confirm(to: Destination) -> int:
+    """Return which messages to these queues are confirmed without waiting for the disk: one of the numbers above.
+
+    As in RabbitMQ (rabbit_amqqueue_process.erl `send_or_record_confirm/2`): transient ones in classic queues, and all
+    in classic queues that are not durable. Quorum queues and streams keep what they confirm, so they wait."""
+    found = EARLY_ALWAYS
     for name in to.route.queues:
         queue = to.partition.machine.queue(to.route.vhost, name)
         if queue is None or queue.type != "classic":
-            return NEVER
+            return EARLY_NEVER
         if queue.durable:
-            found = TRANSIENT
+            found = EARLY_IF_TRANSIENT
     return found
 
 
 class PublishPostponed(Exception):
     """A complete publish has to wait: for the key of its subject, for room on the disk, for a queue that moves, or
-    because it seems to go nowhere and this node has not read to the end of the log (engine/runtime/certainty.py).
+    because it seems to go nowhere and this node has not read to the end of the log (engine/partition/certainty.py).
     Nothing was done. `wait` returns when it may be tried again."""
 
     def __init__(
@@ -99,8 +100,8 @@ class BasicPublish:
         self.partition: Partition | None = None
         self.route: Route | None = None
         self.queues = 0  # in that route
-        self.prompt = NEVER  # of that route
-        self.prompts: dict[Destination, int] = {}  # of `destinations`
+        self.early_confirm = EARLY_NEVER  # of that route
+        self.early_confirms: dict[Destination, int] = {}  # of `destinations`
 
     def resolve(self, broker: Broker, session: Session, known: tuple[Destination, ...] | None) -> None:
         """Find the route anew. `known`: the route of this publish, found in turns.
@@ -115,7 +116,7 @@ class BasicPublish:
         else:
             self.destinations = broker.exchanges.route(session, self.exchange, self.routing_key, None)
         self.route_checked = self.mandatory and not self.returned and broker.keeper.reads_back
-        self.prompts = {to: prompt(to) for to in self.destinations}
+        self.early_confirms = {to: early_confirm(to) for to in self.destinations}
         self.partition = None
         self.route = None
         self.traced = session.vhost in broker.firehose.vhosts
@@ -124,13 +125,13 @@ class BasicPublish:
             self.partition = self.destinations[0].partition
             self.route = self.destinations[0].route
             self.queues = len(self.route.queues)
-            self.prompt = self.prompts[self.destinations[0]]
+            self.early_confirm = self.early_confirms[self.destinations[0]]
         self.version = broker.router.version if known is None else -1  # what was found in turns serves once
 
     def prompt_of(self, to: Destination) -> int:
-        """As `prompt`, which is slow for many queues, of one of the destinations of a message."""
-        known = self.prompts.get(to)
-        return prompt(to) if known is None else known
+        """As `early_confirm`, which is slow for many queues, of one of the destinations of a message."""
+        known = self.early_confirms.get(to)
+        return early_confirm(to) if known is None else known
 
 
 class PublishProperties:
@@ -196,7 +197,7 @@ def held_name(
     publish: BasicPublish, destinations: tuple[Destination, ...], parsed: Parsed, broker: Broker, vhost: str
 ) -> str | None:
     """The first queue of a publish that waits on its way to another partition (engine/routing/homes.py)."""
-    if not broker.homes.some_held:
+    if not broker.homes.names_wait:
         return None
     names = [name for to in destinations for name in to.route.queues]
     if publish.exchange == "":  # a name without a queue may wait, too

@@ -26,8 +26,8 @@ from rewindmq.engine.amqp.settlement import Verdict
 from rewindmq.engine.amqp.transactions import Transaction
 from rewindmq.engine.config import MAX_MESSAGE_SIZE
 from rewindmq.engine.errors import FrameError, PreconditionFailed, UnexpectedFrame
-from rewindmq.engine.runtime.flow_control import LARGE_BYTES
-from rewindmq.engine.runtime.memory import Kind
+from rewindmq.engine.host.memory import Kind
+from rewindmq.engine.partition.flow_control import LARGE_BYTES
 
 
 class Channel(PublishPath):

@@ -27,8 +27,8 @@ from rewindmq.engine.errors import (
     NotImplementedByBroker,
     PreconditionFailed,
 )
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Subscription
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Subscription
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_reply_queue
 

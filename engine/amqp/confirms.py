@@ -13,7 +13,7 @@ import struct
 from typing import Final
 
 from rewindmq.engine.amqp.output import ChannelOutput
-from rewindmq.engine.runtime.counters import Tally
+from rewindmq.engine.partition.counters import Tally
 
 pack_confirm: Final = struct.Struct(">BHIIQBB").pack
 ACK: Final = 60 << 16 | 80
@@ -23,7 +23,7 @@ FRAME_END: Final = 0xCE
 
 
 class Confirmations:
-    """The confirms of one channel. Implements `rewindmq.engine.runtime.partition.Confirms`."""
+    """The confirms of one channel. Implements `rewindmq.engine.partition.partition.Confirms`."""
 
     def __init__(self, output: ChannelOutput, gathering: "list[Confirmations]", tally: Tally) -> None:
         self.output = output

@@ -12,7 +12,7 @@ socket without a word. This broker tells the client why, with one exception that
 told only to clients that ask for it (capability authentication_failure_close). A client that sends anything but the
 next step of the handshake is told why, and dropped at once.
 
-A connection parses for as long as its share of the loop lasts (engine/runtime/loop_share.py). The rest of what was read
+A connection parses for as long as its share of the loop lasts (engine/host/loop_share.py). The rest of what was read
 waits, and nothing more is read meanwhile.
 """
 
@@ -24,7 +24,7 @@ from typing import Final, Protocol
 from rewindmq.engine.amqp import channel_methods, consumer_timeout, methods, sasl
 from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishPostponed
 from rewindmq.engine.amqp.channel import Channel
-from rewindmq.engine.amqp.connection_state import ENDING, FINISHED, State
+from rewindmq.engine.amqp.connection_state import ENDING, FINISHED, ConnectionState
 from rewindmq.engine.amqp.credentials import UPDATE_SECRET, Credentials
 from rewindmq.engine.amqp.erlang import describe
 from rewindmq.engine.amqp.frames import (
@@ -68,10 +68,10 @@ from rewindmq.engine.errors import (
     ResourceError,
     UnexpectedFrame,
 )
-from rewindmq.engine.runtime.eager import begin
-from rewindmq.engine.runtime.flow_control import LARGE_BYTES
-from rewindmq.engine.runtime.loop_share import Account
-from rewindmq.engine.runtime.sessions import Link, Session
+from rewindmq.engine.host.eager import begin
+from rewindmq.engine.host.loop_share import Account
+from rewindmq.engine.partition.flow_control import LARGE_BYTES
+from rewindmq.engine.partition.sessions import Link, Session
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.schemas.events import Credited
 
@@ -124,7 +124,7 @@ class Connection:
         self.account = Account(broker.loop_share)
         self.channels: dict[int, Channel] = {}
         self.parser: FrameParser[BasicPublish] = FrameParser(self.channels, self, self.gate)
-        self.state = State.HEADER
+        self.state = ConnectionState.HEADER
         self.error: AmqpError | None = None  # the reason for which the broker closed the connection
         self.session: Session | None = None
         self.shared: SharedState | None = None  # from RUNNING on
@@ -165,7 +165,7 @@ class Connection:
         """Parse within the time that `account` has begun."""
         parser = self.parser
         try:
-            if self.state is State.HEADER:
+            if self.state is ConnectionState.HEADER:
                 data = self.take_header(data)
             if not parser.deaf:
                 parser.parse(data)
@@ -182,7 +182,7 @@ class Connection:
 
     def reads_socket(self) -> bool:
         """Return True if the socket is to be read."""
-        if self.state is State.LEFT:
+        if self.state is ConnectionState.LEFT:
             return Pause.READ not in self.gate.reasons
         return self.gate.reads_socket(bool(self.parser.rest))
 
@@ -202,7 +202,7 @@ class Connection:
                 index = int.from_bytes(payload[:4], "big")
             if number == 0:
                 self.connection_frame(kind, index, payload)
-            elif self.state is State.RUNNING:
+            elif self.state is ConnectionState.RUNNING:
                 self.channel_frame(channel, kind, number, index, payload)
         except OutOfStep as out:
             self.close(out.error)
@@ -226,14 +226,14 @@ class Connection:
 
     def connection_frame(self, kind: int, index: int, payload: bytes) -> None:
         """Take a frame of channel 0."""
-        if self.state is State.CLOSING and kind != METHOD:
+        if self.state is ConnectionState.CLOSING and kind != METHOD:
             return
         if kind == METHOD:
             method = methods.decode(index, payload[4:])
             handler = HANDLERS.get((self.state, method.name)) or HANDLERS.get((None, method.name))
             if handler is not None:
                 handler(self, method)
-            elif self.state is not State.CLOSING:
+            elif self.state is not ConnectionState.CLOSING:
                 raise ChannelError(f"unexpected method in connection state {self.state.value}")
         elif kind == HEARTBEAT and not payload:
             return
@@ -434,9 +434,9 @@ class Connection:
         if not logged:
             log.warning("%s: %s", self.peer, error.reply_text)
         self.error = error
-        is_amqp = self.state is not State.HEADER
+        is_amqp = self.state is not ConnectionState.HEADER
         self.end_session()
-        self.state = State.CLOSING
+        self.state = ConnectionState.CLOSING
         self.hold.release()
         if is_amqp:
             self.output.write(close_frame(0, "Connection.Close", error, index))
@@ -467,7 +467,7 @@ class Connection:
             session.channels.clear()
             self.broker.sessions.close(session)
 
-    def finish(self, state: State = State.CLOSED) -> None:
+    def finish(self, state: ConnectionState = ConnectionState.CLOSED) -> None:
         """Send nothing after what is in the output. `state`: LEFT where the client closes the socket."""
         self.end(state)
         if not self.output.scheduled:
@@ -476,9 +476,9 @@ class Connection:
     def lost(self) -> None:
         """The socket is gone: end the session."""
         self.end_session()
-        self.end(State.CLOSED)
+        self.end(ConnectionState.CLOSED)
 
-    def end(self, state: State) -> None:
+    def end(self, state: ConnectionState) -> None:
         """Enter LEFT or CLOSED."""
         self.state = state
         self.parser.deaf = True
@@ -573,7 +573,7 @@ class Connection:
             return b""
         header = came[: len(PROTOCOL_HEADER)]
         if header in (PROTOCOL_HEADER, PROTOCOL_HEADER_0_9):
-            self.state = State.STARTING
+            self.state = ConnectionState.STARTING
             parser.max_payload = self.handshake.most_start
             self.send("Connection.Start", **self.handshake.start())
         else:
@@ -593,10 +593,10 @@ class Connection:
             await certainty.assured(lambda: self.handshake.identify(login), certainty.wait)
         except AccessRefused as refused:
             error = refused
-        if self.state is not State.STARTING:  # closed meanwhile
+        if self.state is not ConnectionState.STARTING:  # closed meanwhile
             return
         if error is None:
-            self.state = State.TUNING
+            self.state = ConnectionState.TUNING
             self.send("Connection.Tune", **self.handshake.tune())
             return
         told = self.handshake.login_refused(login, error)
@@ -612,7 +612,7 @@ class Connection:
         except NotAllowed as error:
             self.close(error, TUNE)
         else:
-            self.state = State.OPENING
+            self.state = ConnectionState.OPENING
 
     def open_vhost(self, method: Method) -> None:
         """Open the vhost. The answer waits until this node has read all that the log says about the vhost."""
@@ -629,14 +629,14 @@ class Connection:
 
     async def enter(self, vhost: str) -> None:
         """Open the session in the broker. Errors as `Handshake.open`."""
-        if self.state is not State.OPENING:  # closed meanwhile
+        if self.state is not ConnectionState.OPENING:  # closed meanwhile
             return
         terms = self.handshake
         self.session = session = terms.open(vhost, self.link, self.socket.admit, self.force_close)
         terms.opened(session)
         notify = terms.can("consumer_cancel_notify")
         self.shared = SharedState(self.broker, session, notify, self.yield_turn, self.wait_for_room)
-        self.state = State.RUNNING
+        self.state = ConnectionState.RUNNING
         parser = self.parser
         parser.max_payload = terms.frame_max  # not from tune-ok on: nothing large comes before the vhost is open
         # a large publish may have to wait for room in the log: `Channel.take` sees to that
@@ -732,7 +732,7 @@ class Connection:
         """The client closes the connection."""
         self.end_session()
         self.send("Connection.CloseOk")
-        self.finish(State.LEFT)
+        self.finish(ConnectionState.LEFT)
 
     def close_ok(self, method: Method) -> None:
         """The client has seen connection.close."""
@@ -752,11 +752,11 @@ def close_frame(number: int, name: str, error: AmqpError, index: int) -> bytes:
 
 
 # By state (None: any) and method.
-HANDLERS: Final[dict[tuple[State | None, str], Callable[[Connection, Method], None]]] = {
-    (State.STARTING, "Connection.StartOk"): Connection.start_ok,
-    (State.TUNING, "Connection.TuneOk"): Connection.tune_ok,
-    (State.OPENING, "Connection.Open"): Connection.open_vhost,
-    (State.RUNNING, "Connection.UpdateSecret"): Connection.update_secret,
-    (State.CLOSING, "Connection.CloseOk"): Connection.close_ok,
+HANDLERS: Final[dict[tuple[ConnectionState | None, str], Callable[[Connection, Method], None]]] = {
+    (ConnectionState.STARTING, "Connection.StartOk"): Connection.start_ok,
+    (ConnectionState.TUNING, "Connection.TuneOk"): Connection.tune_ok,
+    (ConnectionState.OPENING, "Connection.Open"): Connection.open_vhost,
+    (ConnectionState.RUNNING, "Connection.UpdateSecret"): Connection.update_secret,
+    (ConnectionState.CLOSING, "Connection.CloseOk"): Connection.close_ok,
     (None, "Connection.Close"): Connection.client_close,
 }

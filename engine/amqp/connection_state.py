@@ -23,7 +23,7 @@ from enum import Enum
 from typing import Final
 
 
-class State(Enum):
+class ConnectionState(Enum):
     """A state of a connection. The values appear in error texts."""
 
     HEADER = "header"
@@ -36,5 +36,5 @@ class State(Enum):
     CLOSED = "closed"
 
 
-FINISHED: Final = (State.LEFT, State.CLOSED)  # nothing more is sent
-ENDING: Final = (State.CLOSING, *FINISHED)
+FINISHED: Final = (ConnectionState.LEFT, ConnectionState.CLOSED)  # nothing more is sent
+ENDING: Final = (ConnectionState.CLOSING, *FINISHED)

@@ -33,7 +33,7 @@ from rewindmq.engine.amqp.output import LARGE_BYTES, ChannelOutput, Piece
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Settlement
 from rewindmq.engine.broker.consumers import CREDIT_WINDOW
 from rewindmq.engine.erasure.key_content import NotAtHand
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.amqp.properties import with_long, without_blind_copies
@@ -56,7 +56,7 @@ WINDOW_BYTES: Final = 8_388_608
 
 
 class AmqpConsumer(DeliveryHolder):
-    """One basic.consume. Implements `rewindmq.engine.runtime.partition.DeliveryTarget`."""
+    """One basic.consume. Implements `rewindmq.engine.partition.partition.DeliveryTarget`."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class LaterDelivery:
         return [*self.head, *body_frames(consumer.output, body)]
 
 
-class Sealed(ABC):
+class SealedMessage(ABC):
     """A message on its way to a client that waits for its key. Implements `rewindmq.engine.amqp.output.Later`."""
 
     def __init__(
@@ -292,7 +292,7 @@ class Sealed(ABC):
         return True
 
 
-class SealedDelivery(Sealed):
+class SealedDelivery(SealedMessage):
     """A delivery that waits for its key."""
 
     def __init__(
@@ -326,7 +326,7 @@ class SealedDelivery(Sealed):
         return [*head, *body_pieces(consumer.output, opened.body)]
 
 
-class SealedAnswer(Sealed):
+class SealedAnswer(SealedMessage):
     """The answer to a basic.get that waits for its key."""
 
     def __init__(self, getter: "BasicGet", tag: int, partition: Partition, effect: FetchReply, message: Published):
@@ -350,7 +350,7 @@ class SealedAnswer(Sealed):
 
 
 class BasicGet(DeliveryHolder):
-    """One basic.get, until its message is settled. Implements `rewindmq.engine.runtime.partition.FetchTarget`."""
+    """One basic.get, until its message is settled. Implements `rewindmq.engine.partition.partition.FetchTarget`."""
 
     def __init__(self, output: ChannelOutput, settlement: Settlement) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ from rewindmq.engine.amqp.consumer import AmqpConsumer
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Settlement, ranges
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import PreconditionFailed
-from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.queue_arguments import argument_of
 from rewindmq.schemas.events import Nacked

@@ -9,7 +9,7 @@ from rewindmq.engine.broker.access_log import Arrival
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import AccessRefused, NotAllowed
 from rewindmq.engine.identity.grants import Grant, Identity
-from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.projections.rules.internal_queues import is_reply_queue
 
 log = logging.getLogger("rewindmq.amqp")

@@ -2,7 +2,7 @@
 
 Each method here is a step of the diagram in connection_state.py: it judges what the client has sent, and keeps what
 both have agreed on. The connection moves from state to state, and sends the answers. It refuses a login or a vhost only
-once this node has read to the end of the log (engine/runtime/certainty.py).
+once this node has read to the end of the log (engine/partition/certainty.py).
 """
 
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rewindmq.engine.amqp import sasl
-from rewindmq.engine.amqp.connection_state import State
+from rewindmq.engine.amqp.connection_state import ConnectionState
 from rewindmq.engine.amqp.erlang import describe
 from rewindmq.engine.amqp.frames import BODY, FRAME_MIN_SIZE, HEADER, HEARTBEAT, METHOD
 from rewindmq.engine.amqp.methods import Method
@@ -31,7 +31,7 @@ from rewindmq.engine.errors import (
 )
 from rewindmq.engine.identity.grants import Grant, TokenRefused
 from rewindmq.engine.identity.tokens import MOST_BYTES
-from rewindmq.engine.runtime.sessions import Link, Session
+from rewindmq.engine.partition.sessions import Link, Session
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.errors import PropertyError
@@ -44,7 +44,11 @@ START_OK: Final = 10 << 16 | 11
 TUNE: Final = 10 << 16 | 30
 OPEN: Final = 10 << 16 | 40
 CLOSE: Final = 10 << 16 | 50
-STEPS: Final = {State.STARTING: START_OK, State.TUNING: 10 << 16 | 31, State.OPENING: OPEN}  # the methods that may come
+STEPS: Final = {
+    ConnectionState.STARTING: START_OK,
+    ConnectionState.TUNING: 10 << 16 | 31,
+    ConnectionState.OPENING: OPEN,
+}  # the methods that may come
 MOST_EARLY_HEARTBEATS: Final = 30  # three a second of HANDSHAKE_SECONDS (server.py)
 MOST_PROPERTIES: Final = 4_096  # bytes of a client's properties that the history keeps
 MOST_START: Final = FRAME_MIN_SIZE + MOST_BYTES  # of connection.start-ok with a token, which comes before the tuning
@@ -94,14 +98,14 @@ class Handshake:
         """Return True if the client has stated this capability."""
         return self._capabilities.get(capability) is True
 
-    def require_step(self, state: State, kind: int, number: int, payload: bytes) -> None:
+    def require_step(self, state: ConnectionState, kind: int, number: int, payload: bytes) -> None:
         """Raise OutOfStep unless the frame is the next method of the handshake, connection.close, or one of the few
         heartbeats that some clients send from tune-ok on (Java's begins its timer there)."""
         if number == 0 and kind == METHOD:
             index = int.from_bytes(payload[:4], "big")
             if index not in (STEPS[state], CLOSE):
                 raise OutOfStep(ChannelError(f"unexpected method in connection state {state.value}"))
-        elif number == 0 and kind == HEARTBEAT and not payload and state is State.OPENING:
+        elif number == 0 and kind == HEARTBEAT and not payload and state is ConnectionState.OPENING:
             self._early_heartbeats += 1
             if self._early_heartbeats > MOST_EARLY_HEARTBEATS:
                 raise OutOfStep(UnexpectedFrame(f"more than {MOST_EARLY_HEARTBEATS} heartbeats before connection.open"))

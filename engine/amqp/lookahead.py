@@ -26,7 +26,7 @@ from typing import Final
 from rewindmq.engine.amqp.consumer import MAX_WINDOW, AmqpConsumer
 from rewindmq.engine.amqp.output import ChannelOutput
 from rewindmq.engine.amqp.settlement import Settlement
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections.machine.data.effects import Deliver
 from rewindmq.projections.machine.events.lookahead import may_have_lookahead
 from rewindmq.schemas.events import Credited, Published

@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from rewindmq.engine.amqp.read_gate import Pause, ReadGate
 from rewindmq.engine.broker.turns import Turns
-from rewindmq.engine.runtime.sessions import Link
+from rewindmq.engine.partition.sessions import Link
 
 
 class PublishHold:

@@ -11,9 +11,9 @@ from typing import Final, TypeVar
 
 from rewindmq.engine.amqp import methods
 from rewindmq.engine.amqp.basic_publish import (
-    ALWAYS,
+    EARLY_ALWAYS,
+    EARLY_IF_TRANSIENT,
     FAN_OUT,
-    TRANSIENT,
     BasicPublish,
     PublishPostponed,
     PublishProperties,
@@ -31,13 +31,13 @@ from rewindmq.engine.broker import direct_reply
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.erasure.encryption import NoKeyYet
 from rewindmq.engine.errors import PreconditionFailed, refusal
+from rewindmq.engine.host.memory import Kind
+from rewindmq.engine.partition.certainty import REFUSALS
+from rewindmq.engine.partition.counters import Tally
+from rewindmq.engine.partition.flow_control import no_room
+from rewindmq.engine.partition.sessions import ChannelStatus, Session
 from rewindmq.engine.routing.portions import RouteTakesLong, Search, in_turns
 from rewindmq.engine.routing.router import Destination
-from rewindmq.engine.runtime.certainty import REFUSALS
-from rewindmq.engine.runtime.counters import Tally
-from rewindmq.engine.runtime.flow_control import no_room
-from rewindmq.engine.runtime.memory import Kind
-from rewindmq.engine.runtime.sessions import ChannelStatus, Session
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import parse, with_reply_to
 from rewindmq.schemas.events import Published
@@ -78,7 +78,7 @@ class SharedState:
         self.confirming: list[Confirmations] = []  # channels with something to confirm
         self.creditors: list[AmqpConsumer] = []  # consumers that want credit
         self.settling: list[PublishPath] = []  # channels whose acks gather until the end of the read
-        self.heard = 0  # `Certainty.begun` when the last bytes came (engine/runtime/certainty.py)
+        self.heard = 0  # `Certainty.begun` when the last bytes came (engine/partition/certainty.py)
         self.fanned_out = 0  # messages into queues, by publishes that go to many, since the read began
 
 
@@ -148,7 +148,7 @@ class PublishPath:
             confirms = self.confirms
             sequence = confirms.published + 1
             confirms.published = sequence
-            if publish.prompt and (publish.prompt == ALWAYS or not properties.persistent):
+            if publish.early_confirm and (publish.early_confirm == EARLY_ALWAYS or not properties.persistent):
                 partition.await_folded(offset, confirms, sequence)
             else:
                 partition.await_durable(offset, confirms, sequence)
@@ -159,7 +159,7 @@ class PublishPath:
         its body is encrypted."""
         destinations = self.destinations(publish, properties, body)
         logged, encryption = body, None
-        if self.broker.homes.some_held:
+        if self.broker.homes.names_wait:
             self.require_free(publish, destinations, properties, body)
         self.require_folds(publish, destinations, properties.raw, body)
         if not destinations:
@@ -192,7 +192,7 @@ class PublishPath:
             position = self.publish_to(destination, properties, logged, encryption, check)
             if sequence:
                 found = publish.prompt_of(destination)
-                if found == ALWAYS or (found == TRANSIENT and not properties.persistent):
+                if found == EARLY_ALWAYS or (found == EARLY_IF_TRANSIENT and not properties.persistent):
                     destination.partition.await_folded(position, self.confirms, sequence)
                 else:
                     destination.partition.await_durable(position, self.confirms, sequence)
@@ -238,7 +238,7 @@ class PublishPath:
         queues = sum(len(to.route.queues) for to in publish.destinations)
         if len(self.publish_memo) * queues > MEMO_QUEUES:
             self.publish_memo.clear()
-        if self.broker.homes.some_held:
+        if self.broker.homes.names_wait:
             properties = self.parsed.get(raw) or self.parse_properties(raw)
             self.require_free(publish, publish.destinations, properties, body)
         self.require_folds(publish, publish.destinations, raw, body)
@@ -251,7 +251,7 @@ class PublishPath:
         held = held_name(publish, destinations, properties.parsed, self.broker, vhost)
         if held is not None:
             publish.version = -1  # its route is found anew in any case
-            wait = partial(homes.free, vhost, held, lambda: self.closing, self.session.session_id)
+            wait = partial(homes.wait_until_free, vhost, held, lambda: self.closing, self.session.session_id)
             raise PublishPostponed(wait, publish, properties.raw, body)
 
     def require_folds(

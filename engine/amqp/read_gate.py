@@ -7,7 +7,7 @@
     TURN        its frames have had their share of the loop's time, or    its next slice begins, by turns with  frames
                 put many messages into queues                             all other long work (loop_share.py)
     FLOW        too many publishes are on their way into the log          room is there again, by turns, or     frames
-                (engine/runtime/flow_control.py)                          the connection is closed
+                (engine/partition/flow_control.py)                          the connection is closed
     BLOCKED     the client publishes during an alarm (publish_hold.py)    the alarm ends, or the connection     both
                                                                           is closed
     UNDURABLE   it has sent its share, and too many bytes of all clients  a group commit has landed             socket

@@ -22,14 +22,14 @@ from functools import partial
 from typing import cast
 
 from rewindmq.engine.amqp.connection import Connection
-from rewindmq.engine.amqp.connection_state import State
+from rewindmq.engine.amqp.connection_state import ConnectionState
 from rewindmq.engine.amqp.frames import HEARTBEAT_FRAME
 from rewindmq.engine.amqp.read_gate import Pause
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.config import bracketed
 from rewindmq.engine.errors import NotAllowed
-from rewindmq.engine.runtime.admission import Door, Guest, Listener, bound
-from rewindmq.engine.runtime.memory import Kind
+from rewindmq.engine.host.admission import AdmittedConnection, ConnectionQuota, ListeningSocket, bound
+from rewindmq.engine.host.memory import Kind
 from rewindmq.engine.tls import LiveContext
 
 log = logging.getLogger("rewindmq.amqp")
@@ -52,7 +52,7 @@ TIMEOUT_CHECK_SECONDS = 30.0  # the longest time between two checks for consumer
 class AmqpProtocol(asyncio.Protocol):
     """One client's socket, with its `Connection`. Implements `rewindmq.engine.amqp.connection.ClientSocket`."""
 
-    def __init__(self, server: "AmqpServer", guest: Guest, listener: str) -> None:
+    def __init__(self, server: "AmqpServer", guest: AdmittedConnection, listener: str) -> None:
         self.server = server
         self.listener = listener
         self.guest = guest
@@ -137,11 +137,11 @@ class AmqpProtocol(asyncio.Protocol):
                 self.count_unread(unread)
                 change = connection.gate.close if unread > UNREAD_HIGH else connection.gate.open
                 change(Pause.UNREAD)
-        if connection.state is State.LEFT:
+        if connection.state is ConnectionState.LEFT:
             self.leave_to_client(connection)
         elif connection.finished:
             self.end()
-        elif connection.state is State.CLOSING:
+        elif connection.state is ConnectionState.CLOSING:
             self.set_timer(CLOSING_SECONDS, self.drop)
         elif connection.grant_credit():
             self.broker.turns.end()
@@ -240,7 +240,7 @@ class AmqpProtocol(asyncio.Protocol):
         """Drop a client that has missed two heartbeats. Called twice an interval."""
         connection = self.connection
         assert connection is not None
-        if connection.state is not State.RUNNING:
+        if connection.state is not ConnectionState.RUNNING:
             return
         if connection.check_heartbeat(self.wrote):
             self.wrote = False
@@ -262,13 +262,13 @@ class AmqpProtocol(asyncio.Protocol):
 class AmqpServer:
     """The listening sockets and their connections, which come in by `door`."""
 
-    def __init__(self, broker: Broker, door: Door) -> None:
+    def __init__(self, broker: Broker, door: ConnectionQuota) -> None:
         self.broker = broker
         self.door = door
         self.loop = asyncio.get_running_loop()
         self.protocols: set[AmqpProtocol] = set()
         self.listeners: list[tuple[str, int, LiveContext | None]] = []  # address and port, and TLS where it is used
-        self.servers: list[Listener] = []  # none while the listeners are suspended
+        self.servers: list[ListeningSocket] = []  # none while the listeners are suspended
         self.undurable = 0  # bytes received from all clients that are not known to be durable
         self.awaited = 0  # bytes of these whose durability is awaited now
         self.undurable_round = 0  # how often awaited bytes have become durable
@@ -289,7 +289,7 @@ class AmqpServer:
         """Listen, with `context` over TLS, and return the port. `port` 0 takes a free one. OSError: the address is
         taken."""
         made = [
-            Listener(
+            ListeningSocket(
                 sock,
                 self.door,
                 partial(AmqpProtocol, self, listener=listener_of(sock)),
@@ -332,7 +332,7 @@ class AmqpServer:
         """Close all connections with 320 CONNECTION_FORCED, wait for their close-ok for a moment, then drop them."""
         for protocol in list(self.protocols):
             if protocol.connection is not None:
-                if protocol.connection.state is State.LEFT:
+                if protocol.connection.state is ConnectionState.LEFT:
                     protocol.end()
                 protocol.connection.force_close(reason)
         self.broker.turns.end()

@@ -14,7 +14,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.errors import PreconditionFailed
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import Acked, Nacked
 from rewindmq.schemas.values import Actor

@@ -25,11 +25,11 @@ from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishProperties
 from rewindmq.engine.amqp.publish_path import PublishPath
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Verdict
 from rewindmq.engine.errors import ConnectionForced, PreconditionFailed, ResourceError
+from rewindmq.engine.host.memory import Kind
+from rewindmq.engine.partition.flow_control import LARGE_BYTES
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.router import Destination, Router
-from rewindmq.engine.runtime.flow_control import LARGE_BYTES
-from rewindmq.engine.runtime.memory import Kind
-from rewindmq.engine.runtime.partition import Partition
 from rewindmq.schemas.values import Encryption
 
 MAX_BYTES = 536_870_912  # of one transaction: RabbitMQ's bound for one message
@@ -47,7 +47,9 @@ class PendingPublish:
 
 
 class Commit:
-    """A commit under way. Implements `rewindmq.engine.runtime.partition.Confirms`: each publish is confirmed to it."""
+    """A commit under way. Each publish is confirmed to it.
+
+    Implements `rewindmq.engine.partition.partition.Confirms`."""
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -152,11 +154,11 @@ class Transaction:
         waited = False
         while not channel.closing:
             partitions = dict.fromkeys(to.partition for each in publishes for to in each.destinations)
-            if homes.may_be_twice:
+            if homes.has_moves:
                 names = {name: None for each in publishes for to in each.destinations for name in to.route.queues}
                 held = homes.first_held(vhost, names)
                 if held is not None:
-                    await homes.free(vhost, held, lambda: channel.closing, channel.session.session_id)
+                    await homes.wait_until_free(vhost, held, lambda: channel.closing, channel.session.session_id)
                     waited = True
                     continue
                 partitions = dict.fromkeys(homes.of(vhost, name) for name in names)
@@ -215,7 +217,7 @@ def existing(destinations: tuple[Destination, ...], router: Router, homes: Homes
         route = destination.route
         there: dict[Partition, list[str]] = {}
         for name in route.queues:
-            partition = homes.of(route.vhost, name) if homes.may_be_twice else destination.partition
+            partition = homes.of(route.vhost, name) if homes.has_moves else destination.partition
             if partition.machine.queue(route.vhost, name) is not None:
                 there.setdefault(partition, []).append(name)
         live += [router.placed(destination, partition, tuple(names)) for partition, names in there.items()]

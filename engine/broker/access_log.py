@@ -18,11 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rewindmq.engine.runtime.counters import LOGINS_REFUSED
-from rewindmq.engine.runtime.lifecycle import Keeper
-from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.partition.counters import LOGINS_REFUSED
+from rewindmq.engine.partition.lifecycle import Keeper
+from rewindmq.engine.partition.metadata import Metadata
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.projections.rewind import At, format_time
 from rewindmq.schemas.access_events import AccessRefused, LoginRefused, SessionOpened

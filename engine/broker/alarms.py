@@ -26,11 +26,11 @@ from typing import Protocol
 
 from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.config import Config
-from rewindmq.engine.runtime.heap import Stillness, give_memory_back
-from rewindmq.engine.runtime.memory import Kind, MemoryAccount
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session
-from rewindmq.engine.runtime.watermarks import Limit, Resident, resident_bytes
+from rewindmq.engine.host.heap import Stillness, give_memory_back
+from rewindmq.engine.host.memory import Kind, MemoryAccount
+from rewindmq.engine.host.watermarks import Limit, Resident, resident_bytes
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Session
 
 LOOK_SECONDS = 1.0
 SOONEST_LOOK_SECONDS = 0.1

@@ -15,7 +15,7 @@
 
 A caller takes the part that it needs. A request that is refused raises a `rewindmq.engine.errors.AmqpError` with
 RabbitMQ's code and text. A method that changes something is a coroutine: on an embedded log it never waits
-(engine/runtime/eager.py), on Kafka it ends when its event was read back. To answer a client only when the change is
+(engine/host/eager.py), on Kafka it ends when its event was read back. To answer a client only when the change is
 durable (declare-ok, HTTP 201 ...), call `turns.when_durable`, too.
 
     broker = open_broker(config)                                  # in the loop; engine/process.py
@@ -53,7 +53,19 @@ from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.day_expiry import Expiry
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.erasures import Erasures
+from rewindmq.engine.host.admission import ConnectionQuota, Listeners
+from rewindmq.engine.host.loop_share import LoopShare
+from rewindmq.engine.host.loop_watch import LoopWatch
+from rewindmq.engine.host.memory import MemoryAccount
+from rewindmq.engine.host.watermarks import memory_of_machine
 from rewindmq.engine.identity.tokens import Tokens
+from rewindmq.engine.partition.certainty import Certainty
+from rewindmq.engine.partition.counters import LOGINS_BRAKED, all_counters
+from rewindmq.engine.partition.lifecycle import Keeper
+from rewindmq.engine.partition.log_clock import LogClock
+from rewindmq.engine.partition.metadata import Metadata
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.placement.repartition import Repartition
 from rewindmq.engine.rewind.id_index_process import IdIndexProcess
 from rewindmq.engine.rewind.restorations import Restorations
@@ -65,18 +77,6 @@ from rewindmq.engine.routing.event_exchange import EventExchange
 from rewindmq.engine.routing.firehose import Firehose
 from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.router import Router
-from rewindmq.engine.runtime.admission import Door, Listeners
-from rewindmq.engine.runtime.certainty import Certainty
-from rewindmq.engine.runtime.counters import LOGINS_BRAKED, all_counters
-from rewindmq.engine.runtime.lifecycle import Keeper
-from rewindmq.engine.runtime.log_clock import LogClock
-from rewindmq.engine.runtime.loop_share import LoopShare
-from rewindmq.engine.runtime.loop_watch import LoopWatch
-from rewindmq.engine.runtime.memory import MemoryAccount
-from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session
-from rewindmq.engine.runtime.watermarks import memory_of_machine
 from rewindmq.projections.machine.data.effects import DeadLetter
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.store.quarantine import QuarantineReport
@@ -123,7 +123,7 @@ class Broker:
         self.keeper = keeper
         self.clock = clock = log_clock.now_ms
         self.counters = all_counters()
-        self.doors: tuple[Door, ...] = ()
+        self.doors: tuple[ConnectionQuota, ...] = ()
         self.listeners: Listeners | None = None
         self.followers: Followers | None = None
         self.following: Following | None = None
@@ -208,7 +208,7 @@ class Broker:
 
     def _session_ended(self, session: Session) -> None:
         self.access_log.ended(session)
-        self.homes.left(session.session_id)  # it may wait for a name
+        self.homes.session_ended(session.session_id)  # it may wait for a name
 
     async def _written(self) -> None:
         await self.turns.written()
@@ -216,7 +216,7 @@ class Broker:
     def _login_braked(self) -> None:
         self.counters[LOGINS_BRAKED] += 1
 
-    def serve(self, listeners: Listeners, doors: tuple[Door, ...]) -> None:
+    def serve(self, listeners: Listeners, doors: tuple[ConnectionQuota, ...]) -> None:
         """Clients may come: through these listeners of the AMQP server, and as many as these doors let in. They are no
         arguments of the constructor: the server is made with the broker, and so after it."""
         self.listeners = listeners
@@ -231,7 +231,7 @@ class Broker:
         """This broker follows another one."""
         self.following = status
 
-    def take_over(self, config: Config) -> None:
+    def apply_settings(self, config: Config) -> None:
         """Go on with changed settings (engine/reload.py). A limit that was set while the broker runs stays as it is, if
         its setting did not change."""
         before, self.config = self.config, config
@@ -247,7 +247,7 @@ class Broker:
         self.sessions.departures.stop()
         for session in list(self.sessions.by_id.values()):
             self.sessions.close(session)
-        self.homes.changed()  # clients that wait for a name are gone
+        self.homes.placement_changed()  # clients that wait for a name are gone
         self.callers.close()
         self.access_log.close()
         self.alarms.stop()
@@ -272,7 +272,7 @@ class Broker:
 
     def queue_gone(self, partition: Partition, queue: Queue, reason: str) -> None:
         self.router.queues_changed()
-        if self.homes.may_be_twice and not self._was_the_queue(partition, queue):
+        if self.homes.has_moves and not self._was_the_queue(partition, queue):
             return
         self.counters["queues_deleted_total"] += 1
         self.keeper.queue_gone(partition, queue)
@@ -308,9 +308,9 @@ class Broker:
             began = (event.vhost, event.queue) in self.topology.placement.moving  # else the move was given up
             (self.consumers.moves.began if began else self.consumers.moved)(event.vhost, event.queue)
         if isinstance(event, QueueMoveBegan | QueueMoveEnded):
-            self.homes.freed(event.vhost, event.queue)
+            self.homes.name_freed(event.vhost, event.queue)
         else:
-            self.homes.changed()
+            self.homes.placement_changed()
 
     # -- what the metadata log tells ----------------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from typing import Final
 
 from rewindmq.engine.broker.access_log import AccessLog, Arrival, shortened
 from rewindmq.engine.broker.open_sessions import EPOCH_IDS, OpenSessions
-from rewindmq.engine.runtime.lifecycle import Keeper
-from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.partition.lifecycle import Keeper
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.schemas.values import Actor, Argument
 

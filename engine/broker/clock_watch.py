@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.errors import NotImplementedByBroker
-from rewindmq.engine.runtime.lifecycle import Keeper
-from rewindmq.engine.runtime.log_clock import STEP_MS, LogClock, Telling
-from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.partition.lifecycle import Keeper
+from rewindmq.engine.partition.log_clock import STEP_MS, LogClock, Telling
+from rewindmq.engine.partition.metadata import Metadata
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
 from rewindmq.schemas.values import BROKER, Actor

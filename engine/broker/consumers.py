@@ -11,14 +11,14 @@ from rewindmq.engine.broker.access_control import Access
 from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.broker.queues import Queues, check_not_gone, is_next_large
 from rewindmq.engine.errors import AccessRefused, NotImplementedByBroker, resource
+from rewindmq.engine.partition.partition import DeliveryTarget, FetchTarget, Partition
+from rewindmq.engine.partition.sessions import Attached, Attachment, Session, Subscription
 from rewindmq.engine.placement.consumers import ConsumerMoves
 from rewindmq.engine.rewind.arguments import is_past_asked
 from rewindmq.engine.rewind.reader import ReadingConsumer, ReadRequest
 from rewindmq.engine.rewind.stream_consumers import Readings
 from rewindmq.engine.routing.firehose import Firehose
 from rewindmq.engine.routing.homes import Homes
-from rewindmq.engine.runtime.partition import DeliveryTarget, FetchTarget, Partition
-from rewindmq.engine.runtime.sessions import Attached, Attachment, Session, Subscription
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_reply_queue
 from rewindmq.projections.rules.queue_arguments import argument_of

@@ -17,8 +17,8 @@ import secrets
 from typing import Final
 
 from rewindmq.engine.errors import NotFound, resource
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import REPLY_TO, is_reply_queue
 from rewindmq.schemas.events import QueueDeclared

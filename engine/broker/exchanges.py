@@ -15,6 +15,9 @@ from rewindmq.engine.broker.access_control import ITSELF, Access
 from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.broker.queues import Queues
 from rewindmq.engine.errors import AccessRefused, NotFound, PreconditionFailed, resource
+from rewindmq.engine.host.loop_share import Work, by_key
+from rewindmq.engine.partition.metadata import Metadata
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.routing import exchange_types
 from rewindmq.engine.routing.content import Content
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE, HiddenQueues
@@ -22,9 +25,6 @@ from rewindmq.engine.routing.event_headers import NODE_WIDE, NODE_WIDE_TAGS
 from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.portions import Search, at_once
 from rewindmq.engine.routing.router import Destination, Router
-from rewindmq.engine.runtime.loop_share import Work, by_key
-from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.topology.topology import DEFAULT_VHOST, EVENT_EXCHANGE
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
@@ -202,7 +202,7 @@ class Exchanges:
 
     async def _moved(self, session: Session, bound: Bound) -> Bound | None:
         """The binding as it has to be, if its queue has moved to another partition while it was made; else None."""
-        if not self._homes.may_be_twice:
+        if not self._homes.has_moves:
             return None
         partition = await self._queues.entered(session, bound.destination)
         queue = partition.machine.queue(bound.vhost, bound.destination)

@@ -1,8 +1,8 @@
 """The followers of this broker: other machines that copy its synced log (engine/standby). It is their leader.
 
     leader()                                      where the log begins and ends, where the history branched
-    join(name, Asked(...)) -> token               refused: another history, a log that is ahead, or that lacks records
-    fetch(token, ends) -> Answer                  the next synced bytes of all partitions; waits until there are some
+    join(name, JoinRequest(...)) -> token         refused: another history, a log that is ahead, or lacks records
+    fetch(token, ends) -> FollowerAnswer          the next synced bytes of all partitions; waits until there are some
                                                   `ends`: what the follower has synced
 
 - A follower asks, writes, syncs, and asks again. So a slow one slows nobody, and nothing is buffered for it.
@@ -55,7 +55,7 @@ HELD = "{} records wait for a follower's acknowledgement (--confirm-after follow
 logger = logging.getLogger(__name__)
 
 
-class Refused(Exception):
+class FollowerRefused(Exception):
     """A follower is refused; `word` says why in a word."""
 
     def __init__(self, word: str, text: str) -> None:
@@ -67,7 +67,7 @@ class Fenced(LogError):
     """A follower of this broker was promoted: this one may not go on."""
 
 
-class Holding(Protocol):
+class HoldingPartition(Protocol):
     """A partition whose confirms can wait for followers."""
 
     name: str
@@ -85,7 +85,7 @@ class Branching:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class JoinRequest:
     """The question of a follower that joins.
 
     `instance`: the copy. `root`: the identity with which its history begins; None: the copy is empty. `lineage`: the
@@ -115,7 +115,7 @@ class Follower:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FollowerAnswer:
     """The next bytes for a follower. `target`: the offsets of the moment toward which they lead. `ends`: of now."""
 
     target: dict[str, int]
@@ -163,7 +163,7 @@ class Followers:
         config: Config,
         log: EmbeddedLog,
         history: AboutHistory,
-        holding: Sequence[Holding],
+        holding: Sequence[HoldingPartition],
         failed: Callable[[Exception], None],
     ) -> None:
         self._data = config.data
@@ -209,14 +209,16 @@ class Followers:
         """The places where this history branched, in order. Reads the log: call it in a thread. Raises LogError."""
         return [branching_of(self._data, fork, self.ends) for fork in list(self._history.forks)]
 
-    async def join(self, name: str, asked: Asked, address: str, root: str) -> Follower:
+    async def join(self, name: str, asked: JoinRequest, address: str, root: str) -> Follower:
         """Take a follower in. `root`: the identity with which this history begins.
 
-        Raises Refused, LogError."""
+        Raises FollowerRefused, LogError."""
         if self._fenced:
-            raise Refused("fenced", "this broker was replaced by one of its followers, and stops")
+            raise FollowerRefused("fenced", "this broker was replaced by one of its followers, and stops")
         if not NAME.fullmatch(name):
-            raise Refused("name", "the name of a follower (--node) is 1 to 255 characters, without control characters")
+            raise FollowerRefused(
+                "name", "the name of a follower (--node) is 1 to 255 characters, without control characters"
+            )
         await self._require_lineage(asked, root)
         ends = self.ends
         await asyncio.to_thread(self._require_same, asked, ends)
@@ -232,27 +234,29 @@ class Followers:
         return follower
 
     async def _taken_in(self, name: str, instance: str, address: str) -> Follower:
-        """The follower of this name, noted before it is known. Raises Refused, OSError."""
+        """The follower of this name, noted before it is known. Raises FollowerRefused, OSError."""
         follower = self.known.get(name)
         if follower is None:
             if len(self.known) >= MOST_FOLLOWERS:
-                raise Refused("too_many", f"there are {MOST_FOLLOWERS} followers: `rewindmq forget_follower NAME`")
+                raise FollowerRefused(
+                    "too_many", f"there are {MOST_FOLLOWERS} followers: `rewindmq forget_follower NAME`"
+                )
             follower = Follower(name, instance)
             await asyncio.to_thread(self._note, {**self.known, name: follower})
             self.known[name] = follower
             logger.info("follower %s joins from %s", name, address)
         elif follower.instance != instance:
-            raise Refused(
+            raise FollowerRefused(
                 "known",
                 f"follower {name!r} is known as another copy, which may have been promoted: if it is gone for good, run"
                 f" `rewindmq forget_follower {name}` at the leader, or give this one another --node",
             )
         return follower
 
-    async def fetch(self, name: str, token: str, at: Mapping[str, End], most: int) -> Answer:
+    async def fetch(self, name: str, token: str, at: Mapping[str, End], most: int) -> FollowerAnswer:
         """Acknowledge what the follower has, and find what it lacks.
 
-        Raises Refused: it has to join; BelowStart: what it lacks is not here any more."""
+        Raises FollowerRefused: it has to join; BelowStart: what it lacks is not here any more."""
         follower = self._of(name, token)
         self._see(follower)
         reached = {each: at[each].offset if each in at else 0 for each in self.ends}
@@ -280,7 +284,7 @@ class Followers:
                 pieces.append((each, piece))
                 room -= piece.size
         target = {each: end.offset for each, end in follower.target.items()}
-        return Answer(target, {each: end.offset for each, end in self.ends.items()}, pieces)
+        return FollowerAnswer(target, {each: end.offset for each, end in self.ends.items()}, pieces)
 
     async def forget(self, name: str) -> bool:
         """Wait for this follower no longer. Returns False if it is not known. Raises OSError."""
@@ -300,7 +304,7 @@ class Followers:
     def _of(self, name: str, token: str) -> Follower:
         follower = self.known.get(name)
         if self._fenced or follower is None or not token or follower.token != token:
-            raise Refused("unknown", f"follower {name!r} has to join first")
+            raise FollowerRefused("unknown", f"follower {name!r} has to join first")
         return follower
 
     def _note(self, known: Mapping[str, Follower]) -> None:
@@ -317,24 +321,26 @@ class Followers:
 
     # -- is it the same history? --------------------------------------------------------------------------------------
 
-    async def _require_lineage(self, asked: Asked, root: str) -> None:
+    async def _require_lineage(self, asked: JoinRequest, root: str) -> None:
         ours, theirs = self.lineage, asked.lineage
         if asked.root not in (None, root):
-            raise Refused("other_history", f"the copy is of another history: {asked.root}, and here is {root}")
+            raise FollowerRefused("other_history", f"the copy is of another history: {asked.root}, and here is {root}")
         if ours[: len(theirs)] == theirs:
             return
         common = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(ours))
         branched = next((each for each in asked.newer if each.identity == theirs[common]), None)
         if branched is None or not await asyncio.to_thread(self._has, branched):
-            raise Refused("other_history", f"the copy is of another history, which branched to {theirs[common]}")
+            raise FollowerRefused(
+                "other_history", f"the copy is of another history, which branched to {theirs[common]}"
+            )
         if common < len(ours):
-            raise Refused(
+            raise FollowerRefused(
                 "two_promoted",
                 f"two were promoted: the copy went on as {theirs[common][:16]}..., and this broker as"
                 f" {ours[common][:16]}...: keep one, and begin the other anew in an empty directory",
             )
         self.fence(theirs[-1])
-        raise Refused("fenced", "the copy was promoted after this broker led: this broker stops now")
+        raise FollowerRefused("fenced", "the copy was promoted after this broker led: this broker stops now")
 
     def _has(self, branched: Branching) -> bool:
         """Return True if a history branched from this log."""
@@ -346,31 +352,31 @@ class Followers:
             for name, (offset, chain) in branched.positions.items()
         )
 
-    def _require_same(self, asked: Asked, ends: dict[str, End]) -> None:
-        """Check that the copy is a beginning of this log. Raises Refused, LogError."""
+    def _require_same(self, asked: JoinRequest, ends: dict[str, End]) -> None:
+        """Check that the copy is a beginning of this log. Raises FollowerRefused, LogError."""
         branched = len(asked.lineage) < len(self.lineage)
         goes_back = "start the follower again: it goes back to where the leader's history branched"
         for name, (offset, chain) in asked.ends.items():
             if name not in ends:
-                raise Refused("other_history", f"the copy has a partition {name}, which is not here")
+                raise FollowerRefused("other_history", f"the copy has a partition {name}, which is not here")
             if not offset:
                 continue
             directory = partition_directory(self._data, name)
             start = beginning_of_log(directory)
             if offset < start:
-                raise Refused(
+                raise FollowerRefused(
                     "trimmed",
                     f"the copy of {name} ends at offset {offset}, and the leader's log begins at {start}: begin anew in"
                     " an empty directory, or with one that `rewindmq recover` makes from the archive",
                 )
             if offset > ends[name].offset:
-                raise Refused(
+                raise FollowerRefused(
                     "ahead",
                     f"the copy of {name} ends at offset {offset}, and the leader's log at {ends[name].offset}: "
                     + (goes_back if branched else LOST_END),
                 )
             if chain_at(directory, offset, ends[name]) != chain:
-                raise Refused(
+                raise FollowerRefused(
                     "diverged",
                     f"the copy of {name} ends at offset {offset} with another hash chain than the leader has there: "
                     + (goes_back if branched else "it is of another history; begin anew in an empty directory"),

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.log.archive.progress import Kept
-from rewindmq.engine.runtime.metadata import Metadata
+from rewindmq.engine.partition.metadata import Metadata
 from rewindmq.projections.rewind import format_time
 from rewindmq.projections.topology.about_history import Floor
 from rewindmq.schemas.metadata_events import HistoryTrimmed

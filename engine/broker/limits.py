@@ -12,9 +12,9 @@ import json
 from collections.abc import Iterable, Mapping
 
 from rewindmq.engine.errors import NotAllowed, PreconditionFailed
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.routing.homes import Homes
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.topology.json_texts import Limits
@@ -90,7 +90,7 @@ def check_queue(topology: Topology, homes: Homes, partitions: Iterable[Partition
 
 def count_queues(homes: Homes, partitions: Iterable[Partition], vhost: str) -> int:
     """The number of a vhost's queues that clients can see."""
-    twice = homes.may_be_twice
+    twice = homes.has_moves
     return sum(
         1
         for partition in partitions

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from rewindmq.engine.errors import LoginsBraked
-from rewindmq.engine.runtime.admission import host_of
+from rewindmq.engine.host.admission import host_of
 
 OF_USER_AND_ADDRESS: Final = 10
 OF_ADDRESS: Final = 50
@@ -104,7 +104,7 @@ class Table(Generic[Key, Entry]):
         self._entries.pop(key, None)
 
 
-class Line:
+class LoginQueue:
     """The logins of one address that are being verified, and those that wait for them."""
 
     def __init__(self, places: int = AT_ONCE) -> None:
@@ -112,7 +112,7 @@ class Line:
         self.members = 0
 
 
-class Comparisons(Line):
+class Comparisons(LoginQueue):
     """The braked passwords of a user at an address, which are compared with the one that logged in there."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class LoginBrake:
         self._users: Table[str, Failures] = Table()
         self._known: Table[Pair, bytes] = Table()  # the proof of the password that logged in last
         self._comparisons: Table[Pair, Comparisons] = Table()
-        self._lines: dict[str, Line] = {}  # only of addresses that have logins under way
+        self._lines: dict[str, LoginQueue] = {}  # only of addresses that have logins under way
 
     async def verified(self, host: str, user: str, proof: bytes, verify: Callable[[], Awaitable[bool]]) -> bool:
         """Return True if `verify` finds the password right. `proof` stands for the password. Raises LoginsBraked."""
@@ -151,7 +151,7 @@ class LoginBrake:
         return await self._in_line(pair, proof, verify, True)
 
     async def _in_line(self, pair: Pair, proof: bytes, verify: Callable[[], Awaitable[bool]], familiar: bool) -> bool:
-        line = self._lines.setdefault(pair[0], Line())
+        line = self._lines.setdefault(pair[0], LoginQueue())
         line.members += 1
         try:
             async with line.places:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.partition.metadata import Metadata
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.schemas.metadata_events import MarkDeleted, MarkSet
 from rewindmq.schemas.values import Actor
 

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 from rewindmq.engine.broker.access_control import ITSELF, Access
 from rewindmq.engine.errors import ConnectionForced, NotAllowed
 from rewindmq.engine.identity.grants import Grant, Identity
-from rewindmq.engine.runtime.certainty import Certainty
-from rewindmq.engine.runtime.departures import Departures
-from rewindmq.engine.runtime.lifecycle import Keeper
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Link, Session
+from rewindmq.engine.partition.certainty import Certainty
+from rewindmq.engine.partition.departures import Departures
+from rewindmq.engine.partition.lifecycle import Keeper
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Link, Session
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import Event, SessionClosed

@@ -15,7 +15,7 @@ from rewindmq.engine.broker import limits
 from rewindmq.engine.broker.policies import Policies
 from rewindmq.engine.broker.vhosts import check_vhost
 from rewindmq.engine.errors import NotFound, PreconditionFailed
-from rewindmq.engine.runtime.metadata import Metadata
+from rewindmq.engine.partition.metadata import Metadata
 from rewindmq.projections.topology.topology import VHOST_LIMITS, Topology
 from rewindmq.schemas.metadata_events import (
     GlobalParameterCleared,

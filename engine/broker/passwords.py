@@ -21,7 +21,7 @@ from argon2 import PasswordHasher, extract_parameters
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from rewindmq.engine.errors import PreconditionFailed
-from rewindmq.engine.runtime.heap import returned_when_freed
+from rewindmq.engine.host.heap import returned_when_freed
 
 REMEMBERED_LOGINS = 4096
 VERIFYING_THREADS = 2

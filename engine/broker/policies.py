@@ -20,12 +20,12 @@ from rewindmq.engine.broker.queues import queues_in
 from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.broker.vhosts import check_vhost
 from rewindmq.engine.errors import NotFound, PreconditionFailed
+from rewindmq.engine.host.eager import to_the_end
+from rewindmq.engine.host.slices import Pace, in_slices
+from rewindmq.engine.partition.lifecycle import Keeper
+from rewindmq.engine.partition.metadata import Metadata
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.routing.homes import Homes
-from rewindmq.engine.runtime.eager import to_the_end
-from rewindmq.engine.runtime.lifecycle import Keeper
-from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.slices import Pace, in_slices
 from rewindmq.engine.upgrades.since_version import require
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.keys import DEDUPLICATES
@@ -102,7 +102,7 @@ class EffectivePolicies:
 
         `names`: the change concerns only queues of these names; None: it may concern any."""
         partitions = self._partitions
-        if vhost is not None and names is not None and not self._homes.may_be_twice:  # else a stray has policies, too
+        if vhost is not None and names is not None and not self._homes.has_moves:  # else a stray has policies, too
             homes = [self._homes.of(vhost, name) for name in sorted(names)]
             partitions = list(dict.fromkeys(homes))
         for partition in partitions:
@@ -141,7 +141,7 @@ class EffectivePolicies:
     def outstanding(self, queue: Queue) -> PolicyApplied | None:
         """The event that gives a queue the policies that match it. None: the queue has them, as far as it may now."""
         homes, name = self._homes, (queue.vhost, queue.name)
-        leased = not homes.may_be_twice or (homes.of(*name).machine.queue(*name) is queue and not homes.is_held(*name))
+        leased = not homes.has_moves or (homes.of(*name).machine.queue(*name) is queue and not homes.is_held(*name))
         return outstanding(self._topology, queue, leased)
 
 

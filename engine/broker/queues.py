@@ -14,17 +14,17 @@ from rewindmq.engine.broker import declarations, limits
 from rewindmq.engine.broker.access_control import Access
 from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed, resource
-from rewindmq.engine.placement.strays import is_to_follow, letters_of
+from rewindmq.engine.host.loop_share import Work
+from rewindmq.engine.partition.flow_control import LARGE_BYTES
+from rewindmq.engine.partition.metadata import Metadata
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.queue_counters import Listed
+from rewindmq.engine.partition.sessions import Session
+from rewindmq.engine.placement.leftover_queues import is_to_follow, letters_of
 from rewindmq.engine.rewind.arguments import check_stream_sizes
 from rewindmq.engine.routing.delayed_exchanges import check_not_hidden
 from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.router import Router
-from rewindmq.engine.runtime.flow_control import LARGE_BYTES
-from rewindmq.engine.runtime.loop_share import Work
-from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.queue_counters import Listed
-from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.effects import Effect, Forget, QueueGone
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import PURGED
@@ -84,7 +84,9 @@ class Queues:
         homes, vhost = self._homes, session.vhost
         while True:
             if homes.is_held(vhost, name):
-                await homes.free(vhost, name, lambda: not self._sessions.is_open(session), session.session_id)
+                await homes.wait_until_free(
+                    vhost, name, lambda: not self._sessions.is_open(session), session.session_id
+                )
                 self._sessions.check_open(session)
             partition = homes.of(vhost, name)
             await self._sessions.catch_up(session, partition)
@@ -180,7 +182,7 @@ class Queues:
         departures = self._sessions.departures
         if departures.leaving and departures.owner_of(partition.machine.queue(*name)) is not None:
             return False
-        return not self._homes.may_be_twice or self._homes.is_listed(partition, *name)
+        return not self._homes.has_moves or self._homes.is_listed(partition, *name)
 
     # -- declaring ----------------------------------------------------------------------------------------------------
 

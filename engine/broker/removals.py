@@ -20,9 +20,9 @@ from rewindmq.engine.broker.access_control import Access
 from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.broker.queues import Queues, check_not_gone
 from rewindmq.engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed, resource
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.routing.router import Destination, Router
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.effects import DeadLetter, Effect, Forget
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import MOVED, REMOVED

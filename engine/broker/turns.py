@@ -18,10 +18,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from rewindmq.engine.partition.lifecycle import Keeper
+from rewindmq.engine.partition.metadata import Metadata
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.routing.dead_letters import ROUND, Forwarder
-from rewindmq.engine.runtime.lifecycle import Keeper
-from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Partition
 from rewindmq.schemas.inheritance import mypyc_attr
 
 TICK_EVERY_MS: Final = 10

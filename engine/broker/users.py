@@ -9,7 +9,7 @@ from rewindmq.engine.broker.passwords import BEGINS_OURS, OURS, imported
 from rewindmq.engine.broker.vhosts import check_vhost
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import NotFound, PreconditionFailed
-from rewindmq.engine.runtime.metadata import Metadata
+from rewindmq.engine.partition.metadata import Metadata
 from rewindmq.projections.rules.patterns import refusal, shown
 from rewindmq.schemas.metadata_events import (
     PermissionsCleared,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from rewindmq.engine.broker.queues import queues_in
 from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.errors import NotFound, PreconditionFailed
-from rewindmq.engine.runtime.eager import to_the_end
-from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.slices import Pace, in_slices
+from rewindmq.engine.host.eager import to_the_end
+from rewindmq.engine.host.slices import Pace, in_slices
+from rewindmq.engine.partition.metadata import Metadata
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections.machine.rules.keys import DECLARABLE_TYPES
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import QueueDeleted

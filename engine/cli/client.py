@@ -17,7 +17,7 @@ Json = dict[str, object]
 HTTP_PORT, HTTPS_PORT = 15672, 15671
 
 
-class Refused(CliError):
+class RequestRefused(CliError):
     """The API answered with an error: HTTP `status`, its `reason`, and the whole `answer`."""
 
     def __init__(self, status: int, reason: str, answer: Json) -> None:
@@ -77,37 +77,37 @@ class Client:
         )
 
     def get(self, *segments: str, **query: str) -> list[Json]:
-        """A listing. Refused, CliError."""
+        """A listing. RequestRefused, CliError."""
         answer = self.request("GET", path(*segments), params=query).json()
         assert isinstance(answer, list), f"{segments} is no listing"
         return answer
 
     def get_one(self, *segments: str, **query: str) -> Json:
-        """One object. Refused, CliError."""
+        """One object. RequestRefused, CliError."""
         answer = self.request("GET", path(*segments), params=query).json()
         assert isinstance(answer, dict), f"{segments} is a listing"
         return answer
 
     def exists(self, *segments: str) -> bool:
-        """Return True if the API has an object. Raises Refused, CliError."""
+        """Return True if the API has an object. Raises RequestRefused, CliError."""
         try:
             self.request("GET", path(*segments))
-        except Refused as refused:
+        except RequestRefused as refused:
             if refused.status == 404:
                 return False
             raise
         return True
 
     def put(self, *segments: str, content: Mapping[str, object] | None = None) -> None:
-        """Makes or changes an object. Refused, CliError."""
+        """Makes or changes an object. RequestRefused, CliError."""
         self.request("PUT", path(*segments), json=dict(content or {}))
 
     def delete(self, *segments: str, **query: str) -> "httpx.Response":
-        """Deletes an object. Refused, CliError."""
+        """Deletes an object. RequestRefused, CliError."""
         return self.request("DELETE", path(*segments), params=query)
 
     def request(self, method: str, url: str, **options: object) -> "httpx.Response":
-        """Sends one request. Refused for an answer that is an error, CliError for none."""
+        """Sends one request. RequestRefused for an answer that is an error, CliError for none."""
         import httpx
 
         try:
@@ -161,4 +161,4 @@ class Client:
             reason = f"{answered}: check that a RewindMQ broker is there"
         if response.status_code == 401 and reason == "Login failed":
             return CliError(DATA, f"login failed at {self.address}: give the right --user and --password")
-        return Refused(response.status_code, reason, answer)
+        return RequestRefused(response.status_code, reason, answer)

@@ -10,7 +10,7 @@ import click
 from rewindmq.engine.cli.exits import USAGE, CliError
 from rewindmq.engine.cli.formatters import MACHINE_READABLE
 from rewindmq.engine.cli.kafka import Kafka
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.archive.archiver import Report
@@ -30,7 +30,9 @@ def wants_kafka(data: Path | None, kafka: Kafka) -> bool:
     return data is None or kafka.asked_for
 
 
-def archive_topics(settings: Settings, url: str, kafka: Kafka, data: Path | None, roll: bool, age_ms: int) -> "Report":
+def archive_topics(
+    settings: CliSettings, url: str, kafka: Kafka, data: Path | None, roll: bool, age_ms: int
+) -> "Report":
     """Archive what is new in the topics. `data`: a node's directory, with snapshots of this history.
 
     Raises LogError."""
@@ -84,7 +86,7 @@ def topic_lag(partition: "KafkaPartition", archived_end: int) -> tuple[int, int 
     return partition.next_offset - start, first_waiting_ms(partition, start)
 
 
-def recover_to_kafka(settings: Settings, url: str, kafka: Kafka, replication: int | None) -> "list[RecoveredTopic]":
+def recover_to_kafka(settings: CliSettings, url: str, kafka: Kafka, replication: int | None) -> "list[RecoveredTopic]":
     """Make topics from an archive.
 
     Raises LogError."""
@@ -106,12 +108,12 @@ def recover_to_kafka(settings: Settings, url: str, kafka: Kafka, replication: in
     )
 
 
-def is_quiet(settings: Settings) -> bool:
+def is_quiet(settings: CliSettings) -> bool:
     """Return True if only the result is to be printed."""
     return bool(settings.quiet or settings.silent or settings.formatter in MACHINE_READABLE)
 
 
-def with_bar(settings: Settings, work: Callable[[Callable[[int, int], None]], T]) -> T:
+def with_bar(settings: CliSettings, work: Callable[[Callable[[int, int], None]], T]) -> T:
     """The result of `work(progress)`, with a bar for people who watch."""
     with click.progressbar(length=1, file=sys.stderr, hidden=is_quiet(settings) or not sys.stderr.isatty()) as bar:
 

@@ -6,22 +6,22 @@ which, so some of these functions ask once more.
 
 import json
 
-from rewindmq.engine.cli.client import Client, Json, Refused
+from rewindmq.engine.cli.client import Client, Json, RequestRefused
 from rewindmq.engine.cli.exits import DATA, NO_USER, UNAVAILABLE, CliError
 from rewindmq.engine.cli.rows import Asked, on
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 
 NO_PARAMETER = on(404, UNAVAILABLE, "Parameter does not exist")  # RabbitMQ's text for a policy and a limit, too
 
 
-def no_parameter_here(asked: Asked, refused: Refused) -> CliError | None:
+def no_parameter_here(asked: Asked, refused: RequestRefused) -> CliError | None:
     """The error of a missing virtual host, or of a missing policy, limit or parameter in it."""
     if refused.status == 404:
         list_in_vhost(asked.client, asked.settings, "policies")
     return NO_PARAMETER(asked, refused)
 
 
-def unanswered(asked: Asked, refused: Refused) -> CliError:
+def unanswered(asked: Asked, refused: RequestRefused) -> CliError:
     """The error of a question about the past that has no answer, or makes no sense."""
     return CliError(DATA, refused.reason) if refused.status in (400, 404) else refused
 
@@ -35,7 +35,7 @@ def find_user(client: Client, name: str) -> Json:
     """A user as the API describes it. Raises the error of a missing user."""
     try:
         return client.get_one("users", name)
-    except Refused as refused:
+    except RequestRefused as refused:
         gone = CliError(NO_USER, f'User "{name}" does not exist')
         raise gone if refused.status == 404 else refused from None
 
@@ -44,15 +44,15 @@ def find_vhost(client: Client, name: str) -> Json:
     """A virtual host as the API describes it. Raises the error of a missing virtual host."""
     try:
         return client.get_one("vhosts", name)
-    except Refused as refused:
+    except RequestRefused as refused:
         raise no_such_vhost(name) if refused.status == 404 else refused from None
 
 
-def list_in_vhost(client: Client, settings: Settings, *segments: str, **query: str) -> list[Json]:
+def list_in_vhost(client: Client, settings: CliSettings, *segments: str, **query: str) -> list[Json]:
     """A listing of one virtual host. Raises the error of a missing virtual host."""
     try:
         return client.get(*segments, settings.vhost_name, **query)
-    except Refused as refused:
+    except RequestRefused as refused:
         raise no_such_vhost(settings.vhost_name) if refused.status == 404 else refused from None
 
 

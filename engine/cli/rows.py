@@ -17,10 +17,10 @@ from urllib.parse import quote
 import click
 
 from rewindmq.engine.cli import exits
-from rewindmq.engine.cli.client import Client, Json, Refused
+from rewindmq.engine.cli.client import Client, Json, RequestRefused
 from rewindmq.engine.cli.columns import Column, chosen, rows_of
 from rewindmq.engine.cli.exits import DATA, CliError
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import argument, made
 
 
@@ -36,7 +36,7 @@ class Words(tuple[str, ...]):
 class Asked(dict[str, Any]):
     """The values of one call of a command, by name."""
 
-    def __init__(self, settings: Settings, values: dict[str, Any]) -> None:
+    def __init__(self, settings: CliSettings, values: dict[str, Any]) -> None:
         found = {name: Words(value) if isinstance(value, tuple) else value for name, value in values.items()}
         super().__init__(found, vhost=settings.vhost_name)
         self.settings = settings
@@ -62,14 +62,14 @@ def node_of(client: Client) -> str:
     return str(client.get_one("overview", columns="node")["node"])
 
 
-Refusal = Callable[[Asked, Refused], CliError | None]  # None: it is not an error of this command
+Refusal = Callable[[Asked, RequestRefused], CliError | None]  # None: it is not an error of this command
 Then = Callable[[Asked, Any], None]
 
 
 def on(status: int, code: int, text: str = "{reason}") -> Refusal:
     """The error where the API refuses with this status; other refusals stay as they are."""
 
-    def refusal(asked: Asked, refused: Refused) -> CliError | None:
+    def refusal(asked: Asked, refused: RequestRefused) -> CliError | None:
         if refused.status != status:
             return refused
         asked["reason"] = refused.reason
@@ -129,7 +129,7 @@ class Row:
         lines = ("\n\n\b\nExample" + "s" * (len(self.examples) > 1) + ":", *self.examples) if self.examples else ()
         return made(self.usage, self.help + "\n  ".join(lines), (*self.params, *choice), self.run)
 
-    def run(self, settings: Settings, **values: Any) -> None:
+    def run(self, settings: CliSettings, **values: Any) -> None:
         """Ask, and print the answer. CliError."""
         asked = Asked(settings, values)
         if self.check is not None:
@@ -159,7 +159,7 @@ class Row:
         try:
             where = "/api/" + "/".join(quote(asked.text(part), safe="") for part in parts)
             response = asked.client.request(self.method, where, params=query, json=content)
-        except Refused as refused:
+        except RequestRefused as refused:
             usual = NO_USER if self.path.startswith("user") else NO_VHOST if "{vhost}" in self.path else None
             refusal = self.refused or usual
             error = refused if refusal is None else refusal(asked, refused)
@@ -189,7 +189,7 @@ def passed(text: str, *names: str) -> Then:
     return lambda asked, answer: passes(asked.settings, asked.text(text), **{name: asked[name] for name in names})
 
 
-def passes(settings: Settings, text: str, **more: object) -> None:
+def passes(settings: CliSettings, text: str, **more: object) -> None:
     """Print the result of a check that passed. `more`: fields of the JSON output."""
     if settings.formatter in ("json", "json_stream"):
         click.echo(json.dumps({"result": "ok", **more}, allow_nan=False))

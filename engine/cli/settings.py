@@ -18,7 +18,7 @@ DEFAULT_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(slots=True)
-class Settings:
+class CliSettings:
     """The values of the common options. None: the option was not given."""
 
     asked_node: str | None = None

@@ -110,14 +110,14 @@ def _address(side: str, uri: str, password_file: Path | None, ca: Path | None) -
 
 async def _run(job: "Job", only_waiting: bool) -> None:
     """Move until the end, or until SIGTERM or SIGINT. CliError."""
-    from rewindmq.engine.shovel.shovel import Refused, Shovel
+    from rewindmq.engine.shovel.shovel import Shovel, ShovelRefused
 
     running = Shovel(job, only_waiting)
     for each in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(each, running.stop.set)
     try:
         await running.run()
-    except Refused as refused:
+    except ShovelRefused as refused:
         raise CliError(NO_PERMISSION if refused.is_permission else DATA, str(refused)) from None
 
 

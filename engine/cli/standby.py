@@ -12,7 +12,7 @@ from rewindmq.engine.cli.configuration.commands import read_sources
 from rewindmq.engine.cli.configuration.options import with_sources
 from rewindmq.engine.cli.configuration.sources import Sources
 from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, option
 from rewindmq.engine.cli.values import Value
 from rewindmq.engine.config import Config
@@ -51,7 +51,7 @@ def follow(sources: Sources, url: str) -> None:
 @command(
     "promote", option("--data", "The directory of a follower that was stopped.", EXISTING_DIRECTORY, required=True)
 )
-def promote(settings: Settings, data: Path) -> None:
+def promote(settings: CliSettings, data: Path) -> None:
     """Make the copy of a follower the leader: then start a broker on it.
 
     Stop the follower before. The old leader is told, if it answers at the address that was followed, and stops. Else
@@ -82,11 +82,11 @@ def promote(settings: Settings, data: Path) -> None:
         click.echo(said, err=True)
 
 
-def _tell(settings: Settings, data: Path, leader: str) -> str:
+def _tell(settings: CliSettings, data: Path, leader: str) -> str:
     """Tell the old leader, with the login of the command. Returns what became of that."""
     from rewindmq.engine.standby.client import Away, LeaderClient
     from rewindmq.engine.standby.promotion import tell
-    from rewindmq.engine.standby.refusal import Refused
+    from rewindmq.engine.standby.refusal import RefusedByLeader
 
     user, password = settings.login()
 
@@ -104,7 +104,7 @@ def _tell(settings: Settings, data: Path, leader: str) -> str:
     again = "it is not told, and must not go on: stop it before clients connect here (then `rewindmq follow` on it)"
     try:
         asyncio.run(ask())
-    except Refused as refused:
+    except RefusedByLeader as refused:
         if refused.word == "fenced":
             return f"The old leader at {leader} was told, and stops."
         return f"The old leader: {refused}; {again}"

@@ -1,7 +1,7 @@
 """Commands from a line of usage, and options from one.
 
     @command("move_message QUEUE", option("--to QUEUE", "The queue to move them to."), ...)
-    def move_message(settings: Settings, queue: str, to: str | None, ...) -> None:
+    def move_message(settings: CliSettings, queue: str, to: str | None, ...) -> None:
 
 `NAME` is an argument, `[NAME]` one that may be left out, `[NAME]...` any number of them. In the line of an option a
 word in capitals is its metavar, and a word in small letters the name of the function's parameter.
@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from rewindmq.engine.cli.formatters import FORMATTERS
-from rewindmq.engine.cli.settings import DEFAULT_URL, Settings
+from rewindmq.engine.cli.settings import DEFAULT_URL, CliSettings
 
 EXISTING_DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
@@ -77,12 +77,12 @@ SEEN = (
 )
 
 
-def take_options(values: dict[str, Any]) -> Settings:
+def take_options(values: dict[str, Any]) -> CliSettings:
     """Take the values of the common options out of those of a command, and return all that were given so far."""
-    settings = click.get_current_context().ensure_object(Settings)
+    settings = click.get_current_context().ensure_object(CliSettings)
     if values["password"] is not None:
         click.echo(SEEN, err=True)
-    settings.update(**{name: values.pop(name) for name in Settings.__dataclass_fields__})
+    settings.update(**{name: values.pop(name) for name in CliSettings.__dataclass_fields__})
     return settings
 
 

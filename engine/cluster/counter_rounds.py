@@ -21,10 +21,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from rewindmq.engine.cluster.partition import ReadBackPartition
+from rewindmq.engine.host.loop_share import LoopShare, Work
 from rewindmq.engine.log.shared_contract import Arrived, CounterTopic, RecordTooLarge
-from rewindmq.engine.routing.homes import Homes
-from rewindmq.engine.runtime.loop_share import LoopShare, Work
-from rewindmq.engine.runtime.queue_counters import (
+from rewindmq.engine.partition.queue_counters import (
     ROUND_KEY,
     CounterTable,
     Name,
@@ -34,6 +33,7 @@ from rewindmq.engine.runtime.queue_counters import (
     key_of,
     round_record,
 )
+from rewindmq.engine.routing.homes import Homes
 
 COUNT_SECONDS = 5.0  # RabbitMQ's collect_statistics_interval
 BATCH = 1_000  # records

@@ -11,8 +11,8 @@ Rules of this file
 - Precedent for a limit of unconfirmed messages: the 32 of S-136.
 """
 
-from rewindmq.engine.runtime.flow_control import Flow
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.partition.flow_control import Flow
+from rewindmq.engine.partition.partition import Partition
 
 LEAST_EVENTS = 128  # in smaller batches each event costs the log more
 EVENTS_A_SECOND = 20_000  # about as many as one node carries (docs/cluster.md)

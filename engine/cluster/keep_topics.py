@@ -13,7 +13,7 @@
 - Findings of the audit, and a record that Kafka has otherwise than the archive, stop the trim of that partition. They
   are told, and the stretch is not audited again until its end moves.
 
-What counts as now: engine/log/history_looks.py, by archived times. Each node notes it in DIR/keep_history.json, also
+What counts as now: engine/log/trim_schedule.py, by archived times. Each node notes it in DIR/keep_history.json, also
 while it owns nothing. A node that never looked before trims nothing for half a minute.
 """
 
@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Final
 
 from rewindmq.engine.cluster.topic_trim import TopicTrimming
+from rewindmq.engine.host.durations import in_words
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.progress import TopicsOrder
 from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
 from rewindmq.engine.log.embedded.steady_time import APART_SECONDS
-from rewindmq.engine.log.history_looks import NOTE, HistoryLooks
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, refusal
-from rewindmq.engine.runtime.durations import in_words
+from rewindmq.engine.log.trim_schedule import NOTE, TrimSchedule
 from rewindmq.projections.floors import KEEP_HISTORY
 from rewindmq.projections.rewind import OutsideHistory
 from rewindmq.projections.store.bases import BaseError
@@ -40,7 +40,7 @@ STRETCH_BYTES: Final = 256 << 20
 BASES: Final = 4  # a trim takes so many times as much as the base before it
 
 
-class KeepTopics(HistoryLooks):
+class KeepTopics(TrimSchedule):
     """The trims of the partitions that a node owns. `data_dir`: the node's.
 
     `owned`: their names; the caller sets them when they change."""

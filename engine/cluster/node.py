@@ -27,23 +27,23 @@ from rewindmq.engine.cluster.awareness import Awareness
 from rewindmq.engine.cluster.beats import Beats
 from rewindmq.engine.cluster.counter_rounds import CounterRounds
 from rewindmq.engine.cluster.flow_control import RoundTripFlow
-from rewindmq.engine.cluster.modes import Modes
 from rewindmq.engine.cluster.partition import ReadBackPartition
+from rewindmq.engine.cluster.partition_pausing import PausedPartitions
 from rewindmq.engine.cluster.policy_proofs import PolicyProofs
 from rewindmq.engine.cluster.repair import Repairs
-from rewindmq.engine.cluster.returns import Returns
+from rewindmq.engine.cluster.resumption import PartitionResumption
 from rewindmq.engine.cluster.silences import Silences
-from rewindmq.engine.cluster.state_offers import StateOffers
+from rewindmq.engine.cluster.snapshot_export import SnapshotExports
 from rewindmq.engine.config import VERSION, Config
+from rewindmq.engine.host import eager
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import Arrived, SharedLog
-from rewindmq.engine.runtime import eager
-from rewindmq.engine.runtime.certainty import Certainty
-from rewindmq.engine.runtime.lifecycle import Members, Place, mend_store, persist
-from rewindmq.engine.runtime.metadata import ReadBackMetadata
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.snapshot_writer import MetadataSnapshots
-from rewindmq.engine.runtime.waypoint_writer import WaypointWriter
+from rewindmq.engine.partition.certainty import Certainty
+from rewindmq.engine.partition.lifecycle import Members, Place, mend_store, persist
+from rewindmq.engine.partition.metadata import ReadBackMetadata
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.snapshot_writer import MetadataSnapshots
+from rewindmq.engine.partition.waypoint_writer import WaypointWriter
 from rewindmq.projections.machine.data.delayed_order import exchange_of
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
@@ -74,7 +74,7 @@ OUTDATED_MS = 60_000  # of counters; an owner that died has a successor before
 logger = logging.getLogger(__name__)
 
 
-class Node:
+class ClusterKeeper:
     """The keeper of a broker on a shared log.
 
     `failed` is called when the node cannot go on and must be stopped."""
@@ -99,7 +99,7 @@ class Node:
         self._store = store
         self.snapshots = Snapshots(config.data / "snapshots")
         self.snapshots.remove_leftovers(log.metadata.name)
-        self._offers = StateOffers(log.states, self.snapshots)
+        self._offers = SnapshotExports(log.states, self.snapshots)
         self._failed = failed
         self._decoder = FramedDecoder()
         self._loop = asyncio.get_running_loop()
@@ -131,8 +131,8 @@ class Node:
         self.flow = RoundTripFlow(list(partitions))
         self._awareness = Awareness(metadata.topology, partitions, lambda: self.epoch)
         self._beats = Beats(self._config.node, self.log, metadata, self._awareness, lambda: self.joined)
-        self._returns = Returns(self.log, self._store, self._config.data, self._config.archives_topics)
-        self._modes = Modes(
+        self._returns = PartitionResumption(self.log, self._store, self._config.data, self._config.archives_topics)
+        self._modes = PausedPartitions(
             self._config.node,
             self._config.standbys,
             self.log,

@@ -28,8 +28,8 @@ from typing import Final, Protocol
 
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedPartition
-from rewindmq.engine.runtime.partition import Confirms, EventTap, Partition
-from rewindmq.engine.runtime.queue_counters import CounterTable
+from rewindmq.engine.partition.partition import Confirms, EventTap, Partition
+from rewindmq.engine.partition.queue_counters import CounterTable
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import schema_of
@@ -135,7 +135,9 @@ class ReadBackPartition(Partition):
         self.owned_from = 0  # the append position at which the node took the duties
         self.current = True
         self.folds = True  # records come back; it is current, or becomes so
-        self.used_at = 0.0  # seconds of the loop's clock: when a client last needed the fold (cluster/modes.py)
+        self.used_at = (
+            0.0  # seconds of the loop's clock: when a client last needed the fold (cluster/partition_pausing.py)
+        )
         self.counter_table: CounterTable | None = None  # None: no partition is ever paused
         self._node = listener
         self.lost_appended: dict[int, None] = {}  # epochs whose end this node has appended here

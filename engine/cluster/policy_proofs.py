@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.cluster.awareness import Awareness
 from rewindmq.engine.cluster.partition import ReadBackPartition
+from rewindmq.engine.host.loop_share import Work
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.runtime.loop_share import Work
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker

@@ -23,8 +23,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.runtime.metadata import unbound
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.partition.metadata import unbound
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import QueueDeleted
 from rewindmq.schemas.metadata_events import Bound
@@ -104,7 +104,7 @@ class Repairs:
         for partition in places:
             if partition.owned and (queue := partition.machine.queue(*name)) is not None:
                 self._broken_queue(partition, queue, broken)
-        home = places[0] if not homes.may_be_twice else homes.of(*name)
+        home = places[0] if not homes.has_moves else homes.of(*name)
         if home.owned and not homes.is_held(*name):
             self._broken_home(home, name, broken)
         return broken

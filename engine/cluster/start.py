@@ -2,8 +2,8 @@
 
 A partition starts from its state in RocksDB, if this node ran before, and reads on from that offset: a node that comes
 back after a minute folds a minute. A node that is new, or was away for long, begins with the state that another one has
-left in Kafka (entry.py). If Kafka no longer has the records behind its offset, it begins with the newest state in the
-archive (archive_states.py). The node joins, and clients may come, only when it has caught up.
+left in Kafka (snapshot_import.py). If Kafka no longer has the records behind its offset, it begins with the newest
+state in the archive (archive_states.py). The node joins, and clients may come, only when it has caught up.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.users import first_user
-from rewindmq.engine.cluster.entry import begin_with_copy
-from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.cluster.node import ClusterKeeper
+from rewindmq.engine.cluster.snapshot_import import begin_with_copy
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.archive.directory_note import NODE
 from rewindmq.engine.log.contract import LogError, NoAnswer, NobodyAnswers
-from rewindmq.engine.log.location import begun_anew, noted_identity
+from rewindmq.engine.log.location import noted_identity, retry_if_trimmed
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.replay import Recovery, fold, recover
@@ -32,7 +32,7 @@ from rewindmq.schemas.formats import formatted
 from rewindmq.schemas.values import BROKER
 
 if TYPE_CHECKING:
-    from rewindmq.engine.cluster.entry import EnteredHistory
+    from rewindmq.engine.cluster.snapshot_import import EnteredHistory
     from rewindmq.engine.log.kafka.log import KafkaLog
 
 START_SECONDS = 300.0
@@ -130,7 +130,7 @@ def recovered(
 
             assert isinstance(history, TieredTopic)
             begin_with_archive(history, store, config.data)
-        recovery = begun_anew(partial(recover, history, store))
+        recovery = retry_if_trimmed(partial(recover, history, store))
         logger.info(
             "%s: %d events folded on top of the state at offset %d; %d quarantined since the log began",
             history.name,
@@ -152,7 +152,7 @@ def recovered(
     return recoveries
 
 
-async def join(broker: Broker, node: Node) -> None:
+async def join(broker: Broker, node: ClusterKeeper) -> None:
     """Join the log as a node. LogError: the log does not answer in time."""
     metadata = node.metadata
     try:

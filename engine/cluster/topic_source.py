@@ -15,7 +15,7 @@ from typing import Final
 from rewindmq.engine.cluster.retention import RetentionWatch
 from rewindmq.engine.cluster.topic_space import TopicSpace
 from rewindmq.engine.log.archive.directory_note import note_archive
-from rewindmq.engine.log.archive.local_space import Limits, Report
+from rewindmq.engine.log.archive.local_space import Report, SpaceLimits
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.progress import PartitionProgress, TopicsOrder
 from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
@@ -78,7 +78,7 @@ class TopicSource:
     def _space(self) -> TopicSpace:
         return TopicSpace(self._log, self._objects, self._data_dir)
 
-    def keep_local(self, limits: Limits) -> Report:
+    def keep_local(self, limits: SpaceLimits) -> Report:
         """Remove from Kafka what is archived and beyond the limits, of the partitions that this node owns.
 
         Raises as `TopicSpace.keep`."""

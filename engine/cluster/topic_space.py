@@ -2,7 +2,7 @@
 them.
 
     space = TopicSpace(KafkaLogReader(...), open_objects(url), data_dir)
-    report = space.keep(Limits(age_ms=7 * 86_400_000, size_bytes=50_000_000_000), {"queues-0"})
+    report = space.keep(SpaceLimits(age_ms=7 * 86_400_000, size_bytes=50_000_000_000), {"queues-0"})
 
 1  decide    which portions may go: `removable`, as for an embedded log (engine/log/archive/local_space.py)
 2  prove     the objects in the archive are whole; each record that goes is read from Kafka and from there, and is the
@@ -32,10 +32,10 @@ from rewindmq.engine.cluster.archive_states import state_at_offset
 from rewindmq.engine.log.archive.local_space import (
     NOTE,
     CutPartition,
-    Limits,
     LocalPartition,
     LocalSegment,
     Report,
+    SpaceLimits,
     expected_bytes,
     removable,
 )
@@ -73,7 +73,7 @@ class TopicSpace:
         self._manifests: dict[str, Manifest] = {}
         self._too_large: dict[str, tuple[int, int, str]] = {}  # as in local_space.py, by partition
 
-    def keep(self, limits: Limits, owned: Collection[str]) -> Report:
+    def keep(self, limits: SpaceLimits, owned: Collection[str]) -> Report:
         """Remove what is beyond the limits and in the archive, of the partitions with these names.
 
         Raises OtherHistory, ArchiveError, NoAnswer, LogError, NewerHistory, OSError."""
@@ -152,7 +152,7 @@ class TopicSpace:
         return report
 
 
-def portions_of(segments: Sequence[SegmentEntry], start: int, limits: Limits) -> tuple[list[SegmentEntry], int]:
+def portions_of(segments: Sequence[SegmentEntry], start: int, limits: SpaceLimits) -> tuple[list[SegmentEntry], int]:
     """The archived stretches that reach behind `start`, put together to portions. The last one, which is not whole, is
     left out; its size in bytes comes second."""
     most_ms = min(PORTION_MS, (limits.age_ms or PORTION_MS * _OF_LIMIT) // _OF_LIMIT)

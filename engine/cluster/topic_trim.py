@@ -1,12 +1,12 @@
 """Trims a history in Kafka: what is older than a moment goes for good, in Kafka and in its archive.
 
-    for report in trim_topics(KafkaLogReader(...), open_objects(url), Wanted(before_ms=...)): report.offset
+    for report in trim_topics(KafkaLogReader(...), open_objects(url), TrimRequest(before_ms=...)): report.offset
 
 For each partition, by the rules of every trim (engine/log/trim_rules.py), while nodes run or not. The owner of a
 partition takes the same steps by itself, with --keep-history (keep_topics.py):
 
     1  floor    the offset at which the archived stretch begins that holds the moment: whole stretches go
-    2  audit    what goes, as the archive has it (engine/log/stretch.py); what Kafka still has of it is the same
+    2  audit    what goes, as the archive has it (engine/log/trim_audit.py); what Kafka still has of it is the same
     3  base     the state at the floor, and the records of all that is queued there: in the archive, read back, proven
     4  event    HistoryTrimmed in the metadata topic, durable
     5  archive  the metadata topic up to that event
@@ -38,9 +38,9 @@ from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, text_of
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.engine.log.single_records import queued_records
-from rewindmq.engine.log.stretch import audit
 from rewindmq.engine.log.topic_floors import TopicFloors
-from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, Wanted, last_floor, oldest_kept_ms, refusal
+from rewindmq.engine.log.trim_audit import audit
+from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, TrimRequest, last_floor, oldest_kept_ms, refusal
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import schema_of
 from rewindmq.projections.rewind import OutsideHistory
@@ -51,7 +51,7 @@ from rewindmq.schemas.values import BROKER
 
 
 def trim_topics(
-    log: KafkaLogReader, objects: Objects, wanted: Wanted, dry_run: bool = False, wall_ms: int | None = None
+    log: KafkaLogReader, objects: Objects, wanted: TrimRequest, dry_run: bool = False, wall_ms: int | None = None
 ) -> list[TrimReport]:
     """Trim the partitions of a history in Kafka, and its archive. `dry_run`: say what would go, and change nothing.
 
@@ -66,7 +66,7 @@ def trim_topics(
         raise LogError(f"{objects.url}: the trim was cut short, run it again: {error}") from None
 
 
-def _trimmed(trimming: "TopicTrimming", wanted: Wanted, dry_run: bool, wall_ms: int) -> list[TrimReport]:
+def _trimmed(trimming: "TopicTrimming", wanted: TrimRequest, dry_run: bool, wall_ms: int) -> list[TrimReport]:
     """One run by hand."""
     names = wanted.partitions(trimming.url, trimming.names)
     if not dry_run:
@@ -91,7 +91,7 @@ def _trimmed(trimming: "TopicTrimming", wanted: Wanted, dry_run: bool, wall_ms: 
     return reports
 
 
-def _moment(trimming: "TopicTrimming", wanted: Wanted, wall_ms: int) -> int:
+def _moment(trimming: "TopicTrimming", wanted: TrimRequest, wall_ms: int) -> int:
     """The time before which history may go. Raises TrimRefused where a clock may have jumped."""
 
     def is_due(before_ms: int) -> bool:

@@ -32,8 +32,8 @@ from rewindmq.engine.definitions.shapes import (
     VhostMetadataView,
 )
 from rewindmq.engine.errors import AmqpError, PreconditionFailed
-from rewindmq.engine.runtime.loop_share import Work, by_key
-from rewindmq.engine.runtime.queue_counters import Listed
+from rewindmq.engine.host.loop_share import Work, by_key
+from rewindmq.engine.partition.queue_counters import Listed
 from rewindmq.schemas.json_values import Json, UnfitJson, require_sane
 from rewindmq.schemas.metadata_events import (
     Bound,

@@ -24,9 +24,9 @@ from rewindmq.engine.broker.parameters import OPERATOR_POLICY, check_parameter
 from rewindmq.engine.broker.policies import checked_definition
 from rewindmq.engine.broker.users import check_patterns, hash_of_user, tags_from, tags_of_user
 from rewindmq.engine.errors import AmqpError, PreconditionFailed, resource
+from rewindmq.engine.host.loop_share import Work
+from rewindmq.engine.host.slices import Pace
 from rewindmq.engine.routing import exchange_types
-from rewindmq.engine.runtime.loop_share import Work
-from rewindmq.engine.runtime.slices import Pace
 from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.machine.rules.keys import DECLARABLE_TYPES
 from rewindmq.projections.rules.internal_queues import is_hidden
@@ -73,7 +73,7 @@ class Import:
         self.actor = actor
         self.document = document
         self.into = vhost
-        self.until_free = until_free or broker.homes.free
+        self.until_free = until_free or broker.homes.wait_until_free
         self.topology = broker.topology
         # What the document adds to the topology, or changes in it.
         self.default_types: dict[str, str] = {}  # of each of its vhosts

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rewindmq.engine.broker.parameters import OPERATOR_POLICY
 from rewindmq.engine.broker.passwords import exported
-from rewindmq.engine.runtime.queue_counters import Listed, QueueCounters
+from rewindmq.engine.partition.queue_counters import Listed, QueueCounters
 from rewindmq.schemas.amqp.json_arguments import table_of
 from rewindmq.schemas.metadata_events import ParameterSet
 from rewindmq.schemas.views import LEFT_OUT, From, View

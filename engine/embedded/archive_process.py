@@ -2,7 +2,7 @@
 
     broker (archive_supervisor.py)                     this process
         the order                 ->                   the URL is opened, if there is one
-                                  <-    Opened, Refused
+                                  <-    Opened, NoArchivePossible
         None: the log is open     ->                   passes begin; on Kafka the names of the partitions that this
                                                        node owns, and again when they change
                                   <-    Progress after each pass, and during a long one
@@ -34,20 +34,21 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rewindmq.engine.embedded.keep_history import KeepHistory
+from rewindmq.engine.host.local_limits import local_limits
 from rewindmq.engine.log.archive.archiver import Archiver, first_waiting_ms
 from rewindmq.engine.log.archive.directory_note import note_archive
 from rewindmq.engine.log.archive.identity import read_identity
-from rewindmq.engine.log.archive.local_space import Limits, Report, keep_local
+from rewindmq.engine.log.archive.local_space import Report, SpaceLimits, keep_local
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import BadUrl, Objects, ObstoreNotInstalled, open_objects
 from rewindmq.engine.log.archive.progress import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     ArchiveOrder,
+    NoArchivePossible,
     Opened,
     PartitionProgress,
     Progress,
-    Refused,
     TrimAnswer,
     TrimAsked,
 )
@@ -55,10 +56,9 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition
 from rewindmq.engine.log.embedded.root import root_of
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
-from rewindmq.engine.log.history_looks import HistoryLooks
 from rewindmq.engine.log.trim_rules import TrimRefused
+from rewindmq.engine.log.trim_schedule import TrimSchedule
 from rewindmq.engine.logging_setup import log_to_stderr
-from rewindmq.engine.runtime.local_limits import local_limits
 from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 
@@ -87,7 +87,7 @@ def archive_history(connection: Connection) -> None:
             if order.url is not None:
                 objects = open_objects(order.url, make=True)
         except (BadUrl, ObstoreNotInstalled) as error:
-            connection.send(Refused(str(error), isinstance(error, BadUrl)))
+            connection.send(NoArchivePossible(str(error), isinstance(error, BadUrl)))
             return
         connection.send(Opened("", {}) if objects is None else Opened(objects.url, _ends_soon(objects, order)))
         Duties(connection, order, objects).run()
@@ -114,7 +114,7 @@ def _read_ends(objects: Objects, data_dir: Path, found: dict[str, int]) -> None:
                 found[name] = Manifest.load(objects, name).end
 
 
-class Source(Protocol):
+class ArchivedHistory(Protocol):
     """The history to archive: a data directory, or topics of a Kafka."""
 
     @property
@@ -132,13 +132,13 @@ class Source(Protocol):
 
         Raises LogError, OSError."""
 
-    def keep_local(self, limits: Limits) -> Report:
+    def keep_local(self, limits: SpaceLimits) -> Report:
         """Remove what is archived and beyond the limits from where the log is.
 
         Raises LogError, NewerHistory, OSError."""
 
 
-def source_of(order: ArchiveOrder, objects: Objects) -> Source:
+def source_of(order: ArchiveOrder, objects: Objects) -> ArchivedHistory:
     """Return the source that the order names."""
     if order.topics is None:
         return DirectorySource(order.data_dir, objects)
@@ -169,7 +169,7 @@ class DirectorySource:
         """Return the archive's progress in each partition."""
         return progress_of(self._archiver.manifests, self._data_dir)
 
-    def keep_local(self, limits: Limits) -> Report:
+    def keep_local(self, limits: SpaceLimits) -> Report:
         """Remove segments."""
         return keep_local(self._data_dir, self._objects, limits)
 
@@ -177,7 +177,7 @@ class DirectorySource:
 class LocalCuts:
     """Removes from the broker's directory, or from Kafka, what is archived and beyond --keep-local."""
 
-    def __init__(self, source: Source, limits: Limits) -> None:
+    def __init__(self, source: ArchivedHistory, limits: SpaceLimits) -> None:
         self._source = source
         self._limits = limits
         self._ends: tuple[int, ...] = ()  # of the archived partitions, at the last look
@@ -296,7 +296,7 @@ class Duties:
         self._connection = connection
         self._passes = None if objects is None else ArchivePasses(connection, order, objects)
         self._topics: KeepTopics | None = None
-        self._history: HistoryLooks | None = None
+        self._history: TrimSchedule | None = None
         keep_ms, url = order.keep_history_ms, order.url
         if keep_ms is not None and order.topics is None:
             self._history = KeepHistory(order.data_dir, keep_ms, self._log_trim, self._alive, url=url)

@@ -28,20 +28,20 @@ from typing import Final, TypeVar
 from rewindmq.engine.broker.archive_status import ArchiveStatus
 from rewindmq.engine.broker.history_trims import HistoryTrims
 from rewindmq.engine.config import ArchiveConfig, Config
+from rewindmq.engine.host.durations import in_words
 from rewindmq.engine.log.archive.progress import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     ArchiveOrder,
     Kept,
+    NoArchivePossible,
     Opened,
     Progress,
-    Refused,
     TopicsOrder,
     TrimAnswer,
     TrimAsked,
 )
 from rewindmq.engine.rewind.liveness import Hung, received
-from rewindmq.engine.runtime.durations import in_words
 
 WORKED_SECONDS: Final = 60.0  # a process that lived so long is started anew at once
 SILENT_LOOKS: Final = 120  # seconds: object storage may answer late, and then the process waits
@@ -55,7 +55,7 @@ T = TypeVar("T")
 class ArchiveRefused(Exception):
     """There can be no archive; the text says why. `wrong_url`: the URL is to blame, else this installation."""
 
-    def __init__(self, refused: Refused) -> None:
+    def __init__(self, refused: NoArchivePossible) -> None:
         super().__init__(refused.text)
         self.wrong_url = refused.wrong_url
 
@@ -148,8 +148,8 @@ class ArchiveSupervisor:
         if self._stopping.is_set():  # `stop` may have looked before there was a process
             process.kill()
         ours.send(self._order)
-        answer: Opened | Refused = ours.recv()
-        if isinstance(answer, Refused):
+        answer: Opened | NoArchivePossible = ours.recv()
+        if isinstance(answer, NoArchivePossible):
             raise ArchiveRefused(answer)
         self._url, self.ends = answer.url, answer.ends
 

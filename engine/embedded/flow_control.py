@@ -12,7 +12,7 @@ Small publishes of other connections go ahead of it: each waits for one large me
 """
 
 from rewindmq.engine.log.contract import Log
-from rewindmq.engine.runtime.flow_control import LARGE_BYTES, Flow
+from rewindmq.engine.partition.flow_control import LARGE_BYTES, Flow
 
 LARGE_AT_ONCE = 8_388_608  # bytes of large publishes that may wait for the disk together; or a single larger one
 

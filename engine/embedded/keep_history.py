@@ -15,7 +15,7 @@
   less: then all that is older than the limit goes. So a floor stays for about a day, and a job that reads for hours
   beside it has to begin anew once at most.
 
-What counts as now: engine/log/history_looks.py.
+What counts as now: engine/log/trim_schedule.py.
 """
 
 import time
@@ -24,16 +24,16 @@ from pathlib import Path
 from typing import Final
 
 from rewindmq.engine.embedded.trim import Trimming, archive_for
+from rewindmq.engine.host.durations import in_words
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, read_layout
 from rewindmq.engine.log.embedded.log_start import bases_of
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.steady_time import APART_SECONDS, newest_ms_of
-from rewindmq.engine.log.history_looks import NOTE, HistoryLooks
 from rewindmq.engine.log.tiers import floors_of
 from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, refusal
-from rewindmq.engine.runtime.durations import in_words
+from rewindmq.engine.log.trim_schedule import NOTE, TrimSchedule
 from rewindmq.projections.floors import KEEP_HISTORY
 from rewindmq.projections.rewind import OutsideHistory
 from rewindmq.projections.store.bases import BaseError
@@ -46,7 +46,7 @@ BASES: Final = 4  # a stretch is so many times as long as the base before it
 LEFTOVER_SECONDS: Final = 3_600.0
 
 
-class KeepHistory(HistoryLooks):
+class KeepHistory(TrimSchedule):
     """The trims of one data directory, and of its archive: that at `url`, or the one that the directory names.
 
     `log_event` returns when the broker's metadata log has the event, durably; it raises TrimRefused if the broker

@@ -2,10 +2,10 @@
 
 start   start.py
 on      every `snapshot_events` events of a partition: a snapshot, and a Checkpointed event (the broker's claim); of the
-        metadata log: only a snapshot (runtime/snapshot_writer.py); waypoints (runtime/waypoint_writer.py)
+        metadata log: only a snapshot (partition/snapshot_writer.py); waypoints (partition/waypoint_writer.py)
 stop    the same for every partition; RocksDB is flushed, files are closed. The Checkpointed is `final` and the very
         last event. If the next start finds another last event, the broker crashed, and its BrokerStarted says so. A
-        warning names events behind a final one (projections/last_words.py)
+        warning names events behind a final one (projections/clean_stops.py)
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from rewindmq.engine.config import VERSION, Config
 from rewindmq.engine.embedded.flow_control import DiskFlow
 from rewindmq.engine.embedded.partition import SoleWriterPartition
 from rewindmq.engine.embedded.segment_ages import SegmentAges
+from rewindmq.engine.host.eager import begin
 from rewindmq.engine.log.contract import Log
-from rewindmq.engine.runtime.eager import begin
-from rewindmq.engine.runtime.lifecycle import Members, Place, mend_store, persist
-from rewindmq.engine.runtime.metadata import SoleWriterMetadata
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.snapshot_writer import MetadataSnapshots
-from rewindmq.engine.runtime.waypoint_writer import WaypointWriter
+from rewindmq.engine.partition.lifecycle import Members, Place, mend_store, persist
+from rewindmq.engine.partition.metadata import SoleWriterMetadata
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.snapshot_writer import MetadataSnapshots
+from rewindmq.engine.partition.waypoint_writer import WaypointWriter
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import MACHINE_VERSION
 from rewindmq.projections.store.snapshots import Snapshots
@@ -42,7 +42,7 @@ FULL = "the disk of {} is full: the log still takes acks, and publishing waits f
 logger = logging.getLogger(__name__)
 
 
-class Alone:
+class EmbeddedKeeper:
     """The keeper of a broker on an embedded log: its epoch, its files beside the log, and its clean stop."""
 
     joined = True

@@ -2,15 +2,15 @@
 
     append(event) -> log (in memory) -> machine           on_durable() when the group commit has landed
 
-An append position is the event's offset. The partition's time is the broker's (runtime/log_clock.py), in ms, but never
-behind the machine's time: history does not run backwards, unless an administrator sets the clock (`set_clock`).
+An append position is the event's offset. The partition's time is the broker's (partition/log_clock.py), in ms, but
+never behind the machine's time: history does not run backwards, unless an administrator sets the clock (`set_clock`).
 """
 
 from collections.abc import Callable
 from contextlib import suppress
 
 from rewindmq.engine.log.contract import BelowStart, LogPartition
-from rewindmq.engine.runtime.partition import Confirms, Partition
+from rewindmq.engine.partition.partition import Confirms, Partition
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import schema_of

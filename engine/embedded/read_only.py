@@ -21,10 +21,10 @@ from rewindmq.engine.config import Config
 from rewindmq.engine.errors import ReadOnly
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import HistoryPartition
-from rewindmq.engine.runtime.flow_control import Flow
-from rewindmq.engine.runtime.lifecycle import Members, Place
-from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Confirms, Partition
+from rewindmq.engine.partition.flow_control import Flow
+from rewindmq.engine.partition.lifecycle import Members, Place
+from rewindmq.engine.partition.metadata import Metadata
+from rewindmq.engine.partition.partition import Confirms, Partition
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
@@ -171,7 +171,7 @@ class _NoFlow(Flow):
         return False
 
 
-class Onlooker:
+class ReadOnlyKeeper:
     """The keeper of a read-only broker: it keeps nothing. Its epoch is none of the history."""
 
     joined = True

@@ -16,7 +16,7 @@ from typing import Final
 
 from rewindmq.engine.log.embedded.log import EmbeddedLog, EmbeddedPartition
 from rewindmq.engine.log.embedded.segments import record_timestamp
-from rewindmq.engine.runtime.log_clock import NS, LogClock
+from rewindmq.engine.partition.log_clock import NS, LogClock
 
 LOOK_SECONDS: Final = 1.0
 AT_ONCE: Final = 4  # new segments at one look

@@ -13,7 +13,8 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.config import Config
 from rewindmq.engine.embedded.beside_log import require_whole_blocks
-from rewindmq.engine.embedded.lifecycle import Alone
+from rewindmq.engine.embedded.lifecycle import EmbeddedKeeper
+from rewindmq.engine.host.eager import at_once
 from rewindmq.engine.log.contract import LogError, LogPartition
 from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.directory import (
@@ -25,9 +26,8 @@ from rewindmq.engine.log.embedded.directory import (
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.log_start import chain_of
 from rewindmq.engine.log.embedded.roles import require_broker
-from rewindmq.engine.runtime.eager import at_once
-from rewindmq.engine.runtime.log_clock import LogClock
-from rewindmq.engine.runtime.metadata import SoleWriterMetadata, unbound
+from rewindmq.engine.partition.log_clock import LogClock
+from rewindmq.engine.partition.metadata import SoleWriterMetadata, unbound
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION, schema_of
 from rewindmq.projections.replay import PartitionLog, Recovery, recover
 from rewindmq.projections.store.bases import Bases
@@ -152,7 +152,7 @@ def _ended_cleanly(log: LogPartition) -> bool:
     return False
 
 
-def take_over(broker: Broker, alone: Alone) -> None:
+def adopt_state(broker: Broker, alone: EmbeddedKeeper) -> None:
     """Begin the broker's epoch, and repair the differences that a crash may have left between the logs."""
     partitions = alone.partitions
     first = alone.log.metadata.next_offset == 0

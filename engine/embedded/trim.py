@@ -1,11 +1,11 @@
 """Trims a history: what is older than a moment goes for good, and the history begins at a floor, with a base.
 
-    for report in trim(data_dir, Wanted(before_ms=...)): report.partition, report.offset, report.findings
+    for report in trim(data_dir, TrimRequest(before_ms=...)): report.partition, report.offset, report.findings
 
 For each partition, while no broker runs (the lock is taken; beside a broker keep_history.py takes the same steps):
 
     1  floor    the base offset of the segment that holds the moment: whole segments go
-    2  audit    the stretch from the last floor on (engine/log/stretch.py)
+    2  audit    the stretch from the last floor on (engine/log/trim_audit.py)
     3  base     the state at the floor, and the records of all that is queued there: written, read back, proven; in the
                 archive, too
     4  event    HistoryTrimmed in the metadata log, durable: floor, chain, digest, findings, reason
@@ -46,9 +46,9 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, segment_path, stated_chain
 from rewindmq.engine.log.single_records import queued_records
-from rewindmq.engine.log.stretch import audit
 from rewindmq.engine.log.tiers import TieredPartition
-from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, Wanted, last_floor, oldest_kept_ms, refusal
+from rewindmq.engine.log.trim_audit import audit
+from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, TrimRequest, last_floor, oldest_kept_ms, refusal
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.rewind import OutsideHistory
 from rewindmq.projections.store.bases import BaseError, Bases, queued_offsets
@@ -61,7 +61,7 @@ from rewindmq.schemas.values import BROKER
 
 
 def trim(
-    data_dir: Path, wanted: Wanted, dry_run: bool = False, wall_ms: int | None = None, url: str | None = None
+    data_dir: Path, wanted: TrimRequest, dry_run: bool = False, wall_ms: int | None = None, url: str | None = None
 ) -> list[TrimReport]:
     """Trim the partitions of a data directory, and its archive. `dry_run`: say what would go, and change nothing.
 
@@ -112,7 +112,7 @@ class _Trim:
         self._metadata_reader = PartitionReader(partition_directory(data_dir, METADATA))
         self._trimming = Trimming(data_dir, len(log.queues), objects)
 
-    def run(self, wanted: Wanted, dry_run: bool) -> list[TrimReport]:
+    def run(self, wanted: TrimRequest, dry_run: bool) -> list[TrimReport]:
         trimming = self._trimming
         metadata = newest(trimming.snapshots, self._log.metadata)
         fold_on(metadata, self._log.metadata, strict=True)
@@ -144,7 +144,7 @@ class _Trim:
                 trimming.remove(report)
         return reports
 
-    def _moment(self, wanted: Wanted) -> int:
+    def _moment(self, wanted: TrimRequest) -> int:
         """The time before which history may go.
 
         Raises TrimRefused where `keep_ms` may be the work of a clock that jumped."""

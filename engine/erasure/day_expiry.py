@@ -27,12 +27,12 @@ from dataclasses import dataclass
 from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.encryption import Subjects, day_at
 from rewindmq.engine.erasure.key_store import NOBODY, day_of, is_of_nobody
+from rewindmq.engine.host.loop_share import LoopShare, Work
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.runtime.lifecycle import Keeper
-from rewindmq.engine.runtime.log_clock import NS, LogClock
-from rewindmq.engine.runtime.loop_share import LoopShare, Work
-from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.partition.lifecycle import Keeper
+from rewindmq.engine.partition.log_clock import NS, LogClock
+from rewindmq.engine.partition.metadata import Metadata
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections.store.key_watch import KeyWatch
 from rewindmq.projections.store.keys import SHARED
 from rewindmq.projections.store.projector import holds

@@ -2,7 +2,7 @@
 
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.errors import NotFound
-from rewindmq.engine.runtime.metadata import Metadata
+from rewindmq.engine.partition.metadata import Metadata
 from rewindmq.schemas.metadata_events import SubjectErased
 from rewindmq.schemas.values import Actor
 

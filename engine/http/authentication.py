@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from rewindmq.engine.errors import AmqpError, LoginsBraked
+from rewindmq.engine.host.admission import AdmittedConnection
 from rewindmq.engine.http.call import ApiError
 from rewindmq.engine.http.logins import Login, Logins, cookie_of
 from rewindmq.engine.identity.grants import Identity, TokenRefused
-from rewindmq.engine.runtime.admission import Guest
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -108,7 +108,7 @@ async def bear(broker: "Broker", request: Request, token: str) -> Identity:
 
 def presenting(request: Request) -> AbstractContextManager[None]:
     """Keep the place of the request's connection at the door while its password or token is under verification."""
-    guest: Guest | None = request.scope.get("state", {}).get("guest")
+    guest: AdmittedConnection | None = request.scope.get("state", {}).get("guest")
     return nullcontext() if guest is None else guest.presenting()
 
 

@@ -20,6 +20,8 @@ from rewindmq.engine.broker.callers import Caller
 from rewindmq.engine.broker.declarations import locked
 from rewindmq.engine.config import bracketed
 from rewindmq.engine.errors import AccessRefused, AmqpError, ConnectionForced, NotAllowed, NotFound, ReadOnly
+from rewindmq.engine.host.loop_share import Work
+from rewindmq.engine.host.memory import Kind
 from rewindmq.engine.http.bodies import (
     MAX_BODY_BYTES,
     MAX_VALUES,
@@ -31,8 +33,6 @@ from rewindmq.engine.http.bodies import (
 )
 from rewindmq.engine.identity.grants import Grant, Identity
 from rewindmq.engine.rewind.worker import ProcessEnded, Question, TooManyQuestions, WorkerPool
-from rewindmq.engine.runtime.loop_share import Work
-from rewindmq.engine.runtime.memory import Kind
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.schemas.amqp.errors import Unacceptable
@@ -43,7 +43,7 @@ from rewindmq.schemas.values import Actor, Argument
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.runtime.sessions import Session
+    from rewindmq.engine.partition.sessions import Session
     from rewindmq.projections.machine.data.queue import Queue
     from rewindmq.projections.rewind import At
 
@@ -271,7 +271,7 @@ class Call:
     # -- the body ---------------------------------------------------------------------------------------------------
     async def raw_body(self, most_bytes: int = MAX_BODY_BYTES) -> bytes:
         """The bytes of the body. Raises ApiError: 413 if it is too large, 503 if the broker has no memory for it."""
-        if self._raw is not None:  # of a second attempt (runtime/certainty.py)
+        if self._raw is not None:  # of a second attempt (partition/certainty.py)
             return self._raw
         raw = bytearray()
         length = self.request.headers.get("content-length", "0")
@@ -444,7 +444,7 @@ async def until_free(broker: "Broker", vhost: str, name: str) -> None:
     """Wait while a queue is on its way to another partition. After the time limit it raises ApiError (503)."""
     try:
         async with asyncio.timeout(MOVE_SECONDS):
-            await broker.homes.free(vhost, name)
+            await broker.homes.wait_until_free(vhost, name)
     except TimeoutError:
         raise ApiError(
             503, "service_unavailable", f"queue '{name}' is still on its way to another partition: ask again"

@@ -1,6 +1,6 @@
 """Folds the partitions that a request needs before its handler runs, as its declaration says (`Folds`).
 
-A node may have paused partitions (cluster/modes.py). Others it folds anyhow.
+A node may have paused partitions (cluster/partition_pausing.py). Others it folds anyhow.
 """
 
 from collections.abc import Awaitable, Callable

@@ -24,7 +24,7 @@ from typing import Any, cast
 
 from starlette.responses import FileResponse, Response, StreamingResponse
 
-from rewindmq.engine.broker.followers import Answer, Asked, Branching, Followers, Refused
+from rewindmq.engine.broker.followers import Branching, FollowerAnswer, FollowerRefused, Followers, JoinRequest
 from rewindmq.engine.http.call import ApiError, Call, bad_request, not_found, reply
 from rewindmq.engine.http.listing import listed
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, MONITORING, Folds, Media, operation
@@ -61,7 +61,7 @@ def followers_of(call: Call) -> Followers:
     return followers
 
 
-def refusal(refused: Refused) -> ApiError:
+def refusal(refused: FollowerRefused) -> ApiError:
     """The answer to a follower that is refused."""
     return ApiError(409, refused.word, str(refused))
 
@@ -168,7 +168,7 @@ async def join(call: Call) -> Response:
     try:
         root = await asyncio.to_thread(root_of, call.broker.config.data)
         follower = await followers.join(name, asked, address, root)
-    except Refused as refused:
+    except FollowerRefused as refused:
         raise refusal(refused) from None
     except (LogError, OSError) as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
@@ -177,11 +177,11 @@ async def join(call: Call) -> Response:
     return reply(FollowerTokenView(token=follower.token))
 
 
-def asked_in(content: dict[str, Any]) -> Asked:
+def asked_in(content: dict[str, Any]) -> JoinRequest:
     """The question of a follower that joins. Raises ApiError (400)."""
     try:
         root = content.get("root")
-        return Asked(
+        return JoinRequest(
             str(content["instance"]),
             None if root is None else str(root),
             tuple(map(str, content["lineage"])),
@@ -214,14 +214,14 @@ async def fetch(call: Call) -> Response:
     try:
         name = call.segment("name")
         answer = await followers.fetch(name, token, at, most)
-    except Refused as refused:
+    except FollowerRefused as refused:
         raise refusal(refused) from None
     except BelowStart as error:
         raise ApiError(410, "trimmed", str(error)) from None
     return StreamingResponse(bytes_of(answer, partial(followers.takes, name)), media_type="application/octet-stream")
 
 
-async def bytes_of(answer: Answer, taken: Callable[[], None]) -> AsyncIterator[bytes]:
+async def bytes_of(answer: FollowerAnswer, taken: Callable[[], None]) -> AsyncIterator[bytes]:
     """An answer as bytes. A piece is read while the client takes the one before; `taken` is called with each."""
     pieces = [(name, piece.base, piece.position, piece.size) for name, piece in answer.pieces]
     yield json.dumps({"target": answer.target, "ends": answer.ends, "pieces": pieces}, allow_nan=False).encode() + b"\n"

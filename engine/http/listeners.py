@@ -9,9 +9,9 @@ import os
 
 from starlette.responses import Response
 
+from rewindmq.engine.host.admission import Listeners
 from rewindmq.engine.http.call import ApiError, Call, not_found
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, operation
-from rewindmq.engine.runtime.admission import Listeners
 
 logger = logging.getLogger("rewindmq")
 

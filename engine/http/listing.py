@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
+from rewindmq.engine.host.loop_share import Work
 from rewindmq.engine.http.call import ApiError, Call, bad_request, natural, reply
 from rewindmq.engine.http.filters import NameFilter
 from rewindmq.engine.http.pieces import answer, array, members
 from rewindmq.engine.http.reference.operation import Query
-from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.schemas.views import View
 
 if TYPE_CHECKING:
-    from rewindmq.engine.runtime.partition import Partition
-    from rewindmq.engine.runtime.queue_counters import Listed
+    from rewindmq.engine.partition.partition import Partition
+    from rewindmq.engine.partition.queue_counters import Listed
     from rewindmq.projections.machine.data.queue import Queue
 
 STATS = (

@@ -32,11 +32,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.host.loop_share import Work
 from rewindmq.engine.http.call import ApiError, Call, api_error, bad_request, hung_up
 from rewindmq.engine.http.logins import Logins, cookie_of
 from rewindmq.engine.http.reference.operation import streamed
 from rewindmq.engine.identity.grants import Grant
-from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.schemas.json_values import compact_text
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ Key = tuple[Handler, str, str, str | Grant]
 logger = logging.getLogger(__name__)
 
 
-class Listener:
+class LiveListener:
     """A client of a stream, as it asked. `token`: of its browser's login; None: it came with a password.
 
     `ready`: makes this node fold what the answer needs."""
@@ -97,7 +97,7 @@ class Live:
     def __init__(self, broker: "Broker", logins: Logins) -> None:
         self._broker = broker
         self.logins = logins
-        self._groups: dict[Key, dict[Listener, None]] = {}
+        self._groups: dict[Key, dict[LiveListener, None]] = {}
         self._of_user: dict[str, int] = {}
         self._ticking: dict[Key, asyncio.Task[None]] = {}
         self._closed = False
@@ -116,7 +116,7 @@ class Live:
             )
             audience = "" if "administrator" in call.tags else call.grant or call.user
             key = (handler, call.request.url.path, call.request.url.query, audience)
-            listener = Listener(call, key, token, ready)
+            listener = LiveListener(call, key, token, ready)
             listener.offer(frame)
             return Stream(self, listener)
 
@@ -139,7 +139,7 @@ class Live:
         if self._closed or sum(self._of_user.values()) >= min(MOST_STREAMS, share):
             raise ApiError(503, "service_unavailable", "too many live streams: try again, or ask without /live")
 
-    def join(self, listener: Listener) -> None:
+    def join(self, listener: LiveListener) -> None:
         """Tell a listener what is new from now on."""
         self._groups.setdefault(listener.key, {})[listener] = None
         user = listener.call.user
@@ -147,7 +147,7 @@ class Live:
         if listener.key not in self._ticking:
             self._ticking[listener.key] = asyncio.ensure_future(self._tick(listener.key))
 
-    def leave(self, listener: Listener) -> None:
+    def leave(self, listener: LiveListener) -> None:
         """Forget a listener."""
         group = self._groups[listener.key]
         del group[listener]
@@ -168,7 +168,7 @@ class Live:
             await self._tell(key, self._groups[key])
             spent = loop.time() - began
 
-    async def _tell(self, key: Key, group: dict[Listener, None]) -> None:
+    async def _tell(self, key: Key, group: dict[LiveListener, None]) -> None:
         for listener in list(group):
             if not self._may_listen(listener):
                 listener.end(b"event: end\ndata: {}\n\n")
@@ -181,7 +181,7 @@ class Live:
                 if not listener.ended:
                     listener.offer(frame)
 
-    async def _made(self, handler: Handler, listener: Listener) -> bytes | None:
+    async def _made(self, handler: Handler, listener: LiveListener) -> bytes | None:
         """The answer of now, for this listener and its like; None if it takes too long."""
         call = listener.call
         await self._broker.loop_share.turn()
@@ -200,7 +200,7 @@ class Live:
             logger.exception("live figures of %s", call.request.url.path)
             return problem(ApiError(500, "internal_error", "see the broker's log"))
 
-    def _may_listen(self, listener: Listener) -> bool:
+    def _may_listen(self, listener: LiveListener) -> bool:
         """Return True if the client is still logged in, and its user has not changed."""
         try:
             listener.call.require_account()
@@ -212,7 +212,7 @@ class Live:
 class Stream:
     """A response that sends what a listener is told, until one of both ends."""
 
-    def __init__(self, live: Live, listener: Listener) -> None:
+    def __init__(self, live: Live, listener: LiveListener) -> None:
         self._live = live
         self._listener = listener
 
@@ -232,7 +232,7 @@ class Stream:
             self._live.leave(listener)
 
 
-async def next_frame(listener: Listener) -> bytes:
+async def next_frame(listener: LiveListener) -> bytes:
     """The next frame, or a comment if none comes for a while."""
     try:
         async with asyncio.timeout(HEARTBEAT_SECONDS):

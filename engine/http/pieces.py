@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.responses import Response, StreamingResponse
 
-from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.engine.host.loop_share import Work
 from rewindmq.schemas.json_values import compact_text
 
 WHOLE_BYTES = 262_144  # an answer of at most so many bytes is sent as a whole

@@ -21,8 +21,8 @@ from rewindmq.schemas.values import EPOCH_SHIFT
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.runtime.partition import Partition
-    from rewindmq.engine.runtime.queue_counters import Listed
+    from rewindmq.engine.partition.partition import Partition
+    from rewindmq.engine.partition.queue_counters import Listed
 
 
 @operation(

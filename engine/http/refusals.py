@@ -8,13 +8,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rewindmq.engine.errors import AccessRefused, AmqpError
+from rewindmq.engine.host.admission import AdmittedConnection
 from rewindmq.engine.http.authentication import LoginFailed, LoginHeldBack, NotLoggedIn, from_page
 from rewindmq.engine.http.call import ApiError, Call, Missing, arrival_of, in_time, mechanism_of, reply, way_of
 from rewindmq.engine.http.live import asks_for_stream
 from rewindmq.engine.http.logins import cookie_of
 from rewindmq.engine.http.shapes.basics import ErrorView
-from rewindmq.engine.runtime.admission import Guest
-from rewindmq.engine.runtime.certainty import REFUSALS
+from rewindmq.engine.partition.certainty import REFUSALS
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -33,7 +33,7 @@ def is_negative(error: Exception) -> bool:
 
 def require_room(request: Request) -> None:
     """Counts the connection as logged in. Raises ApiError (503) when there are too many."""
-    guest: Guest | None = request.scope.get("state", {}).get("guest")
+    guest: AdmittedConnection | None = request.scope.get("state", {}).get("guest")
     if guest is not None and not guest.log_in():
         raise ApiError(503, "service_unavailable", "too many connections: try again, or close some")
 

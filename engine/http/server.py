@@ -1,6 +1,6 @@
 """Serves the management API: uvicorn's HTTP/1.1, with admission of connections and time limits for clients.
 
-engine/runtime/admission.py admits connections.
+engine/host/admission.py admits connections.
 
     HEADER_SECONDS   from the connection, or from the answer before, until a request's header is there
     BODY_SECONDS     from the header until the whole body is
@@ -10,7 +10,7 @@ engine/runtime/admission.py admits connections.
 A connection is read in the API's share of the loop's time (pace.py), and each request begins in a separate turn. A
 request that is answered before all of it came is not read to its end: the connection is closed after the answer.
 
-A connection counts as logged in from its first answered request with a right password on (`Guest.log_in`).
+A connection counts as logged in from its first answered request with a right password on (`AdmittedConnection.log_in`).
 """
 
 import asyncio
@@ -27,10 +27,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER, HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from rewindmq.engine.host.admission import AdmittedConnection, ConnectionQuota, ListeningSocket
+from rewindmq.engine.host.loop_share import LoopShare
+from rewindmq.engine.host.proxy_protocol import NOBODY, Balancers
 from rewindmq.engine.http.pace import EVENTS_AT_ONCE, MOST_THROWN, PacedTransport, Parser
-from rewindmq.engine.runtime.admission import Door, Guest, Listener
-from rewindmq.engine.runtime.loop_share import LoopShare
-from rewindmq.engine.runtime.proxy_protocol import NOBODY, Balancers
 from rewindmq.engine.tls import LiveContext, TlsPeer
 
 HEADER_SECONDS = 10.0
@@ -62,7 +62,7 @@ class HttpProtocol(H11Protocol):
     conn: Parser
     paced: PacedTransport
 
-    def __init__(self, server: "_Server", guest: Guest) -> None:
+    def __init__(self, server: "_Server", guest: AdmittedConnection) -> None:
         super().__init__(server.config, server.server_state, {})
         self.guest = guest
         self.share = server.share
@@ -181,7 +181,7 @@ class _Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         listening: Sequence[Listening],
-        door: Door,
+        door: ConnectionQuota,
         share: LoopShare,
         end_streams: Callable[[], None],
         balancers: Balancers,
@@ -192,7 +192,7 @@ class _Server(uvicorn.Server):
         self.share = share
         self._listening = listening
         self._door = door
-        self._listeners: list[Listener] = []
+        self._listeners: list[ListeningSocket] = []
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -201,7 +201,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         self.servers = []
         self._listeners = [
-            Listener(
+            ListeningSocket(
                 sock,
                 self._door,
                 lambda guest: HttpProtocol(self, guest),
@@ -231,7 +231,7 @@ class _Server(uvicorn.Server):
 async def serve(
     app: ASGIApp,
     listening: Sequence[Listening],
-    door: Door,
+    door: ConnectionQuota,
     share: LoopShare,
     end_streams: Callable[[], None],
     balancers: Balancers = NOBODY,

@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
-from rewindmq.engine.runtime.queue_counters import QueueCounters
-from rewindmq.engine.runtime.sessions import counts
+from rewindmq.engine.partition.queue_counters import QueueCounters
+from rewindmq.engine.partition.sessions import counts
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.runtime.partition import Partition
-    from rewindmq.engine.runtime.queue_counters import Listed
-    from rewindmq.engine.runtime.sessions import ChannelStatus
+    from rewindmq.engine.partition.partition import Partition
+    from rewindmq.engine.partition.queue_counters import Listed
+    from rewindmq.engine.partition.sessions import ChannelStatus
 
 Item = dict[str, object]
 Numbers = dict[str, int]

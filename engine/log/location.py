@@ -149,7 +149,7 @@ class HistoryReader:
         return topology_of(self.metadata, self.snapshots).placement
 
 
-def begun_anew(ask: Callable[[], T]) -> T:
+def retry_if_trimmed(ask: Callable[[], T]) -> T:
     """The answer to a question about a history; it is asked anew if the beginning is trimmed meanwhile.
 
     Raises what `ask` raises."""

@@ -20,7 +20,7 @@ empty for events that concern the whole partition. An event's time is the log's 
 appended there (LogAppendTime), not the envelope's.
 
 Besides history (`metadata`, `queues`) there is `nodes`: heartbeats (`NodeAlive` events), kept for an hour only and
-never folded into a state. And `counters` of queues (runtime/queue_counters.py): the log keeps the last record of each
+never folded into a state. And `counters` of queues (partition/queue_counters.py): the log keeps the last record of each
 key. A record without a value removes its key; it arrives as REMOVED and the key.
 """
 
@@ -83,7 +83,7 @@ class SharedPartition(Protocol):
         """Return True once the delivery of every append has been reported to this program. Some reports arrive late."""
 
     def report(self, on: bool) -> None:
-        """Tell the listener of each append from now on when it is in the log (`Listener.delivered`), or no longer."""
+        """Tell the listener of each append when it is in the log (`SharedLogListener.delivered`), or stop doing so."""
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         """Yields blocks (runs of consecutive offsets, with `timestamps_ms`) from `offset` up to `end`.
@@ -147,7 +147,7 @@ class StateTopic(Protocol):
         the disk does not take it."""
 
 
-class Placement(Protocol):
+class TopicPlacement(Protocol):
     """The place of a partition: addresses of the log's own servers. `leader` is empty while there is none."""
 
     @property
@@ -163,7 +163,7 @@ class Placement(Protocol):
     def in_sync(self) -> tuple[str, ...]: ...
 
 
-class Listener(Protocol):
+class SharedLogListener(Protocol):
     """The node that follows a log. The log calls its methods in the loop."""
 
     def arrived(self, batches: list[Arrived]) -> None:
@@ -212,7 +212,7 @@ class SharedLog(Protocol):
 
         `only_ask`: find out whether that can be done. LogError: it cannot, or the log has more already."""
 
-    def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
+    def follow(self, offsets: Mapping[str, int], listener: SharedLogListener) -> None:
         """Begin to read back, each partition from its offset, and counters from their beginning.
 
         The node then also shares the duties of the queue partitions with the other nodes (Kafka's consumer group)."""
@@ -246,7 +246,7 @@ class SharedLog(Protocol):
 
         Never waits."""
 
-    def placement(self) -> Sequence[Placement]:
+    def placement(self) -> Sequence[TopicPlacement]:
         """The places of the queue partitions, in their order; some seconds old at the most."""
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """The rules of every trim, of an embedded log and of one in Kafka: what is wanted, what may go, what is refused.
 
-    Wanted -> oldest_kept_ms -> last_floor -> the audit (stretch.py) -> TrimReport, or TrimRefused
+    TrimRequest -> oldest_kept_ms -> last_floor -> the audit (trim_audit.py) -> TrimReport, or TrimRefused
 
 The steps themselves differ: engine/embedded/trim.py, engine/cluster/topic_trim.py.
 """
@@ -21,7 +21,7 @@ class TrimRefused(LogError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TrimRequest:
     """A wish to trim history that is older than the time `before_ms`, or than the last `keep_ms` milliseconds.
 
     `partition`: only this one. `accept_findings`: trim although the audit found something."""
@@ -63,7 +63,7 @@ class TrimReport:
 
 def oldest_kept_ms(
     place: object,
-    wanted: Wanted,
+    wanted: TrimRequest,
     now_ms: int,
     readers: Iterable[PartitionLog],
     is_due: Callable[[int], bool],

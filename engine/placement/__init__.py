@@ -2,8 +2,8 @@
 
 repartition.py   the course of a repartition: names are held, queues are listed, placed anew
 moves.py         they move, one after the other
-agreement.py     waits until a step is durable, and known to all nodes
-strays.py        messages that remain in the partition that a queue left follow the queue
+step_barrier.py     waits until a step is durable, and known to all nodes
+leftover_queues.py        messages that remain in the partition that a queue left follow the queue
 request.py       an operator's request, and its progress
 consumers.py     consumers follow their queue
 obstacles.py     the reasons to refuse a repartition

@@ -24,11 +24,11 @@ from functools import partial
 from typing import Any
 
 from rewindmq.engine.errors import ConnectionForced
-from rewindmq.engine.placement.agreement import until
+from rewindmq.engine.host.eager import begin
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Attachment, Name, Place, Session, Subscription
+from rewindmq.engine.placement.step_barrier import until
 from rewindmq.engine.routing.homes import Homes
-from rewindmq.engine.runtime.eager import begin
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Attachment, Name, Place, Session, Subscription
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import ConsumerCancelled
 

@@ -17,11 +17,11 @@ import logging
 from collections.abc import Callable, Sequence
 
 from rewindmq.engine.errors import PreconditionFailed
-from rewindmq.engine.placement.agreement import STEP_SECONDS, Agreement, until
-from rewindmq.engine.placement.strays import MOST_LETTERS, PORTION, letters_of
-from rewindmq.engine.runtime.loop_share import LoopShare, Work
-from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.host.loop_share import LoopShare, Work
+from rewindmq.engine.partition.metadata import Metadata
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.placement.leftover_queues import MOST_LETTERS, PORTION, letters_of
+from rewindmq.engine.placement.step_barrier import STEP_SECONDS, StepBarrier, until
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.relocation import moved_from, why_it_stays
 from rewindmq.projections.rules.placement import partition_of
@@ -52,7 +52,7 @@ class Moves:
         self,
         metadata: Metadata,
         partitions: Sequence[Partition],
-        agreement: Agreement,
+        agreement: StepBarrier,
         share: LoopShare,
         mine: Callable[[], bool],
         settled: Callable[[], None],

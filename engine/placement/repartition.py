@@ -7,7 +7,7 @@
 Rules of this file
 - The owner of the first queue partition does it, driven by the fold alone. A successor finds what was begun, and goes
   on. Two owners may do it at once for a moment: each event is harmless when it comes twice.
-- A step follows when the one before is durable, and every node knows it (agreement.py).
+- A step follows when the one before is durable, and every node knows it (step_barrier.py).
 - A node that reads that names wait shows so at once (`Keeper.show_soon`): a name is held for a moment, not for a beat.
 """
 
@@ -18,14 +18,14 @@ from contextlib import suppress
 
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.host.loop_share import LoopShare, Work
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.placement.agreement import STEP_SECONDS, Agreement
+from rewindmq.engine.partition.lifecycle import Keeper
+from rewindmq.engine.partition.metadata import Metadata
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.placement.leftover_queues import LeftoverQueues
 from rewindmq.engine.placement.moves import Moves
-from rewindmq.engine.placement.strays import Strays
-from rewindmq.engine.runtime.lifecycle import Keeper
-from rewindmq.engine.runtime.loop_share import LoopShare, Work
-from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.placement.step_barrier import STEP_SECONDS, StepBarrier
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.placement_events import (
@@ -48,7 +48,7 @@ class Repartition:
     """The repartition of a broker's log, and what is left of queues that moved.
 
     `start` makes it go on whenever this node has the duty. Without a repartition it does nothing. `enter_all`,
-    `when_durable` and `end_turn` as in Agreement."""
+    `when_durable` and `end_turn` as in StepBarrier."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class Repartition:
         self.placement = metadata.topology.placement
         self.partitions = partitions
         self.keeper = keeper
-        self.strays = Strays(self.placement, partitions, end_turn)
+        self.strays = LeftoverQueues(self.placement, partitions, end_turn)
         self._share = share
-        self.agreement = Agreement(metadata, partitions, keeper, enter_all, when_durable, end_turn)
+        self.agreement = StepBarrier(metadata, partitions, keeper, enter_all, when_durable, end_turn)
         self.moves = Moves(metadata, partitions, self.agreement, share, lambda: self._mine, self._settled)
         # Called when a step has ended: the log has both ends of what went from one partition to another.
         self.on_settled: list[Callable[[], None]] = []

@@ -4,10 +4,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.host.loop_share import Work
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.placement.obstacles import why_not_repartition
 from rewindmq.engine.placement.repartition import Repartition
-from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.projections.topology.placement import Moving, Name
 from rewindmq.schemas.placement_events import PartitionsAdded
 from rewindmq.schemas.values import Actor

@@ -8,5 +8,5 @@ queue_at.py            a queue as it was at a moment            bindings_at.py  
 restore_plan.py        messages to bring back                  restorations.py  the broker brings them back
 search.py              messages found by what is in them
 outcomes.py            a message's life, last outcomes          worker.py        processes that fold history
-stays.py               the partitions in which a queue was      fates.py         what became of messages since
+partition_visits.py    the partitions in which a queue was      fates.py         what became of messages since
 """

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from rewindmq.engine.broker.declarations import TYPE_MODULES, check_consumer_arguments
 from rewindmq.engine.errors import NotImplementedByBroker, PreconditionFailed, resource
-from rewindmq.engine.rewind.stays import moment_in
+from rewindmq.engine.rewind.partition_visits import moment_in
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.keys import MAX_SEGMENT_BYTES
 from rewindmq.projections.machine.rules.legal_values import INTEGER_TYPES, age_ms

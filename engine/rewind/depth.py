@@ -17,10 +17,10 @@ then. A range that begins before the history begins with the history.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader, begun_anew
+from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader, retry_if_trimmed
 from rewindmq.engine.rewind.outcomes import Deadline, OutOfTime, timely
+from rewindmq.engine.rewind.partition_visits import lineage_of, log_at, partition_visits
 from rewindmq.engine.rewind.queue_at import waypoints_of
-from rewindmq.engine.rewind.stays import log_at, same_queue, stays
 from rewindmq.projections.history.outcomes import takers
 from rewindmq.projections.machine.data.effects import Effect, Forget, QueueGone
 from rewindmq.projections.machine.data.queue import Queue
@@ -111,7 +111,7 @@ def depth(
     def ask() -> Depth:
         reader = history.open()
         log, begun = place_of(reader, vhost, queue, start, end)
-        same = None if queue_id is None else same_queue(reader.placement, vhost, queue, queue_id).ids_in(log.name)
+        same = None if queue_id is None else lineage_of(reader.placement, vhost, queue, queue_id).ids_in(log.name)
         fold = _Fold(log, vhost, queue, same, deadline, waypoints_of(history))
         fold.run(history.snapshots, begun, end, count)
         found = fold.found
@@ -122,7 +122,7 @@ def depth(
         _add_ticks(found, [each for each in marks.get(log.name, ()) if begin <= each.offset <= behind])
         return found
 
-    return begun_anew(ask)
+    return retry_if_trimmed(ask)
 
 
 def place_of(reader: HistoryReader, vhost: str, queue: str, start: At, end: At) -> tuple[HistoryPartition, At]:
@@ -130,7 +130,9 @@ def place_of(reader: HistoryReader, vhost: str, queue: str, start: At, end: At) 
 
     Raises BetweenPartitions, OutsideHistory."""
     log = log_at(reader, vhost, queue, end)
-    came_ms = next((each.since_ms for each in reversed(stays(reader, vhost, queue)) if each.log is log), None)
+    came_ms = next(
+        (each.since_ms for each in reversed(partition_visits(reader, vhost, queue)) if each.log is log), None
+    )
     if came_ms is None:
         return log, start
     if start.partition not in (None, log.name) or (start.time_ms is not None and start.time_ms < came_ms):

@@ -20,14 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rewindmq.engine.errors import NotFound, PreconditionFailed, resource
+from rewindmq.engine.host.memory import Kind
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.rewind.message_sources import PIECE_BYTES, Found, LogSource, MessageSource, MomentSource
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, messages_at
 from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Reader, ReaderQueue, ReadRequest
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, WorkerPool
-from rewindmq.engine.runtime.memory import Kind
-from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rewind import At, RewindError
 from rewindmq.schemas.events import Published

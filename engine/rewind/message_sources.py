@@ -14,11 +14,11 @@ from itertools import pairwise
 
 from rewindmq.engine.log.contract import BelowStart
 from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, TIME, Start
 from rewindmq.engine.rewind.outcomes import APART_MS
+from rewindmq.engine.rewind.partition_visits import NOT_YET, came_from, first_in, log_named, partition_visits
 from rewindmq.engine.rewind.queue_at import published_at
-from rewindmq.engine.rewind.stays import NOT_YET, came_from, first_in, log_named, stays
-from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.replay import decoder_for
 from rewindmq.schemas.events import Published
@@ -217,7 +217,7 @@ class LogSource(MessageSource):
 
         Clocks of two partitions may differ: what has come to this queue a little later belongs to it, too."""
         vhost, name = self.queue.vhost, self.queue.name
-        every = stays(self.reader, vhost, name)
+        every = partition_visits(self.reader, vhost, name)
         firsts = [first_in(each, self.reader.placement, vhost, name, self.queue.queue_id) for each in every]
         for at, (stay, following) in enumerate(pairwise(every)):
             declared, left_ms = firsts[at], following.since_ms

@@ -19,8 +19,16 @@ from dataclasses import dataclass, field
 from heapq import merge
 
 from rewindmq.engine.log.location import HistoryPartition, HistoryReader
+from rewindmq.engine.rewind.partition_visits import (
+    PartitionVisit,
+    QueueLineage,
+    came_from,
+    first_in,
+    lineage_of,
+    log_between,
+    partition_visits,
+)
 from rewindmq.engine.rewind.search import FoundMessage, records_between
-from rewindmq.engine.rewind.stays import SameQueue, Stay, came_from, first_in, log_between, same_queue, stays
 from rewindmq.projections.history.biography import Key, Source, as_source
 from rewindmq.projections.history.diff import fold_moves
 from rewindmq.projections.history.outcome_rows import PUBLISHED, OutcomeRow, PlainRows
@@ -127,7 +135,7 @@ def biography(
     name = f"{partition}:{message_id}" if partition else str(message_id)
     logs = [log for log in reader.queues if partition in (None, log.name)] if queue is None or partition else []
     if queue is not None and partition is None:
-        logs = list(dict.fromkeys(each.log for each in stays(reader, vhost, queue)))
+        logs = list(dict.fromkeys(each.log for each in partition_visits(reader, vhost, queue)))
         logs = [log for log in logs if is_message_of(log, message_id, queue)] if len(logs) > 1 else logs
     if len(logs) > 1:
         raise NoSuchMessage(f"message {name}: which partition? {', '.join(f'{log.name}:{message_id}' for log in logs)}")
@@ -143,7 +151,7 @@ def biography(
         raise nothing
     same = None
     if only_queue_id is not None and queue is not None:
-        same = same_queue(reader.placement, vhost, queue, only_queue_id)
+        same = lineage_of(reader.placement, vhost, queue, only_queue_id)
     life = _Life(reader, snapshots, vhost, deadline, Biography(published), same)
     life.begin(logs[0], message_id, queue)
     if not life.keys:
@@ -165,7 +173,7 @@ class _Life:
         vhost: str,
         deadline: Deadline,
         found: Biography,
-        same: SameQueue | None,
+        same: QueueLineage | None,
     ) -> None:
         self.reader = reader
         self.snapshots = snapshots
@@ -329,8 +337,8 @@ def last_outcomes(
     """The last `count` rows of a queue, by time, in all partitions where it was. `until_ms`: up to this time.
 
     `partition` of the answer is the one in which the queue is now. Raises LogError."""
-    every = stays(reader, vhost, queue)
-    same = None if queue_id is None else same_queue(reader.placement, vhost, queue, queue_id)
+    every = partition_visits(reader, vhost, queue)
+    same = None if queue_id is None else lineage_of(reader.placement, vhost, queue, queue_id)
     tail = Tail(every[-1].log.name, [], True)
     ends: dict[HistoryPartition, int] = {}  # where it came back to a partition, its first stay ends before the last one
     for stay in reversed(every):
@@ -352,7 +360,9 @@ def last_outcomes(
     return tail
 
 
-def _is_left(stay: Stay, snapshots: Snapshots | None, vhost: str, queue: str, offset: int, time_ms: int) -> bool:
+def _is_left(
+    stay: PartitionVisit, snapshots: Snapshots | None, vhost: str, queue: str, offset: int, time_ms: int
+) -> bool:
     """Return True if a partition had the queue at a moment or later: consumers' messages stay there after a move."""
     if stay.until_ms is None or time_ms < stay.until_ms:
         return True
@@ -417,7 +427,7 @@ def changes(
 ) -> Changes:
     """The changes in a queue between two moments. Raises LogError, OutsideHistory, BetweenPartitions."""
     log = log_between(reader, vhost, queue, start, end)
-    ids = None if queue_id is None else same_queue(reader.placement, vhost, queue, queue_id).ids_in(log.name)
+    ids = None if queue_id is None else lineage_of(reader.placement, vhost, queue, queue_id).ids_in(log.name)
     machine = state_at(log, snapshots, start)
     behind = log.offset_at(end.time_ms) if end.time_ms is not None else end.offset or 0
     begun = machine.next_offset

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rewindmq.engine.log.location import History, HistoryPartition, begun_anew
+from rewindmq.engine.log.location import History, HistoryPartition, retry_if_trimmed
 from rewindmq.engine.rewind.outcomes import Deadline, OutOfTime
 from rewindmq.engine.rewind.queue_at import waypoints_of
 from rewindmq.projections.machine.data.effects import DeadLetter, Effect, Forget
@@ -88,7 +88,7 @@ def policy_effects(history: History, change: Change, now_ms: int, most: int, dea
             trial.see(history, log, now_ms)
         return trial.found
 
-    return begun_anew(ask)
+    return retry_if_trimmed(ask)
 
 
 class _Trial:

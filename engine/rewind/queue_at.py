@@ -9,7 +9,7 @@ its base. Nothing here writes or touches the live broker.
 
 An incarnation is the life of a queue from a declaration to its end. Its name is the queue id: the offset of the
 declaration. A queue that was deleted and declared again is another incarnation, also in a vhost that was made anew.
-A queue that moved to another partition is one queue with several incarnations (stays.py).
+A queue that moved to another partition is one queue with several incarnations (partition_visits.py).
 """
 
 import heapq
@@ -22,10 +22,10 @@ from itertools import islice
 from operator import itemgetter
 
 from rewindmq.engine.config import Config
-from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader, begun_anew
+from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader, retry_if_trimmed
 from rewindmq.engine.log.single_records import neighbourhoods
 from rewindmq.engine.log.tiers import local_base
-from rewindmq.engine.rewind.stays import log_at, same_queue
+from rewindmq.engine.rewind.partition_visits import lineage_of, log_at
 from rewindmq.projections.floors import explained
 from rewindmq.projections.machine.data.queue import MessageView, Queue
 from rewindmq.projections.machine.machine import Machine
@@ -136,7 +136,7 @@ def queue_at(
     together (None: no limit), so there may be fewer messages, but at least one. `waypoints`: of a process that is asked
     for many moments.
     Raises NoSuchQueue, OutsideHistory, LogError (no log there, a corrupt block, Kafka away)."""
-    return begun_anew(
+    return retry_if_trimmed(
         lambda: _queue_at(history, vhost, queue, at, first, count, incarnation, keep, most_bytes, waypoints)
     )
 
@@ -175,7 +175,7 @@ def messages_at(
 
     Raises as that."""
     ids, sizes = array("q"), array("q")
-    log, _, found = begun_anew(lambda: folded_queue(history, history.open(), vhost, queue, at, incarnation))
+    log, _, found = retry_if_trimmed(lambda: folded_queue(history, history.open(), vhost, queue, at, incarnation))
     for view in found.messages():
         ids.append(view.message_id)
         sizes.append(view.size)
@@ -214,7 +214,7 @@ def is_of(reader: HistoryReader, log: HistoryPartition, queue: Queue, incarnatio
     """Return True if the queue is this incarnation, or became it or came from it by a move (None: any will do)."""
     if incarnation is None:
         return True
-    return queue.queue_id in same_queue(reader.placement, queue.vhost, queue.name, incarnation).ids_in(log.name)
+    return queue.queue_id in lineage_of(reader.placement, queue.vhost, queue.name, incarnation).ids_in(log.name)
 
 
 def published_at(log: HistoryPartition, message_ids: Iterable[int]) -> Iterator[tuple[int, tuple[int, Published]]]:

@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from rewindmq.engine.host.memory import MemoryAccount
+from rewindmq.engine.partition.partition import DeliveryTarget, Partition
+from rewindmq.engine.partition.sessions import Subscription
 from rewindmq.engine.rewind.arguments import Filter, filter_of
-from rewindmq.engine.runtime.memory import MemoryAccount
-from rewindmq.engine.runtime.partition import DeliveryTarget, Partition
-from rewindmq.engine.runtime.sessions import Subscription
 from rewindmq.projections.machine.data.effects import Deliver
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.amqp.properties import around

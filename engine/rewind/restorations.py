@@ -31,13 +31,13 @@ from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.errors import NotFound, ResourceError
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.log.location import History
+from rewindmq.engine.partition.flow_control import no_room
+from rewindmq.engine.partition.lifecycle import Keeper
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.rewind.bindings_at import LostBinding, bind_again, missing
+from rewindmq.engine.rewind.partition_visits import lineage_of
 from rewindmq.engine.rewind.restore_plan import Bodies, Plan, RestoredMessage
-from rewindmq.engine.rewind.stays import same_queue
 from rewindmq.engine.rewind.worker import TooManyQuestions, WorkerPool
-from rewindmq.engine.runtime.flow_control import no_room
-from rewindmq.engine.runtime.lifecycle import Keeper
-from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.effects import Duplicate, Effect, Refuse
 from rewindmq.projections.rewind import format_time
 from rewindmq.projections.rules.internal_queues import is_hidden
@@ -210,7 +210,7 @@ class Restorations:
             return plan.bindings
         declared = (queue.type, queue.durable, queue.auto_delete, queue.arguments)
         partition = self._queues.partition_for(vhost, target).machine.partition
-        same = same_queue(self._topology.placement, plan.vhost, plan.queue, queue.queue_id)
+        same = lineage_of(self._topology.placement, plan.vhost, plan.queue, queue.queue_id)
         now = same.lives or {(partition, queue.queue_id)}
         if (plan.partition, plan.queue_id) in now or declared != plan.declared:
             return ()

@@ -5,12 +5,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from rewindmq.engine.log.contract import LogError, NoAnswer
-from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader, OtherHistory, begun_anew
+from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader, OtherHistory, retry_if_trimmed
 from rewindmq.engine.log.single_records import record_digest
 from rewindmq.engine.rewind.bindings_at import bindings_at
 from rewindmq.engine.rewind.fates import fates_since
+from rewindmq.engine.rewind.partition_visits import NOT_YET, PartitionVisit, first_in, log_named, partition_visits
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, folded_queue, published_at
-from rewindmq.engine.rewind.stays import NOT_YET, Stay, first_in, log_named, stays
 from rewindmq.projections.machine.data.reasons import (
     ACKED,
     DELETED,
@@ -121,7 +121,7 @@ class RestoreRequest:
     def answer(self) -> Plan | NoPlan:
         """Make the plan, in the worker."""
         try:
-            return begun_anew(self._plan)
+            return retry_if_trimmed(self._plan)
         except NoSuchQueue as error:
             return NoPlan(str(error), True)
         except NoAnswer as error:
@@ -176,9 +176,9 @@ class RestoreRequest:
     def _home(self, reader: HistoryReader, log: HistoryPartition) -> int:
         return reader.placement.as_origin(self.vhost, self.queue, number_of(log.name))
 
-    def _stays(self, reader: HistoryReader) -> list[tuple[Stay, int]]:
+    def _stays(self, reader: HistoryReader) -> list[tuple[PartitionVisit, int]]:
         """The partitions of the queue, the newest first, with the offset of its declaration in each."""
-        every = stays(reader, self.vhost, self.queue)
+        every = partition_visits(reader, self.vhost, self.queue)
         firsts = [first_in(each, reader.placement, self.vhost, self.queue, self.incarnation) for each in every]
         found = [(each, first) for each, first in zip(every, firsts, strict=True) if first is not None]
         return [(each, first) for each, first in reversed(found) if each.since_ms != NOT_YET]

@@ -23,7 +23,7 @@ class NoSuchPartition(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SealedPartition:
     """The sealed part of a partition. `sealed_to` and `end` are exclusive. `key`, `time_ms`: of the newest seal.
 
     `harms`: files or records that are not seals. `keys`: all keys that signed, as fingerprints."""
@@ -63,16 +63,16 @@ def partitions_of(history: History) -> Sequence[Sealable]:
     return in_topics(KafkaLogReader(history.kafka, history.prefix, dict(history.settings)), archive)
 
 
-def sealed(history: History) -> list[Sealed]:
+def sealed(history: History) -> list[SealedPartition]:
     """Return the sealed part of each partition as its seals state it, without a check of them. Raises LogError."""
     return [_sealed(each) for each in partitions_of(history)]
 
 
-def _sealed(partition: Sealable) -> Sealed:
+def _sealed(partition: Sealable) -> SealedPartition:
     stored, harms = partition.seals()
     mine = [each for each in stored if each.seal.partition == partition.name]
     newest = max(mine, key=lambda each: (each.seal.next_offset, each.seal.time_ms), default=None)
-    return Sealed(
+    return SealedPartition(
         partition.name,
         len(mine),
         0 if newest is None else newest.seal.next_offset,

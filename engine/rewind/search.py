@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.log.location import HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.id_index import Indexed
-from rewindmq.engine.rewind.stays import is_told_before, lowest, stays
+from rewindmq.engine.rewind.partition_visits import is_told_before, lowest, partition_visits
 from rewindmq.projections.history.search import Criteria
 from rewindmq.projections.replay import decoder_for
 from rewindmq.schemas.codec import UndecodableRecord
@@ -43,7 +43,7 @@ Ranges = dict[str, tuple[int, int]]  # partition -> first offset and end (exclus
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SearchLimits:
     """The limits of a portion: messages, bytes of each body, bytes of all bodies together, seconds."""
 
     messages: int
@@ -78,14 +78,14 @@ def partitions_of(reader: HistoryReader, criteria: Criteria) -> list[HistoryPart
     """The partitions in which the wanted messages may be."""
     if criteria.queue is None:
         return list(reader.queues)
-    return list(dict.fromkeys(each.log for each in stays(reader, criteria.vhost, criteria.queue)))
+    return list(dict.fromkeys(each.log for each in partition_visits(reader, criteria.vhost, criteria.queue)))
 
 
 def lowest_in(reader: HistoryReader, criteria: Criteria, queue_id: int) -> dict[str, int]:
     """By partition, the offset below which nothing of this incarnation of the queue is, nor of what it was before."""
     if criteria.queue is None:
         return dict.fromkeys((log.name for log in reader.queues), 0)
-    every = stays(reader, criteria.vhost, criteria.queue)
+    every = partition_visits(reader, criteria.vhost, criteria.queue)
     found = lowest(every, reader.placement, criteria.vhost, criteria.queue, queue_id or None)
     return {log.name: first for log, first in found.items()}
 
@@ -118,7 +118,7 @@ def search(
     reader: HistoryReader,
     criteria: Criteria,
     ranges: Ranges,
-    limits: Limits,
+    limits: SearchLimits,
     subjects: Subjects,
     since_ms: int | None = None,
     index: Mapping[str, Indexed] | None = None,
@@ -178,7 +178,7 @@ class Scan:
         self,
         reader: HistoryReader,
         criteria: Criteria,
-        limits: Limits,
+        limits: SearchLimits,
         subjects: Subjects,
         since_ms: int | None,
     ) -> None:

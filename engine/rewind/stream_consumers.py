@@ -27,16 +27,16 @@ from typing import TypeVar
 
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import ConnectionForced, NotFound, PreconditionFailed, resource
+from rewindmq.engine.host.memory import MemoryAccount
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, Start, check_reader, moment_of, start_of
 from rewindmq.engine.rewind.history_consumers import THREADS, PastReader, moment_source
 from rewindmq.engine.rewind.message_sources import LogSource
+from rewindmq.engine.rewind.partition_visits import is_unclear
 from rewindmq.engine.rewind.queue_at import history_of
 from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Reader, ReaderQueue, ReadRequest
-from rewindmq.engine.rewind.stays import is_unclear
 from rewindmq.engine.rewind.worker import WorkerPool
-from rewindmq.engine.runtime.memory import MemoryAccount
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.data.stream import first_number, id_of, number_from

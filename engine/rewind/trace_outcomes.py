@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from rewindmq.engine.log.location import HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.outcomes import QueueRows
-from rewindmq.engine.rewind.stays import lowest, same_queue, stays
+from rewindmq.engine.rewind.partition_visits import lineage_of, lowest, partition_visits
 from rewindmq.projections.history.outcome_rows import PLACE, OutcomeRow, PlainRows, Shared
 from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.replay import RecordGroup, decoder_for, groups_of
@@ -50,7 +50,7 @@ class WantedTraces:
         """The partitions in which wanted publishes may be, and the lowest offset of one. Raises LogError."""
         firsts: dict[HistoryPartition, int] = dict.fromkeys(reader.queues, 0)
         if self.queue is not None:
-            every = stays(reader, self.vhost, self.queue)
+            every = partition_visits(reader, self.vhost, self.queue)
             firsts = lowest(every, reader.placement, self.vhost, self.queue, self.queue_id)
         return [(log, max(log.offset_at(self.since_ms - 1), log.start_offset, firsts[log])) for log in firsts]
 
@@ -58,7 +58,7 @@ class WantedTraces:
         """The rows of a partition that tell of wanted messages."""
         same = None
         if self.queue is not None and self.queue_id is not None:
-            same = same_queue(reader.placement, self.vhost, self.queue, self.queue_id).ids_in(partition)
+            same = lineage_of(reader.placement, self.vhost, self.queue, self.queue_id).ids_in(partition)
         return WantedRows(self.vhost, self.queue, same)
 
 

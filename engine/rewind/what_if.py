@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 
 from rewindmq.engine.log.location import HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.outcomes import Deadline, OutOfTime, timely
+from rewindmq.engine.rewind.partition_visits import log_between, lowest, partition_visits
 from rewindmq.engine.rewind.queue_at import NoSuchQueue
-from rewindmq.engine.rewind.stays import log_between, lowest, stays
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.replay import decoder_for, drive
 from rewindmq.projections.rewind import At, OutsideHistory, require_above_floor, state_at
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.what_if.alternative import Alternative, Candidate
-from rewindmq.projections.what_if.fates import Difference, Fates, TooManyApart, length
+from rewindmq.projections.what_if.later_outcomes import Difference, LaterOutcomes, TooManyApart, length
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.values import Actor
 
@@ -88,10 +88,12 @@ def what_if(
     log = log_between(reader, vhost, queue, start, end)
     begun, behind = offsets_between(log, start, end)
     if queue_id is not None:
-        first = lowest(stays(reader, vhost, queue), reader.placement, vhost, queue, queue_id).get(log)
+        first = lowest(partition_visits(reader, vhost, queue), reader.placement, vhost, queue, queue_id).get(log)
         begun = behind if first is None else min(max(begun, first), behind)
     machine = state_at(log, snapshots, At(offset=begun))
-    trial = _Trial(vhost, queue, Fates(Alternative(candidate, machine), machine, (vhost, queue), MOST_APART), most)
+    trial = _Trial(
+        vhost, queue, LaterOutcomes(Alternative(candidate, machine), machine, (vhost, queue), MOST_APART), most
+    )
     found = trial.found(log, begun, behind, deadline)
     if not trial.seen and found.stopped is None:
         raise NoSuchQueue(f"no queue '{queue}' in vhost '{vhost}' between these moments")
@@ -112,7 +114,7 @@ def offsets_between(log: HistoryPartition, start: At, end: At) -> tuple[int, int
 
 
 class _Trial:
-    def __init__(self, vhost: str, queue: str, fates: Fates, most: int) -> None:
+    def __init__(self, vhost: str, queue: str, fates: LaterOutcomes, most: int) -> None:
         self.vhost = vhost
         self.queue = queue
         self.fates = fates

@@ -56,7 +56,7 @@ class TooManyQuestions(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[T]):
+class WorkerAnswer(Generic[T]):
     """An answer on its way through the pipe. `defect`: what `answer` raised, which it must not."""
 
     value: T | None
@@ -128,7 +128,7 @@ class WorkerPool:
             if not line:
                 del self._waiting[user]
 
-    async def _answered(self, question: Question[T]) -> Answer[T]:
+    async def _answered(self, question: Question[T]) -> WorkerAnswer[T]:
         running = self._idle.pop() if self._idle else _started(self._niceness)
         process, connection = running
         self._busy.append(running)
@@ -155,7 +155,7 @@ class WorkerPool:
         self._idle.clear()
 
 
-async def _answer_or_silence(process: SpawnProcess, answer: "asyncio.Future[Answer[T]]") -> None:
+async def _answer_or_silence(process: SpawnProcess, answer: "asyncio.Future[WorkerAnswer[T]]") -> None:
     """Wait for the answer. ProcessEnded: the process hangs."""
     silence = Silence(process.pid)
     while not (await asyncio.wait([answer], timeout=LOOK_SECONDS))[0]:
@@ -195,9 +195,9 @@ def _started(niceness: int) -> Running:
     return process, ours
 
 
-def _ask(connection: Connection, question: Question[T]) -> Answer[T]:
+def _ask(connection: Connection, question: Question[T]) -> WorkerAnswer[T]:
     connection.send(question)
-    return cast(Answer[T], connection.recv())
+    return cast(WorkerAnswer[T], connection.recv())
 
 
 def answer_questions(connection: Connection, niceness: int) -> None:
@@ -210,10 +210,10 @@ def answer_questions(connection: Connection, niceness: int) -> None:
         try:
             question: Question[object] = connection.recv()
             try:
-                found = Answer(question.answer(), None)
+                found = WorkerAnswer(question.answer(), None)
             except Exception as error:
                 logger.exception("reading the past failed")
-                found = Answer(None, f"{type(error).__name__}: see the broker's log")
+                found = WorkerAnswer(None, f"{type(error).__name__}: see the broker's log")
             connection.send(found)
         except (EOFError, BrokenPipeError):
             return

@@ -15,8 +15,8 @@ Rules of this file
 - At-most-once: no exchange, no route, a refusing target: dropped in silence, and done (S-155). At-least-once: kept, and
   tried again after a while, only for the targets that have not taken it (S-149, S-151).
 - On a log that is read back another node may have just made the exchange or the binding: a letter without a route is
-  dropped only when this node has read to the end of the log (runtime/certainty.py).
-- While the log has little room left, letters wait as publishers do (runtime/flow_control.py): acks have to become
+  dropped only when this node has read to the end of the log (partition/certainty.py).
+- While the log has little room left, letters wait as publishers do (partition/flow_control.py): acks have to become
   durable, and the body of a letter that waits is in the log already.
 - A letter to a queue that moves to another partition waits until the queue has come, and those behind it wait with it.
 - A node that may be lost sends no letters until it knows better: others do not wait for it before a queue moves. Its
@@ -48,20 +48,20 @@ from dataclasses import replace
 from typing import Final
 
 from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.host.loop_share import SLICE_SECONDS
 from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.partition.certainty import Certainty
+from rewindmq.engine.partition.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DEATHS, dead_lettered
+from rewindmq.engine.partition.flow_control import no_room
+from rewindmq.engine.partition.lifecycle import Keeper
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.routing.content import Content, readable
 from rewindmq.engine.routing.death_headers import Buried, bury
 from rewindmq.engine.routing.delayed_exchanges import due
 from rewindmq.engine.routing.homes import Homes
-from rewindmq.engine.routing.letters import RETRY_FIRST_MS, Letter, Letters, Source
+from rewindmq.engine.routing.letters import RETRY_FIRST_MS, Letter, Letters, LetterSource
 from rewindmq.engine.routing.portions import RouteTakesLong, at_once, in_turns
 from rewindmq.engine.routing.router import Destination, Router
-from rewindmq.engine.runtime.certainty import Certainty
-from rewindmq.engine.runtime.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DEATHS, dead_lettered
-from rewindmq.engine.runtime.flow_control import no_room
-from rewindmq.engine.runtime.lifecycle import Keeper
-from rewindmq.engine.runtime.loop_share import SLICE_SECONDS
-from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import DeadLetter
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.outbox import Carried
@@ -114,11 +114,11 @@ class Forwarder:
         self._on_ready = ready
         self._waits_for_log = False  # flow control calls `_log_has_room`
         self._looks: set[asyncio.Task[None]] = set()  # tasks of `_make_sure`
-        self._sources: dict[tuple[int, int, bool], Source] = {}  # (partition, queue_id, relocated)
-        self._ready: deque[Source] = deque()
-        self._retries: list[tuple[int, int, Source]] = []  # a heap by `retry_at_ms`; an entry may be out of date
+        self._sources: dict[tuple[int, int, bool], LetterSource] = {}  # (partition, queue_id, relocated)
+        self._ready: deque[LetterSource] = deque()
+        self._retries: list[tuple[int, int, LetterSource]] = []  # a heap by `retry_at_ms`; an entry may be out of date
         self._tries = 0
-        self._unsettled: dict[Source, None] = {}  # those that have letters to send, or on their way
+        self._unsettled: dict[LetterSource, None] = {}  # those that have letters to send, or on their way
         self._logged_cycles: dict[tuple[str, ...], None] = {}
 
     # -- letters come in ----------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Forwarder:
         key = (partition.index, queue.queue_id, relocated)
         source = self._sources.get(key)
         if source is None:
-            source = self._sources[key] = Source(partition, queue, relocated)
+            source = self._sources[key] = LetterSource(partition, queue, relocated)
         letters = Letters(effect, logged_below, self._certainty.begun)
         if letters.last_sequence > source.known_sequence:
             letters.next = max(0, source.known_sequence + 1 - effect.sequence)
@@ -166,7 +166,7 @@ class Forwarder:
             self._unsettled[source] = None
             self._schedule(source)
 
-    def _schedule(self, source: Source) -> None:
+    def _schedule(self, source: LetterSource) -> None:
         if not source.scheduled and not source.unsure and source.retry_at_ms is None and source.may_send:
             source.scheduled = True
             self._ready.append(source)
@@ -183,7 +183,7 @@ class Forwarder:
             heapq.heappop(self._retries)
         return self._retries[0][0] if self._retries else None
 
-    def _try_later(self, source: Source, after_ms: int) -> None:
+    def _try_later(self, source: LetterSource, after_ms: int) -> None:
         """Try the first letter of the source again after this time."""
         source.retry_at_ms = self._clock() + after_ms
         self._tries += 1
@@ -254,7 +254,7 @@ class Forwarder:
         self._waits_for_log = False
         self._on_ready()
 
-    def _make_sure(self, source: Source) -> None:
+    def _make_sure(self, source: LetterSource) -> None:
         """Let a source wait until this node has read to the end of the log, or folds the targets' partitions, or until
         a target has moved, or the first letter's route is found.
 
@@ -267,7 +267,7 @@ class Forwarder:
             paused, source.paused = source.paused, ()
             held, source.held = source.held, None
             if held is not None:
-                await self._homes.free(*held)
+                await self._homes.wait_until_free(*held)
             for partition in paused:
                 await partition.enter()
             if search is not None:
@@ -283,7 +283,7 @@ class Forwarder:
         self._looks.add(task)
         task.add_done_callback(self._looks.discard)
 
-    def _outcome(self, source: Source, letter: Letter) -> int:
+    def _outcome(self, source: LetterSource, letter: Letter) -> int:
         """Send the letter to every target that lacks it, and return the result.
 
         A letter that was sent already is not sent again."""
@@ -312,7 +312,7 @@ class Forwarder:
             letter.refused = letter.refused or bool(refusing)
         return TRY_AGAIN if letter.refused else TAKEN
 
-    def _send(self, source: Source, letter: Letter) -> int:
+    def _send(self, source: LetterSource, letter: Letter) -> int:
         """Send the letter. The result is TAKEN, unless it has no route or the disk has no room for it."""
         letter.refused = False
         queue = source.queue
@@ -410,7 +410,7 @@ class Forwarder:
             held = vhost, name
         return held
 
-    def _send_along(self, source: Source, letter: Letter, message: Published, carried: Carried) -> int:
+    def _send_along(self, source: LetterSource, letter: Letter, message: Published, carried: Carried) -> int:
         """Send a message after its queue, as it is. The result is TAKEN, unless it has to wait."""
         queue, route = source.queue, message.route
         home = self._home(queue.vhost, queue.name)
@@ -444,13 +444,13 @@ class Forwarder:
         letter.sent.append((home, position))
         return TAKEN
 
-    def _incarnation(self, source: Source) -> int:
+    def _incarnation(self, source: LetterSource) -> int:
         """The incarnation that the source's queue has in the partition to which it went; -1: it was deleted."""
         queue = source.queue
         placement = self._router.topology.placement
         return placement.followed(queue.vhost, queue.name, source.partition.index, queue.queue_id)
 
-    def _origin(self, source: Source, letter: Letter) -> Origin:
+    def _origin(self, source: LetterSource, letter: Letter) -> Origin:
         """The origin of what the letter becomes."""
         queue = source.queue
         partition = self._router.topology.placement.as_origin(queue.vhost, queue.name, source.partition.index)
@@ -464,14 +464,14 @@ class Forwarder:
             partition=partition,
         )
 
-    def _went_back(self, source: Source, letter: Letter) -> bool:
+    def _went_back(self, source: LetterSource, letter: Letter) -> bool:
         """Return True if a message that an operator moved went back to its own queue, which may have moved since."""
         queue = source.queue
         partition = self._router.topology.placement.as_origin(queue.vhost, queue.name, source.partition.index)
         own = self._home(queue.vhost, queue.name).machine.queue(queue.vhost, queue.name) or queue
         return own.letters_seen.get((queue.vhost, queue.name, queue.queue_id, partition, False), 0) >= letter.sequence
 
-    def _has_room(self, source: Source, letter: Letter, size: int) -> bool:
+    def _has_room(self, source: LetterSource, letter: Letter, size: int) -> bool:
         """Return True if the disk has room for the letter; otherwise log once that the letter waits."""
         if self._keeper.flow.has_room(size):
             return True
@@ -486,7 +486,7 @@ class Forwarder:
             return TRY_AGAIN
         return TAKEN if self._certainty.covers(letter.heard) else UNSURE
 
-    def _bury(self, source: Source, letter: Letter, message: Published) -> tuple[Buried, int | None]:
+    def _bury(self, source: LetterSource, letter: Letter, message: Published) -> tuple[Buried, int | None]:
         """The message as it is sent on, and its expiration.
 
         A dead letter has no expiration, a delayed message has its own. Properties that cannot be read (a service may
@@ -540,7 +540,7 @@ class Forwarder:
             elif source.in_flight or (source.retry_at_ms is None and not source.unsure):
                 self._unsettled[source] = None
 
-    def _tell(self, source: Source) -> None:
+    def _tell(self, source: LetterSource) -> None:
         """Let the source's outbox forget the letters that arrived or have no route."""
         arrived = 0
         in_flight = source.in_flight

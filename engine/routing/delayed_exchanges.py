@@ -42,7 +42,7 @@ from rewindmq.schemas.metadata_events import ExchangeDeclared
 from rewindmq.schemas.values import BROKER, Actor, Argument
 
 if TYPE_CHECKING:
-    from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.engine.partition.partition import Partition
 
 DELAYED_EXCHANGE: Final = "x-delayed-message"  # the exchange's type
 SEMANTICS: Final = "rabbitmq-3.13"  # of a hidden queue: it is the same in all profiles
@@ -119,7 +119,7 @@ class HiddenQueues:
         """The partition of a hidden queue, once its name is not held."""
         homes = self._homes
         while True:
-            await homes.free(vhost, name)
+            await homes.wait_until_free(vhost, name)
             partition = homes.of(vhost, name)
             await partition.catch_up()
             if homes.is_home(partition, vhost, name) and not homes.is_held(vhost, name):

@@ -28,6 +28,11 @@ from typing import Final, Protocol
 
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.host.loop_share import LoopShare
+from rewindmq.engine.partition.counters import EVENTS_DROPPED, EVENTS_PUBLISHED
+from rewindmq.engine.partition.lifecycle import Keeper
+from rewindmq.engine.partition.metadata import Metadata
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.routing.content import NO_CONTENT, Content
 from rewindmq.engine.routing.event_headers import (
     KINDS,
@@ -39,11 +44,6 @@ from rewindmq.engine.routing.event_headers import (
 )
 from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.router import Destination, Router, cut_key
-from rewindmq.engine.runtime.counters import EVENTS_DROPPED, EVENTS_PUBLISHED
-from rewindmq.engine.runtime.lifecycle import Keeper
-from rewindmq.engine.runtime.loop_share import LoopShare
-from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_hidden
@@ -100,8 +100,8 @@ class Occurrence:
 
 
 class EventExchange:
-    """The event exchanges of a node's vhosts. It is the tap of the partitions (`EventTap` of runtime/partition.py) and
-    of the metadata log (`MetadataTap` of runtime/metadata.py)."""
+    """The event exchanges of a node's vhosts. It is the tap of the partitions (`EventTap` of partition/partition.py)
+    and of the metadata log (`MetadataTap` of partition/metadata.py)."""
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class EventExchange:
         """Return True if the queue of the event comes from another partition, or is the rest of one that has left."""
         if isinstance(event, QueueDeclared) and event.moved_from is not None:
             return True
-        return self._homes.may_be_twice and not self._homes.is_home(partition, vhost, str(facts["name"]))
+        return self._homes.has_moves and not self._homes.is_home(partition, vhost, str(facts["name"]))
 
     def describe(self, actor: Actor, event: Event) -> list[tuple[str, str, dict[str, object]]]:
         """Return the changes that an event of the metadata log will have made once it is folded (`MetadataTap`)."""
@@ -379,7 +379,7 @@ class EventExchange:
         self._going_on = True
 
         async def wait() -> None:
-            await self._homes.free(*name, lambda: self._stopped)
+            await self._homes.wait_until_free(*name, lambda: self._stopped)
             self._landed()
 
         self._wait = asyncio.ensure_future(wait())

@@ -22,11 +22,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.config import Config
+from rewindmq.engine.partition.counters import FIREHOSE_COPIES_DROPPED
+from rewindmq.engine.partition.lifecycle import Keeper
+from rewindmq.engine.partition.partition import DeliveryTarget, FetchTarget, Partition
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.routing.router import Router, cut_key
-from rewindmq.engine.runtime.counters import FIREHOSE_COPIES_DROPPED
-from rewindmq.engine.runtime.lifecycle import Keeper
-from rewindmq.engine.runtime.partition import DeliveryTarget, FetchTarget, Partition
-from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.topology.topology import TRACE_EXCHANGE
 from rewindmq.schemas.amqp.properties import (
@@ -212,7 +212,7 @@ class Firehose:
 
 
 class TappedConsumer:
-    """A consumer whose deliveries are copied. A `DeliveryTarget` of rewindmq.engine.runtime.partition."""
+    """A consumer whose deliveries are copied. A `DeliveryTarget` of rewindmq.engine.partition.partition."""
 
     def __init__(self, firehose: Firehose, session: Session, channel: int, consumer: DeliveryTarget) -> None:
         self.firehose = firehose
@@ -229,7 +229,7 @@ class TappedConsumer:
 
 
 class TappedGetter:
-    """A holder of basic.get whose answers are copied. A `FetchTarget` of rewindmq.engine.runtime.partition."""
+    """A holder of basic.get whose answers are copied. A `FetchTarget` of rewindmq.engine.partition.partition."""
 
     def __init__(self, firehose: Firehose, session: Session, channel: int, getter: FetchTarget) -> None:
         self.firehose = firehose

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.topology.placement import Name, Placement
 
@@ -70,7 +70,7 @@ class Homes:
         return self.of(vhost, name) is partition
 
     @property
-    def may_be_twice(self) -> bool:
+    def has_moves(self) -> bool:
         """Return True if queues have moved or are moving, so that a name may be in two partitions."""
         return bool(self.placement.moving or self.placement.moves)
 
@@ -99,7 +99,7 @@ class Homes:
     # -- names that wait ----------------------------------------------------------------------------------------------
 
     @property
-    def some_held(self) -> bool:
+    def names_wait(self) -> bool:
         """Return True if any name may be held."""
         return self.placement.held or bool(self.placement.moving)
 
@@ -112,13 +112,15 @@ class Homes:
 
     def first_held(self, vhost: str, names: Iterable[str]) -> str | None:
         """The first of these names that waits."""
-        if not self.some_held:
+        if not self.names_wait:
             return None
         return next((name for name in names if self.is_held(vhost, name)), None)
 
-    async def free(self, vhost: str, name: str, gone: Callable[[], bool] = never, session_id: int = 0) -> None:
+    async def wait_until_free(
+        self, vhost: str, name: str, gone: Callable[[], bool] = never, session_id: int = 0
+    ) -> None:
         """Wait until the name is not held. `gone`: whether the caller waits no more; it is asked when the session with
-        this id has ended, and after `changed`."""
+        this id has ended, and after `placement_changed`."""
         while self.is_held(vhost, name) and not gone():
             freed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._of_name.setdefault((vhost, name), {})[freed] = None
@@ -129,15 +131,15 @@ class Homes:
                 _forget(self._of_name, (vhost, name), freed)
                 _forget(self._of_session, session_id, freed)
 
-    def freed(self, vhost: str, name: str) -> None:
+    def name_freed(self, vhost: str, name: str) -> None:
         """Let those look again that wait for this name."""
         _wake(self._of_name.get((vhost, name), {}))
 
-    def left(self, session_id: int) -> None:
+    def session_ended(self, session_id: int) -> None:
         """Let the requests of a session look again, which has ended."""
         _wake(self._of_session.get(session_id, {}))
 
-    def changed(self) -> None:
+    def placement_changed(self) -> None:
         """Let all look again: names are placed anew, or the broker stops."""
         for waiting in self._of_name.values():
             _wake(waiting)

@@ -3,9 +3,9 @@
 from collections import deque
 from typing import Final
 
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.routing.portions import Search
 from rewindmq.engine.routing.router import Destination
-from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import DeadLetter
 from rewindmq.projections.machine.data.outbox import Carried
 from rewindmq.projections.machine.data.queue import Queue
@@ -18,7 +18,7 @@ RETRY_FIRST_MS: Final = 1_000  # between two tries; doubled while nothing gets t
 class Letters:
     """Letters that are alike, and were made at once. Those before index `next` were sent.
 
-    `logged_below`: their deaths are in the log below this append position. `heard`: see runtime/certainty.py."""
+    `logged_below`: their deaths are in the log below this append position. `heard`: see partition/certainty.py."""
 
     def __init__(self, effect: DeadLetter, logged_below: int, heard: int) -> None:
         self.effect = effect
@@ -66,7 +66,7 @@ class Letter:
         self.asked.clear()
 
 
-class Source:
+class LetterSource:
     """A queue that has dead letters. `relocated`: these are messages that move with it, and no others."""
 
     def __init__(self, partition: Partition, queue: Queue, relocated: bool) -> None:

@@ -14,7 +14,7 @@ the search may find them or not.
 from collections.abc import Callable, Generator
 from typing import Any, Final, TypeVar
 
-from rewindmq.engine.runtime.loop_share import LoopShare
+from rewindmq.engine.host.loop_share import LoopShare
 
 T = TypeVar("T")
 Search = Generator[int, None, T]

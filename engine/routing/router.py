@@ -24,13 +24,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from rewindmq.engine.host.loop_share import LoopShare
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.routing import exchange_types
 from rewindmq.engine.routing.content import NO_CONTENT, Content
 from rewindmq.engine.routing.deduplication import deduplication_of
 from rewindmq.engine.routing.exchange_types import ExchangeType
 from rewindmq.engine.routing.portions import PORTION, Search, to_the_end
-from rewindmq.engine.runtime.loop_share import LoopShare
-from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.delayed_order import queue_of
 from rewindmq.projections.rules.internal_queues import is_delay_queue
 from rewindmq.projections.topology.topology import EVENT_EXCHANGE, Topology

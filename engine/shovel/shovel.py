@@ -20,7 +20,7 @@ FINAL_CODES = (403, 406)
 log = logging.getLogger("rewindmq.shovel")
 
 
-class Refused(Exception):
+class ShovelRefused(Exception):
     """A broker refused the shovel, and will again. `is_permission`: for want of a login or a permission."""
 
     def __init__(self, text: str, is_permission: bool = False) -> None:
@@ -39,7 +39,7 @@ class Shovel:
         self._began = False
 
     async def run(self) -> None:
-        """Move. Refused: by one of the brokers, before the first message or because of a message."""
+        """Move. ShovelRefused: by one of the brokers, before the first message or because of a message."""
         keep_properties()
         reports = asyncio.create_task(self._report())
         pause = FIRST_PAUSE_SECONDS
@@ -52,12 +52,12 @@ class Shovel:
                     return
                 except (Ended, Nacked) as error:
                     if isinstance(error, Ended) and self._is_final(error):
-                        raise Refused(str(error), error.is_permission) from None
+                        raise ShovelRefused(str(error), error.is_permission) from None
                     if self.figures.moved > moved:
                         pause = FIRST_PAUSE_SECONDS
                     log.warning("%s. Trying again in %.0f s", error, pause)
                 except Unroutable as error:
-                    raise Refused(str(error)) from None
+                    raise ShovelRefused(str(error)) from None
                 finally:
                     self._began = self._began or session.began
                 await self._wait(pause)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rewindmq.engine.broker.followers import Asked, branching_of
+from rewindmq.engine.broker.followers import JoinRequest, branching_of
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.cut_back import cut_back
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
@@ -73,7 +73,7 @@ def go_back(data_dir: Path, way: Return) -> dict[str, int]:
     return {name: cut_back(data_dir, name, end, aside) for name, end in way.ends.items()}
 
 
-def asked_of(data_dir: Path, instance: str, ends: Mapping[str, End] | None = None) -> Asked:
+def asked_of(data_dir: Path, instance: str, ends: Mapping[str, End] | None = None) -> JoinRequest:
     """The question with which a directory joins. `ends`: those of its partitions; None: they are looked up.
 
     Raises LogError, CorruptLog."""
@@ -82,7 +82,7 @@ def asked_of(data_dir: Path, instance: str, ends: Mapping[str, End] | None = Non
     known = {name: End(0, 0, offset, chain) for name, (offset, chain) in places.items()}
     root = root_of(data_dir) if places[METADATA][0] else None
     newer = tuple(branching_of(data_dir, fork, known) for fork in forks)
-    return Asked(instance, root, tuple(fork.event.identity for fork in forks), places, newer)
+    return JoinRequest(instance, root, tuple(fork.event.identity for fork in forks), places, newer)
 
 
 def partitions_of(data_dir: Path) -> list[str]:

@@ -1,6 +1,6 @@
 """A client of the leader's API for one that follows it.
 
-Away: no answer, or none now; it is asked again. Refused: it says no, for good. JoinAgain: it was started anew.
+Away: no answer, or none now; it is asked again. RefusedByLeader: it says no, for good. JoinAgain: it was started anew.
 
 Bytes of the log prove themselves later (log_copy.py). All else that comes from the address is checked here: it may be
 that of another program, or of a proxy. No answer is taken into memory beyond what was asked for. A leader at https://
@@ -20,12 +20,12 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from rewindmq.engine.broker.followers import HEADER_BYTES, MOST_BYTES, WAIT_SECONDS, Asked, Branching
+from rewindmq.engine.broker.followers import HEADER_BYTES, MOST_BYTES, WAIT_SECONDS, Branching, JoinRequest
 from rewindmq.engine.config import VERSION, Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import MAX_PARTITIONS, METADATA, queue_partition
 from rewindmq.engine.log.embedded.ends import End, chains_in, chains_out, ends_out
-from rewindmq.engine.standby.refusal import Refused
+from rewindmq.engine.standby.refusal import RefusedByLeader
 
 ANSWER_SECONDS = 20.0
 MOST_HEAD_BYTES = 1 << 20
@@ -94,7 +94,7 @@ class LeaderClient:
         await self._http.aclose()
 
     async def leader(self) -> Leader:
-        """The leader's log. Raises Away, Refused."""
+        """The leader's log. Raises Away, RefusedByLeader."""
         found = await self._ask("GET", "/api/leader")
         with self._meant():
             branches = tuple(
@@ -112,8 +112,8 @@ class LeaderClient:
                 raise ValueError("a place that no log has")
             return Leader(str(found["node"]), str(found["root"]), partitions, starts, branches, seals)
 
-    async def join(self, asked: Asked) -> None:
-        """Be taken in as a follower. Raises Away, Refused."""
+    async def join(self, asked: JoinRequest) -> None:
+        """Be taken in as a follower. Raises Away, RefusedByLeader."""
         content = {
             "instance": asked.instance,
             "root": asked.root,
@@ -126,7 +126,7 @@ class LeaderClient:
             self._token = str(answer["token"])
 
     async def fetch(self, at: Mapping[str, End], most: int) -> Fetched:
-        """The next bytes. What lies below `at` is acknowledged by that. Raises Away, JoinAgain, Refused."""
+        """The next bytes. What lies below `at` is acknowledged by that. Raises Away, JoinAgain, RefusedByLeader."""
         content = {"token": self._token, "at": ends_out(at), "most": most}
         path = f"/api/followers/{quote(self.name, safe='')}/fetch"
         data = await self._read("POST", path, content, MOST_HEAD_BYTES + HEADER_BYTES + min(most, MOST_BYTES))
@@ -143,7 +143,7 @@ class LeaderClient:
             return Fetched(target, ends, found)
 
     async def keys(self, ids: list[str]) -> dict[str, bytes]:
-        """Keys of bodies, by id; those that the leader has. Raises Away, Refused."""
+        """Keys of bodies, by id; those that the leader has. Raises Away, RefusedByLeader."""
         found = await self._ask("POST", "/api/leader/keys", {"ids": ids})
         with self._meant():
             return {str(each): base64.b64decode(key, validate=True) for each, key in found["keys"].items()}
@@ -155,7 +155,7 @@ class LeaderClient:
                 with target.open("wb") as out:
                     async for some in pieces:
                         out.write(some)
-        except Refused as refused:
+        except RefusedByLeader as refused:
             if refused.word != "404":
                 raise
             return False
@@ -180,14 +180,16 @@ class LeaderClient:
 
     @contextmanager
     def _meant(self) -> Iterator[None]:
-        """Read an answer. Raises Refused: it is not in the words of a leader."""
+        """Read an answer. Raises RefusedByLeader: it is not in the words of a leader."""
         try:
             yield
         except (ValueError, KeyError, TypeError, AttributeError):
             raise self._other_program() from None
 
-    def _other_program(self) -> Refused:
-        return Refused("words", f"what answers at {self.url} is no leader: is it another program, or a proxy's page?")
+    def _other_program(self) -> RefusedByLeader:
+        return RefusedByLeader(
+            "words", f"what answers at {self.url} is no leader: is it another program, or a proxy's page?"
+        )
 
     @asynccontextmanager
     async def _stream(
@@ -226,7 +228,7 @@ class LeaderClient:
             word, reason = "404", "it knows no followers: is it of an older version?"
         if status == 401:
             reason += ": give --leader-user and --leader-pass-file of an administrator of the leader"
-        return Refused(word, f"the leader at {self.url} refuses: {reason}")
+        return RefusedByLeader(word, f"the leader at {self.url} refuses: {reason}")
 
 
 async def beginning(response: httpx.Response) -> bytes:

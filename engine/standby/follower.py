@@ -36,7 +36,7 @@ from rewindmq.schemas.metadata_events import BodiesExpired, HistoryTrimmed, Subj
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.standby.node import Standby
+    from rewindmq.engine.standby.node import FollowerKeeper
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between two tries
 MOST_KNOWN_KEYS: Final = 100_000  # text of the form of an id counts as one
@@ -45,7 +45,7 @@ BESIDE_SECONDS: Final = 60.0  # between two looks at what lies beside the leader
 logger = logging.getLogger(__name__)
 
 
-class Follower:
+class FollowerLog:
     """One follower. `status`: its state, for listings."""
 
     def __init__(self, config: Config, client: LeaderClient, copy: LogCopy, instance: str) -> None:
@@ -63,7 +63,7 @@ class Follower:
         self._moved = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, standby: "Standby", broker: "Broker", failed: Callable[[Exception], None]) -> None:
+    def start(self, standby: "FollowerKeeper", broker: "Broker", failed: Callable[[Exception], None]) -> None:
         """Follow and fold from now on. `failed` is called when one of both cannot go on."""
         self._moved.set()
 
@@ -135,7 +135,7 @@ class Follower:
 
     # -- folding along ------------------------------------------------------------------------------------------------
 
-    async def fold_along(self, standby: "Standby", broker: "Broker") -> None:
+    async def fold_along(self, standby: "FollowerKeeper", broker: "Broker") -> None:
         """Fold each moment that is copied. Raises LogError, CorruptLog, NewerHistory, OSError."""
         await self._with_keys(broker.subjects.destroy_what_came_back)
         while True:

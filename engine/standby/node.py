@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.config import Config
-from rewindmq.engine.embedded.read_only import Onlooker, ReadOnlyMetadata, ReadOnlyPartition, end_ms
+from rewindmq.engine.embedded.read_only import ReadOnlyKeeper, ReadOnlyMetadata, ReadOnlyPartition, end_ms
 from rewindmq.engine.log.location import HistoryPartition
-from rewindmq.engine.runtime.lifecycle import persist
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.partition.lifecycle import persist
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections.replay import Recovery, catch_up, decoder_for, groups_of
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
@@ -64,7 +64,7 @@ class CopiedMetadata(ReadOnlyMetadata):
                     seen(event)
 
 
-class Standby(Onlooker):
+class FollowerKeeper(ReadOnlyKeeper):
     """The keeper of a follower's broker. `close` ends the copy."""
 
     def __init__(

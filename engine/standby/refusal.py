@@ -3,7 +3,7 @@
 from rewindmq.engine.log.contract import LogError
 
 
-class Refused(LogError):
+class RefusedByLeader(LogError):
     """The leader refuses; `word` says why in a word."""
 
     def __init__(self, word: str, text: str) -> None:

@@ -28,13 +28,13 @@ from rewindmq.engine.log.embedded.roles import FENCED, FOLLOWER, FOLLOWERS, read
 from rewindmq.engine.rewind.id_index_process import DIRECTORY
 from rewindmq.engine.standby.alignment import ASIDE, asked_of, go_back, way_back
 from rewindmq.engine.standby.client import Away, Leader, LeaderClient
-from rewindmq.engine.standby.follower import Follower, bring_bases
+from rewindmq.engine.standby.follower import FollowerLog, bring_bases
 from rewindmq.engine.standby.log_copy import MOMENT, LogCopy, Moments
 
 logger = logging.getLogger(__name__)
 
 
-async def open_copy(config: Config) -> Follower:
+async def open_copy(config: Config) -> FollowerLog:
     """Make or open the copy, and follow the leader until the copy has a whole moment. The caller holds the lock.
 
     Raises LogError, CorruptLog, StoreError, OSError."""
@@ -43,7 +43,7 @@ async def open_copy(config: Config) -> Follower:
         instance = await _prepare(config.data, client)
         copy = await asyncio.to_thread(LogCopy, config.data)
         try:
-            follower = Follower(config, client, copy, instance)
+            follower = FollowerLog(config, client, copy, instance)
             if copy.moment is None:
                 logger.info("the log of %s is copied to %s", client.url, config.data)
                 await follower.run(once=True)

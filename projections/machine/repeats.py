@@ -37,7 +37,7 @@ When repeats are applied, and why the result is equal
 
 All this stays as it is while messages come and go (TRAFFIC). So `learn` looks at it. After any other event, and after
 an event at which a deadline passed, everything learned is forgotten. So the next publish and the next ack go the normal
-way. projections/last_words.py needs that, too.
+way. projections/clean_stops.py needs that, too.
 
 `run` looks each time at what traffic changes:
 

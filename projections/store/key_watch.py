@@ -21,7 +21,7 @@ HEAD_BYTES = 4_096  # of a stored message; the encryption stands before the body
 MOST_NOTED = 100_000  # ids of one queue that are known by number; beyond that a message may be counted twice
 
 
-class Holding:
+class KeyHolding:
     """The messages of one queue in one group of keys: how many, and one of them."""
 
     def __init__(self, message_id: int) -> None:
@@ -35,7 +35,7 @@ class KeyWatch:
     `group_of`: the group of a key id; None: it is not watched. `parts`: each watched id has one of them."""
 
     def __init__(self, projector: Projector, group_of: Callable[[str], str | None], parts: tuple[bytes, ...]) -> None:
-        self.found: dict[int, dict[str, Holding]] = {}
+        self.found: dict[int, dict[str, KeyHolding]] = {}
         self._projector = projector
         self._group_of = group_of
         self._parts = parts
@@ -103,5 +103,5 @@ class KeyWatch:
         groups = self.found.setdefault(queue_id, {})
         holding = groups.get(group)
         if holding is None:
-            holding = groups[group] = Holding(message_id)
+            holding = groups[group] = KeyHolding(message_id)
         holding.count += 1

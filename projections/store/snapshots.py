@@ -20,8 +20,8 @@ Rules
 - A snapshot beyond the end of its log proves that the log lost its end: the broker does not start, or puts it aside
   (engine/embedded/beside_log.py).
 - A waypoint (`.waypoint`) is a file of the same form between two snapshots, for a fold that begins near it. The broker
-  writes and removes waypoints as it runs (engine/runtime/waypoint_writer.py). A waypoint has no digest, is not synced,
-  and is no part of backups and archives.
+  writes and removes waypoints as it runs (engine/partition/waypoint_writer.py). A waypoint has no digest, is not
+  synced, and is no part of backups and archives.
 """
 
 import hashlib

@@ -2,6 +2,6 @@
 
 Spark's `what-if` and the broker's have these rules from here. Read alternative.py first.
 
-alternative.py   the machine under a candidate       fates.py   messages that end differently there
+alternative.py   the machine under a candidate       later_outcomes.py   messages that end differently there
 exclusion.py     events that are left out
 """

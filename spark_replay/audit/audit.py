@@ -4,12 +4,12 @@
 
     chain     every block's bytes against the hash chain, also of the metadata log      log_bytes.py, by segments
     kept      (Kafka, which has no chain) the topics have everything from offset 0, and are set to keep it
-    snapshots (where there are some) each is the state to which the events since the one before lead   beside_fold.py
+    snapshots (where there are some) each is the state to which the events since the one before lead   second_fold.py
     ...       the checks of audit/fold.py, at every offset                              a Spark task a partition
     ledgers   (with an auditor's own snapshots) the same from ledger to ledger      chunks.py, a task a chunk
     arrivals  dead letters, joined across partitions: each arrival was sent, each forwarded letter arrived
     policies  every policy that decided was set in the metadata log, and policies that are set are applied
-    store     the RocksDB of the broker against the fold, queue by queue and body by body      beside_fold.py
+    store     the RocksDB of the broker against the fold, queue by queue and body by body      second_fold.py
 
 Snapshots and RocksDB are compared with the fold that checks all the rest, when it comes to their offsets. So a history
 is folded once. (Snapshots of a history in Kafka are folded apart, a task each; ledgers: chunks.py.)
@@ -36,7 +36,6 @@ from rewindmq.projections.rules.placement import number_of, partition_of
 from rewindmq.projections.store.snapshots import Snapshots, SnapshotSet
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.archive_bytes import prove_archive
-from rewindmq.spark_replay.audit.beside_fold import BesideFold, compare_with_snapshot
 from rewindmq.spark_replay.audit.books import LISTED
 from rewindmq.spark_replay.audit.checks import Finding, not_all_ok, of_row
 from rewindmq.spark_replay.audit.chunks import AuditChunk, audit_chunk, convicted, in_sum, is_first, plan_audit
@@ -55,6 +54,7 @@ from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.kafka_retention import retention_findings
 from rewindmq.spark_replay.audit.log_bytes import CHAIN, Proven, prove
 from rewindmq.spark_replay.audit.policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, queues_since, rows_for_driver
+from rewindmq.spark_replay.audit.second_fold import BesideFold, compare_with_snapshot
 from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, fold_log, fold_range, for_each
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage

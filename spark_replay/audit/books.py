@@ -4,7 +4,7 @@
 """
 
 from rewindmq.projections.claims import Claims
-from rewindmq.projections.last_words import LastWords
+from rewindmq.projections.clean_stops import CleanStops
 from rewindmq.projections.machine.data.outbox import Carried
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.store.quarantine import QuarantineReport
@@ -42,7 +42,7 @@ class Books:
         self.least_ms = 0
         self.events = 0
         self.claims = Claims()
-        self.words = LastWords()
+        self.words = CleanStops()
         self.lost: dict[int, None] = {}  # epochs of lost nodes: events that still come from them do not happen
         self.policies: dict[tuple[str, Policy], int] = {}  # (vhost, policy) -> the first offset where it was in force
         self.quarantined = 0

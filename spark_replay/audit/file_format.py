@@ -26,7 +26,7 @@ import fastavro
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.claims import Claims
-from rewindmq.projections.last_words import Behind, LastWords
+from rewindmq.projections.clean_stops import Behind, CleanStops
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.formats import other_format
 from rewindmq.schemas.values import Argument, Policy
@@ -34,7 +34,7 @@ from rewindmq.spark_replay.audit.consumers import Attached
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.identities import Identities
 from rewindmq.spark_replay.audit.ledger import Account
-from rewindmq.spark_replay.audit.limits import Limits
+from rewindmq.spark_replay.audit.limits import LengthLimits
 from rewindmq.spark_replay.audit.prefetch import Prefetches
 from rewindmq.spark_replay.audit.priority_levels import Levels
 
@@ -145,7 +145,7 @@ _POLICY = Fields(Policy, name=TEXT, definition=TEXT, version=LONG)
 _BEHIND = Fields(Behind, **_each(LONG, "final first end odd"))
 
 _LIMITS = Fields(
-    Limits,
+    LengthLimits,
     **_each(MAYBE_LONG, "max_length max_length_bytes message_ttl_ms delivery_limit"),
     drops_head=BOOL,
     dead_letter_exchange=MAYBE_TEXT,
@@ -209,7 +209,7 @@ PRODUCT = Fields(
     attached=_ATTACHED,
     letters=_NUMBERS,
     claims=Fields(Claims, **_each(LONG, "count held_at passed_by"), claimants=_keys(TEXT), asked=_map(LONG, TEXT)),
-    words=Fields(LastWords, **_each(LONG, "count final odd"), found=Many(_BEHIND, list, list)),
+    words=Fields(CleanStops, **_each(LONG, "count final odd"), found=Many(_BEHIND, list, list)),
     lost=_IDS,
     policies=_map(Record(vhost=TEXT, policy=_POLICY), LONG),
     told=Many(_FINDING, partial(sorted, key=repr), set),

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rewindmq import builds
+from rewindmq.projections.clean_stops import Behind
 from rewindmq.projections.history.outcomes import targets
-from rewindmq.projections.last_words import Behind
 from rewindmq.projections.machine.data.effects import (
     DeadLetter,
     Delay,

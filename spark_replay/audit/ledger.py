@@ -54,7 +54,7 @@ from rewindmq.spark_replay.audit.checks import (
     TTL,
 )
 from rewindmq.spark_replay.audit.identities import Identities, drops_duplicates
-from rewindmq.spark_replay.audit.limits import Limits, read_limits
+from rewindmq.spark_replay.audit.limits import LengthLimits, read_limits
 from rewindmq.spark_replay.audit.priority_levels import Levels
 
 # The events that may cause a reason of leaving (None: any event, because time passes with every event)
@@ -143,7 +143,7 @@ class Account:
             ids = {message_id for first, last in each.messages for message_id in range(first, last + 1)}
             self.restored[each.restore, each.vhost, each.queue, each.queue_id] = ids
 
-    def _limits(self, event: QueueDeclared | PolicyApplied) -> Limits:
+    def _limits(self, event: QueueDeclared | PolicyApplied) -> LengthLimits:
         return read_limits(self.queue.type, self.arguments, event.policy, event.operator_policy, self.later)
 
     def fail(self, check: str, message_id: int | None, detail: str) -> None:

@@ -20,7 +20,7 @@ Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LengthLimits:
     """The limits of a queue. None: no such limit."""
 
     max_length: int | None
@@ -39,7 +39,7 @@ def read_limits(
     policy: Policy | None,
     operator_policy: Policy | None,
     later: bool = False,
-) -> Limits:
+) -> LengthLimits:
     """The limits of a queue. `later`: it is a quorum queue of profile rabbitmq-4.3."""
     given = {argument.name: argument.value for argument in arguments}
     below = json.loads(policy.definition) if policy else {}
@@ -59,7 +59,7 @@ def read_limits(
             if _is_number(value) and value >= 0
         ]
         most = min(smaller) if smaller else smallest("max-length-bytes")
-        return Limits(None, most, None, None, True, None, None if age is None else _age_ms(age))
+        return LengthLimits(None, most, None, None, True, None, None if age is None else _age_ms(age))
 
     by_policy = above.get("overflow", below.get("overflow"))
     by_argument = given.get("x-overflow")
@@ -69,7 +69,7 @@ def read_limits(
         overflow = "drop-head"  # S-025
     key = "dead-letter-exchange"
     exchanges = (given.get(f"x-{key}"), above.get(key), below.get(key))
-    return Limits(
+    return LengthLimits(
         smallest("max-length"),
         smallest("max-length-bytes"),
         smallest("message-ttl"),

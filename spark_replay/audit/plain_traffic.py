@@ -14,7 +14,7 @@ tests/unit/machine/test_machine_audited_plainly.py holds it against them: equal 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from rewindmq.projections.last_words import LastWords
+from rewindmq.projections.clean_stops import CleanStops
 from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply, Forget, Keep
 from rewindmq.projections.machine.data.message_word import SIZE_MASK
 from rewindmq.projections.machine.data.reasons import ACKED, DELIVERED, MAXLEN
@@ -29,7 +29,7 @@ _REMEMBERED = 10_000  # routes
 _WITHOUT_LIMIT, _NO_ACK = 1 << 62, 0  # room of consumers: without a prefetch, and of those that hold nothing
 
 
-class Line:
+class PlainRoute:
     """A route with one queue, which takes plain messages.
 
     `ttl_ms`: how long they live; -1: for ever. `limited`: the queue has a length limit. `mourned`: what the queue drops
@@ -73,7 +73,7 @@ class Audit(Protocol):
     lost: dict[int, None]
     now_ms: int
     prefetches: Prefetches
-    words: LastWords
+    words: CleanStops
 
     def book_delivery(self, account: Account, effect: Deliver | FetchReply) -> None:
         """Book a delivery, and check it."""
@@ -88,11 +88,11 @@ class Audit(Protocol):
 class PlainTraffic:
     """The facts that stay the same while messages come and go: the queues of routes, and the room of consumers."""
 
-    line: Line  # of `event`
+    line: PlainRoute  # of `event`
 
     def __init__(self, product: Audit) -> None:
         self.product = product
-        self.lines: dict[Route, Line] = {}
+        self.lines: dict[Route, PlainRoute] = {}
         self.rooms: dict[int, Room] = {}  # by consumer
         self.event: Published | None = None  # the last one that was plain: a decoder gives the same again
         self.actor: Actor | None = None
@@ -111,7 +111,7 @@ class PlainTraffic:
         if known and not (own_way or self.product.lost):
             if len(self.lines) >= _REMEMBERED:
                 self.lines.clear()
-            self.lines[route] = Line(account)
+            self.lines[route] = PlainRoute(account)
 
     def published(self, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> bool:
         """Book a message that its queue took, and compare the books.
@@ -165,7 +165,7 @@ class PlainTraffic:
 
     def _kept_and_more(self, account: Account, event: Published, offset: int, effects: list[Effect]) -> None:
         """Book the delivery of a message that was kept, or the drop of others for it."""
-        behind: Any = effects[1]  # `Line.goes_on` has looked at it
+        behind: Any = effects[1]  # `PlainRoute.goes_on` has looked at it
         if type(behind) is Forget:
             account.bytes_ready += event.body_size
             self.product.book_leaving(account, event, behind)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
 
     from rewindmq.spark_replay.commands.options import Out
-    from rewindmq.spark_replay.history.state import State
+    from rewindmq.spark_replay.history.state import StateTables
 
 # Formats that are directories, written by Spark; the second needs a connector
 TABLES = ("parquet", "delta")
@@ -66,7 +66,7 @@ def discard_output() -> None:
 
 
 def print_states(
-    states: "Sequence[tuple[str | None, State]]", messages: bool, form: str, only: str | None = None
+    states: "Sequence[tuple[str | None, StateTables]]", messages: bool, form: str, only: str | None = None
 ) -> None:
     """Print states as `state-at` does: one object a queue, ordered by vhost and name within a moment.
 

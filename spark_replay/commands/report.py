@@ -9,7 +9,6 @@ from rich.table import Table
 
 from rewindmq.schemas.json_values import json_text
 from rewindmq.spark_replay.audit.audit import FORK
-from rewindmq.spark_replay.audit.beside_fold import STORE
 from rewindmq.spark_replay.audit.checks import CHECKS, Finding
 from rewindmq.spark_replay.audit.chunks import LEDGERS
 from rewindmq.spark_replay.audit.dead_letter_join import ARRIVALS
@@ -17,6 +16,7 @@ from rewindmq.spark_replay.audit.kafka_retention import KEPT
 from rewindmq.spark_replay.audit.log_bytes import CHAIN
 from rewindmq.spark_replay.audit.policies import POLICIES
 from rewindmq.spark_replay.audit.seals import SEALS
+from rewindmq.spark_replay.audit.second_fold import STORE
 from rewindmq.spark_replay.audit.watch import BatchReport
 from rewindmq.spark_replay.commands.output import discard_output, print_json, printable
 from rewindmq.spark_replay.snapshots.verify import SNAPSHOTS, STATE

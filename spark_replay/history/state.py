@@ -49,7 +49,7 @@ _PAGE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StateTables:
     """The tables QUEUES and MESSAGES (columns.py).
 
     `rows` holds both, ordered within a partition; cache it to use both."""
@@ -75,7 +75,7 @@ def state_at(
     queue: str | None = None,
     messages: bool = True,
     snapshots: Path | None = None,
-) -> State:
+) -> StateTables:
     """The state at `time` (ISO 8601, or epoch milliseconds) or at `offsets` (JSON as endingOffsets).
 
     `queue`: only that queue ("vhost/name", or a name in "/"). `snapshots`: an auditor's own directory of snapshots
@@ -137,9 +137,9 @@ def plan_state(
     return StatePlan(location, tuple(ends), clock_ms, external, tuple(forced.items()))
 
 
-def state_frame(spark: "SparkSession", plan: StatePlan, queue: str | None = None, messages: bool = True) -> State:
+def state_frame(spark: "SparkSession", plan: StatePlan, queue: str | None = None, messages: bool = True) -> StateTables:
     """The state of a plan, of all queues or of one."""
-    return State(
+    return StateTables(
         fold_log(
             spark,
             plan.location,

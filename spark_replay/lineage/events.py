@@ -30,7 +30,7 @@ from openlineage.client.facet_v2 import (
 )
 
 from rewindmq.spark_replay.audit.checks import Finding
-from rewindmq.spark_replay.lineage.settings import Settings, dataset_at
+from rewindmq.spark_replay.lineage.settings import LineageSettings, dataset_at
 from rewindmq.spark_replay.location.log import InArchive, InKafka, Location
 
 PRODUCER = "urn:rewindmq:spark_replay"
@@ -72,7 +72,7 @@ class RunFacts:
     error: str | None = None
 
 
-def run_event(settings: Settings, state: RunState, facts: RunFacts) -> RunEvent:
+def run_event(settings: LineageSettings, state: RunState, facts: RunFacts) -> RunEvent:
     """The OpenLineage event of a run that is now in this state."""
     return RunEvent(
         eventType=state,
@@ -105,7 +105,7 @@ def queue_at(url: str, vhost: str, queue: str) -> Name:
     return f"rewindmq://{urlsplit(url).netloc.rpartition('@')[2]}", f"{vhost}/{queue}"
 
 
-def _run_facets(settings: Settings, facts: RunFacts) -> dict[str, RunFacet]:
+def _run_facets(settings: LineageSettings, facts: RunFacts) -> dict[str, RunFacet]:
     facets: dict[str, RunFacet] = {
         "processing_engine": processing_engine_run.ProcessingEngineRunFacet(facts.spark, "spark", producer=PRODUCER),
     }
@@ -122,7 +122,7 @@ def _run_facets(settings: Settings, facts: RunFacts) -> dict[str, RunFacet]:
     return facets
 
 
-def _job_facets(settings: Settings, facts: RunFacts) -> dict[str, JobFacet]:
+def _job_facets(settings: LineageSettings, facts: RunFacts) -> dict[str, JobFacet]:
     kind = "STREAMING" if facts.command == "watch" else "BATCH"
     facets: dict[str, JobFacet] = {
         "jobType": job_type_job.JobTypeJobFacet(kind, "REWINDMQ", "COMMAND", producer=PRODUCER)

@@ -24,7 +24,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import HistoryPartition
 from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.commands.failures import cause_of
-from rewindmq.spark_replay.lineage.settings import PREFIX, Settings, dataset_at, heard, read_settings
+from rewindmq.spark_replay.lineage.settings import PREFIX, LineageSettings, dataset_at, heard, read_settings
 from rewindmq.spark_replay.location.log import InArchive, InKafka, Location, partition_of
 from rewindmq.spark_replay.location.ranges import OffsetRange, joined
 
@@ -114,7 +114,7 @@ class LineageRun:
         location: Location,
         queue: str | None,
         outputs: list[tuple[str, str]],
-        settings: Settings | None,
+        settings: LineageSettings | None,
     ) -> None:
         self.command = command
         self.location = location

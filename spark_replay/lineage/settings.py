@@ -44,7 +44,7 @@ class Parent:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LineageSettings:
     """The destination of events, and what they state besides. Tags: key, value, source."""
 
     client: "OpenLineageClient"
@@ -55,7 +55,7 @@ class Settings:
     run_tags: tuple[tuple[str, str, str], ...]
 
 
-def read_settings(conf: Mapping[str, str]) -> Settings | None:
+def read_settings(conf: Mapping[str, str]) -> LineageSettings | None:
     """The settings of a run's lineage; None: there is to be no lineage.
 
     `conf`: Spark's configuration, as far as it is known. Raises BadRequest."""
@@ -67,7 +67,7 @@ def read_settings(conf: Mapping[str, str]) -> Settings | None:
     client = _client(ours)
     if client is None:
         return None
-    return Settings(
+    return LineageSettings(
         client,
         namespace,
         ours.get("appName") or APP_NAME,

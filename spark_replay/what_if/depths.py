@@ -6,7 +6,7 @@ from typing import Any
 from rewindmq.projections.history.outcomes import is_queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.what_if.alternative import Alternative
-from rewindmq.projections.what_if.fates import length
+from rewindmq.projections.what_if.later_outcomes import length
 
 
 def standing(alternative: Alternative, wanted: str) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import drive
 from rewindmq.projections.what_if.alternative import Alternative, Candidate
-from rewindmq.projections.what_if.fates import Difference, Fates
+from rewindmq.projections.what_if.later_outcomes import Difference, LaterOutcomes
 from rewindmq.schemas.events import EVENT_TYPES, Event
 from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
@@ -114,7 +114,7 @@ def fold_alternatives(
     repeats, start = Repeats(machine, fold_input.decoder), fold_input.offset_range.start
     groups = drive(machine, fold_input.groups, fold_input.decoder, start, repeats=repeats)
     alternatives = [Alternative(candidate, machine) for candidate in candidates]
-    fates = [Fates(alternative, machine) for alternative in alternatives]
+    fates = [LaterOutcomes(alternative, machine) for alternative in alternatives]
     depths = Depths(alternatives, machine, every_ms)
     rows: list[dict[str, Any]] = []
 
@@ -144,7 +144,7 @@ def fold_alternatives(
     yield _batch(fold_input.offset_range.partition, rows)
 
 
-def _fate(fates: Fates, found: Difference) -> dict[str, Any]:
+def _fate(fates: LaterOutcomes, found: Difference) -> dict[str, Any]:
     return {
         "fate": {
             "candidate": fates.alternative.candidate.name,

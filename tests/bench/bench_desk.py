@@ -31,7 +31,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
-from rewindmq.engine.runtime.waypoint_writer import MOST_FILES
+from rewindmq.engine.partition.waypoint_writer import MOST_FILES
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.snapshots import Snapshots, state_of, waypoint_metadata
 from tests.bench.bench_archived_past import EVERY, drive_to

@@ -18,8 +18,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.runtime.metadata import SoleWriterMetadata
-from rewindmq.engine.runtime.snapshot_writer import MetadataSnapshots
+from rewindmq.engine.partition.metadata import SoleWriterMetadata
+from rewindmq.engine.partition.snapshot_writer import MetadataSnapshots
 from rewindmq.projections.store import metadata_snapshots
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.topology.fold_image import image_of

@@ -28,7 +28,7 @@ from statistics import mean
 import httpx
 import pika
 
-from rewindmq.engine.cluster.modes import UNUSED_SECONDS
+from rewindmq.engine.cluster.partition_pausing import UNUSED_SECONDS
 from rewindmq.projections.rules.placement import partition_of
 from tests.bench.bench_kafka import kafka
 from tests.bench.node_model import Cluster, Costs, capacity

@@ -7,13 +7,12 @@ cut out of a history and the rest still makes sense.
 import random
 from collections.abc import Callable, Mapping
 
-from rewindmq.engine.amqp.basic_publish import ALWAYS, prompt
-from rewindmq.engine.amqp.basic_publish import TRANSIENT as TRANSIENT_ONES
+from rewindmq.engine.amqp.basic_publish import EARLY_ALWAYS, EARLY_IF_TRANSIENT, early_confirm
 from rewindmq.engine.amqp.settlement import ranges
 from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Session, Subscription
 from rewindmq.engine.routing.content import Content
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session, Subscription
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_delay_queue
@@ -258,8 +257,8 @@ class Clients:
             )
             answer = Answer(self.world, publish, len(publish.places))
             publish.places.append((to.partition.index, offset))
-            found = prompt(to)
-            if found == ALWAYS or (found == TRANSIENT_ONES and not persistent):
+            found = early_confirm(to)
+            if found == EARLY_ALWAYS or (found == EARLY_IF_TRANSIENT and not persistent):
                 publish.prompt.add(answer.place)
                 to.partition.await_folded(offset, answer, 0)
             else:

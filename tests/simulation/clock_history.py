@@ -19,7 +19,7 @@ from typing import Any
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.embedded import MemoryLog
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.schemas.values import Actor
 from tests.simulation import history
 from tests.simulation.audits import audited, of_memory

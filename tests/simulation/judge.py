@@ -20,7 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from rewindmq.engine.log.simulated.embedded import MemoryLog, MemoryPartition
-from rewindmq.projections.last_words import LastWords
+from rewindmq.projections.clean_stops import CleanStops
 from rewindmq.projections.machine.data.effects import (
     DeadLetter,
     Delay,
@@ -88,7 +88,7 @@ class Account:
         # target queue id; source name, queue id, sequence, partition (as `Origin.partition`)
         self.taken: Counter[tuple[int, str, int, int, int]] = Counter()
         self.holders: set[int] = set()
-        self.words = LastWords()
+        self.words = CleanStops()
         self.expired_at: dict[str, int] = {}  # queues, by name
         self.late: set[int] = set()  # events that found their queue expired in the same turn
         self.ended: Counter[str] = Counter()

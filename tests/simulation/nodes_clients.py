@@ -13,8 +13,8 @@ from typing import Any
 from rewindmq.engine.amqp.settlement import ranges
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import AmqpError
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Subscription
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Subscription
 from rewindmq.schemas.events import (
     Acked,
     ConsumerCancelled,
@@ -169,7 +169,7 @@ class Clients:
             while not client.closed:
                 if (held := self.held(client, exchange, key)) is not None:
                     counts["publishes that waited for a queue"] += 1
-                    await broker_of(client.life).homes.free("/", held, lambda: client.closed)
+                    await broker_of(client.life).homes.wait_until_free("/", held, lambda: client.closed)
                 elif paused := self.paused(client, exchange, key):
                     counts["publishes that waited for a fold"] += 1
                     await paused[0].enter()
@@ -184,7 +184,7 @@ class Clients:
     def held(self, client: Client, exchange: str, key: str) -> str | None:
         """The first queue of a publish that waits on its way to another partition: as engine/amqp/basic_publish.py."""
         broker = broker_of(client.life)
-        if not broker.homes.some_held:
+        if not broker.homes.names_wait:
             return None
         destinations = broker.exchanges.route(client.session, exchange, key, None)
         names = [name for to in destinations for name in to.route.queues]

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field, replace
 
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session, Subscription
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Session, Subscription
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import Credited, Published
@@ -108,7 +108,7 @@ class Taker(NeverCongested):
 class Following:
     """A consumer whose queue may move, as its client has it: another taker goes on, and the first keeps what it holds.
 
-    Implements `rewindmq.engine.runtime.sessions.MovableConsumer`. `takers` is where the other one is written."""
+    Implements `rewindmq.engine.partition.sessions.MovableConsumer`. `takers` is where the other one is written."""
 
     def __init__(self, takers: list[Taker], taker: Taker, settings: Subscription) -> None:
         self.takers = takers

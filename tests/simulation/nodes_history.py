@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import rewindmq.engine.broker.broker
-import rewindmq.engine.cluster.modes
+import rewindmq.engine.cluster.partition_pausing
 from rewindmq.engine.log.simulated.shared import HistoryPartition
+from rewindmq.engine.partition.queue_counters import Listed
 from rewindmq.engine.placement.request import ask_for
-from rewindmq.engine.runtime.queue_counters import Listed
 from rewindmq.schemas.values import Actor
 from tests.simulation.clients import ARGUMENTS, DEAD, PATIENCE, QUEUES, arguments
 from tests.simulation.history import Failure, shorten
@@ -188,7 +188,7 @@ class Drive:
         world = self.world
         world.record.trace.append("    healing")
         world.history.heal()
-        rewindmq.engine.cluster.modes.UNUSED_SECONDS = 1e9  # draining needs every fold
+        rewindmq.engine.cluster.partition_pausing.UNUSED_SECONDS = 1e9  # draining needs every fold
         rewindmq.engine.broker.open_sessions.EPOCH_IDS = (
             1 << 24
         )  # as `running` leaves it: who drains does not have to join again

@@ -1,9 +1,9 @@
 """Several simulated nodes on one shared log: each the real broker, its log, RocksDB and clock made by a seed.
 
-Real: open_node, Node, Broker, ReadBackPartition, ReadBackMetadata, Turns, Forwarder, Projector, recovery, snapshots,
-codec, queue machine, asyncio's tasks. Virtual: time (nodes_loop.py), the log (rewindmq.engine.log.simulated.shared),
-RocksDB's disk (virtual.py), clients (nodes_clients.py). Everything is small that is large in production.
-
+Real: open_node, ClusterKeeper, Broker, ReadBackPartition, ReadBackMetadata, Turns, Forwarder, Projector, recovery,
+snapshots, codec, queue machine, asyncio's tasks. Virtual: time (nodes_loop.py), the log
+(rewindmq.engine.log.simulated.shared), RocksDB's disk (virtual.py), clients (nodes_clients.py). Everything is small
+that is large in production.
 A life is one process of a node, from its start to its stop or death. A node that gives up by itself (`failed`) is
 stopped as the process would stop; somebody starts it again later.
 """
@@ -22,7 +22,7 @@ from typing import Any
 from unittest.mock import patch
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.cluster.node import ClusterKeeper
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.shared import ArchivedPartition, MemorySharedLog, SharedFaults, SharedHistory
@@ -104,7 +104,7 @@ class World:
         self.rocks = {self._state(node): VirtualRocks() for node in self.nodes}
         self.lives: dict[str, Life] = {}  # those that run, or start, by node
         self.sizes = {
-            "rewindmq.engine.runtime.partition.PREPARE_EVENTS": dice.choice((1, 7, 40)),
+            "rewindmq.engine.partition.partition.PREPARE_EVENTS": dice.choice((1, 7, 40)),
             "rewindmq.engine.broker.turns.ROUND": dice.choice((1, 3, 100)),
             "rewindmq.engine.routing.dead_letters.SLICE_SECONDS": 1e9,  # the count decides, not this machine
             # with dice of its own: seeds keep the histories that they had before there was flow control
@@ -120,11 +120,11 @@ class World:
         # with dice of its own: seeds keep the histories that they had before partitions were paused
         modes = random.Random(f"modes {seed}")
         self.standbys = {node: modes.choice((None, 0, 0, 1)) for node in self.nodes}
-        self.sizes["rewindmq.engine.cluster.modes.UNUSED_SECONDS"] = modes.choice((1, 3, 20))
+        self.sizes["rewindmq.engine.cluster.partition_pausing.UNUSED_SECONDS"] = modes.choice((1, 3, 20))
         # with dice of its own: seeds keep the histories that they had before there were copies of states
         copies = self.copies = random.Random(f"copies {seed}")
         self.has_copies = copies.random() < 0.7
-        self.sizes["rewindmq.engine.cluster.entry.LEAST_EVENTS"] = copies.choice((1, 2, 5))
+        self.sizes["rewindmq.engine.cluster.snapshot_import.LEAST_EVENTS"] = copies.choice((1, 2, 5))
         self.snapshot_events = dice.choice((15, 60, 10_000))
         if self.has_copies:
             self.snapshot_events = min(self.snapshot_events, copies.choice((8, 15, 60)))
@@ -221,7 +221,7 @@ class World:
         if life.broker is not None:
             life.broker.turns.stop()
             keeper = life.broker.keeper
-            assert isinstance(keeper, Node)
+            assert isinstance(keeper, ClusterKeeper)
             keeper._stopped = True
         for task in list(life.tasks):
             task.cancel()
@@ -293,20 +293,20 @@ class World:
                 ArchivedPartition(each) for each in log.queues
             ],
             "rewindmq.engine.cluster.start.recover": self._recover,
-            "rewindmq.engine.cluster.returns.recover": self._recover_again,
-            "rewindmq.engine.cluster.returns.in_thread": self._in_thread,
-            "rewindmq.engine.cluster.returns.STOP_SECONDS": 0,
-            "rewindmq.engine.cluster.state_offers.in_thread": self._soon,
-            "rewindmq.engine.cluster.state_offers.STOP_SECONDS": 0,
-            "rewindmq.engine.cluster.state_offers.BYTES_AN_EVENT": 1_000_000,
+            "rewindmq.engine.cluster.resumption.recover": self._recover_again,
+            "rewindmq.engine.cluster.resumption.in_thread": self._in_thread,
+            "rewindmq.engine.cluster.resumption.STOP_SECONDS": 0,
+            "rewindmq.engine.cluster.snapshot_export.in_thread": self._soon,
+            "rewindmq.engine.cluster.snapshot_export.STOP_SECONDS": 0,
+            "rewindmq.engine.cluster.snapshot_export.BYTES_AN_EVENT": 1_000_000,
             "rewindmq.engine.cluster.repair.NAMES_A_LOOK": 8,  # so that a round takes more than one heartbeat
             "rewindmq.engine.broker.access_control.Access.hash": lambda access, password: "simulated",
             "rewindmq.projections.store.store.Projector": self._watched_projector(),
             "rewindmq.projections.store.snapshots.os.fsync": lambda descriptor: None,
-            "rewindmq.engine.runtime.snapshot_writer.in_thread": at_once,
-            "rewindmq.engine.runtime.waypoint_writer.in_thread": at_once,
-            "rewindmq.engine.runtime.waypoint_writer.SECONDS_AN_EVENT": 1_000,
-            "rewindmq.engine.runtime.waypoint_writer.PACK_SECONDS": 1_000,
+            "rewindmq.engine.partition.snapshot_writer.in_thread": at_once,
+            "rewindmq.engine.partition.waypoint_writer.in_thread": at_once,
+            "rewindmq.engine.partition.waypoint_writer.SECONDS_AN_EVENT": 1_000,
+            "rewindmq.engine.partition.waypoint_writer.PACK_SECONDS": 1_000,
             "rewindmq.projections.store.rocks.open_database": lambda path: self.rocks[path],
             "rewindmq.projections.store.rocks.scan": lambda rocks, prefix, start=None: rocks.scan(prefix, start),
             "rewindmq.projections.store.rocks.WriteBatch": VirtualBatch,

@@ -36,7 +36,7 @@ from rewindmq.engine.log.archive.pack import Unpacked
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader
-from rewindmq.engine.log.trim_rules import Wanted
+from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 from tests.simulation.archive_store import FaultyStore, object_file
 from tests.support.examples import rounds
@@ -80,7 +80,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def trim_to(data: Path, floor: int) -> None:
     reader = PartitionReader(data / "log" / "queues-0")
     [newest] = [each.max_timestamp_ms for each in reader.segments() if each.next_offset == floor]
-    [report] = trim(data, Wanted(before_ms=newest + 1, accept_findings=True), wall_ms=START_MS + 10**9)
+    [report] = trim(data, TrimRequest(before_ms=newest + 1, accept_findings=True), wall_ms=START_MS + 10**9)
     assert report.offset == floor
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from rewindmq.engine.runtime.log_clock import LogClock
+from rewindmq.engine.partition.log_clock import LogClock
 from tests.simulation import clock_history, history
 from tests.simulation.clock_history import ClockClients, ClockWorld, check, history_of
 

@@ -7,7 +7,7 @@ import pytest
 
 from rewindmq.engine.errors import NotFound
 from rewindmq.engine.log.simulated.embedded import Faults, MemoryLog
-from rewindmq.engine.runtime.sessions import Subscription
+from rewindmq.engine.partition.sessions import Subscription
 from rewindmq.schemas.events import Published
 from tests.simulation.clients import Clients, Settings, Taker, arguments
 from tests.simulation.world import PARTITIONS, World

@@ -6,7 +6,7 @@ import pytest
 
 from rewindmq.engine.errors import NotFound
 from rewindmq.engine.log.simulated.shared import SharedFaults
-from rewindmq.engine.runtime.sessions import Subscription
+from rewindmq.engine.partition.sessions import Subscription
 from rewindmq.schemas.events import NodeLost, PolicyApplied, Tick
 from rewindmq.schemas.metadata_events import ExchangeDeleted, NodeJoined, PolicyCleared, PolicySet, VhostDeleted
 from rewindmq.schemas.single_object import FramedEncoder

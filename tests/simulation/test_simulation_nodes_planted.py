@@ -51,12 +51,12 @@ async def owned_still(rounds: Any, work: Any) -> bool:
 SETTLE, READ_BACK = ReadBackPartition.on_durable, ReadBackPartition.read_back
 PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is found
     "clients of a lost node stay": (
-        "rewindmq.engine.cluster.node.Node._drop_clients",
+        "rewindmq.engine.cluster.node.ClusterKeeper._drop_clients",
         keep_clients,
         r"and ignored|is nobody's|never answered|is of a life|missed",
     ),
     "nobody misses a node": (
-        "rewindmq.engine.cluster.node.Node._declare_lost",
+        "rewindmq.engine.cluster.node.ClusterKeeper._declare_lost",
         nothing,
         r"alive are|is nobody's|not drained|does not come",
     ),

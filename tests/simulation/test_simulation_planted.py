@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections.machine.data.effects import Requeue
 from rewindmq.projections.machine.data.message_word import REDELIVERED, SIZE_MASK
 from rewindmq.projections.machine.events.settlement import give_back
@@ -116,12 +116,12 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is fo
         r"RocksDB is not what the log says.*should not be",
     ),
     "the store gets ahead of the log": (
-        "rewindmq.engine.runtime.partition.Partition.project",
+        "rewindmq.engine.partition.partition.Partition.project",
         write_at_once,
         r"StoreError: .* its log ends at",
     ),
     "confirms do not wait for the disk": (
-        "rewindmq.engine.runtime.partition.Partition.carry_out",
+        "rewindmq.engine.partition.partition.Partition.carry_out",
         confirming(Partition.carry_out),
         r"confirmed before it was durable",
     ),

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Session, Subscription
 from rewindmq.engine.rewind.reader import Reader
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session, Subscription
 from rewindmq.projections.machine.data.effects import Deliver
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.stream import first_number

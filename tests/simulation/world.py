@@ -76,7 +76,7 @@ class World:
             waypoint_events=random.Random(f"waypoints {seed}").choice((7, 40, 10_000)),
         )
         self.sizes = {
-            "rewindmq.engine.runtime.partition.PREPARE_EVENTS": self.dice.choice((1, 7, 40)),
+            "rewindmq.engine.partition.partition.PREPARE_EVENTS": self.dice.choice((1, 7, 40)),
             "rewindmq.engine.broker.turns.ROUND": self.dice.choice((1, 3, 100)),
             "rewindmq.engine.routing.dead_letters.SLICE_SECONDS": 1e9,  # the count decides, not this machine
             "rewindmq.engine.broker.consumers.CREDIT_WINDOW": self.dice.choice((1, 3, 10)),
@@ -280,10 +280,10 @@ class World:
                 "snapshot", "snapshot", Snapshots.take
             ),
             "rewindmq.projections.store.snapshots.os.fsync": lambda descriptor: None,
-            "rewindmq.engine.runtime.snapshot_writer.in_thread": at_once,
-            "rewindmq.engine.runtime.waypoint_writer.in_thread": at_once,
-            "rewindmq.engine.runtime.waypoint_writer.SECONDS_AN_EVENT": 1_000,
-            "rewindmq.engine.runtime.waypoint_writer.PACK_SECONDS": 1_000,
+            "rewindmq.engine.partition.snapshot_writer.in_thread": at_once,
+            "rewindmq.engine.partition.waypoint_writer.in_thread": at_once,
+            "rewindmq.engine.partition.waypoint_writer.SECONDS_AN_EVENT": 1_000,
+            "rewindmq.engine.partition.waypoint_writer.PACK_SECONDS": 1_000,
             "rewindmq.engine.log.simulated.embedded.MemoryLog.close": self._unless_dead(MemoryLog.close),
             "rewindmq.engine.log.simulated.embedded.MemoryPartition.append": self._between(
                 "append", "appended", MemoryPartition.append

@@ -49,7 +49,7 @@ from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.tiers import TieredLogReader, floors_of
-from rewindmq.engine.log.trim_rules import TrimRefused, Wanted
+from rewindmq.engine.log.trim_rules import TrimRefused, TrimRequest
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import PartitionLog, fold
 from rewindmq.projections.rewind import nearest
@@ -182,7 +182,7 @@ class Years:
 
     def _keep_local(self, store: Objects, size: int) -> None:
         with patch.object(local_space, "RECORD_BYTES", 1):
-            local_space.keep_local(self.data, store, local_space.Limits(size_bytes=size))
+            local_space.keep_local(self.data, store, local_space.SpaceLimits(size_bytes=size))
 
     def trim(self, step: int) -> None:
         self.child("trim", step, self._trim, self.allow())
@@ -195,7 +195,7 @@ class Years:
 
     def _trim(self, store: Objects, before_ms: int) -> None:
         with patch.object(trims, "open_objects", lambda url: store):
-            wanted = Wanted(before_ms=before_ms, reason="a test", accept_findings=True)
+            wanted = TrimRequest(before_ms=before_ms, reason="a test", accept_findings=True)
             trims.trim(self.data, wanted, wall_ms=self.now_ms)
 
     def expire(self, step: int) -> None:

@@ -17,16 +17,16 @@ from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound
+from rewindmq.engine.host.loop_share import LoopShare
+from rewindmq.engine.host.memory import MemoryAccount
 from rewindmq.engine.identity.grants import Identity
+from rewindmq.engine.partition.certainty import Certainty
+from rewindmq.engine.partition.flow_control import Flow
+from rewindmq.engine.partition.sessions import Subscription
 from rewindmq.engine.routing.content import Content
 from rewindmq.engine.routing.firehose import Firehose
 from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.router import Destination, Router
-from rewindmq.engine.runtime.certainty import Certainty
-from rewindmq.engine.runtime.flow_control import Flow
-from rewindmq.engine.runtime.loop_share import LoopShare
-from rewindmq.engine.runtime.memory import MemoryAccount
-from rewindmq.engine.runtime.sessions import Subscription
 from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue

@@ -8,7 +8,7 @@ from typing import cast
 import uvloop
 
 from rewindmq.engine.amqp.server import AmqpServer
-from rewindmq.engine.runtime.admission import Door
+from rewindmq.engine.host.admission import ConnectionQuota
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import HANDSHAKE, Said, decoded, method
 from tests.support.async_tests import run_by
@@ -21,7 +21,7 @@ def run(scenario: Scenario, broker: DoubleBroker | None = None) -> None:
 
     async def main() -> None:
         double = broker or DoubleBroker()
-        server = AmqpServer(double, Door("amqp", 1_000))  # type: ignore[arg-type]  # a double of the broker
+        server = AmqpServer(double, ConnectionQuota("amqp", 1_000))  # type: ignore[arg-type]  # a double of the broker
         await server.listen("127.0.0.1", 0, None)
         server.begin()
         try:

@@ -20,9 +20,9 @@ from rewindmq.engine.broker.turns import PAUSE_SECONDS
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.identity.grants import Identity
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Session, Subscription
 from rewindmq.engine.process import open_broker
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session, Subscription
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.replay import Block, events_of

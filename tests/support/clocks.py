@@ -1,6 +1,6 @@
 """A wall clock that a test sets, beside time that passes."""
 
-from rewindmq.engine.runtime.log_clock import NS
+from rewindmq.engine.partition.log_clock import NS
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.rewind.reader import Reader
-from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.cluster import modes
+from rewindmq.engine.cluster import partition_pausing
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.statistics import statistics
 from rewindmq.engine.rewind.worker import WorkerPool
@@ -25,7 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nodes beat, count and pause at once."""
     monkeypatch.setattr("rewindmq.engine.cluster.node.HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr("rewindmq.engine.cluster.counter_rounds.COUNT_SECONDS", 0.05)
-    monkeypatch.setattr(modes, "UNUSED_SECONDS", 0.0)
+    monkeypatch.setattr(partition_pausing, "UNUSED_SECONDS", 0.0)
 
 
 @asynccontextmanager
@@ -59,7 +59,7 @@ async def story(nodes: Nodes) -> tuple[Broker, Broker]:
         for number in range(3):
             publish(owner, who, b"%d" % number, Client(), name)
     await eventually(lambda: all(paused(other)))
-    modes.UNUSED_SECONDS = 60.0  # a partition that is entered stays so; `quick` puts it back
+    partition_pausing.UNUSED_SECONDS = 60.0  # a partition that is entered stays so; `quick` puts it back
     await eventually(lambda: counted(other, NAMES[0]) == counted(other, NAMES[1]) == 3)
     return owner, other
 

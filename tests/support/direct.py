@@ -14,10 +14,10 @@ from rewindmq.engine.broker.removals import Removals
 from rewindmq.engine.broker.users import Users
 from rewindmq.engine.broker.vhosts import Vhosts
 from rewindmq.engine.erasure.erasures import Erasures
+from rewindmq.engine.host.eager import at_once
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Subscription
 from rewindmq.engine.rewind.reader import ReadingConsumer
-from rewindmq.engine.runtime.eager import at_once
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Subscription
 from rewindmq.projections.machine.data.queue import Queue
 
 Attached = tuple[Partition, Queue, int]

@@ -1,7 +1,7 @@
 """Repartitions of a broker without sockets: filled queues, the request, and where the queues are afterwards."""
 
+from rewindmq.engine.host.loop_share import Work
 from rewindmq.engine.placement.request import DONE, Progress, ask_for, progress_of
-from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import Harness

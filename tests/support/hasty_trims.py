@@ -16,7 +16,7 @@ from rewindmq.engine.broker.history_trims import HistoryTrims
 from rewindmq.engine.cli.main import main
 from rewindmq.engine.embedded import archive_process, keep_history, start
 from rewindmq.engine.embedded.trim import Trimming
-from rewindmq.engine.log import history_looks
+from rewindmq.engine.log import trim_schedule
 from rewindmq.engine.log.embedded import cut, steady_time
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from tests.support.records import SCHEMA_BYTES
@@ -69,7 +69,7 @@ def dying(owner: Any, name: str, before: str = "", after: str = "") -> None:
 
 if __name__ in ("__main__", "__mp_main__"):
     start.open_log = lambda config: EmbeddedLog.open(config.data, config.partitions, SCHEMA_BYTES + 14_000)
-    history_looks.LOOK_SECONDS = 0.2  # type: ignore[misc]
+    trim_schedule.LOOK_SECONDS = 0.2  # type: ignore[misc]
     keep_history.APART_SECONDS = steady_time.APART_SECONDS = 0.1  # type: ignore[attr-defined,misc]
     keep_history.STRETCH_BYTES = 200_000  # type: ignore[misc]
     dying(Trimming, "audit", after="audited")

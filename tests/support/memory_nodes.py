@@ -18,11 +18,11 @@ from typing import Any, TypeVar, TypeVarTuple
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.cluster.node import ClusterKeeper
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.simulated.shared import ArchivedPartition, MemorySharedLog, SharedHistory
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.process import open_node
-from rewindmq.engine.runtime.sessions import Session
 from rewindmq.schemas.events import Published
 from tests.support.async_tests import Decorator, run_by
 from tests.support.broker_harness import Client
@@ -67,9 +67,9 @@ class Nodes:
     def log(self, name: str) -> MemorySharedLog:
         return self.history.logs[name]
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> ClusterKeeper:
         keeper = self.brokers[name].keeper
-        assert isinstance(keeper, Node)
+        assert isinstance(keeper, ClusterKeeper)
         return keeper
 
     def close(self) -> None:

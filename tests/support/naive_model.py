@@ -7,7 +7,7 @@ has tests of its own). Outcomes are plain tuples; `explain` in test_machine_mode
 
 from rewindmq.projections.machine.rules.keys import is_queue_type
 from rewindmq.projections.machine.rules.profile import profile_of
-from rewindmq.projections.machine.rules.settings import Settings, resolve
+from rewindmq.projections.machine.rules.settings import QueueSettings, resolve
 from rewindmq.schemas.amqp.properties import headers_of
 from rewindmq.schemas.events import (
     Acked,
@@ -73,7 +73,7 @@ class Holder:
 
 
 class NaiveQueue:
-    def __init__(self, event: QueueDeclared, queue_id: int, settings: Settings, version: int) -> None:
+    def __init__(self, event: QueueDeclared, queue_id: int, settings: QueueSettings, version: int) -> None:
         self.event = event
         self.version = version
         self.id = queue_id
@@ -403,7 +403,7 @@ class NaiveMachine:
 
     def resolved(
         self, event: QueueDeclared, policy: Policy | None, operator_policy: Policy | None, version: int
-    ) -> Settings:
+    ) -> QueueSettings:
         assert is_queue_type(event.type)
         return resolve(event.type, event.arguments, policy, operator_policy, profile_of(event.semantics), version)
 

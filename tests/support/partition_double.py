@@ -5,7 +5,7 @@ Compiled code takes it for a partition, as it inherits from that class.
 
 from typing import Any
 
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Iterator
 
 from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.host.loop_share import Work
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.placement.leftover_queues import letters_of
 from rewindmq.engine.placement.request import DONE, progress_of
-from rewindmq.engine.placement.strays import letters_of
-from rewindmq.engine.runtime.loop_share import Work
-from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.relocation import moved_from
 from rewindmq.projections.rules.placement import partition_of

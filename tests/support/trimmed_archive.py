@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rewindmq.engine.log.archive.archiver import verify
 from rewindmq.engine.log.archive.directory_note import note_archive
-from rewindmq.engine.log.archive.local_space import Limits, keep_local
+from rewindmq.engine.log.archive.local_space import SpaceLimits, keep_local
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.projections.replay import PartitionLog
@@ -55,5 +55,5 @@ def digest(log: PartitionLog, offset: int) -> str:
 
 def cut_locally(place: Place) -> int:
     """Remove what may be removed here. Returns the local start."""
-    keep_local(place.data, place.objects, Limits(size_bytes=1))
+    keep_local(place.data, place.objects, SpaceLimits(size_bytes=1))
     return starts(place.data)[0]

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rewindmq.engine.embedded.trim import trim
-from rewindmq.engine.log.trim_rules import TrimReport, Wanted
-from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.log.trim_rules import TrimReport, TrimRequest
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.schemas.events import Published
 from tests.support.broker_harness import PERSISTENT, Client, Harness, args
 from tests.support.records import SCHEMA_BYTES
@@ -87,5 +87,5 @@ def _publish(h: Harness, session: Session, name: str, body: bytes, priority: int
 
 def trimmed(data: Path, story: Story, day: int, reason: str = "") -> TrimReport:
     """Trim what is older than a day's beginning. Returns the report of the one partition."""
-    [report] = trim(data, Wanted(before_ms=story.days[day], reason=reason), wall_ms=story.end_ms)
+    [report] = trim(data, TrimRequest(before_ms=story.days[day], reason=reason), wall_ms=story.end_ms)
     return report

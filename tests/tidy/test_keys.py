@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import pytest
 
 from rewindmq.projections.machine.rules.keys import BY_NAME, KEYS, Key
-from rewindmq.projections.machine.rules.settings import Settings
+from rewindmq.projections.machine.rules.settings import QueueSettings
 from tests.tidy.references import sources, text_of
 
 MODEL = ("tests/support/naive_model.py",)
@@ -38,7 +38,7 @@ EXEMPT = {
         "dead-letter-strategy": "the audit follows messages, and not whether their letters were confirmed",
     },
 }
-# The field of `Settings` that has the value of a key, where it has another name.
+# The field of `QueueSettings` that has the value of a key, where it has another name.
 FIELDS = {
     "consumer-timeout": "consumer_timeout_ms",
     "dead-letter-strategy": "at_least_once",
@@ -99,9 +99,9 @@ def test_every_key_has_its_judges() -> None:
 
 
 def test_every_setting_comes_from_a_key() -> None:
-    """So a field of `Settings` cannot be without judges."""
+    """So a field of `QueueSettings` cannot be without judges."""
     of_keys = {field_of(key) for key in KEYS if key.merge}
-    assert {field.name for field in fields(Settings) if not field.name.endswith("_rule")} == of_keys
+    assert {field.name for field in fields(QueueSettings) if not field.name.endswith("_rule")} == of_keys
 
 
 def test_no_exemption_is_stale() -> None:

@@ -31,7 +31,8 @@ LAYERS = (
     ("errors", "file_modes", "logging_setup", "service_manager", "tls"),
     ("log",),
     ("identity",),
-    ("runtime",),
+    ("host",),
+    ("partition",),
     ("config",),
     ("routing",),
     ("erasure",),
@@ -50,7 +51,15 @@ MOST_FILES = 26  # of a room
 MOST_LINES = 800  # of a file, which has one subject
 # A module is named by a noun. These nouns end as participles do, or are the names of the kinds of log.
 PARTICIPLES = re.compile(r"(?:^|_)\w*(?:ing|ed|told|kept|gone|held|known|given|hidden)(?:_|$)")
-NOUNS = {"routing", "listing", "logging_setup", "delayed_order", "delayed_exchanges", "restored_ids"}
+NOUNS = {
+    "routing",
+    "listing",
+    "logging_setup",
+    "delayed_order",
+    "delayed_exchanges",
+    "restored_ids",
+    "partition_pausing",
+}
 KINDS_OF_LOG = {"embedded", "shared", "shared_contract", "simulated"}
 NO_FORMAT = re.compile(r"#\s*fmt:\s*(skip|off)")
 # The machine is a function: nothing of the world (docs/design.md#one-idea).

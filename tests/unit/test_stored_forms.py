@@ -17,7 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rewindmq.engine.cluster.start import state_belongs_to
-from rewindmq.engine.cluster.state_copy import StateCopy, receive
+from rewindmq.engine.cluster.store_copy import StateCopy, receive
 from rewindmq.engine.config import Config, VaultPlace
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.log.archive import recovery
@@ -44,8 +44,8 @@ from rewindmq.engine.log.seals.in_files import segmented
 from rewindmq.engine.log.seals.register import Register, opened
 from rewindmq.engine.log.seals.seal import check_proof, fingerprint, parsed_line, read_copies
 from rewindmq.engine.log.seals.sealer import prove, seal
+from rewindmq.engine.partition.queue_counters import QueueCounters, decoded, encoded, gone_record, round_record
 from rewindmq.engine.rewind.id_index import IdIndex
-from rewindmq.engine.runtime.queue_counters import QueueCounters, decoded, encoded, gone_record, round_record
 from rewindmq.engine.standby.log_copy import MOMENT, Moments
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store import metadata_snapshots

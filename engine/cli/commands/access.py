@@ -4,12 +4,12 @@ import sys
 
 import click
 
-from rewindmq.engine.cli.client import Json, Refused
+from rewindmq.engine.cli.client import Json, RequestRefused
 from rewindmq.engine.cli.columns import field, fields
 from rewindmq.engine.cli.exits import DATA, SOFTWARE, CliError
 from rewindmq.engine.cli.lookups import find_user, no_such_vhost
 from rewindmq.engine.cli.rows import Asked, Row, commands
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import command, flag
 
 PASSWORD = click.Argument(["secret"], metavar="[PASSWORD]", required=False)
@@ -27,7 +27,7 @@ def password_from(given: str | None) -> str:
     return line
 
 
-def not_granted(asked: Asked, refused: Refused) -> CliError:
+def not_granted(asked: Asked, refused: RequestRefused) -> CliError:
     """The error of a missing user or a missing virtual host: the API does not say which of the two is missing."""
     if refused.reason != "vhost_or_user_not_found":
         return refused
@@ -35,7 +35,7 @@ def not_granted(asked: Asked, refused: Refused) -> CliError:
     return no_such_vhost(asked["vhost"])
 
 
-def not_revoked(asked: Asked, refused: Refused) -> CliError | None:
+def not_revoked(asked: Asked, refused: RequestRefused) -> CliError | None:
     """The error of a missing user or a missing virtual host. A user without permissions is not an error."""
     if refused.status != 404:
         return refused
@@ -61,7 +61,7 @@ def new_password(asked: Asked) -> Json:
     ),
     PASSWORD,
 )
-def add_user(settings: Settings, name: str, secret: str | None, pre_hashed_password: bool) -> None:
+def add_user(settings: CliSettings, name: str, secret: str | None, pre_hashed_password: bool) -> None:
     """Create a user, without permissions.
 
     Without PASSWORD the password is read from standard input.
@@ -86,7 +86,7 @@ def add_user(settings: Settings, name: str, secret: str | None, pre_hashed_passw
 
 
 @command("hash_password", PASSWORD)
-def hash_password(settings: Settings, secret: str | None) -> None:
+def hash_password(settings: CliSettings, secret: str | None) -> None:
     """Print the hash of a password, in RabbitMQ's format.
 
     `add_user --pre-hashed-password` and definitions take it."""
@@ -99,13 +99,13 @@ def hash_password(settings: Settings, secret: str | None) -> None:
 
 
 @command("authenticate_user NAME", PASSWORD)
-def authenticate_user(settings: Settings, name: str, secret: str | None) -> None:
+def authenticate_user(settings: CliSettings, name: str, secret: str | None) -> None:
     """Check the password of a user."""
     settings.banner(f'Authenticating user "{name}" ...')
     settings.update(user=name, password=password_from(secret))
     try:
         settings.client().get_one("whoami")
-    except Refused:  # right password, but no management tag: that was not the question
+    except RequestRefused:  # right password, but no management tag: that was not the question
         pass
     except CliError as error:
         if error.code == DATA:
@@ -115,7 +115,7 @@ def authenticate_user(settings: Settings, name: str, secret: str | None) -> None
 
 
 @command("set_permissions_globally NAME CONFIGURE WRITE READ")
-def set_permissions_globally(settings: Settings, name: str, **content: str) -> None:
+def set_permissions_globally(settings: CliSettings, name: str, **content: str) -> None:
     """Set the permissions of a user in all virtual hosts.
 
     CONFIGURE, WRITE and READ are regular expressions of queue and exchange names."""

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from rewindmq.engine.cli.client import Json, Refused
+from rewindmq.engine.cli.client import Json, RequestRefused
 from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.formatters import beginning
 from rewindmq.engine.cli.lookups import definition_argument, unanswered
 from rewindmq.engine.cli.progress import Progress
 from rewindmq.engine.cli.rows import Asked, Row, Then, commands
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.times import A_MOMENT, A_TIME, MOMENT, TIME
 from rewindmq.engine.cli.usage import command, flag, option
 from rewindmq.engine.cli.values import Value, json_line
@@ -47,7 +47,7 @@ MOST_AT_ONCE = 1_000  # messages in one answer
     option("--limit", "Number of messages shown at most.", click.IntRange(min=1), 100),
     option("--format form", "table, or a JSON object a line as soon as found.", click.Choice(["table", "json"])),
 )
-def find(settings: Settings, queue: str | None, limit: int, form: str | None, **given: str | None) -> None:
+def find(settings: CliSettings, queue: str | None, limit: int, form: str | None, **given: str | None) -> None:
     """Find messages by what is in them, in QUEUE or in all queues of the virtual host.
 
     Searches the history, the newest messages first: also those that are gone. `message` is the name by which
@@ -78,13 +78,13 @@ def find(settings: Settings, queue: str | None, limit: int, form: str | None, **
         settings.banner("... no message of the history that is kept matches")
 
 
-def pages(settings: Settings, what: str, queue: str | None, query: dict[str, str]) -> Iterator[Json]:
+def pages(settings: CliSettings, what: str, queue: str | None, query: dict[str, str]) -> Iterator[Json]:
     """Yield the broker's answers to a question, one after the other. CliError."""
     client, where = settings.client(), ("history", what, settings.vhost_name, *(() if queue is None else (queue,)))
     while True:
         try:
             page = client.get_one(*where, **query)
-        except Refused as refused:
+        except RequestRefused as refused:
             raise unanswered(Asked(settings, {}), refused) from None
         yield page
         if page["next"] is None:
@@ -92,7 +92,7 @@ def pages(settings: Settings, what: str, queue: str | None, query: dict[str, str
         query["next"] = str(page["next"])
 
 
-def found(settings: Settings, queue: str | None, query: dict[str, str], limit: int) -> Iterator[Json]:
+def found(settings: CliSettings, queue: str | None, query: dict[str, str], limit: int) -> Iterator[Json]:
     """Yields at most `limit` messages as the broker finds them. CliError."""
     count = searched = read = 0
     query["limit"] = str(min(limit, MOST_AT_ONCE))
@@ -121,7 +121,7 @@ def message_row(message: Json) -> dict[str, Value]:
     return row
 
 
-def is_json(settings: Settings, form: str | None) -> bool:
+def is_json(settings: CliSettings, form: str | None) -> bool:
     """Return True if the answer is to be printed as JSON."""
     return form == "json" or (form is None and settings.formatter in ("json", "json_stream"))
 
@@ -228,7 +228,7 @@ def origin_text(row: Json) -> str:
     option("--header headers NAME=VALUE", "A header for the collector.", multiple=True),
 )
 def spans(
-    settings: Settings, queue: str | None, since: str, until: str | None, otlp: str | None, headers: tuple[str, ...]
+    settings: CliSettings, queue: str | None, since: str, until: str | None, otlp: str | None, headers: tuple[str, ...]
 ) -> None:
     """Make spans of messages with a header traceparent.
 
@@ -285,7 +285,7 @@ def tell_waiting(found: "Spans") -> None:
         click.echo(f"messages that still wait, without a span of their stay: {found.waiting}", err=True)
 
 
-def portions(settings: Settings, queue: str | None, query: dict[str, str], found: "Spans") -> "Iterator[list[Span]]":
+def portions(settings: CliSettings, queue: str | None, query: dict[str, str], found: "Spans") -> "Iterator[list[Span]]":
     """Yields the spans of each answer of the broker. CliError."""
     records = count = 0
     with Progress("Reading") as progress:

@@ -14,9 +14,10 @@ from rewindmq.engine.cli.configuration.kinds import DURATION
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.kafka_archive import archive_topics, is_quiet, topic_lag, topics_by_name, wants_kafka, with_bar
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
 from rewindmq.engine.cli.values import Value
+from rewindmq.engine.host.local_limits import local_limits
 from rewindmq.engine.log.archive.archiver import (
     Archiver,
     Report,
@@ -28,14 +29,13 @@ from rewindmq.engine.log.archive.archiver import (
 )
 from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
 from rewindmq.engine.log.archive.identity import read_identity
-from rewindmq.engine.log.archive.local_space import Limits, keep_local
+from rewindmq.engine.log.archive.local_space import SpaceLimits, keep_local
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, SegmentEntry, SnapshotEntry
 from rewindmq.engine.log.archive.objects import ArchiveError, BadUrl, Objects, ObstoreNotInstalled, open_objects
 from rewindmq.engine.log.contract import KafkaNotInstalled, LogError, NoAnswer
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition
 from rewindmq.engine.log.embedded.lock import LogInUse
 from rewindmq.engine.log.embedded.reader import PartitionReader
-from rewindmq.engine.runtime.local_limits import local_limits
 from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.projections.rewind import format_time
 
@@ -92,7 +92,7 @@ def done(what: Callable[[], T]) -> T:
 )
 @with_kafka
 def archive(
-    settings: Settings,
+    settings: CliSettings,
     data: Path | None,
     kafka: Kafka,
     archive_url: str,
@@ -151,7 +151,7 @@ def archive(
 
 
 def _with_local(
-    settings: Settings, data: Path, archive_url: str, limits: "Limits", rows: list[dict[str, Value]]
+    settings: CliSettings, data: Path, archive_url: str, limits: "SpaceLimits", rows: list[dict[str, Value]]
 ) -> list[dict[str, Value]]:
     """Remove what is beyond the limits. Returns the rows, and what was removed. CliError."""
 
@@ -177,7 +177,7 @@ def _with_local(
     ]
 
 
-def _archive_directory(settings: Settings, url: str, data: Path, roll: bool) -> "Report":
+def _archive_directory(settings: CliSettings, url: str, data: Path, roll: bool) -> "Report":
     """Archive what is new in a data directory.
 
     Raises LogError."""
@@ -201,7 +201,7 @@ def _archive_directory(settings: Settings, url: str, data: Path, roll: bool) -> 
     option("--format form", "text, or a JSON list for programs.", click.Choice(["text", "json"])),
 )
 @with_kafka
-def archive_status(settings: Settings, archive_url: str, data: Path | None, kafka: Kafka, form: str | None) -> None:
+def archive_status(settings: CliSettings, archive_url: str, data: Path | None, kafka: Kafka, form: str | None) -> None:
     """Show how far each partition is archived.
 
     `floor`: the oldest offset; what was below it was trimmed. `bytes`: of the segments as they were; `archived_bytes`:
@@ -280,7 +280,7 @@ def _is_behind(data: Path, rows: list[dict[str, Value]]) -> bool:
 
 
 @command("archive_verify", archive_option)
-def archive_verify(settings: Settings, archive_url: str) -> None:
+def archive_verify(settings: CliSettings, archive_url: str) -> None:
     """Read the whole archive, and prove every block of it.
 
     Each object must be the one in the manifest, and all segments of a partition must make one hash chain. Exit code 1:

@@ -4,15 +4,15 @@ import time
 
 import click
 
-from rewindmq.engine.cli.client import Refused, path
+from rewindmq.engine.cli.client import RequestRefused, path
 from rewindmq.engine.cli.exits import UNAVAILABLE, CliError
 from rewindmq.engine.cli.lookups import list_in_vhost
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import command, flag, option
 
 
 @command("close_connection CONNECTION EXPLANATION")
-def close_connection(settings: Settings, connection: str, explanation: str) -> None:
+def close_connection(settings: CliSettings, connection: str, explanation: str) -> None:
     """Close one connection.
 
     CONNECTION is its name or pid in list_connections. The client receives EXPLANATION with code 320."""
@@ -32,7 +32,7 @@ def close_connection(settings: Settings, connection: str, explanation: str) -> N
     option("--per-connection-delay", "Milliseconds between two connections.", click.IntRange(min=0), 0),
 )
 def close_all_connections(
-    settings: Settings, explanation: str, everywhere: bool, limit: int, per_connection_delay: int
+    settings: CliSettings, explanation: str, everywhere: bool, limit: int, per_connection_delay: int
 ) -> None:
     """Close the connections of a virtual host, or of the node."""
     which = "all" if limit == 0 else str(limit)
@@ -50,14 +50,14 @@ def close_all_connections(
 
 
 @command("close_all_user_connections NAME EXPLANATION")
-def close_all_user_connections(settings: Settings, name: str, explanation: str) -> None:
+def close_all_user_connections(settings: CliSettings, name: str, explanation: str) -> None:
     """Close all connections of a user."""
     settings.banner(f"Closing connections of user {name}, reason: {explanation}...")
     found = [str(item["name"]) for item in settings.client().get("connections") if item["user"] == name]
     close_each(settings, found, explanation, 0)
 
 
-def close_each(settings: Settings, names: list[str], explanation: str, delay_ms: int) -> None:
+def close_each(settings: CliSettings, names: list[str], explanation: str, delay_ms: int) -> None:
     """Closes connections one after the other, and prints their number."""
     for number, name in enumerate(names):
         if number and delay_ms:
@@ -67,11 +67,11 @@ def close_each(settings: Settings, names: list[str], explanation: str, delay_ms:
         click.echo(f"Closed {len(names)} connections")
 
 
-def close(settings: Settings, name: str, explanation: str) -> None:
+def close(settings: CliSettings, name: str, explanation: str) -> None:
     """Closes a connection. A connection that has ended meanwhile is no error."""
     try:
         settings.client().request("DELETE", path("connections", name), headers={"X-Reason": explanation})
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.status != 404:
             raise
 

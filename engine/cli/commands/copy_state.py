@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rewindmq.engine.cli.exits import CONFIG, DATA, CliError
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import DIRECTORY, command, option
-from rewindmq.engine.cluster.state_copy import BadCopy, receive
+from rewindmq.engine.cluster.store_copy import BadCopy, receive
 from rewindmq.engine.log.embedded.segments import sync_directory
 from rewindmq.projections.store.store import StateStore, StoreError
 
@@ -16,7 +16,7 @@ from rewindmq.projections.store.store import StateStore, StoreError
 @command(
     "copy_state", option("--data", "Data directory of the new node: empty, or not there yet.", DIRECTORY, required=True)
 )
-def copy_state(settings: Settings, data: Path) -> None:
+def copy_state(settings: CliSettings, data: Path) -> None:
     """Copy the state of a running node on Kafka for a new node.
 
     The data directory appears when the whole copy is checked. Then start the new node with it, under another name: it

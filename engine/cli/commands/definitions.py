@@ -9,7 +9,7 @@ import click
 
 from rewindmq.engine.cli.client import path
 from rewindmq.engine.cli.exits import DATA, CliError
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import argument, command, option
 
 FORMATS = ("json",)  # rabbitmqctl also knows Erlang terms
@@ -24,7 +24,7 @@ def check_format(asked: str) -> None:
 
 
 @command("export_definitions FILE", FORMAT)
-def export_definitions(settings: Settings, file: str, kind: str) -> None:
+def export_definitions(settings: CliSettings, file: str, kind: str) -> None:
     """Write all definitions to FILE, or to standard output (-).
 
     Definitions are virtual hosts, users, queues, exchanges, bindings, policies and parameters."""
@@ -63,7 +63,7 @@ def _listed(names: list[str]) -> str:
 
 
 @command("import_definitions", FORMAT, argument("[FILE]", default="-"))
-def import_definitions(settings: Settings, file: str, kind: str) -> None:
+def import_definitions(settings: CliSettings, file: str, kind: str) -> None:
     """Import definitions from FILE, or from standard input.
 
     One wrong definition prevents the whole import."""

@@ -8,12 +8,12 @@ from typing import cast
 
 import click
 
-from rewindmq.engine.cli.client import Client, Json, Refused
+from rewindmq.engine.cli.client import Client, Json, RequestRefused
 from rewindmq.engine.cli.columns import fields
 from rewindmq.engine.cli.commands.node import alarms, listener_line
 from rewindmq.engine.cli.exits import TIMEOUT, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.rows import Asked, Refusal, Row, commands, node_of, on, passed, passes, says
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import argument, command, made, option
 
 WAIT_SECONDS = 0.5
@@ -76,7 +76,7 @@ def is_ready(client: Client) -> bool:
     """Return True if the node takes clients. CliError."""
     try:
         client.get_one("health", "checks", "ready-to-serve-clients")
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.status != 503:
             raise
         return False
@@ -84,7 +84,7 @@ def is_ready(client: Client) -> bool:
 
 
 @command("is_running")
-def is_running(settings: Settings) -> None:
+def is_running(settings: CliSettings) -> None:
     """Print whether the node takes clients."""
     client = settings.client()
     node = node_of(client)
@@ -94,7 +94,7 @@ def is_running(settings: Settings) -> None:
 
 
 @command("alarms")
-def list_alarms(settings: Settings) -> None:
+def list_alarms(settings: CliSettings) -> None:
     """List the alarms of memory and disk. Publishers are held back during an alarm."""
     client = settings.client()
     overview = client.get_one("overview")
@@ -106,7 +106,7 @@ def list_alarms(settings: Settings) -> None:
 def not_listening(what: str) -> Refusal:
     """The error of a check that the node listens, which names the ports or the protocols of its listeners."""
 
-    def refusal(asked: Asked, refused: Refused) -> CliError:
+    def refusal(asked: Asked, refused: RequestRefused) -> CliError:
         if refused.status != 503:
             return refused
         known = ", ".join(map(str, sorted({cast(str, each[what]) for each in listeners_of(asked.client)})))
@@ -117,7 +117,7 @@ def not_listening(what: str) -> Refusal:
     return refusal
 
 
-def alarmed(asked: Asked, refused: Refused) -> CliError:
+def alarmed(asked: Asked, refused: RequestRefused) -> CliError:
     """The error of a check, which names the alarms."""
     if refused.status != 503:
         return refused
@@ -125,7 +125,7 @@ def alarmed(asked: Asked, refused: Refused) -> CliError:
 
 
 @command("check_port_connectivity", option("--address", "Connect to this address instead of the listener's."))
-def check_port_connectivity(settings: Settings, address: str | None) -> None:
+def check_port_connectivity(settings: CliSettings, address: str | None) -> None:
     """Check that each listener takes TCP connections."""
     client = settings.client()
     node = node_of(client)
@@ -153,7 +153,7 @@ def reachable(listening: str, client: Client) -> str:
 
 
 @command("listeners")
-def listeners(settings: Settings) -> None:
+def listeners(settings: CliSettings) -> None:
     """List the addresses, ports and protocols of the node."""
     client = settings.client()
     settings.banner(f"Asking node {node_of(client)} to report its protocol listeners ...")
@@ -166,7 +166,7 @@ def listeners(settings: Settings) -> None:
 
 
 @command("environment")
-def environment(settings: Settings) -> None:
+def environment(settings: CliSettings) -> None:
     """Print the configuration of the node."""
     client = settings.client()
     settings.banner(f"Application environment of node {node_of(client)} ...")
@@ -174,7 +174,7 @@ def environment(settings: Settings) -> None:
 
 
 @command("await_startup")
-def await_startup(settings: Settings) -> None:
+def await_startup(settings: CliSettings) -> None:
     """Wait until the node takes clients. --timeout says how long."""
     client = settings.client(any_node=True)
     settings.banner("Waiting for the node to start ...")
@@ -188,7 +188,7 @@ def await_node(client: Client, seconds: float, deadline: float, still: Callable[
         try:
             if is_ready(client):
                 return
-        except Refused:
+        except RequestRefused:
             raise
         except CliError as error:
             if error.code not in (UNAVAILABLE, TIMEOUT):
@@ -199,19 +199,19 @@ def await_node(client: Client, seconds: float, deadline: float, still: Callable[
 
 
 @command("enable_feature_flag FLAG")
-def enable_feature_flag(settings: Settings, flag: str) -> None:
+def enable_feature_flag(settings: CliSettings, flag: str) -> None:
     """Check that a feature flag exists: all are enabled."""
     settings.banner("Enabling all feature flags ..." if flag == "all" else f'Enabling feature flag "{flag}" ...')
     if flag == "all":
         return
     try:
         settings.client().put("feature-flags", flag, "enable")
-    except Refused as refused:
+    except RequestRefused as refused:
         raise CliError(UNAVAILABLE, refused.reason) from None
 
 
 @command("report")
-def report(settings: Settings) -> None:
+def report(settings: CliSettings) -> None:
     """Print all about the node, for support: status, cluster, listings."""
     context = click.get_current_context()
     program = cast(click.Group, context.find_root().command)
@@ -228,7 +228,7 @@ def report(settings: Settings) -> None:
 def refusal(name: str, reason: str) -> click.Command:
     """A hidden command of RabbitMQ's that only says why it is not here."""
 
-    def run(settings: Settings, anything: tuple[str, ...]) -> None:
+    def run(settings: CliSettings, anything: tuple[str, ...]) -> None:
         raise CliError(UNAVAILABLE, f"{name}: {reason}")
 
     anything = argument("[ANYTHING]...", type=click.UNPROCESSED)

@@ -5,7 +5,7 @@ from pathlib import Path
 from rewindmq.engine.cli.commands.history import history_error_code
 from rewindmq.engine.cli.exits import CONFIG, DATA, DIFFERENT, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, option
 from rewindmq.engine.cli.values import Value
 from rewindmq.engine.erasure.key_store import KeyStore
@@ -22,7 +22,7 @@ from rewindmq.projections.rewind import format_time
 )
 @with_kafka_and_archive
 def check_erasure(
-    settings: Settings, subject: str | None, day: str | None, data: Path | None, keys: Path | None, kafka: Kafka
+    settings: CliSettings, subject: str | None, day: str | None, data: Path | None, keys: Path | None, kafka: Kafka
 ) -> None:
     """Check that the keys of SUBJECT, or of a day, are destroyed.
 

@@ -26,7 +26,7 @@ import click
 from rewindmq.engine.cli.commands.history import history_error_code
 from rewindmq.engine.cli.exits import DATA, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.shapes import EventLine
 from rewindmq.engine.cli.times import A_MOMENT
 from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
@@ -52,7 +52,7 @@ QueueName = tuple[str, str]
 
 
 @dataclass(slots=True)
-class Line:
+class PrintedEvent:
     """A record as it is printed. `event`: None where the record cannot be decoded; `problem` says why."""
 
     partition: str
@@ -79,7 +79,7 @@ class Line:
 )
 @with_kafka_and_archive
 def events(
-    settings: Settings,
+    settings: CliSettings,
     data: Path | None,
     kafka: Kafka,
     partition: str | None,
@@ -171,7 +171,9 @@ def last_ones(
     return [(begins.get(number, behind), behind) for number, (_, behind) in enumerate(ranges)]
 
 
-def look_back(log: "PartitionLog", first: int, behind: int, count: int, wanted: QueueName | None) -> "deque[Line]":
+def look_back(
+    log: "PartitionLog", first: int, behind: int, count: int, wanted: QueueName | None
+) -> "deque[PrintedEvent]":
     """The last `count` lines of the partition, or all if it has fewer."""
     back = max(count, FIRST_LOOK_BACK if wanted else 0)
     while True:
@@ -184,7 +186,7 @@ def look_back(log: "PartitionLog", first: int, behind: int, count: int, wanted: 
         back *= 2
 
 
-def read(log: "PartitionLog", first: int, behind: int) -> Iterator[Line]:
+def read(log: "PartitionLog", first: int, behind: int) -> Iterator[PrintedEvent]:
     """Decodes the records of a range. CorruptLog, LogError."""
 
     if first >= behind:
@@ -199,26 +201,26 @@ def read(log: "PartitionLog", first: int, behind: int) -> Iterator[Line]:
             except UndecodableRecord as error:
                 own_ms, actor, event, problem = time_ms, NOBODY, None, str(error)
             time_ms = own_ms if timestamps_ms is None else timestamps_ms[index]
-            yield Line(log.name, offsets[index], time_ms, actor, event, problem)
+            yield PrintedEvent(log.name, offsets[index], time_ms, actor, event, problem)
 
 
-def fold(machine: "Machine", log: "PartitionLog", behind: int) -> Iterator[Line]:
+def fold(machine: "Machine", log: "PartitionLog", behind: int) -> Iterator[PrintedEvent]:
     """The lines from where the machine stands, each with its effects. Yields a block's lines when it is folded.
 
     NewerHistory, CorruptLog, LogError."""
 
     decoder = decoder_for(log)
-    lines: list[Line] = []
+    lines: list[PrintedEvent] = []
     time_ms = 0  # of the event before, for a record that does not say it
 
     def after(offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         nonlocal time_ms
         time_ms = timestamp_ms
-        lines.append(Line(log.name, offset, timestamp_ms, actor, event, effects=effects.copy()))
+        lines.append(PrintedEvent(log.name, offset, timestamp_ms, actor, event, effects=effects.copy()))
 
     def undecodable(offset: int, problem: str) -> None:
         at_ms = time_ms if timestamps_ms is None else timestamps_ms[bisect_left(offsets, offset)]
-        lines.append(Line(log.name, offset, at_ms, NOBODY, None, problem, [Quarantine(offset, "", problem)]))
+        lines.append(PrintedEvent(log.name, offset, at_ms, NOBODY, None, problem, [Quarantine(offset, "", problem)]))
 
     for group in groups_of(log, machine.next_offset, behind):
         offsets, _, timestamps_ms = group
@@ -233,7 +235,7 @@ def fold(machine: "Machine", log: "PartitionLog", behind: int) -> Iterator[Line]
 
 def lines_of(
     history: "History", log: "PartitionLog", first: int, behind: int, wanted: QueueName | None, with_effects: bool
-) -> Iterator[Line]:
+) -> Iterator[PrintedEvent]:
     """The lines of a range that are shown, with effects if wanted. NewerHistory, CorruptLog, LogError."""
     if with_effects and log.name != METADATA and first < behind:
         lines = fold(machine_before(history, log, first), log, behind)
@@ -257,7 +259,7 @@ def machine_before(history: "History", log: "PartitionLog", first: int) -> "Mach
         raise OutsideHistory(f"{error}: without --effects the events can be shown") from None
 
 
-def names_queue(line: Line, wanted: QueueName) -> bool:
+def names_queue(line: PrintedEvent, wanted: QueueName) -> bool:
     """Return True if the event names the queue."""
     return line.event is not None and wanted in describe.queues_of(line.event)
 
@@ -267,7 +269,7 @@ def concerns(effect: Effect, wanted: QueueName, named: bool) -> bool:
     return named if isinstance(effect, Quarantine) else (effect.queue.vhost, effect.queue.name) == wanted
 
 
-def write(lines: Iterator[Line], shown: Callable[[Line], str]) -> None:
+def write(lines: Iterator[PrintedEvent], shown: Callable[[PrintedEvent], str]) -> None:
     """Prints the lines. click.echo would flush each line, so this writes to sys.stdout itself."""
     for line in lines:
         sys.stdout.write(shown(line))
@@ -281,14 +283,14 @@ class _Times(describe.Names):
 NAMES = _Times()
 
 
-def as_text(line: Line) -> str:
+def as_text(line: PrintedEvent) -> str:
     """A line for people, with a line for each effect below it."""
     event = f"no event: {line.problem}" if line.event is None else describe.event(line.event)
     head = f"{line.partition}:{line.offset}  {format_time(line.time_ms)}  {describe.actor(line.actor)}  {event}\n"
     return head + "".join(f"    {describe.effect(effect, NAMES)}\n" for effect in line.effects)
 
 
-def as_json(line: Line) -> str:
+def as_json(line: PrintedEvent) -> str:
     """A JSON object on one line."""
     found: EventLine = {
         "partition": line.partition,

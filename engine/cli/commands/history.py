@@ -14,7 +14,7 @@ from rewindmq.engine.cli.formatters import beginning
 from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
 from rewindmq.engine.cli.lookups import unanswered
 from rewindmq.engine.cli.rows import Asked, Row
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.times import A_MOMENT, MOMENT
 from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
 from rewindmq.engine.cli.values import Value, json_line
@@ -65,7 +65,7 @@ ONLINE = Row(
     ),
 )
 @with_kafka_and_archive
-def rewind(settings: Settings, queue: str, data: Path | None, keys: Path | None, kafka: Kafka, **query: Any) -> None:
+def rewind(settings: CliSettings, queue: str, data: Path | None, keys: Path | None, kafka: Kafka, **query: Any) -> None:
     """Show the messages of QUEUE at a moment of the past.
 
     Messages come in their order, with properties and the beginning of the body. `restore` brings them back.
@@ -148,11 +148,11 @@ def past_offline(
 
 def moment_in(history: "History", vhost: str, queue: str, time: str) -> At:
     """The moment that a time or a mark means for a queue."""
-    from rewindmq.engine.rewind import stays
+    from rewindmq.engine.rewind import partition_visits
 
     reader = history.open()
     topology = topology_of(reader.metadata, history.snapshots)
-    return stays.moment_in(time, vhost, queue, topology, len(reader.queues))
+    return partition_visits.moment_in(time, vhost, queue, topology, len(reader.queues))
 
 
 @command(
@@ -161,7 +161,7 @@ def moment_in(history: "History", vhost: str, queue: str, time: str) -> At:
     flag("--event-by-event", "Fold without the fast path for events that repeat each other."),
 )
 @with_kafka_and_archive
-def verify(settings: Settings, data: Path, event_by_event: bool, kafka: Kafka) -> None:
+def verify(settings: CliSettings, data: Path, event_by_event: bool, kafka: Kafka) -> None:
     """Fold the log again and compare the result with the stored state.
 
     All queues, messages and bodies are compared, and each snapshot of the topology. `repeats` counts the events that
@@ -173,7 +173,7 @@ def verify(settings: Settings, data: Path, event_by_event: bool, kafka: Kafka) -
       rewindmq verify --data ./data
     """
     from rewindmq.engine.log.contract import LogError
-    from rewindmq.engine.log.location import begun_anew
+    from rewindmq.engine.log.location import retry_if_trimmed
     from rewindmq.projections import verify as projection
     from rewindmq.projections.machine.machine import NewerHistory
     from rewindmq.projections.metadata_verification import verify_metadata
@@ -187,7 +187,7 @@ def verify(settings: Settings, data: Path, event_by_event: bool, kafka: Kafka) -
     settings.banner(f"Verifying {data} ...")
     try:
         rows = [] if kafka.servers is not None else log_rows(data, [log.name for log in reader.queues])
-        reports = begun_anew(lambda: projection.verify(reader.queues, data / "state", event_by_event))
+        reports = retry_if_trimmed(lambda: projection.verify(reader.queues, data / "state", event_by_event))
         metadata = verify_metadata(reader.metadata, history.snapshots)
         require_bases(history, reader.queues)
     except StoreError as error:

@@ -6,7 +6,7 @@ from rewindmq.engine.cli import columns
 from rewindmq.engine.cli.columns import chosen, fields, rows_of
 from rewindmq.engine.cli.lookups import list_in_vhost
 from rewindmq.engine.cli.rows import Row, commands, node_of
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import command, flag, option
 
 # All columns. `head_message_timestamp` makes the broker look at the first message of each queue.
@@ -20,7 +20,7 @@ UNRESPONSIVE = {name: columns.QUEUE[name] for name in ("name", "durable", "auto_
     flag("--offline", "Only queues whose node is lost: none, as each node has all queues."),
     flag("--local", "Only queues whose node is this one."),
 )
-def list_queues(settings: Settings, column: tuple[str, ...], online: bool, offline: bool, local: bool) -> None:
+def list_queues(settings: CliSettings, column: tuple[str, ...], online: bool, offline: bool, local: bool) -> None:
     """List the queues of a virtual host.
 
     Columns are rabbitmqctl's (default: name messages).
@@ -44,7 +44,7 @@ def list_queues(settings: Settings, column: tuple[str, ...], online: bool, offli
 
 
 @command("list_unresponsive_queues [COLUMN]...")
-def list_unresponsive_queues(settings: Settings, column: tuple[str, ...]) -> None:
+def list_unresponsive_queues(settings: CliSettings, column: tuple[str, ...]) -> None:
     """List the queues that do not answer.
 
     The list is empty while the node answers: a queue has no process of its own."""

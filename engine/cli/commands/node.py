@@ -6,7 +6,7 @@ import click
 
 from rewindmq import __version__
 from rewindmq.engine.cli.client import Client, Json
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import command
 from rewindmq.engine.cli.values import Value
 
@@ -21,7 +21,7 @@ PURPOSES = {
 
 
 @command("ping")
-def ping(settings: Settings) -> None:
+def ping(settings: CliSettings) -> None:
     """Check that the broker answers and that the login works."""
     client = settings.client()
     settings.banner(f"Will ping {client.address}. Timeout: {int(settings.seconds * 1000)} ms.")
@@ -36,7 +36,7 @@ def version() -> None:
 
 
 @command("status")
-def status(settings: Settings) -> None:
+def status(settings: CliSettings) -> None:
     """Show memory, disk, alarms, totals and listeners of the broker."""
     client = settings.client()
     overview = client.get_one("overview")
@@ -126,7 +126,7 @@ def alarms(overview: dict[str, object]) -> list[str]:
 
 def history_lines(history: Json) -> list[str]:
     """Lines about the size of the history and the state of its archive. An older broker says neither."""
-    from rewindmq.engine.runtime.durations import in_words
+    from rewindmq.engine.host.durations import in_words
 
     size, days = cast(int | None, history.get("local_bytes")), cast(float | None, history.get("disk_full_in_days"))
     lines = [] if size is None else [f"On this disk: {gigabytes(size)}"]
@@ -193,7 +193,7 @@ def kafka_lines(history: Json) -> list[str]:
 
 def trim_lines(trims: Json | None) -> list[str]:
     """Lines about the end of the history: how much is kept, where each partition begins, why older parts stay."""
-    from rewindmq.engine.runtime.durations import in_words
+    from rewindmq.engine.host.durations import in_words
 
     if trims is None:
         return []
@@ -280,7 +280,7 @@ def status_lines(client: Client, overview: Json, node: Json) -> list[str]:
 
 
 @command("cluster_status")
-def cluster_status(settings: Settings) -> None:
+def cluster_status(settings: CliSettings) -> None:
     """List the nodes on the log, and the members of each partition."""
     client = settings.client()
     overview, nodes = client.get_one("overview"), client.get("nodes")

@@ -14,7 +14,7 @@ from rewindmq.engine.cli.columns import Item, fields, rows_of
 from rewindmq.engine.cli.commands.diagnostics import WAIT_SECONDS, await_node, list_alarms
 from rewindmq.engine.cli.exits import DATA, TIMEOUT, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.rows import Asked, Row, commands, node_of, says
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import FILE, argument, command, option
 from rewindmq.engine.cli.values import json_line
 
@@ -52,7 +52,7 @@ REPARTITION = {
 
 
 @command("repartition", argument("[PARTITIONS]", type=click.IntRange(1)))
-def repartition(settings: Settings, partitions: int | None) -> None:
+def repartition(settings: CliSettings, partitions: int | None) -> None:
     """Add partitions to the log, and let queues move to them. Without a number: show how far that is.
 
     Start the nodes again afterwards, one after the other. The rest goes on by itself.
@@ -85,7 +85,7 @@ def finalized(asked: Asked, done: Json) -> None:
     option("-P --pid", "Wait for this process instead of a file's.", click.IntRange(1)),
     argument("[PIDFILE]", type=FILE),
 )
-def wait(settings: Settings, pidfile: Path | None, pid: int | None) -> None:
+def wait(settings: CliSettings, pidfile: Path | None, pid: int | None) -> None:
     """Wait until the node of PIDFILE takes clients.
 
     PIDFILE holds the process id of the node. --timeout says how long to wait."""
@@ -123,7 +123,7 @@ def require_process(pid: int) -> None:
 
 
 @command("memory_breakdown", option("--unit", "Unit of the sizes.", click.Choice(list(UNITS)), "gb"))
-def memory_breakdown(settings: Settings, unit: str) -> None:
+def memory_breakdown(settings: CliSettings, unit: str) -> None:
     """Show the parts of the node's memory."""
     client = settings.client()
     node = node_of(client)
@@ -150,7 +150,7 @@ def memory_parts(client: Client, node: str) -> tuple[list[tuple[str, int]], int]
 
 
 @command("resource_alarms")
-def resource_alarms(settings: Settings) -> None:
+def resource_alarms(settings: CliSettings) -> None:
     """List the alarms (the same as `alarms`)."""
     click.get_current_context().invoke(list_alarms)
 
@@ -158,7 +158,7 @@ def resource_alarms(settings: Settings) -> None:
 LIMIT = click.Argument(["limit"], nargs=-1, required=True)
 
 
-def put_limit(settings: Settings, what: str, name: str, value: str, to: str, parse: Callable[[str], object]) -> None:
+def put_limit(settings: CliSettings, what: str, name: str, value: str, to: str, parse: Callable[[str], object]) -> None:
     """Checks a limit and sets it on the node. CliError."""
     try:
         parse(value)
@@ -171,7 +171,7 @@ def put_limit(settings: Settings, what: str, name: str, value: str, to: str, par
 
 
 @command("set_vm_memory_high_watermark", LIMIT)
-def set_vm_memory_high_watermark(settings: Settings, limit: tuple[str, ...]) -> None:
+def set_vm_memory_high_watermark(settings: CliSettings, limit: tuple[str, ...]) -> None:
     """Set how much memory the node takes before publishers are held back.
 
     LIMIT is a part of the memory, or a size. The setting holds until the node stops.
@@ -181,7 +181,7 @@ def set_vm_memory_high_watermark(settings: Settings, limit: tuple[str, ...]) -> 
       rewindmq set_vm_memory_high_watermark 0.6
       rewindmq set_vm_memory_high_watermark absolute 2GB
     """
-    from rewindmq.engine.runtime.watermarks import ABSOLUTE, fraction_of, memory_watermark
+    from rewindmq.engine.host.watermarks import ABSOLUTE, fraction_of, memory_watermark
 
     parse: Callable[[str], object]
     if len(limit) == 2 and limit[0] == ABSOLUTE:
@@ -194,7 +194,7 @@ def set_vm_memory_high_watermark(settings: Settings, limit: tuple[str, ...]) -> 
 
 
 @command("set_disk_free_limit", LIMIT)
-def set_disk_free_limit(settings: Settings, limit: tuple[str, ...]) -> None:
+def set_disk_free_limit(settings: CliSettings, limit: tuple[str, ...]) -> None:
     """Set the free disk space below which publishers are held back.
 
     LIMIT is a size, or a multiple of the memory. The setting holds until the node stops.
@@ -204,7 +204,7 @@ def set_disk_free_limit(settings: Settings, limit: tuple[str, ...]) -> None:
       rewindmq set_disk_free_limit 2GB
       rewindmq set_disk_free_limit mem_relative 1.5
     """
-    from rewindmq.engine.runtime.watermarks import MEM_RELATIVE, disk_limit
+    from rewindmq.engine.host.watermarks import MEM_RELATIVE, disk_limit
 
     if len(limit) == 2 and limit[0] == MEM_RELATIVE:
         value, to = f"{MEM_RELATIVE}:{limit[1]}", f"{limit[1]} times the total RAM"

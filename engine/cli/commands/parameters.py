@@ -11,7 +11,7 @@ from rewindmq.engine.cli.lookups import (
     no_parameter_here,
 )
 from rewindmq.engine.cli.rows import Asked, Row, commands
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import command, option
 
 VALUE: dict[str, Column] = {"value": lambda item: compact(item["value"])}
@@ -45,7 +45,7 @@ def show_no_policies(asked: Asked, answer: list[Json]) -> None:
 
 
 @command("list_parameters")
-def list_parameters(settings: Settings) -> None:
+def list_parameters(settings: CliSettings) -> None:
     """List the runtime parameters of a virtual host."""
     settings.banner(f'Listing runtime parameters for vhost "{settings.vhost_name}" ...')
     client = settings.client()

@@ -8,10 +8,10 @@ from typing import cast
 
 import click
 
-from rewindmq.engine.cli.client import Json, Refused, path
+from rewindmq.engine.cli.client import Json, RequestRefused, path
 from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.rows import Asked, Row, commands, on
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import argument, command, flag, option
 from rewindmq.engine.cli.values import Value
 
@@ -19,7 +19,7 @@ NOT_FOUND = "Queue not found: there is no queue '{queue}' in vhost '{vhost}'"
 NO_QUEUE, NO_QUEUE_TO_DELETE = on(404, UNAVAILABLE, NOT_FOUND), on(404, USAGE, NOT_FOUND)
 
 
-def why_not_deleted(asked: Asked, refused: Refused) -> CliError:
+def why_not_deleted(asked: Asked, refused: RequestRefused) -> CliError:
     """The error of delete_queue, in rabbitmqctl's words."""
     for found, text in (("in use", "Queue is in use"), ("not empty", "Queue is not empty")):
         if found in refused.reason:
@@ -32,7 +32,7 @@ def why_not_deleted(asked: Asked, refused: Refused) -> CliError:
     flag("-e --if-empty", "Only if it has no ready messages."),
     flag("-u --if-unused", "Only if it has no consumers."),
 )
-def delete_queue(settings: Settings, queue: str, if_empty: bool, if_unused: bool) -> None:
+def delete_queue(settings: CliSettings, queue: str, if_empty: bool, if_unused: bool) -> None:
     """Delete a queue with its messages.
 
     `rewindmq restore QUEUE --undo delete` brings them back."""
@@ -43,13 +43,13 @@ def delete_queue(settings: Settings, queue: str, if_empty: bool, if_unused: bool
     query = {"if-empty": str(if_empty).lower(), "if-unused": str(if_unused).lower()}
     try:
         answer = settings.client().delete("queues", settings.vhost_name, queue, **query)
-    except Refused as refused:
+    except RequestRefused as refused:
         raise why_not_deleted(Asked(settings, {"queue": queue}), refused) from None
     if not settings.silent:
         click.echo(f"Queue was successfully deleted with {answer.headers['x-messages-deleted']} ready messages")
 
 
-def not_peeked(asked: Asked, refused: Refused) -> CliError:
+def not_peeked(asked: Asked, refused: RequestRefused) -> CliError:
     """The error of peek."""
     if refused.status == 404 and refused.reason == "Not Found":
         return CliError(DATA, asked.text("Target queue was not found in virtual host '{vhost}'"))
@@ -101,7 +101,7 @@ IDS = click.Argument(["ids"], nargs=-1, required=True, type=Ids(), metavar="ID..
 
 
 @command("remove_message QUEUE", REASON, IDS)
-def remove_message(settings: Settings, queue: str, ids: tuple[Named, ...], reason: str) -> None:
+def remove_message(settings: CliSettings, queue: str, ids: tuple[Named, ...], reason: str) -> None:
     """Delete single messages of QUEUE by their ids, or ranges of ids such as 17-29.
 
     A message that a consumer has stays. `rewindmq find` shows ids; one may be given with its partition, as queues-0:17.
@@ -126,7 +126,7 @@ def remove_message(settings: Settings, queue: str, ids: tuple[Named, ...], reaso
     IDS,
 )
 def move_message(
-    settings: Settings,
+    settings: CliSettings,
     queue: str,
     ids: tuple[Named, ...],
     to: str | None,
@@ -151,7 +151,7 @@ def move_message(
 
 
 def take_out(
-    settings: Settings, queue: str, ids: tuple[Named, ...], how: str, done: str, asked: dict[str, object]
+    settings: CliSettings, queue: str, ids: tuple[Named, ...], how: str, done: str, asked: dict[str, object]
 ) -> None:
     """Ask for the messages in portions, and show what became of them.
 
@@ -167,7 +167,7 @@ def take_out(
     for portion in portions(ids):
         try:
             answer = client.request("POST", where, json=asked | {"messages": portion}).json()
-        except Refused as refused:
+        except RequestRefused as refused:
             known = refused.status == 404 and refused.reason != "Not Found"  # another thing is missing
             raise refused if known else queue_error(settings, queue, refused) from None
         left += len(cast(list[int], answer[done]))
@@ -182,18 +182,18 @@ def take_out(
         raise CliError(UNAVAILABLE, f"not all messages have arrived yet; `rewindmq history {queue}` shows their way")
 
 
-def queue_error(settings: Settings, queue: str, refused: Refused) -> CliError:
+def queue_error(settings: CliSettings, queue: str, refused: RequestRefused) -> CliError:
     """The error of a refusal that is about a queue."""
     return NO_QUEUE(Asked(settings, {"queue": queue}), refused) or refused
 
 
-def check_partition(settings: Settings, queue: str, named: set[str]) -> None:
+def check_partition(settings: CliSettings, queue: str, named: set[str]) -> None:
     """Raise CliError if the ids are of another partition than the queue's: they are of other messages."""
     if not named:
         return
     try:
         home = settings.client().get_one("queues", settings.vhost_name, queue)["partition"]
-    except Refused as refused:
+    except RequestRefused as refused:
         raise queue_error(settings, queue, refused) from None
     if named != {home}:
         other = min(named - {str(home)})

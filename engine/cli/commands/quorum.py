@@ -10,10 +10,10 @@ from typing import cast
 
 import click
 
-from rewindmq.engine.cli.client import Json, Refused, path
+from rewindmq.engine.cli.client import Json, RequestRefused, path
 from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.rows import Asked, Row, commands
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import argument, command, option
 
 PATTERNS = (
@@ -23,7 +23,7 @@ PATTERNS = (
 A_BROKER = "NODE is the id of the Kafka broker, or its host:port."
 
 
-def failure(asked: Asked, refused: Refused) -> CliError:
+def failure(asked: Asked, refused: RequestRefused) -> CliError:
     """The error of a refusal. Prints the shell commands that do the change instead, if any."""
     if refused.status == 404 and "queue" in asked:
         return CliError(DATA, asked.text("queue '{queue}' was not found in virtual host '{vhost}'"))
@@ -43,7 +43,7 @@ def script(answer: Json) -> None:
     click.echo(f"cat > reassignment.json <<'END'\n{wanted}\nEND\n{answer['command']}")
 
 
-def show_box(settings: Settings, rows: list[Json]) -> None:
+def show_box(settings: CliSettings, rows: list[Json]) -> None:
     """Print a table, in a box unless --formatter says another form."""
     settings.update(formatter=settings.formatter or "pretty_table")
     settings.show(rows)
@@ -54,7 +54,7 @@ def show_box(settings: Settings, rows: list[Json]) -> None:
     *PATTERNS,
     click.Argument(["kind"], metavar="<all|quorum|owners>", type=click.Choice(["all", "quorum", "owners"])),
 )
-def rebalance(settings: Settings, kind: str, **patterns: str) -> None:
+def rebalance(settings: CliSettings, kind: str, **patterns: str) -> None:
     """Give matching quorum queues their preferred leaders back.
 
     `owners` (ours) moves nothing: Kafka spreads the owners of partitions evenly by itself. It shows which node owns
@@ -65,12 +65,12 @@ def rebalance(settings: Settings, kind: str, **patterns: str) -> None:
     settings.banner(f"Re-balancing leaders of {'quorum' if kind == 'quorum' else 'all replicated'} queues...")
     try:
         rows = settings.client().request("POST", path("rebalance", "queues"), json=patterns).json()
-    except Refused as refused:
+    except RequestRefused as refused:
         raise failure(Asked(settings, {}), refused) from None
     show_box(settings, rows)
 
 
-def show_owners(settings: Settings) -> None:
+def show_owners(settings: CliSettings) -> None:
     """Show the placement of all partitions. CliError: an owner is not known, or a node owns two more than another."""
     settings.banner("Owners of partitions ...")
     client = settings.client()
@@ -111,7 +111,7 @@ def name_member(asked: Asked) -> None:
     asked["shown"] = asked["member"] or asked["node"]
 
 
-def critical(asked: Asked, refused: Refused) -> CliError:
+def critical(asked: Asked, refused: RequestRefused) -> CliError:
     """The error that names the queues without a quorum."""
     queues = cast(list[dict[str, str]], refused.answer.get("queues", []))
     stops = asked.text("will become unavailable if node {shown} stops")

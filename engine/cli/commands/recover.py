@@ -9,7 +9,7 @@ from rewindmq.engine.cli.commands.archive import archive_option, done
 from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.kafka_archive import recover_to_kafka, with_bar
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.times import A_MOMENT
 from rewindmq.engine.cli.usage import DIRECTORY, EXISTING_DIRECTORY, command, option
 from rewindmq.engine.cli.values import Value
@@ -39,7 +39,7 @@ from rewindmq.projections.rewind import RewindError, UnreadableTime, format_time
 )
 @with_kafka
 def recover(
-    settings: Settings,
+    settings: CliSettings,
     archive_url: str,
     data: Path | None,
     at: str | None,
@@ -78,7 +78,7 @@ def recover(
     _recover_directory(settings, archive_url, data, at, keys)
 
 
-def _recover_directory(settings: Settings, url: str, data: Path, at: str | None, keys: Path | None) -> None:
+def _recover_directory(settings: CliSettings, url: str, data: Path, at: str | None, keys: Path | None) -> None:
     """Make the data directory, show what came back, and say on stderr what is missing. CliError."""
 
     def recovered() -> list[RecoveredPartition]:
@@ -144,7 +144,7 @@ def _bring_keys(data: Path, source: Path | None) -> list[str]:
     return []
 
 
-def _recover_topics(settings: Settings, url: str, data: Path | None, kafka: Kafka, replication: int | None) -> None:
+def _recover_topics(settings: CliSettings, url: str, data: Path | None, kafka: Kafka, replication: int | None) -> None:
     if data is not None:
         raise CliError(USAGE, "--data and --kafka: a history is recovered to one of both")
     rows: list[dict[str, Value]] = [

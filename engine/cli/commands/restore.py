@@ -4,9 +4,9 @@ from typing import cast
 
 import click
 
-from rewindmq.engine.cli.client import Refused, path
+from rewindmq.engine.cli.client import RequestRefused, path
 from rewindmq.engine.cli.exits import USAGE, CliError
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.times import A_MOMENT, moment_from
 from rewindmq.engine.cli.usage import command, flag, option
 from rewindmq.engine.cli.values import Value
@@ -53,7 +53,7 @@ from rewindmq.engine.cli.values import Value
     flag("--dry-run", "Show what would come back, and change nothing."),
 )
 def restore(
-    settings: Settings,
+    settings: CliSettings,
     queue: str,
     time: str | None,
     offset: int | None,
@@ -115,12 +115,12 @@ def restore(
     settings.show([row])
 
 
-def cancel(settings: Settings, where: str, name: str | None) -> None:
+def cancel(settings: CliSettings, where: str, name: str | None) -> None:
     """Cancels the restoration that Ctrl-C interrupted. CliError."""
     click.echo("Cancelling the restoration ... (Ctrl-C again leaves it running)", err=True)
     try:
         answer = settings.client().request("DELETE", where, params={} if name is None else {"name": name}).json()
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.status != 404:  # it has just ended, or had not begun
             raise
         click.echo("No restoration is under way.", err=True)

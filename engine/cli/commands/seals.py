@@ -17,13 +17,13 @@ from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliEr
 from rewindmq.engine.cli.formatters import MACHINE_READABLE
 from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
 from rewindmq.engine.cli.seal_register import Outside, registered, witness_key
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.shapes import CheckedProof
 from rewindmq.engine.cli.usage import DIRECTORY, EXISTING_DIRECTORY, FILE, command, option
 from rewindmq.engine.cli.values import Value
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import METADATA
-from rewindmq.engine.log.location import FIRST_ANSWER_SECONDS, History, begun_anew
+from rewindmq.engine.log.location import FIRST_ANSWER_SECONDS, History, retry_if_trimmed
 from rewindmq.engine.log.seals import seal as seals
 from rewindmq.engine.log.seals import sealer as sealing
 from rewindmq.engine.log.seals.in_files import segmented
@@ -68,7 +68,7 @@ def _done(code: int, what: Callable[[], T], in_kafka: bool = False) -> T:
     for a Kafka that cannot be used."""
 
     try:
-        return begun_anew(what)
+        return retry_if_trimmed(what)
     except (BadSeal, CorruptLog) as error:
         raise CliError(code, str(error)) from None
     except LogError as error:
@@ -117,7 +117,7 @@ def _where(data: Path | None, kafka: Kafka) -> str:
 )
 @with_kafka_and_archive
 def seal(
-    settings: Settings,
+    settings: CliSettings,
     data: Path | None,
     kafka: Kafka,
     key: Path,
@@ -185,7 +185,7 @@ def _add_copy(path: Path, sealed: "Stored") -> None:
 )
 @with_kafka_and_archive
 def verify_seals(
-    settings: Settings,
+    settings: CliSettings,
     data: Path | None,
     kafka: Kafka,
     public_keys: tuple[Path, ...],
@@ -241,7 +241,7 @@ def _branched_at(data: Path | None) -> dict[str, int]:
 
 @command("export_seals", _data)
 @with_kafka_and_archive
-def export_seals(settings: Settings, data: Path | None, kafka: Kafka) -> None:
+def export_seals(settings: CliSettings, data: Path | None, kafka: Kafka) -> None:
     """Print the seals, one a line, for --copies of the other commands."""
 
     def found() -> "list[Stored]":
@@ -253,7 +253,7 @@ def export_seals(settings: Settings, data: Path | None, kafka: Kafka) -> None:
 
 @command("prove", _data, _register, click.Argument(["event"], metavar="PARTITION:OFFSET"))
 @with_kafka_and_archive
-def prove(settings: Settings, data: Path | None, kafka: Kafka, register: Path | None, event: str) -> None:
+def prove(settings: CliSettings, data: Path | None, kafka: Kafka, register: Path | None, event: str) -> None:
     """Print a proof that an event is in the sealed history.
 
     `check_proof` checks it with the public key alone, and so does the file proof_verifier.py, without RewindMQ. With
@@ -293,7 +293,7 @@ def prove(settings: Settings, data: Path | None, kafka: Kafka, register: Path | 
     click.Argument(["proof"], type=click.File("rb"), default="-"),
 )
 def check_proof(
-    settings: Settings,
+    settings: CliSettings,
     proof: Any,
     public_keys: tuple[Path, ...],
     origin: str | None,

@@ -9,14 +9,14 @@ from rewindmq.engine.cli.configuration.kinds import DURATION
 from rewindmq.engine.cli.exits import USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.kafka_archive import topics_of, wants_kafka
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.times import A_TIME
 from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
 from rewindmq.engine.cli.values import Value
 from rewindmq.engine.embedded.trim import trim as trim_history
 from rewindmq.engine.log.archive.directory_note import archive_of
 from rewindmq.engine.log.archive.objects import open_objects
-from rewindmq.engine.log.trim_rules import TrimReport, Wanted
+from rewindmq.engine.log.trim_rules import TrimReport, TrimRequest
 from rewindmq.projections.rewind import UnreadableTime, format_time, parse_time
 
 
@@ -40,7 +40,7 @@ from rewindmq.projections.rewind import UnreadableTime, format_time, parse_time
 )
 @with_kafka
 def trim(
-    settings: Settings,
+    settings: CliSettings,
     data: Path | None,
     kafka: Kafka,
     before: str | None,
@@ -72,7 +72,7 @@ def trim(
     if (before is None) == (keep is None):
         raise CliError(USAGE, "give either --before TIME or --keep DURATION")
     try:
-        wanted = Wanted(None if before is None else parse_time(before), keep, partition, reason, accept_findings)
+        wanted = TrimRequest(None if before is None else parse_time(before), keep, partition, reason, accept_findings)
     except UnreadableTime as error:
         raise CliError(USAGE, str(error)) from None
     if wants_kafka(data, kafka):
@@ -87,7 +87,7 @@ def trim(
 
 
 def _trim_directory(
-    settings: Settings, data: Path, archive_url: str | None, wanted: "Wanted", dry_run: bool
+    settings: CliSettings, data: Path, archive_url: str | None, wanted: "TrimRequest", dry_run: bool
 ) -> "list[TrimReport]":
 
     settings.banner(_banner(str(data), dry_run))
@@ -95,7 +95,12 @@ def _trim_directory(
 
 
 def _trim_topics(
-    settings: Settings, kafka: Kafka, data: Path | None, archive_url: str | None, wanted: "Wanted", dry_run: bool
+    settings: CliSettings,
+    kafka: Kafka,
+    data: Path | None,
+    archive_url: str | None,
+    wanted: "TrimRequest",
+    dry_run: bool,
 ) -> "list[TrimReport]":
 
     url = archive_url or (None if data is None else archive_of(data))

@@ -8,7 +8,7 @@ import click
 from rewindmq.engine.cli.commands.history import history_error_code
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
 from rewindmq.engine.cli.values import Value
 from rewindmq.engine.log.contract import LogError
@@ -24,7 +24,7 @@ FIELDS_SHOWN = 20
     click.Argument(["other"], type=click.Path(exists=True, file_okay=False, path_type=Path)),
 )
 @with_kafka_and_archive
-def compare_versions(settings: Settings, data: Path | None, kafka: Kafka, effects_only: bool, other: Path) -> None:
+def compare_versions(settings: CliSettings, data: Path | None, kafka: Kafka, effects_only: bool, other: Path) -> None:
     """Fold the history with another version and show the first difference.
 
     OTHER is a checkout or a site-packages directory with that version. Needs no broker, and may run beside one. Exit

@@ -15,7 +15,7 @@ from rewindmq.engine.cli.lookups import (
     no_parameter_here,
 )
 from rewindmq.engine.cli.rows import Asked, Row, commands, ends, on, says
-from rewindmq.engine.cli.settings import Settings
+from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import command, flag, option
 
 NAME = click.Argument(["name"], required=False, default="guest")
@@ -38,7 +38,7 @@ def require_known_type(default_queue_type: str | None) -> None:
 
 
 @command("add_vhost NAME", *DESCRIBED)
-def add_vhost(settings: Settings, name: str, **metadata: str | None) -> None:
+def add_vhost(settings: CliSettings, name: str, **metadata: str | None) -> None:
     """Create a virtual host. An existing virtual host stays as it is."""
     if not name:
         raise CliError(DATA, "(argument validation): Bad argument: vhost name cannot be an empty string")
@@ -89,7 +89,7 @@ def limits_of_user(asked: Asked) -> Json:
 
 
 @command("list_vhost_limits", flag("--global everywhere", "The limits of all virtual hosts."))
-def list_vhost_limits(settings: Settings, everywhere: bool) -> None:
+def list_vhost_limits(settings: CliSettings, everywhere: bool) -> None:
     """List the limits of a virtual host, or of all."""
     client = settings.client()
     if everywhere:
@@ -106,7 +106,7 @@ def list_vhost_limits(settings: Settings, everywhere: bool) -> None:
 
 
 @command("list_user_limits", flag("--global everyone", "The limits of all users."), NAME)
-def list_user_limits(settings: Settings, everyone: bool, name: str) -> None:
+def list_user_limits(settings: CliSettings, everyone: bool, name: str) -> None:
     """List the limits of a user, or of all.
 
     NAME is guest by default. (rabbitmqctl has --user NAME for it, which is the login here.)"""

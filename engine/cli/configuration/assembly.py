@@ -12,10 +12,10 @@ from rewindmq.engine.cli.client import HTTP_PORT
 from rewindmq.engine.cli.configuration.sources import DEFAULT, FLAG, ConfigError, Value
 from rewindmq.engine.cli.configuration.table import SETTINGS
 from rewindmq.engine.config import ArchiveConfig, Config, VaultPlace
+from rewindmq.engine.host.durations import UNIT_MS
 from rewindmq.engine.identity.settings import TokenSettings
 from rewindmq.engine.log.secret_file import BadSecret, secret_in
 from rewindmq.engine.log.settings_file import BadSettings, lines_of, read_settings_file
-from rewindmq.engine.runtime.durations import UNIT_MS
 from rewindmq.engine.tls import TlsListener
 
 SEGMENT_AGE_MS = UNIT_MS["h"]  # with --archive
@@ -34,7 +34,7 @@ class Impossible(Exception):
         self.usage = usage
 
 
-class Given:
+class SettingValues:
     """The values of all settings, by name. None stands for a setting without a value."""
 
     def __init__(self, values: Mapping[str, Value]) -> None:
@@ -62,7 +62,7 @@ def config_of(values: Mapping[str, Value]) -> Config:
     """Make the configuration of a broker.
 
     Impossible; ConfigError: a file with a secret cannot be read."""
-    given = Given(values)
+    given = SettingValues(values)
     given.require(
         given.data is not None, f"no data directory: give --data DIR, {SETTINGS['data'].environment}, or data"
     )
@@ -93,7 +93,7 @@ def config_of(values: Mapping[str, Value]) -> Config:
     )
 
 
-def require_possible(given: Given) -> None:
+def require_possible(given: SettingValues) -> None:
     """Refuse settings that make no sense together. Impossible."""
     require = given.require
     if given.read_only:
@@ -134,7 +134,7 @@ def require_possible(given: Given) -> None:
     require(given.keep_history is None or given.archive, text, "keep_history")
 
 
-def _require_tls(given: Given) -> None:
+def _require_tls(given: SettingValues) -> None:
     require = given.require
     others = [name for name in SETTINGS if name.startswith("tls_") and name != "tls_port"]
     if given.tls_port is None and given.https_port is None:
@@ -152,7 +152,7 @@ def _require_tls(given: Given) -> None:
     require(given.tls_verify_peer or not given.given(*names), text, *names)
 
 
-def _tls(given: Given) -> TlsListener | None:
+def _tls(given: SettingValues) -> TlsListener | None:
     if given.tls_port is None and given.https_port is None:
         return None
     return TlsListener(
@@ -166,7 +166,7 @@ def _tls(given: Given) -> TlsListener | None:
     )
 
 
-def _require_vault(given: Given) -> None:
+def _require_vault(given: SettingValues) -> None:
     others = [name for name in SETTINGS if name.startswith("vault_")]
     if not given.vault:
         given.require(not given.given(*others), "the --vault- options need --vault", *others)
@@ -176,7 +176,7 @@ def _require_vault(given: Given) -> None:
     given.require(given.subject_header or given.keep_bodies is not None, text, "vault")
 
 
-def _vault(given: Given) -> VaultPlace | None:
+def _vault(given: SettingValues) -> VaultPlace | None:
     if not given.vault:
         return None
     _password(given.vault_token_file, "vault_token_file")
@@ -189,7 +189,7 @@ def _vault(given: Given) -> VaultPlace | None:
     )
 
 
-def _require_tokens(given: Given) -> None:
+def _require_tokens(given: SettingValues) -> None:
     names = [name for name in SETTINGS if name.startswith("oauth_")]
     if not given.oauth_resource_server_id:
         given.require(not given.given(*names), "the --oauth- options need --oauth-resource-server-id", *names)
@@ -201,7 +201,7 @@ def _require_tokens(given: Given) -> None:
     given.require(given.oauth_username_claims, "--oauth-username-claims names no claim", "oauth_username_claims")
 
 
-def _tokens(given: Given) -> TokenSettings | None:
+def _tokens(given: SettingValues) -> TokenSettings | None:
     if not given.oauth_resource_server_id:
         return None
     return TokenSettings(
@@ -216,7 +216,7 @@ def _tokens(given: Given) -> TokenSettings | None:
     )
 
 
-def _archive(given: Given) -> ArchiveConfig:
+def _archive(given: SettingValues) -> ArchiveConfig:
     age = given.segment_age
     if age is None and given.archive is not None and given.kafka is None:
         age = SEGMENT_AGE_MS

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
+from rewindmq.engine.host.durations import UNIT_MS, duration_ms, short_ms
 from rewindmq.engine.log.settings_file import BadSettings, pair
-from rewindmq.engine.runtime.durations import UNIT_MS, duration_ms, short_ms
 
 
 class WrongType(Exception):

@@ -30,9 +30,9 @@ from rewindmq.engine.cli.configuration.kinds import (
     whole,
 )
 from rewindmq.engine.config import LOCALHOST, MAX_MESSAGE_SIZE
+from rewindmq.engine.host.watermarks import disk_limit, memory_watermark
 from rewindmq.engine.identity.settings import algorithms_of, checked_url, place_of, scopes_of
 from rewindmq.engine.logging_setup import FORMATS, LEVELS
-from rewindmq.engine.runtime.watermarks import disk_limit, memory_watermark
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
 
 
@@ -76,7 +76,7 @@ def _header(name: str) -> str:
 
 
 def _limits(text: str) -> str:
-    from rewindmq.engine.runtime.local_limits import local_limits
+    from rewindmq.engine.host.local_limits import local_limits
 
     if text:
         local_limits(text)

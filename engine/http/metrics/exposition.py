@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.engine.host.loop_share import Work
 
 Labels = dict[str, str]
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -7,15 +7,15 @@ memory between two questions, with however many queues.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rewindmq.engine.host.loop_share import Work
 from rewindmq.engine.http.metrics.exposition import Labels, Metric, single
-from rewindmq.engine.runtime.loop_share import Work
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.archive_status import ArchiveStatus
     from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.broker.history_trims import HistoryTrims
-    from rewindmq.engine.runtime.partition import Partition
-    from rewindmq.engine.runtime.queue_counters import Listed
+    from rewindmq.engine.partition.partition import Partition
+    from rewindmq.engine.partition.queue_counters import Listed
 
     Pairs = list[tuple[Partition, Listed]]
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
+from rewindmq.engine.host.loop_share import Work, by_key
+from rewindmq.engine.host.watermarks import resident_bytes
 from rewindmq.engine.http.metrics.exposition import Labels, Metric, single
 from rewindmq.engine.http.metrics.objects import connections_seen
 from rewindmq.engine.http.shapes.node import open_descriptors, uptime_seconds
-from rewindmq.engine.runtime.counters import SIZE_BOUNDS, SIZES, SIZES_SUM
-from rewindmq.engine.runtime.loop_share import Work, by_key
-from rewindmq.engine.runtime.sessions import counts
-from rewindmq.engine.runtime.watermarks import resident_bytes
+from rewindmq.engine.partition.counters import SIZE_BOUNDS, SIZES, SIZES_SUM
+from rewindmq.engine.partition.sessions import counts
 from rewindmq.schemas.metadata_events import ExchangeDeclared
 
 if TYPE_CHECKING:

@@ -4,16 +4,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.host.loop_share import Work
 from rewindmq.engine.http.metrics.exposition import Labels, Metric, single
 from rewindmq.engine.http.statistics import Numbers, Statistics, of_channel, statistics, summed
-from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.projections.machine.data.queue import Queue
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.runtime.partition import Partition
-    from rewindmq.engine.runtime.queue_counters import Listed
-    from rewindmq.engine.runtime.sessions import ChannelStatus, Session
+    from rewindmq.engine.partition.partition import Partition
+    from rewindmq.engine.partition.queue_counters import Listed
+    from rewindmq.engine.partition.sessions import ChannelStatus, Session
 
 AT_ONCE = 256  # queues that are counted before other work has its turn
 

@@ -4,15 +4,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from rewindmq.engine.host.loop_share import Work
+from rewindmq.engine.host.loop_watch import BOUNDS
 from rewindmq.engine.http.metrics.exposition import Metric, single
-from rewindmq.engine.runtime.loop_share import Work
-from rewindmq.engine.runtime.loop_watch import BOUNDS
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.runtime.lifecycle import Keeper
-    from rewindmq.engine.runtime.partition import Partition
-    from rewindmq.engine.runtime.queue_counters import Listed
+    from rewindmq.engine.partition.lifecycle import Keeper
+    from rewindmq.engine.partition.partition import Partition
+    from rewindmq.engine.partition.queue_counters import Listed
 
 OUTCOMES_HELP = "Messages by what became of them, over the life of the queues that exist now"
 PAUSED_HELP = "Queues that an operator has paused: they deliver nothing"

@@ -19,8 +19,9 @@ H = TypeVar("H", bound=Callable[..., object])
 
 
 class Folds(Enum):
-    """The partitions that a node with paused ones (cluster/modes.py) folds for a request: no more than the answer
-    needs.
+    """The partitions that a node with paused ones (cluster/partition_pausing.py) folds for a request.
+
+    They are no more than the answer needs.
 
     An answer about the past needs none: it is read from the log. A user who is no administrator may see the past of a
     queue that is there now. So the handler folds the partition of that queue, which is NAMED."""

@@ -6,6 +6,7 @@ from rewindmq.engine.broker.limits import checked_user_limits
 from rewindmq.engine.broker.passwords import rabbitmq_hash
 from rewindmq.engine.broker.users import check_patterns, hash_of_user, tags_of_user
 from rewindmq.engine.definitions.shapes import AccountView, PermissionsView, TopicPermissionsView
+from rewindmq.engine.host.loop_share import by_key
 from rewindmq.engine.http.call import Call, bad_request, done, missing, not_found, reply, short, text
 from rewindmq.engine.http.listing import listed
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, operation
@@ -16,7 +17,6 @@ from rewindmq.engine.http.shapes.access import (
     TopicPermissionsWish,
     UsersWish,
 )
-from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.json_values import Json
 from rewindmq.schemas.metadata_events import PermissionsSet, TopicPermissionsSet, UserSet

@@ -22,13 +22,13 @@ from rewindmq.engine.http.shapes.clients import (
     UserConnectionView,
 )
 from rewindmq.engine.http.statistics import of_channel, statistics
-from rewindmq.engine.runtime.consumer_counters import ListedConsumer, PublishedConsumer
+from rewindmq.engine.partition.consumer_counters import ListedConsumer, PublishedConsumer
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.runtime.partition import Partition
-    from rewindmq.engine.runtime.queue_counters import Listed
-    from rewindmq.engine.runtime.sessions import ChannelStatus, Session
+    from rewindmq.engine.partition.partition import Partition
+    from rewindmq.engine.partition.queue_counters import Listed
+    from rewindmq.engine.partition.sessions import ChannelStatus, Session
 
 
 REASON = (Query("X-Reason", str, "The client is told this reason"),)

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from rewindmq.engine.amqp.basic_publish import BasicPublish, RouteCheck, held_name, homes_of, message, route_by_content
 from rewindmq.engine.errors import AmqpError, PreconditionFailed, refusal
+from rewindmq.engine.host.loop_share import by_key
 from rewindmq.engine.http.call import (
     Call,
     arguments_in,
@@ -27,18 +28,17 @@ from rewindmq.engine.http.properties import properties_from
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.shapes.queues import PublishWish, RoutedView
 from rewindmq.engine.http.shapes.topology import ExchangeInAndOutView, ExchangeView, ExchangeWish
+from rewindmq.engine.partition.counters import Tally
+from rewindmq.engine.partition.flow_control import LARGE_BYTES, no_room
 from rewindmq.engine.routing.portions import RouteTakesLong, in_turns
-from rewindmq.engine.runtime.counters import Tally
-from rewindmq.engine.runtime.flow_control import LARGE_BYTES, no_room
-from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import Parsed, parse
 from rewindmq.schemas.metadata_events import ExchangeDeclared
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.partition.sessions import Session
     from rewindmq.engine.routing.router import Destination
-    from rewindmq.engine.runtime.sessions import Session
 
 
 @operation("Lists the exchanges of all virtual hosts", folds=Folds.COUNTERS, listing=ExchangeView)
@@ -108,7 +108,7 @@ async def delete(call: Call) -> Response:
 class Outcome:
     """Waits for the confirm of one publish in every partition that it went to.
 
-    It is a `Confirms` of rewindmq.engine.runtime.partition."""
+    It is a `Confirms` of rewindmq.engine.partition.partition."""
 
     def __init__(self, partitions: int, counters: dict[str, int]) -> None:
         self.missing = partitions

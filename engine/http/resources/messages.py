@@ -35,6 +35,7 @@ from rewindmq.engine.broker.queues import is_next_large
 from rewindmq.engine.broker.removals import Removal, has_arrived
 from rewindmq.engine.erasure.key_content import NotAtHand
 from rewindmq.engine.errors import NotImplementedByBroker, PreconditionFailed
+from rewindmq.engine.host.loop_share import Work
 from rewindmq.engine.http import pieces
 from rewindmq.engine.http.bodies import MAX_VALUES
 from rewindmq.engine.http.call import (
@@ -62,7 +63,6 @@ from rewindmq.engine.http.shapes.queues import (
     RemoveWish,
     StayedView,
 )
-from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.projections.machine.events.removal import MOST_REMOVED
 from rewindmq.projections.rules.internal_queues import is_delay_queue
 from rewindmq.schemas.events import Nacked, Published
@@ -70,7 +70,7 @@ from rewindmq.schemas.json_values import Json, compact_text
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.engine.partition.partition import Partition
     from rewindmq.projections.machine.data.effects import FetchReply
     from rewindmq.projections.machine.data.queue import Queue
 

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rewindmq.engine.host.loop_share import Work
+from rewindmq.engine.host.watermarks import resident_bytes
 from rewindmq.engine.http.call import ApiError
 from rewindmq.engine.http.filters import NameFilter
 from rewindmq.engine.http.metrics.exposition import MEDIA_TYPE, Metric, exposition, lines_of, single
@@ -45,8 +47,6 @@ from rewindmq.engine.http.pieces import answer
 from rewindmq.engine.http.reference.operation import Query
 from rewindmq.engine.http.resources.overview import totals
 from rewindmq.engine.http.statistics import statistics
-from rewindmq.engine.runtime.loop_share import Work
-from rewindmq.engine.runtime.watermarks import resident_bytes
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker

@@ -56,9 +56,9 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.depth import NeverThere, Tick, depth
 from rewindmq.engine.rewind.outcomes import Deadline, NoSuchMessage, biography, changes, last_outcomes
+from rewindmq.engine.rewind.partition_visits import moment_in
 from rewindmq.engine.rewind.queue_at import NoSuchQueue
 from rewindmq.engine.rewind.search import FoundMessage
-from rewindmq.engine.rewind.stays import moment_in
 from rewindmq.engine.rewind.trace_outcomes import Places, Portion, WantedTraces, traced_outcomes, whole, within
 from rewindmq.engine.rewind.what_if import POLICY_NAME, candidate_for, what_if
 from rewindmq.projections.history.biography import parse_message

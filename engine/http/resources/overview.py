@@ -13,6 +13,8 @@ from starlette.responses import Response
 
 from rewindmq.engine.broker.parameters import CLUSTER_NAME
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
+from rewindmq.engine.host.loop_share import Work
+from rewindmq.engine.host.watermarks import disk_limit, memory_watermark, resident_bytes
 from rewindmq.engine.http.call import Call, bad_request, not_found, reply, text
 from rewindmq.engine.http.listing import STATS, Item, listed, single
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, MONITORING, Folds, operation
@@ -31,12 +33,10 @@ from rewindmq.engine.http.shapes.node import (
 )
 from rewindmq.engine.http.statistics import AT_ONCE, Numbers, depth_of, of_channel, of_node, statistics, summed
 from rewindmq.engine.logging_setup import LEVELS, set_level
-from rewindmq.engine.runtime.loop_share import Work
-from rewindmq.engine.runtime.watermarks import disk_limit, memory_watermark, resident_bytes
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.runtime.sessions import Session
+    from rewindmq.engine.partition.sessions import Session
 
 
 async def totals(
@@ -243,7 +243,7 @@ async def set_log_level(call: Call) -> Response:
 async def memory(call: Call) -> Response:
     """Answers GET .../memory in the shape of RabbitMQ's.
 
-    It shows the memory of this process, and the part that is held for clients, by kind (engine/runtime/memory.py)."""
+    It shows the memory of this process, and the part that is held for clients, by kind (engine/host/memory.py)."""
     if node_named(call).name != call.broker.config.node:
         raise not_found()
     account = call.broker.memory

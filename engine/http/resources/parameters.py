@@ -4,11 +4,11 @@ from starlette.responses import Response
 
 from rewindmq.engine.broker.parameters import all_parameters
 from rewindmq.engine.definitions.shapes import GlobalParameterView, ParameterView
+from rewindmq.engine.host.loop_share import by_key
 from rewindmq.engine.http.call import Call, done, not_found, reply
 from rewindmq.engine.http.listing import listed
 from rewindmq.engine.http.reference.operation import POLICYMAKER, Folds, operation
 from rewindmq.engine.http.shapes.topology import ParameterWish
-from rewindmq.engine.runtime.loop_share import by_key
 
 
 async def parameters_in(call: Call, vhosts: set[str], component: str | None = None) -> Response:

@@ -22,8 +22,8 @@ from rewindmq.engine.http.shapes.queues import PastQueueView
 from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind import worker
+from rewindmq.engine.rewind.partition_visits import is_unclear, lineage_of, moment_in
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, history_of, queue_at, waypoints_of
-from rewindmq.engine.rewind.stays import is_unclear, moment_in, same_queue
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, WorkerPool
 from rewindmq.projections.marks import name_in
 from rewindmq.projections.rewind import At, RewindError
@@ -173,7 +173,7 @@ async def readable_incarnation(call: Call, vhost: str, name: str, asked: int | N
         raise not_authorised(
             f"an earlier queue of this name was incarnation {queue.queue_id}, too: ask an administrator"
         )
-    same = same_queue(placement, vhost, name, queue.queue_id)
+    same = lineage_of(placement, vhost, name, queue.queue_id)
     if asked not in (None, queue.queue_id) and all(asked != life for _, life in same.lives):
         raise not_authorised(f"only administrators may look at another incarnation than {queue.queue_id}")
     return queue.queue_id

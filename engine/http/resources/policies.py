@@ -20,6 +20,7 @@ from starlette.responses import Response
 
 from rewindmq.engine.broker.policies import checked_definition
 from rewindmq.engine.definitions.shapes import PolicyView
+from rewindmq.engine.host.loop_share import by_key
 from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
 from rewindmq.engine.http.listing import listed
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, POLICYMAKER, Folds, Query, operation
@@ -29,7 +30,6 @@ from rewindmq.engine.http.shapes.topology import PolicyEffectsView, PolicyWish
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.outcomes import Deadline
 from rewindmq.engine.rewind.policy_effects import Change, policy_effects
-from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.schemas.metadata_events import OperatorPolicyCleared, OperatorPolicySet, PolicyCleared, PolicySet
 
 EFFECTS = (

@@ -40,8 +40,8 @@ from rewindmq.schemas.json_values import Json
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.runtime.partition import Partition
-    from rewindmq.engine.runtime.queue_counters import Listed
+    from rewindmq.engine.partition.partition import Partition
+    from rewindmq.engine.partition.queue_counters import Listed
     from rewindmq.projections.machine.data.queue import Queue
 
 MOST_REASON = 1_000  # letters

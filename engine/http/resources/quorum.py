@@ -23,8 +23,8 @@ from rewindmq.engine.log.contract import LogError
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.kafka.replicas import KafkaReplicas, Placed
-    from rewindmq.engine.runtime.partition import Partition
-    from rewindmq.engine.runtime.queue_counters import Listed
+    from rewindmq.engine.partition.partition import Partition
+    from rewindmq.engine.partition.queue_counters import Listed
     from rewindmq.projections.machine.data.queue import Queue
 
 T = TypeVar("T")

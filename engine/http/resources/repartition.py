@@ -4,11 +4,11 @@ POST takes {"partitions": N}. Administrators add partitions. Monitoring users se
 
 from starlette.responses import Response
 
+from rewindmq.engine.host.loop_share import Work
 from rewindmq.engine.http.call import Call, bad_request, reply
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, MONITORING, Folds, operation
 from rewindmq.engine.http.shapes.placement import RepartitionView, RepartitionWish
 from rewindmq.engine.placement.request import ask_for, progress_of
-from rewindmq.engine.runtime.loop_share import Work
 
 
 async def view_of(call: Call) -> RepartitionView:

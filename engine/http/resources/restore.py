@@ -47,6 +47,7 @@ from rewindmq.engine.http.resources.past import history_in, readable_incarnation
 from rewindmq.engine.http.shapes.history import CancelledRestorationView, CancelledView, RestoredView, RestoreWish
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.rewind.bindings_at import split
+from rewindmq.engine.rewind.partition_visits import moment_in
 from rewindmq.engine.rewind.restorations import Restoration
 from rewindmq.engine.rewind.restore_plan import (
     FATES,
@@ -58,7 +59,6 @@ from rewindmq.engine.rewind.restore_plan import (
     RestoreRequest,
     name_of,
 )
-from rewindmq.engine.rewind.stays import moment_in
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions
 from rewindmq.projections.rewind import At, RewindError
 from rewindmq.schemas.json_values import Json

@@ -28,7 +28,7 @@ from rewindmq.engine.http.shapes.history import FoundMessagesView, FoundMessageV
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.id_index import Indexed
-from rewindmq.engine.rewind.search import Limits, Ranges, records_in, search, whole
+from rewindmq.engine.rewind.search import Ranges, SearchLimits, records_in, search, whole
 from rewindmq.projections.history.search import Criteria
 from rewindmq.projections.rewind import RewindError, parse_time
 from rewindmq.schemas.json_values import compact_text
@@ -59,7 +59,7 @@ class SearchQuestion:
     since_ms: int | None
     until_ms: int | None
     ranges: Ranges | None
-    limits: Limits
+    limits: SearchLimits
     keys: KeyStore
     only_queue: bool
     index: Mapping[str, Indexed]
@@ -152,7 +152,7 @@ async def find(call: Call) -> Response:
         time_of(call, "since"),
         time_of(call, "until"),
         ranges,
-        Limits(limit, truncate, MAX_SHOWN, PORTION_SECONDS),
+        SearchLimits(limit, truncate, MAX_SHOWN, PORTION_SECONDS),
         call.broker.subjects.keys.frozen(),
         not administrator,
         await indexed_in(call, criteria, ranges),

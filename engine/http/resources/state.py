@@ -1,4 +1,4 @@
-"""Sends this node's folded state as a tar (engine/cluster/state_copy.py): GET /api/state.
+"""Sends this node's folded state as a tar (engine/cluster/store_copy.py): GET /api/state.
 
 It is for administrators, as the bodies of all queued messages are in it. It works on Kafka only: the state of an
 embedded log is of no use without the log.
@@ -12,7 +12,7 @@ import logging
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from rewindmq.engine.cluster.state_copy import CopyUnderWay, StateCopy
+from rewindmq.engine.cluster.store_copy import CopyUnderWay, StateCopy
 from rewindmq.engine.http.call import ApiError, Call, bad_request
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, Media, operation
 from rewindmq.projections.store.store import StoreError

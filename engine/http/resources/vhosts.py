@@ -12,12 +12,12 @@ from starlette.responses import Response
 
 from rewindmq.engine.broker.users import tags_from
 from rewindmq.engine.definitions.load import default_queue_type
+from rewindmq.engine.host.loop_share import Work, by_key
 from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
 from rewindmq.engine.http.listing import listed
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, operation
 from rewindmq.engine.http.shapes.topology import VhostView, VhostWish
 from rewindmq.engine.http.statistics import AT_ONCE, Numbers, depth_of, statistics, summed
-from rewindmq.engine.runtime.loop_share import Work, by_key
 from rewindmq.schemas.metadata_events import VhostCreated
 
 if TYPE_CHECKING:

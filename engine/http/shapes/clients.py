@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated, Self
 
 from rewindmq.engine.http.shapes.basics import MessageStatsView, Table, counted
-from rewindmq.engine.runtime.consumer_counters import ListedConsumer, PublishedConsumer
+from rewindmq.engine.partition.consumer_counters import ListedConsumer, PublishedConsumer
 from rewindmq.projections.history.properties import json_form
 from rewindmq.schemas.amqp.json_arguments import table_of
 from rewindmq.schemas.values import EPOCH_SHIFT
@@ -11,8 +11,8 @@ from rewindmq.schemas.views import LEFT_OUT, From, View
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.runtime.queue_counters import Listed
-    from rewindmq.engine.runtime.sessions import ChannelStatus, Session
+    from rewindmq.engine.partition.queue_counters import Listed
+    from rewindmq.engine.partition.sessions import ChannelStatus, Session
     from rewindmq.engine.tls import TlsPeer
 
 of_session: "From[[Session, Broker]]" = From()

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from rewindmq.engine.rewind.depth import Depth, Point, Tick
     from rewindmq.engine.rewind.outcomes import Changes
     from rewindmq.engine.rewind.restore_plan import Plan
-    from rewindmq.engine.rewind.seals import Sealed
+    from rewindmq.engine.rewind.seals import SealedPartition
     from rewindmq.engine.rewind.search import FoundMessage
     from rewindmq.engine.rewind.what_if import WhatIf, World
     from rewindmq.projections.history.outcome_rows import OutcomeRow
     from rewindmq.projections.topology.about_history import Floor
-    from rewindmq.projections.what_if.fates import Difference
+    from rewindmq.projections.what_if.later_outcomes import Difference
     from rewindmq.schemas.metadata_events import Bound, MarkSet
 
 MOST_HARMS = 100  # in an answer about seals
@@ -45,7 +45,7 @@ of_difference: "From[Difference]" = From()
 of_what_if: "From[WhatIf]" = From()
 of_plan: "From[Plan]" = From()
 of_mark: "From[[MarkSet, Call]]" = From()
-of_sealed: "From[Sealed]" = From()
+of_sealed: "From[SealedPartition]" = From()
 of_floor: "From[Floor]" = From()
 of_world: "From[World]" = From()
 of_harm: "From[Harm]" = From()

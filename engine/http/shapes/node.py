@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rewindmq.engine.broker.history_trims import HistoryTrims
     from rewindmq.engine.erasure.day_expiry import HeldBack
     from rewindmq.engine.http.call import Call
-    from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.engine.partition.partition import Partition
     from rewindmq.projections.topology.about_history import Floor, Fork
 
 PLUGINS = ("rabbitmq_management", "rabbitmq_prometheus")  # RabbitMQ's plugins that are built in here

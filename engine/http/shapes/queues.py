@@ -21,7 +21,7 @@ from rewindmq.engine.http.shapes.basics import (
 from rewindmq.engine.http.shapes.clients import ChannelDetailsView, ListedConsumerView, PeerView, node_of_session
 from rewindmq.engine.http.shapes.topology import name_of
 from rewindmq.engine.http.statistics import statistics
-from rewindmq.engine.runtime.queue_counters import Listed, QueueCounters
+from rewindmq.engine.partition.queue_counters import Listed, QueueCounters
 from rewindmq.projections.machine.data.message_word import is_redelivered, size_of
 from rewindmq.projections.machine.rules.profile import RABBITMQ_4_3
 from rewindmq.projections.machine.rules.settings import effective_definition
@@ -32,8 +32,8 @@ from rewindmq.schemas.views import LEFT_OUT, From, View
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.partition.partition import Partition
     from rewindmq.engine.rewind.queue_at import PastMessage, PastQueue
-    from rewindmq.engine.runtime.partition import Partition
     from rewindmq.projections.machine.data.queue import Consumer, Queue
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """Keeps the local log small: removes its oldest segments when the archive has them.
 
-    report = keep_local(data_dir, open_objects(url), Limits(age_ms=7 * 86_400_000, size_bytes=50_000_000_000))
+    report = keep_local(data_dir, open_objects(url), SpaceLimits(age_ms=7 * 86_400_000, size_bytes=50_000_000_000))
 
     1  decide    which segments may go: `removable`, a pure function of the local segments and the manifest
     2  base      the state at the cut, and the record of each message that is queued there: written, read back, proven
@@ -60,7 +60,7 @@ _too_large: dict[Path, tuple[int, int, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SpaceLimits:
     """The limits of the local log: records of `age_ms` in log time, `size_bytes` of segments with their sidecars."""
 
     age_ms: int | None = None
@@ -119,7 +119,7 @@ class Report:
 
 
 def keep_local(
-    data_dir: Path, objects: Objects, limits: Limits, monotonic: Callable[[], float] = time.monotonic
+    data_dir: Path, objects: Objects, limits: SpaceLimits, monotonic: Callable[[], float] = time.monotonic
 ) -> Report:
     """Remove what is beyond the limits and in the archive.
 
@@ -153,7 +153,7 @@ def keep_local(
 
 
 def removable(
-    partitions: Sequence[LocalPartition], limits: Limits, now_ms: int, other_bytes: int = 0
+    partitions: Sequence[LocalPartition], limits: SpaceLimits, now_ms: int, other_bytes: int = 0
 ) -> dict[str, int]:
     """Return the number of segments of each partition that may go, counted from the oldest.
 

@@ -1,6 +1,6 @@
 """The messages between a broker and the process beside it, through a pipe. Nothing heavy is imported here.
 
-ArchiveOrder ->     <- Opened or Refused     None ->     <- Progress, again and again: of the archive
+ArchiveOrder ->     <- Opened or NoArchivePossible     None ->     <- Progress, again and again: of the archive
                                                          <- Kept: of a look at --keep-history
                                                          <- TrimAsked     TrimAnswer ->
 
@@ -57,7 +57,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class NoArchivePossible:
     """There can be no archive. `wrong_url`: the URL is to blame, else this installation."""
 
     text: str

@@ -22,8 +22,8 @@ archived later than the trim, and a fork may branch before it. Then it is logged
 for a PartitionsAdded: the archive may count partitions that its metadata log does not name yet.
 
 - A killed recovery is begun again by the same command: it keeps whole segments. Until step 5 no broker starts there.
-- Nothing is written where a queue that moved is archived in part (torn.py): its messages would be lost. A mark is one
-  moment in all partitions, so a fork at a mark that is archived is whole.
+- Nothing is written where a queue that moved is archived in part (partial_moves.py): its messages would be lost. A
+  mark is one moment in all partitions, so a fork at a mark that is archived is whole.
 - A directory that has a log, or a broker's state, is refused.
 - The recovered history ends where each partition is archived. A broker that starts there repairs what that tears apart
   between partitions, as after a crash.
@@ -40,10 +40,10 @@ from rewindmq.engine.log.archive.identity import Identity, read_identity
 from rewindmq.engine.log.archive.manifest import FileEntry, Manifest, SegmentEntry, TrimmedEntry
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects
 from rewindmq.engine.log.archive.pack import Unpacked
+from rewindmq.engine.log.archive.partial_moves import torn_at
 from rewindmq.engine.log.archive.reader import ArchivedPartition
 from rewindmq.engine.log.archive.seals import recover_seals
 from rewindmq.engine.log.archive.state_files import fetch_file, sound_base
-from rewindmq.engine.log.archive.torn import torn_at
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import (
     METADATA,

@@ -15,9 +15,9 @@
   time, and no room: decision 0048. The nodes of such a partition need the archive.
 - The recovered history ends where each partition is archived. Nodes that start there repair what that tears apart
   between partitions, as after a crash, and declare the former nodes lost.
-- No node can repair a move of a queue that is archived in part (torn.py). Then the topics end at an earlier time, up to
-  which all is whole. They are another history from there on. Its archive has another URL: the one from which it was
-  recovered refuses it (topic_archiver.py).
+- No node can repair a move of a queue that is archived in part (partial_moves.py). Then the topics end at an
+  earlier time, up to which all is whole. They are another history from there on. Its archive has another URL: the
+  one from which it was recovered refuses it (topic_archiver.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,11 +31,11 @@ from rewindmq.engine.log.archive.branch import partitions_until
 from rewindmq.engine.log.archive.identity import Identity, read_identity
 from rewindmq.engine.log.archive.manifest import Manifest, SegmentEntry
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects
+from rewindmq.engine.log.archive.partial_moves import Torn, whole_ends
 from rewindmq.engine.log.archive.reader import ArchivedPartition
 from rewindmq.engine.log.archive.topic_pack import TopicRecord, UnpackedTopic, behind_gap, linked
 from rewindmq.engine.log.archive.topic_records import records_of
 from rewindmq.engine.log.archive.topic_seals import recover_topic_seals
-from rewindmq.engine.log.archive.torn import Torn, whole_ends
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
 from rewindmq.engine.log.embedded.index import first_chain

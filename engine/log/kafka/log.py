@@ -32,7 +32,7 @@ from rewindmq.engine.log.kafka.patience import PATIENCE_SECONDS, Patience, Probe
 from rewindmq.engine.log.kafka.reader import KafkaPartition
 from rewindmq.engine.log.kafka.states import KafkaStates
 from rewindmq.engine.log.kafka.topics import KafkaTopics, Replicas
-from rewindmq.engine.log.shared_contract import Arrived, Listener, RecordTooLarge
+from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedLogListener
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class KafkaLog:
         found: int,
         reports: bool = False,
     ) -> None:
-        self._listener: Listener  # from `follow` on, as `_loop` is
+        self._listener: SharedLogListener  # from `follow` on, as `_loop` is
         self.max_record_bytes = most - OVERHEAD_BYTES
         self.patience = Patience()
         self.identity = topics.identity()
@@ -223,7 +223,7 @@ class KafkaLog:
     async def add_partitions(self, partitions: int, only_ask: bool) -> None:
         await asyncio.to_thread(self._topics.add_partitions, partitions, only_ask)
 
-    def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
+    def follow(self, offsets: Mapping[str, int], listener: SharedLogListener) -> None:
         """Follow the partitions, each from its offset.
 
         `nodes-0` begins where it ended when the log was opened, unless `offsets` says otherwise."""

@@ -5,13 +5,13 @@
     key     a JSON list of two: the copy's id, and the piece's number from 0 on, or -1 for the last record
     value   a piece of the snapshot's file; of the last record JSON: format, offset, claim, pieces, bytes, sha256
 
-The owner of a partition writes copies (engine/cluster/state_offers.py). The topic is no part of the history: it may be
-deleted, and is made anew by the next owner that has a snapshot.
+The owner of a partition writes copies (engine/cluster/snapshot_export.py). The topic is no part of the history: it may
+be deleted, and is made anew by the next owner that has a snapshot.
 
 - A copy counts from its last record on. Kafka drops the copies before it then, so a partition holds one copy, and one
   that is on its way.
 - Two owners may write at once. Each copy has an id, so a reader tells their pieces apart.
-- A reader believes nothing that it reads here (engine/cluster/entry.py).
+- A reader believes nothing that it reads here (engine/cluster/snapshot_import.py).
 """
 
 import hashlib

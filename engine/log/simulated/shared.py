@@ -38,9 +38,9 @@ from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
 from rewindmq.engine.log.shared_contract import (
     REMOVED,
     Arrived,
-    Listener,
-    Placement,
+    SharedLogListener,
     StateCopied,
+    TopicPlacement,
     WritingStopped,
 )
 from rewindmq.engine.log.simulated.embedded import CallLater
@@ -301,7 +301,7 @@ class MemorySharedLog:
     max_record_bytes = 1 << 20
 
     def __init__(self, shared: SharedHistory, node: str, pauses: bool, copies: bool) -> None:
-        self._listener: Listener | None = None  # from `follow` on
+        self._listener: SharedLogListener | None = None  # from `follow` on
         self.shared = shared
         self.node = node
         self.metadata = MemorySharedPartition(self, shared.metadata)
@@ -343,7 +343,7 @@ class MemorySharedLog:
     def use_all(self) -> None:
         """Do nothing: nothing was left out."""
 
-    def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
+    def follow(self, offsets: Mapping[str, int], listener: SharedLogListener) -> None:
         self._listener = listener
         assert not self._following
         self._following = True
@@ -428,7 +428,7 @@ class MemorySharedLog:
     def ends(self) -> Mapping[str, int]:
         return {partition.name: partition.next_offset for partition in self.shared.partitions}
 
-    def placement(self) -> Sequence[Placement]:
+    def placement(self) -> Sequence[TopicPlacement]:
         return ()
 
     def close(self) -> None:

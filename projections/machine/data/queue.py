@@ -57,7 +57,7 @@ from rewindmq.projections.machine.data.reasons import (
 )
 from rewindmq.projections.machine.rules.keys import QueueType
 from rewindmq.projections.machine.rules.profile import profile_of
-from rewindmq.projections.machine.rules.settings import DROP_HEAD, Settings, effective_definition
+from rewindmq.projections.machine.rules.settings import DROP_HEAD, QueueSettings, effective_definition
 from rewindmq.schemas.pickles import pickle_by_fields
 from rewindmq.schemas.values import Argument, ArgumentValue, Policy
 
@@ -261,7 +261,7 @@ class Queue(Outcomes):
         self.operator_policy: Policy | None = None
         self.gone = False  # deleted; kept only for its outbox
 
-        self.settings = Settings()
+        self.settings = QueueSettings()
         self.limited = False  # there is a max-length or max-length-bytes
         self.max_length_or_never = self.max_bytes_or_never = NEVER
 
@@ -323,7 +323,7 @@ class Queue(Outcomes):
 
     # -- effective settings ----------------------------------------------------------------------------------------
 
-    def apply_settings(self, settings: Settings) -> None:
+    def apply_settings(self, settings: QueueSettings) -> None:
         """Let these settings hold, and derive from them what publishes look at."""
         self.settings = settings
         self.max_length_or_never = NEVER if settings.max_length is None else settings.max_length

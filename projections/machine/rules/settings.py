@@ -64,7 +64,7 @@ NUMBERS: Final[dict[QueueType, list[Key]]] = {
 
 
 @dataclass
-class Settings:
+class QueueSettings:
     """The settings of a queue now.
 
     None: not set. Durations in ms, sizes in bytes. `*_rule` names the argument or policy that decided."""
@@ -176,12 +176,12 @@ def resolve(
     operator_policy: Policy | None,
     profile: Profile = RABBITMQ_3_13,
     version: int = 1,
-) -> Settings:
+) -> QueueSettings:
     """Merge arguments and policies for a queue of `queue_type`, which was declared under machine version `version`.
 
     Raises ValueError for an unreadable definition."""
     given = _Given(queue_type, arguments, policy, operator_policy, version)
-    settings = Settings()
+    settings = QueueSettings()
     for key in NUMBERS[queue_type]:
         smaller = key.name == "expires" and profile.smaller_expires
         value, source = given.pick(key, Precedence.SMALLER if smaller else None)
@@ -215,7 +215,7 @@ def resolve(
     return settings
 
 
-def _set_deduplication(settings: Settings, given: _Given, arguments: tuple[Argument, ...]) -> None:
+def _set_deduplication(settings: QueueSettings, given: _Given, arguments: tuple[Argument, ...]) -> None:
     given.operator_policy.pop(DEDUPLICATES, None)
     for argument in reversed(arguments):  # of an argument that is there twice the first holds, of all others the last
         if argument.name == DEDUPLICATES and DEDUPLICATES in given.arguments:
@@ -224,7 +224,7 @@ def _set_deduplication(settings: Settings, given: _Given, arguments: tuple[Argum
     settings.deduplicates = value is True
 
 
-def _set_delivery_limit(settings: Settings, default: int, given: _Given) -> None:
+def _set_delivery_limit(settings: QueueSettings, default: int, given: _Given) -> None:
     """Set the limit in a profile that has a default (rabbit_quorum_queue.erl resolve_delivery_limit)."""
     limit, rule = default, "default delivery-limit"
     spoken = False
@@ -241,7 +241,7 @@ def _set_delivery_limit(settings: Settings, default: int, given: _Given) -> None
     settings.delivery_limit, settings.delivery_limit_rule = (None, "") if limit < 0 else (limit, rule)
 
 
-def _set_retry(settings: Settings, given: _Given) -> None:
+def _set_retry(settings: QueueSettings, given: _Given) -> None:
     """Set the delayed retry (rabbit_quorum_queue.erl get_delayed_retry_config): none without a type and a minimum."""
     kind, _ = given.pick(BY_NAME["delayed-retry-type"])
     key = BY_NAME["delayed-retry-min"]
@@ -268,7 +268,7 @@ def _smallest(a: object, b: object) -> int | None:
     return min((value for value in (a, b) if isinstance(value, int)), default=None)
 
 
-def _set_number(settings: Settings, key: str, value: int, source: str) -> None:
+def _set_number(settings: QueueSettings, key: str, value: int, source: str) -> None:
     if key == "max-length":
         settings.max_length, settings.max_length_rule = value, source
     elif key == "max-length-bytes":

@@ -6,7 +6,7 @@ discarded, entered (of the node that begins with it).
 """
 
 from rewindmq.engine.cli.main import main
-from rewindmq.engine.cluster import entry, modes, state_offers
+from rewindmq.engine.cluster import partition_pausing, snapshot_export, snapshot_import
 from rewindmq.engine.log.kafka import states
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.projector import Projector
@@ -25,9 +25,9 @@ class EnteringNode(RunningBroker):
 if __name__ == "__main__":
     import sys
 
-    modes.UNUSED_SECONDS = 1.0
-    entry.LEAST_EVENTS = LEAST_EVENTS  # type: ignore[misc]
-    state_offers.BYTES_AN_EVENT = 1_000_000  # type: ignore[misc]
+    partition_pausing.UNUSED_SECONDS = 1.0
+    snapshot_import.LEAST_EVENTS = LEAST_EVENTS  # type: ignore[misc]
+    snapshot_export.BYTES_AN_EVENT = 1_000_000  # type: ignore[misc]
     states.PIECE_BYTES = PIECE_BYTES  # type: ignore[misc]
     dying(states.KafkaStates, "write", after="sent")
     dying(states._Writing, "_wait", after="sending")

@@ -10,7 +10,7 @@ from typing import Any
 from rewindmq.engine.cli.main import main
 from rewindmq.engine.cluster import keep_topics
 from rewindmq.engine.cluster.topic_trim import TopicTrimming
-from rewindmq.engine.log import history_looks
+from rewindmq.engine.log import trim_schedule
 from rewindmq.engine.log.archive import topic_pack, topic_trims
 from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.log.embedded import steady_time
@@ -34,7 +34,7 @@ if __name__ in ("__main__", "__mp_main__"):
         return settled(self, *given)
 
     TopicArchiver._settled = settled_soon  # type: ignore[assignment,method-assign]
-    history_looks.LOOK_SECONDS = 0.5  # type: ignore[misc]
+    trim_schedule.LOOK_SECONDS = 0.5  # type: ignore[misc]
     keep_topics.APART_SECONDS = steady_time.APART_SECONDS = 0.1  # type: ignore[attr-defined,misc]
     keep_topics.STRETCH_BYTES = 200_000  # type: ignore[misc]
     dying(TopicTrimming, "audit", after="audited")

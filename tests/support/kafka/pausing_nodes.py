@@ -7,7 +7,7 @@ from dataclasses import replace
 from rewindmq.engine import process
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cli.main import main
-from rewindmq.engine.cluster import entry, modes, state_offers
+from rewindmq.engine.cluster import partition_pausing, snapshot_export, snapshot_import
 from rewindmq.engine.config import Config
 from tests.support.running import RunningBroker
 
@@ -33,9 +33,9 @@ def begin(arguments: list[str]) -> None:
         return await open_node(replace(config, snapshot_events=SNAPSHOT_EVENTS), failed)
 
     process.open_node = open_with_snapshots  # type: ignore[assignment]
-    modes.UNUSED_SECONDS = UNUSED_SECONDS
-    entry.LEAST_EVENTS = LEAST_EVENTS  # type: ignore[misc]
-    state_offers.BYTES_AN_EVENT = 1_000_000  # type: ignore[misc]
+    partition_pausing.UNUSED_SECONDS = UNUSED_SECONDS
+    snapshot_import.LEAST_EVENTS = LEAST_EVENTS  # type: ignore[misc]
+    snapshot_export.BYTES_AN_EVENT = 1_000_000  # type: ignore[misc]
     main(["start", *arguments])
 
 

@@ -12,7 +12,7 @@ from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import open_objects
 from rewindmq.engine.log.archive.recovery import recover
 from rewindmq.engine.log.tiers import floors_of
-from rewindmq.engine.log.trim_rules import Wanted
+from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.projections.rewind import format_time
 from tests.support.archive_commands import Place, archive
 from tests.support.broker_harness import Harness
@@ -84,7 +84,7 @@ def test_the_archive_is_named_where_the_directory_does_not(tmp_path: Path, place
 
 
 def do_trim(data: Path, before_ms: int, wall_ms: int) -> None:
-    trim(data, Wanted(before_ms=before_ms), wall_ms=wall_ms)
+    trim(data, TrimRequest(before_ms=before_ms), wall_ms=wall_ms)
 
 
 @pytest.mark.rare(place=["directory"])

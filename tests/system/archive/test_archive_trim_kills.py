@@ -17,7 +17,7 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
 from rewindmq.engine.log.tiers import TieredLogReader, floors_of
-from rewindmq.engine.log.trim_rules import Wanted
+from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.rewind import At, state_at
@@ -52,7 +52,7 @@ def traffic(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, int]:
 
 
 def do_trim(data: Path, before_ms: int) -> None:
-    trim(data, Wanted(before_ms=before_ms, accept_findings=True), wall_ms=START_MS + 10**9)
+    trim(data, TrimRequest(before_ms=before_ms, accept_findings=True), wall_ms=START_MS + 10**9)
 
 
 def do_archive(data: Path, before_ms: int) -> None:

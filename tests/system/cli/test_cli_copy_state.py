@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.cluster.state_copy import StateCopy
+from rewindmq.engine.cluster.store_copy import StateCopy
 from rewindmq.projections.store import keys
 from rewindmq.projections.store.store import StateStore
 from tests.support.commands import Cli, require_failure

@@ -132,6 +132,6 @@ def test_a_damaged_log_says_where_after_what_is_whole(start_broker: Callable[...
 def test_a_record_that_is_none_is_shown(tmp_path: Path) -> None:
     from rewindmq.schemas.values import Actor
 
-    line = command.Line("queues-0", 7, 0, Actor("", 0), None, "not one of ours")
+    line = command.PrintedEvent("queues-0", 7, 0, Actor("", 0), None, "not one of ours")
     assert command.as_text(line) == "queues-0:7  1970-01-01T00:00:00.000+00:00  -  no event: not one of ours\n"
     assert json.loads(command.as_json(line))["problem"] == "not one of ours"

@@ -27,7 +27,7 @@ FITS = 1_500  # messages, 30 MB: more than the full disk has room for, and less 
 AT_ONCE = """
 import sys
 from rewindmq.engine.cli.main import main
-from rewindmq.engine.runtime import partition
+from rewindmq.engine.partition import partition
 from rewindmq.projections.store import projector
 partition.PREPARE_EVENTS = 20
 projector.FRESH_BYTES = 65536

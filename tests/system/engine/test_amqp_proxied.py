@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from rewindmq.engine.runtime.proxy_protocol import SIGNATURE
+from rewindmq.engine.host.proxy_protocol import SIGNATURE
 from tests.support.amqp_wire import HEADER, connection_open, start_ok, tune_ok
 from tests.support.commands import metadata_events
 from tests.support.running import RunningBroker

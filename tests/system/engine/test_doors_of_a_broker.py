@@ -1,4 +1,4 @@
-"""Connections above a real broker's limits (tests/unit/runtime/test_doors.py has the rules)."""
+"""Connections above a real broker's limits (tests/unit/host/test_doors.py has the rules)."""
 
 import contextlib
 import resource

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from rewindmq.engine.host.memory import Kind
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.bodies import (
     MAX_BODY_BYTES,
@@ -20,7 +21,6 @@ from rewindmq.engine.http.bodies import (
     json_object,
 )
 from rewindmq.engine.rewind.worker import WorkerPool
-from rewindmq.engine.runtime.memory import Kind
 from tests.support.broker_harness import Harness
 from tests.support.running import RunningBroker
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.types import Message
 
-from rewindmq.engine.cluster.state_copy import StateCopy
+from rewindmq.engine.cluster.store_copy import StateCopy
 from rewindmq.engine.http.resources import state
 from rewindmq.projections.store.store import StateStore
 from tests.support.running import RunningBroker

@@ -11,13 +11,13 @@ from rewindmq.engine.cluster.topic_space import TopicSpace
 from rewindmq.engine.cluster.topic_trim import TopicTrimming
 from rewindmq.engine.log.archive import topic_recovery
 from rewindmq.engine.log.archive.identity import read_identity
-from rewindmq.engine.log.archive.local_space import Limits
+from rewindmq.engine.log.archive.local_space import SpaceLimits
 from rewindmq.engine.log.archive.manifest import OtherHistory
 from rewindmq.engine.log.archive.objects import Objects, open_objects
+from rewindmq.engine.log.archive.partial_moves import torn_at
 from rewindmq.engine.log.archive.reader import ArchivedLog
 from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.log.archive.topic_recovery import recover_topics
-from rewindmq.engine.log.archive.torn import torn_at
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
@@ -151,7 +151,7 @@ def torn(kafka: KafkaCluster, moved: Moved, objects: Objects, tmp_path: Path) ->
     assert partitions_of(objects) == len(trimming.names) == AFTER
     after = TopicSpace(log_of(place), objects, tmp_path / "after")
     for space, found in ((before, set()), (after, later)):  # with --keep-local: as nodes that own the new ones
-        assert {each.partition for each in space.keep(Limits(size_bytes=10**12), later).partitions} == found
+        assert {each.partition for each in space.keep(SpaceLimits(size_bytes=10**12), later).partitions} == found
     writer.copy(moved.data, until_ms=moved.during_ms)
     for sealable in in_topics(log_of(place)):
         list(seal(sealable, KEY, 1))

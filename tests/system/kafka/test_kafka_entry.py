@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Message
 
-from rewindmq.engine.cluster import entry
+from rewindmq.engine.cluster import snapshot_import
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.kafka.states import END, KafkaStates
@@ -147,7 +147,7 @@ def test_a_copy_that_the_history_does_not_confirm_is_not_used(
     nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also a whole one, with sums that are right: then the fold begins at the log's beginning."""
-    monkeypatch.setattr(entry, "LEAST_EVENTS", LEAST_EVENTS)
+    monkeypatch.setattr(snapshot_import, "LEAST_EVENTS", LEAST_EVENTS)
     left(nodes, filled(nodes))
     produce(nodes, 0, [keyed_event(Tick())] * 3, "queues")
     true = records_of(nodes, 0)
@@ -176,7 +176,7 @@ def test_a_copy_that_the_history_does_not_confirm_is_not_used(
         assert re.search(why, caplog.records[-1].message), name
         assert not (tmp_path / name / "entering").exists()
     assert applied_with_copy(nodes, 1, tmp_path / "true") == foreign["offset"]
-    monkeypatch.setattr(entry, "LEAST_EVENTS", foreign["offset"] + 1)
+    monkeypatch.setattr(snapshot_import, "LEAST_EVENTS", foreign["offset"] + 1)
     assert applied_with_copy(nodes, 1, tmp_path / "saves too little") == 0
 
 
@@ -186,7 +186,7 @@ def applied_with_copy(nodes: Nodes, number: int, data: Path) -> int:
     store = StateStore.open(data / "state")
     try:
         log = KafkaLogReader(nodes.kafka.bootstrap, nodes.prefix).queues[number]
-        entry.begin_with_copy(log, number, states_of(nodes)[2], store, data)
+        snapshot_import.begin_with_copy(log, number, states_of(nodes)[2], store, data)
         return store.applied_offset(log.name)
     finally:
         store.close()

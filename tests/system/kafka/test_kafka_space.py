@@ -13,7 +13,7 @@ from rewindmq.engine.cluster.topic_space import TopicSpace
 from rewindmq.engine.log.archive import topic_pack
 from rewindmq.engine.log.archive.archiver import verify
 from rewindmq.engine.log.archive.directory_note import NODE, archive_of
-from rewindmq.engine.log.archive.local_space import Limits
+from rewindmq.engine.log.archive.local_space import SpaceLimits
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects
 from rewindmq.engine.log.archive.pack import CorruptObject
@@ -46,7 +46,7 @@ from tests.support.spark.topics import Writer, make_topics
 pytestmark = pytest.mark.long
 
 FLOOR = 210  # of 212 offsets: the last stretch stays
-ALL = Limits(size_bytes=10)  # everything that may go
+ALL = SpaceLimits(size_bytes=10)  # everything that may go
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ def test_b27_an_archive_that_lacks_what_kafka_lacks_is_refused(topics: InKafka, 
 
 def test_b27_a_clock_that_jumps_ahead_removes_nothing(topics: InKafka, objects: Objects, tmp_path: Path) -> None:
     """Age is log time, which counts at most twice as fast as the monotonic clock."""
-    limits = Limits(age_ms=50_000)
+    limits = SpaceLimits(age_ms=50_000)
     seconds = 1_000.0
     kept = space(topics, objects, tmp_path, lambda: seconds)
     archive(objects, topics)
@@ -353,7 +353,7 @@ def test_b27_a_damaged_base_is_passed_over(topics: InKafka, objects: Objects, tm
     archive(objects, topics)
     kept = space(topics, objects, tmp_path)
     if kept_from == "half":
-        kept.keep(Limits(size_bytes=4_000), OWNED)
+        kept.keep(SpaceLimits(size_bytes=4_000), OWNED)
     older = [each.offset for each in Manifest.load(objects, "queues-0").bases]
     kept.keep(ALL, OWNED)
     [*_, newest] = sorted((tmp_path / "archive" / "queues-0" / "bases").iterdir())
@@ -382,7 +382,7 @@ def test_two_owners_at_once_do_no_harm(topics: InKafka, objects: Objects, tmp_pa
     def late(self: KafkaPartition, offset: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(KafkaPartition, "delete_below", delete)
-            second.keep(Limits(size_bytes=4_000), OWNED)
+            second.keep(SpaceLimits(size_bytes=4_000), OWNED)
             starts.append(start_in_kafka(topics))
             delete(self, offset)
 
@@ -390,7 +390,7 @@ def test_two_owners_at_once_do_no_harm(topics: InKafka, objects: Objects, tmp_pa
         patch.setattr(KafkaPartition, "delete_below", late)
         first.keep(ALL, OWNED)
     assert 0 < starts[0] < start_in_kafka(topics) == FLOOR
-    second.keep(Limits(size_bytes=4_000), OWNED)
+    second.keep(SpaceLimits(size_bytes=4_000), OWNED)
     assert start_in_kafka(topics) == FLOOR
     assert blocks(tiered(topics, objects)) == rows
     decode = FramedDecoder().decode

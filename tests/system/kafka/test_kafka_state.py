@@ -30,7 +30,7 @@ SMALL_BYTES = 100_000  # no file may grow beyond: less than a file with bodies, 
 AT_ONCE = """
 import sys
 from rewindmq.engine.cli.main import main
-from rewindmq.engine.runtime import partition
+from rewindmq.engine.partition import partition
 from rewindmq.projections.store import projector
 partition.PREPARE_EVENTS = 20
 projector.FRESH_BYTES = 65536

@@ -21,7 +21,7 @@ from rewindmq.engine.log.contract import BelowStart, LogError, NoAnswer
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.topic_floors import TopicFloors
-from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, Wanted
+from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, TrimRequest
 from rewindmq.projections.replay import recover
 from rewindmq.projections.rewind import At, BelowFloor, state_at
 from rewindmq.projections.rules.placement import partition_of
@@ -53,7 +53,7 @@ from tests.support.spark.topics import Writer, make_topics
 
 pytestmark = pytest.mark.long
 
-AT_FLOOR = Wanted(before_ms=START_MS + 1_000 * FLOOR, reason="ticket 4711")
+AT_FLOOR = TrimRequest(before_ms=START_MS + 1_000 * FLOOR, reason="ticket 4711")
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_pack, "SEGMENT_RECORDS", 10)
 
 
-def trim(place: InKafka, objects: Objects, wanted: Wanted = AT_FLOOR, **options: Any) -> TrimReport:
+def trim(place: InKafka, objects: Objects, wanted: TrimRequest = AT_FLOOR, **options: Any) -> TrimReport:
     [report] = trim_topics(log_of(place), objects, wanted, **options)
     return report
 
@@ -114,7 +114,7 @@ def test_b27_a_trim_leaves_what_is_queued_and_all_that_comes_later(
         state_at(partition, None, At(offset=FLOOR - 1))
     with pytest.raises(BelowStart, match=rf"offset 3 lies below offset {FLOOR}, where .* trimmed: ticket 4711"):
         list(partition.read(3))
-    for again in (AT_FLOOR, Wanted(before_ms=START_MS)):
+    for again in (AT_FLOOR, TrimRequest(before_ms=START_MS)):
         assert trim(topics, objects, again).offset == FLOOR, "nothing more goes"
     store = StateStore.open(tmp_path / "state")
     try:
@@ -138,7 +138,7 @@ def test_b27_a_second_trim_begins_with_the_base_of_the_first(topics: InKafka, ob
     last = state_at(whole, None, At(offset=whole.next_offset)).digest()
     trim(topics, objects)
     delete_before(topics.bootstrap, topics.queues, 180)
-    report = trim(topics, objects, Wanted(before_ms=START_MS + 1_000 * 150))
+    report = trim(topics, objects, TrimRequest(before_ms=START_MS + 1_000 * 150))
     assert (report.start, report.offset, report.queued, report.freed_bytes) == (FLOOR, 150, 10, 0)
     manifest = Manifest.load(objects, "queues-0")
     assert (start_in_kafka(topics), manifest.floor) == (180, 150)
@@ -237,7 +237,7 @@ def test_b27_two_trims_at_once_do_no_harm(topics: InKafka, objects: Objects, mon
 
     def late(self: Any, events: Any) -> None:
         monkeypatch.setattr(topic_trim.TopicTrimming, "append", append)
-        assert trim(topics, objects, Wanted(before_ms=START_MS + 1_000 * 150)).offset == 150
+        assert trim(topics, objects, TrimRequest(before_ms=START_MS + 1_000 * 150)).offset == 150
         append(self, events)
 
     monkeypatch.setattr(topic_trim.TopicTrimming, "append", late)
@@ -253,11 +253,11 @@ def test_b27_findings_are_refused_unless_they_are_accepted(topics: InKafka, obje
         writer.value(topics.queues, 0, START_MS + 1_000 * (301 + number), b"no record")
     writer.flush()
     archive(objects, topics)
-    wanted = Wanted(before_ms=START_MS + 1_000 * 320)
+    wanted = TrimRequest(before_ms=START_MS + 1_000 * 320)
     with pytest.raises(TrimRefused, match=r"queues-0: offset 212: the broker claimed 0000.* records are quarantined"):
         trim(topics, objects, wanted)
     assert start_in_kafka(topics) == Manifest.load(objects, "queues-0").floor == 0
-    report = trim(topics, objects, Wanted(before_ms=wanted.before_ms, accept_findings=True))
+    report = trim(topics, objects, TrimRequest(before_ms=wanted.before_ms, accept_findings=True))
     require_trimmed(topics, objects, report.offset)
     assert len(Manifest.load(objects, "queues-0").trims[-1].findings) == len(report.findings) == 2
 
@@ -270,8 +270,8 @@ def test_b27_a_clock_that_jumped_trims_nothing(topics: InKafka, objects: Objects
     writer.flush()
     archive(objects, topics)
     with pytest.raises(TrimRefused, match="a clock may have jumped; name the time with --before"):
-        trim(topics, objects, Wanted(keep_ms=5 * 10**8), wall_ms=START_MS + 2 * 10**9)
-    assert trim(topics, objects, Wanted(keep_ms=5 * 10**8), wall_ms=START_MS).offset == 0
+        trim(topics, objects, TrimRequest(keep_ms=5 * 10**8), wall_ms=START_MS + 2 * 10**9)
+    assert trim(topics, objects, TrimRequest(keep_ms=5 * 10**8), wall_ms=START_MS).offset == 0
     assert start_in_kafka(topics) == 0
 
 

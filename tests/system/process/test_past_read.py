@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.runtime.sessions import Subscription
+from rewindmq.engine.partition.sessions import Subscription
 from tests.support.broker_harness import Client, Harness, ReadingClient, args
 
 

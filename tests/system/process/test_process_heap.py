@@ -4,11 +4,11 @@ back, and what it does not load."""
 import subprocess
 import sys
 
-from rewindmq.engine.runtime.heap import KEPT_BYTES, LEAST_LIMIT_BYTES
+from rewindmq.engine.host.heap import KEPT_BYTES, LEAST_LIMIT_BYTES
 
 COPY_LARGE_BODIES = f"""
 import resource, sys
-from rewindmq.engine.runtime.heap import keep_freed_memory
+from rewindmq.engine.host.heap import keep_freed_memory
 body = bytes({KEPT_BYTES // 4})
 keep_freed_memory(int(sys.argv[1]))
 b"".join((body, body))
@@ -21,7 +21,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 VERIFY_PASSWORDS = f"""
 import asyncio, os
 from rewindmq.engine.broker.passwords import Passwords
-from rewindmq.engine.runtime.heap import keep_freed_memory
+from rewindmq.engine.host.heap import keep_freed_memory
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -39,7 +39,7 @@ asyncio.run(verify())
 """
 COUNT_HEAPS = """
 import ctypes, sys, threading
-from rewindmq.engine.runtime.heap import share_one_heap
+from rewindmq.engine.host.heap import share_one_heap
 
 if sys.argv[1] == "shared":
     share_one_heap()

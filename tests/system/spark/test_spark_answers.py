@@ -14,14 +14,14 @@ from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind import outcomes
 from rewindmq.engine.rewind.outcomes import Deadline, biography, change_of, changes, last_outcomes
-from rewindmq.engine.rewind.search import Limits, search, whole
+from rewindmq.engine.rewind.search import SearchLimits, search, whole
 from rewindmq.engine.rewind.what_if import WhatIf, candidate_for, what_if
 from rewindmq.projections.history.outcome_rows import OutcomeRow
 from rewindmq.projections.history.properties import properties_object
 from rewindmq.projections.history.search import Criteria
 from rewindmq.projections.rewind import At
 from rewindmq.projections.what_if.alternative import Candidate
-from rewindmq.projections.what_if.fates import Difference
+from rewindmq.projections.what_if.later_outcomes import Difference
 from rewindmq.schemas.amqp.properties import join_by_name
 from rewindmq.schemas.amqp.tables import encode, with_length
 from rewindmq.schemas.events import Published
@@ -53,7 +53,7 @@ def found(data: Path, criteria: Criteria, limit: int) -> Found:
     ranges = whole(reader, criteria, 0, None, None)
     messages: Found = set()
     while ranges:
-        page = search(reader, criteria, ranges, Limits(limit, 64, 1 << 20, seconds=0.0), SUBJECTS)
+        page = search(reader, criteria, ranges, SearchLimits(limit, 64, 1 << 20, seconds=0.0), SUBJECTS)
         new = {(each.partition, each.offset, each.time_ms) for each in page.found}
         assert len(new) == len(page.found) <= limit
         assert page.ranges != ranges

@@ -14,7 +14,7 @@ from rewindmq.engine.log.archive.topic_recovery import recover_topics
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
-from rewindmq.engine.log.trim_rules import Wanted
+from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.projections.rewind import BelowFloor
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.kafka_retention import retention_findings
@@ -174,7 +174,7 @@ def test_b27_from_the_floor_on_a_trimmed_kafka_is_as_before(
     Writer(place).copy(busy)
     trimmed = replace(place, archive=archived(place, tmp_path).url)
     before_ms = START_MS + 7_000
-    wanted = Wanted(before_ms=before_ms, reason="a test", accept_findings=True)
+    wanted = TrimRequest(before_ms=before_ms, reason="a test", accept_findings=True)
     log, objects = KafkaLogReader(place.bootstrap, place.prefix), open_objects(str(tmp_path))
     floors = {each.partition: each.offset for each in trim_topics(log, objects, wanted)}
     assert all(floors.values())

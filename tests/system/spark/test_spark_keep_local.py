@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.archive.archiver import Archiver
-from rewindmq.engine.log.archive.local_space import Limits, keep_local
+from rewindmq.engine.log.archive.local_space import SpaceLimits, keep_local
 from rewindmq.engine.log.archive.objects import open_objects
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.rewind import format_time
@@ -55,7 +55,7 @@ def tiers(tmp_path_factory: pytest.TempPathFactory) -> Tiers:
     shutil.copytree(folder / "data", folder / "whole")
     objects = open_objects(str(folder / "archive"), make=True)
     Archiver(objects, folder / "data").run()
-    assert keep_local(folder / "data", objects, Limits(size_bytes=1)).freed_bytes > 0
+    assert keep_local(folder / "data", objects, SpaceLimits(size_bytes=1)).freed_bytes > 0
     starts = {log.name: log.start_offset for log in EmbeddedLogReader(folder / "data").queues}
     assert all(starts.values())
     early_ms = START_MS + (recorded.now_ms - START_MS) // 10

@@ -1,4 +1,4 @@
-"""State at a time or at offsets, by Spark, is what a plain fold of the same events gives (B-01)."""
+"""StateTables at a time or at offsets, by Spark, is what a plain fold of the same events gives (B-01)."""
 
 import json
 import os
@@ -18,14 +18,14 @@ from rewindmq.projections.rewind import OutsideHistory
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.history import history
-from rewindmq.spark_replay.history.state import State, state_at
+from rewindmq.spark_replay.history.state import StateTables, state_at
 from tests.support.running import ROOT
 from tests.support.spark.histories import START_MS, Recorder, plain_fold
 
 pytestmark = pytest.mark.long
 
 
-def digests(state: State) -> dict[tuple[str, str], str]:
+def digests(state: StateTables) -> dict[tuple[str, str], str]:
     return {(row.vhost, row.queue): row.digest for row in state.queues.collect()}
 
 

@@ -14,7 +14,7 @@ from rewindmq.engine.log.archive.archiver import Archiver, close_segments
 from rewindmq.engine.log.archive.directory_note import note_archive
 from rewindmq.engine.log.archive.objects import open_objects
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
-from rewindmq.engine.log.trim_rules import Wanted
+from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.projections.rewind import TrimmedMeanwhile
 from rewindmq.spark_replay.__main__ import run
 from rewindmq.spark_replay.audit import archive_bytes, log_bytes
@@ -64,7 +64,7 @@ class Trimmed:
     def trim(self) -> None:
         self.trims += 1
         before_ms = START_MS + self.trims * (self.end_ms - START_MS) // (self.trims + 1)
-        trim(self.data, Wanted(before_ms=before_ms, reason="a test", accept_findings=True), wall_ms=self.end_ms)
+        trim(self.data, TrimRequest(before_ms=before_ms, reason="a test", accept_findings=True), wall_ms=self.end_ms)
 
     def before(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, times: int = 1) -> None:
         """Let it be trimmed right before a function is called: what was planned is gone then."""

@@ -12,7 +12,7 @@ from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.seals import sealer
 from rewindmq.engine.log.seals.in_files import segmented
 from rewindmq.engine.log.seals.seal import fingerprint
-from rewindmq.engine.log.trim_rules import Wanted
+from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.projections.rewind import BelowFloor, format_time
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay.__main__ import run
@@ -50,7 +50,9 @@ def trimmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[
         list(sealer.seal(partition, KEY, 5_000))
     shutil.copytree(whole, data)
     before_ms = START_MS + 3 * (recorded.now_ms - START_MS) // 4
-    reports = trim(data, Wanted(before_ms=before_ms, reason="a test", accept_findings=True), wall_ms=recorded.now_ms)
+    reports = trim(
+        data, TrimRequest(before_ms=before_ms, reason="a test", accept_findings=True), wall_ms=recorded.now_ms
+    )
     floors = {report.partition: report.offset for report in reports}
     assert all(floors.values())
     return whole, data, floors, before_ms

@@ -9,10 +9,10 @@ from pyspark.sql import SparkSession
 from rewindmq.engine.embedded.trim import trim
 from rewindmq.engine.log.archive.archiver import Archiver, close_segments
 from rewindmq.engine.log.archive.directory_note import note_archive
-from rewindmq.engine.log.archive.local_space import Limits, keep_local
+from rewindmq.engine.log.archive.local_space import SpaceLimits, keep_local
 from rewindmq.engine.log.archive.objects import open_objects
 from rewindmq.engine.log.embedded.reader import PartitionReader
-from rewindmq.engine.log.trim_rules import Wanted
+from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.projections.rewind import BelowFloor, format_time
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.history import biography, history
@@ -42,9 +42,11 @@ def trimmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, InArc
     objects = open_objects(str(directory / "archive"), make=True)
     Archiver(objects, data).run()
     note_archive(data, objects.url)
-    keep_local(data, objects, Limits(size_bytes=1))
+    keep_local(data, objects, SpaceLimits(size_bytes=1))
     before_ms = START_MS + (recorded.now_ms - START_MS) // 2
-    reports = trim(data, Wanted(before_ms=before_ms, reason="a test", accept_findings=True), wall_ms=recorded.now_ms)
+    reports = trim(
+        data, TrimRequest(before_ms=before_ms, reason="a test", accept_findings=True), wall_ms=recorded.now_ms
+    )
     floors = {report.partition: report.offset for report in reports}
     assert all(floors.values())
     assert all(PartitionReader(data / "log" / name).start_offset > floor for name, floor in floors.items())

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.amqp.connection_state import State
+from rewindmq.engine.amqp.connection_state import ConnectionState
 from rewindmq.schemas.events import Acked, Nacked
 from rewindmq.schemas.values import Argument
 from tests.support.amqp_double import DoubleBroker
@@ -26,7 +26,7 @@ def channel_error(wire: Wire, *frames: bytes) -> tuple[int, str, int, int]:
     """channel.close after these frames: code, text, class and method; the connection lives on."""
     last = wire.send(*frames)[-1]
     assert (last.name, last.channel) == ("Channel.Close", 1)
-    assert wire.connection.state is State.RUNNING
+    assert wire.connection.state is ConnectionState.RUNNING
     assert ("close_channel", 1) in wire.broker.calls
     assert wire.send(publish(1, "", "q", b"ignored"), method(1, "Queue.Declare", queue="ignored")) == []
     assert "ignored" not in wire.broker.queues

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewindmq.engine.amqp.connection_state import State
+from rewindmq.engine.amqp.connection_state import ConnectionState
 from rewindmq.schemas.events import Acked, Nacked, Published
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import HANDSHAKE, Wire, decoded, method, properties, publish, raw_frame
@@ -138,7 +138,12 @@ def test_damaged_streams_end_in_an_amqp_close(frames: list[bytes], data: st.Data
     for each in decoded(outcome.raw):
         if each.name in ("Connection.Close", "Channel.Close"):
             assert each.reply_code != 541, each
-    assert outcome.wire.connection.state in (State.RUNNING, State.CLOSING, State.LEFT, State.CLOSED)
+    assert outcome.wire.connection.state in (
+        ConnectionState.RUNNING,
+        ConnectionState.CLOSING,
+        ConnectionState.LEFT,
+        ConnectionState.CLOSED,
+    )
 
 
 @settings(max_examples=examples(200), deadline=None)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rewindmq.engine.amqp.connection_state import State
+from rewindmq.engine.amqp.connection_state import ConnectionState
 from rewindmq.engine.identity.grants import Identity
 from rewindmq.schemas.amqp import tables
 from tests.support.amqp_double import DoubleBroker
@@ -69,7 +69,7 @@ def test_amqplain() -> None:
     assert [each.name for each in said] == ["Connection.Start", "Connection.Tune"]
 
 
-def closed(wire: Wire, *frames: bytes, state: State = State.CLOSING) -> tuple[int, str]:
+def closed(wire: Wire, *frames: bytes, state: ConnectionState = ConnectionState.CLOSING) -> tuple[int, str]:
     """Send these frames, and return the code and the text of the connection.close that answers them."""
     last = wire.send(*frames)[-1]
     assert last.name == "Connection.Close"
@@ -150,13 +150,13 @@ def test_unknown_vhost() -> None:
 
 def test_method_in_the_wrong_state() -> None:
     text = "CHANNEL_ERROR - unexpected method in connection state starting"
-    assert closed(Wire(opened=False), HEADER, connection_open(), state=State.CLOSED) == (504, text)
+    assert closed(Wire(opened=False), HEADER, connection_open(), state=ConnectionState.CLOSED) == (504, text)
 
 
 def test_channel_frame_before_open_is_unexpected() -> None:
     frame = method(1, "Channel.Open")
     text = "UNEXPECTED_FRAME - type 1, all octets = <<0,20,0,10,0>>"
-    assert closed(Wire(opened=False), HEADER, start_ok(), frame, state=State.CLOSED) == (505, text)
+    assert closed(Wire(opened=False), HEADER, start_ok(), frame, state=ConnectionState.CLOSED) == (505, text)
 
 
 def test_frames_before_the_vhost_is_open_may_have_4096_bytes() -> None:
@@ -300,11 +300,11 @@ def test_a_client_that_goes_while_its_password_is_verified() -> None:
     for password in ("guest", "wrong"):
         wire = waiting_login(lambda wire: wire.connection.lost(), password)
         assert wire.read() == []
-        assert (wire.connection.state, wire.connection.session) == (State.CLOSED, None)
+        assert (wire.connection.state, wire.connection.session) == (ConnectionState.CLOSED, None)
 
 
 def test_a_broker_that_stops_while_a_password_is_verified() -> None:
     wire = waiting_login(lambda wire: wire.connection.force_close("shutdown"))
     (close,) = wire.read()
     assert close.reply_code == 320
-    assert (wire.connection.state, wire.connection.session) == (State.CLOSING, None)
+    assert (wire.connection.state, wire.connection.session) == (ConnectionState.CLOSING, None)

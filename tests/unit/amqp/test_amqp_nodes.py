@@ -10,8 +10,8 @@ import pytest
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.http.app import make_app
+from rewindmq.engine.partition.sessions import counts
 from rewindmq.engine.rewind.worker import WorkerPool
-from rewindmq.engine.runtime.sessions import counts
 from rewindmq.projections.machine.state import NODE_LOST
 from rewindmq.schemas.events import NodeLost
 from rewindmq.schemas.values import BROKER

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from rewindmq.engine.amqp.connection import Connection
-from rewindmq.engine.amqp.connection_state import State
+from rewindmq.engine.amqp.connection_state import ConnectionState
 from rewindmq.engine.config import Config
 from rewindmq.engine.process import open_broker
 from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method, properties, publish
@@ -149,7 +149,7 @@ def test_a_confirm_comes_before_the_reply_that_the_message_caused(disk: Disk) ->
 
     async def log_in() -> None:
         server.receive(HANDSHAKE + method(1, "Channel.Open"))
-        while server.state is not State.RUNNING:
+        while server.state is not ConnectionState.RUNNING:
             await asyncio.sleep(0.001)
         server.receive(method(1, "Basic.Consume", queue="durable", no_ack=True))
 

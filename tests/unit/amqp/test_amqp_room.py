@@ -1,4 +1,4 @@
-"""A large publish or tx.commit waits until the log has room for it (engine/runtime/flow_control.py)."""
+"""A large publish or tx.commit waits until the log has room for it (engine/partition/flow_control.py)."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.embedded.flow_control import DiskFlow
-from rewindmq.engine.runtime.flow_control import LARGE_BYTES, Flow
-from rewindmq.engine.runtime.memory import Kind
+from rewindmq.engine.host.memory import Kind
+from rewindmq.engine.partition.flow_control import LARGE_BYTES, Flow
 from rewindmq.schemas.events import Published
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import HEADER, Said, Wire, connection_open, method, publish, start_ok, tune_ok
@@ -36,7 +36,7 @@ class ScriptedFlow(Flow):
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewindmq.engine.runtime.flow_control.ROOM_SECONDS", 0.001)
+    monkeypatch.setattr("rewindmq.engine.partition.flow_control.ROOM_SECONDS", 0.001)
 
 
 def run(test: Callable[[Wire, ScriptedFlow], Coroutine[Any, Any, None]], partitions: int = 1) -> None:
@@ -326,7 +326,7 @@ async def test_a_connection_that_is_gone_waits_in_no_queue(wire: Wire, flow: Scr
 
 
 def test_memory_of_a_client_that_is_gone_is_free_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewindmq.engine.runtime.flow_control.ROOM_SECONDS", 60.0)
+    monkeypatch.setattr("rewindmq.engine.partition.flow_control.ROOM_SECONDS", 60.0)
 
     async def test(wire: Wire, flow: ScriptedFlow) -> None:
         wire.send(publish(1, "", "q", BODY))

@@ -6,10 +6,10 @@ import contextlib
 import pytest
 
 import rewindmq.engine.amqp.server
-from rewindmq.engine.amqp.connection_state import State
+from rewindmq.engine.amqp.connection_state import ConnectionState
 from rewindmq.engine.amqp.frames import HEARTBEAT_FRAME
 from rewindmq.engine.amqp.server import AmqpServer
-from rewindmq.engine.runtime.memory import Kind
+from rewindmq.engine.host.memory import Kind
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_sockets import client, on_server, run
 from tests.support.amqp_wire import HEADER, header_frame, method, publish, raw_frame
@@ -27,7 +27,7 @@ async def test_publish_and_consume_over_a_socket(server: AmqpServer, broker: Dou
             said = await socket.next()
             tags[said.name].append(said.delivery_tag)
         assert tags["Basic.Deliver"] == list(range(1, 1001))
-        assert [c.state for c in server.connections()] == [State.RUNNING]
+        assert [c.state for c in server.connections()] == [ConnectionState.RUNNING]
     await eventually(lambda: server.connections() == [])
     assert broker.calls[-1][0] == "close_session"
 

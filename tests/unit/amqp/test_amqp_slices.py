@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from rewindmq.engine.amqp.frames import FRAME_BYTES, PAUSE_CHECK_BYTES
-from rewindmq.engine.runtime.loop_share import AT_ONCE_SECONDS, SLICE_SECONDS, Account, LoopShare
+from rewindmq.engine.host.loop_share import AT_ONCE_SECONDS, SLICE_SECONDS, Account, LoopShare
 from rewindmq.schemas.events import Published
 from tests.support.amqp_double import DoubleBroker, DoubleTurns
 from tests.support.amqp_wire import HANDSHAKE, Wire, header_frame, method, publish, raw_frame

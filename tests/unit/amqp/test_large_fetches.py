@@ -9,8 +9,8 @@ import uvloop
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.config import Config
+from rewindmq.engine.partition.flow_control import LARGE_BYTES
 from rewindmq.engine.process import open_broker
-from rewindmq.engine.runtime.flow_control import LARGE_BYTES
 from rewindmq.projections.store.projector import Projector
 from rewindmq.schemas.events import Published
 from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method, publish

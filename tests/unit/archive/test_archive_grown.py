@@ -14,13 +14,13 @@ from rewindmq.engine.log.archive import recovery as recoveries
 from rewindmq.engine.log.archive.archiver import Archiver, close_segments
 from rewindmq.engine.log.archive.directory_note import note_archive
 from rewindmq.engine.log.archive.identity import Identity, read_identity
-from rewindmq.engine.log.archive.local_space import Limits, keep_local
+from rewindmq.engine.log.archive.local_space import SpaceLimits, keep_local
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
 from rewindmq.engine.log.archive.recovery import recover
 from rewindmq.engine.log.embedded.directory import read_layout
 from rewindmq.engine.log.embedded.segments import segment_files
-from rewindmq.engine.log.trim_rules import Wanted
+from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.engine.process import open_broker
 from rewindmq.projections.rewind import format_time
 from tests.support.amqp_wire import method, publish
@@ -151,11 +151,11 @@ def test_a_partition_without_an_entry_stands_in_nobodys_way(data: Path, objects:
     archive(data, objects)
     repartition(data)
     note_archive(data, objects.url)
-    cut = keep_local(data, objects, Limits(size_bytes=1))
+    cut = keep_local(data, objects, SpaceLimits(size_bytes=1))
     assert [each.partition for each in cut.partitions] == [f"queues-{number}" for number in range(MORE)]
     with Harness(data) as h:
         newest_ms = h.now_ms
-    trimmed = trim(data, Wanted(before_ms=newest_ms + HOUR_MS))
+    trimmed = trim(data, TrimRequest(before_ms=newest_ms + HOUR_MS))
     assert [each.offset for each in trimmed[2:]] == [0, 0, 0]
     require_all(data, MORE)
 

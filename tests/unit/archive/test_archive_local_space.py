@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rewindmq.engine.host.local_limits import local_limits
 from rewindmq.engine.log.archive import local_space
 from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
 from rewindmq.engine.log.archive.local_space import (
     STAY,
-    Limits,
     LocalPartition,
     LocalSegment,
     Report,
+    SpaceLimits,
     keep_local,
     removable,
 )
@@ -29,7 +30,6 @@ from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionRead
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.steady_time import steady_ms
 from rewindmq.engine.log.location import History
-from rewindmq.engine.runtime.local_limits import local_limits
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.projections.store.bases import Bases, queued_offsets
@@ -104,12 +104,12 @@ def named(found: list[LocalPartition]) -> list[LocalPartition]:
     return [dataclasses.replace(each, name=f"queues-{number}") for number, each in enumerate(found)]
 
 
-limits = st.builds(Limits, st.none() | st.integers(1, 500), st.none() | st.integers(0, 800))
+limits = st.builds(SpaceLimits, st.none() | st.integers(1, 500), st.none() | st.integers(0, 800))
 
 
 @given(st.lists(partitions(), max_size=3).map(named), limits, st.integers(0, 2_000), st.integers(0, 100))
 def test_b24_only_what_the_manifest_covers_entry_by_entry_may_go(
-    found: list[LocalPartition], limit: Limits, now_ms: int, other_bytes: int
+    found: list[LocalPartition], limit: SpaceLimits, now_ms: int, other_bytes: int
 ) -> None:
     goes = removable(found, limit, now_ms, other_bytes)
     assert goes.keys() == {each.name for each in found}
@@ -125,7 +125,7 @@ def test_b24_only_what_the_manifest_covers_entry_by_entry_may_go(
 
 @given(st.lists(partitions(), max_size=3).map(named), limits, st.integers(0, 2_000), st.integers(0, 100))
 def test_no_more_goes_than_the_limits_ask_for(
-    found: list[LocalPartition], limit: Limits, now_ms: int, other_bytes: int
+    found: list[LocalPartition], limit: SpaceLimits, now_ms: int, other_bytes: int
 ) -> None:
     goes = removable(found, limit, now_ms, other_bytes)
     left = other_bytes + sum(each.local_bytes for p in found for each in p.segments[goes[p.name] :])
@@ -137,7 +137,7 @@ def test_no_more_goes_than_the_limits_ask_for(
         for_age = limit.age_ms is not None and entry.max_timestamp_ms < now_ms - limit.age_ms
         for_size = limit.size_bytes is not None and left + last.local_bytes > limit.size_bytes
         assert for_age or for_size or len(found) > 1
-    if limit == Limits():
+    if limit == SpaceLimits():
         assert not any(goes.values())
 
 
@@ -151,8 +151,8 @@ def test_of_several_partitions_the_oldest_records_go_first() -> None:
         return LocalPartition(name, segments, entries)
 
     both = [made("queues-0", [1, 5, 6, 7]), made("queues-1", [2, 3, 4, 9])]
-    assert removable(both, Limits(size_bytes=40), 0) == {"queues-0": 1, "queues-1": 3}
-    assert removable(both, Limits(age_ms=6), 10) == {"queues-0": 1, "queues-1": 2}
+    assert removable(both, SpaceLimits(size_bytes=40), 0) == {"queues-0": 1, "queues-1": 3}
+    assert removable(both, SpaceLimits(age_ms=6), 10) == {"queues-0": 1, "queues-1": 2}
 
 
 @given(st.integers(0, 10**13), st.floats(0, 10**7), st.integers(0, 10**15))
@@ -165,13 +165,13 @@ def test_the_time_that_counts_never_jumps(noted: int, elapsed: float, newest: in
 @pytest.mark.parametrize(
     ("text", "limit"),
     [
-        ("7d", Limits(age_ms=7 * 24 * HOUR_MS)),
-        ("50GB", Limits(size_bytes=50_000_000_000)),
-        ("7d,50GB", Limits(7 * 24 * HOUR_MS, 50_000_000_000)),
-        ("1GiB, 12h", Limits(12 * HOUR_MS, 1 << 30)),
+        ("7d", SpaceLimits(age_ms=7 * 24 * HOUR_MS)),
+        ("50GB", SpaceLimits(size_bytes=50_000_000_000)),
+        ("7d,50GB", SpaceLimits(7 * 24 * HOUR_MS, 50_000_000_000)),
+        ("1GiB, 12h", SpaceLimits(12 * HOUR_MS, 1 << 30)),
     ],
 )
-def test_limits_as_operators_write_them(text: str, limit: Limits) -> None:
+def test_limits_as_operators_write_them(text: str, limit: SpaceLimits) -> None:
     assert local_limits(text) == limit
 
 
@@ -190,7 +190,7 @@ def size_of_log(data: Path) -> int:
 
 def test_a_size_is_kept_and_the_base_holds_what_is_queued(data: Path, archive: Objects) -> None:
     before = size_of_log(data)
-    report = keep_local(data, archive, Limits(size_bytes=400_000))
+    report = keep_local(data, archive, SpaceLimits(size_bytes=400_000))
     [done] = report.partitions
     assert (done.partition, done.start_offset > 0, done.segments > 5, done.why) == ("queues-0", True, True, "")
     assert report.local_bytes <= 400_000
@@ -204,20 +204,20 @@ def test_a_size_is_kept_and_the_base_holds_what_is_queued(data: Path, archive: O
     assert [each for each, _ in base.records()] == queued_offsets(machine)
     assert [entry.offset for entry in Manifest.load(archive, "queues-0").bases] == [offset]
     assert all(error is None for _, error in verify(archive, "queues-0"))
-    assert keep_local(data, archive, Limits(size_bytes=400_000)).freed_bytes == 0
+    assert keep_local(data, archive, SpaceLimits(size_bytes=400_000)).freed_bytes == 0
 
 
 def test_a_later_cut_takes_records_from_the_base_not_the_archive(
     data: Path, archive: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep_local(data, archive, Limits(size_bytes=900_000))
+    keep_local(data, archive, SpaceLimits(size_bytes=900_000))
     first = PartitionReader(data / "log" / "queues-0").start_offset
 
     def away(url: str) -> Objects:
         raise NoAnswer(f"{url} is away")
 
     monkeypatch.setattr("rewindmq.engine.log.archive.objects.open_objects", away)
-    report = keep_local(data, archive, Limits(size_bytes=1))
+    report = keep_local(data, archive, SpaceLimits(size_bytes=1))
     [done] = report.partitions
     assert done.start_offset > first
     assert Bases(data / "bases").offsets("queues-0") == [done.start_offset]  # the older one is in the archive
@@ -226,7 +226,7 @@ def test_a_later_cut_takes_records_from_the_base_not_the_archive(
 
 def test_two_segments_stay_and_so_does_the_metadata_log(data: Path, archive: Objects) -> None:
     metadata = segment_files(data / "log" / "metadata-0")
-    keep_local(data, archive, Limits(size_bytes=1))
+    keep_local(data, archive, SpaceLimits(size_bytes=1))
     assert len(segment_files(data / "log" / "queues-0")) == STAY
     assert segment_files(data / "log" / "metadata-0") == metadata
 
@@ -235,7 +235,7 @@ def test_what_is_not_archived_stays(data: Path, objects: Objects) -> None:
     Archiver(objects, data).run()
     end = Manifest.load(objects, "queues-0").end
     write(data, rounds=20, seed=6)
-    keep_local(data, objects, Limits(size_bytes=1))
+    keep_local(data, objects, SpaceLimits(size_bytes=1))
     assert PartitionReader(data / "log" / "queues-0").start_offset <= end
     assert len(segment_files(data / "log" / "queues-0")) > STAY
 
@@ -243,18 +243,18 @@ def test_what_is_not_archived_stays(data: Path, objects: Objects) -> None:
 def test_another_archive_removes_nothing(data: Path, archive: Objects, tmp_path: Path) -> None:
     write(tmp_path / "other")
     with pytest.raises(OtherHistory, match="not the archive of the history"):
-        keep_local(tmp_path / "other", archive, Limits(size_bytes=1))
+        keep_local(tmp_path / "other", archive, SpaceLimits(size_bytes=1))
     with pytest.raises(OtherHistory, match="not the archive of the history"):
-        keep_local(data, open_objects(str(tmp_path / "nothing"), make=True), Limits(size_bytes=1))
+        keep_local(data, open_objects(str(tmp_path / "nothing"), make=True), SpaceLimits(size_bytes=1))
 
 
 def test_a_base_that_would_take_more_than_goes_is_not_made(data: Path, archive: Objects) -> None:
     monkeypatched = pytest.MonkeyPatch()
     with monkeypatched.context() as patch:
         patch.setattr(local_space, "RECORD_BYTES", 1 << 30)
-        [done] = keep_local(data, archive, Limits(size_bytes=1)).partitions
+        [done] = keep_local(data, archive, SpaceLimits(size_bytes=1)).partitions
         patch.setattr(local_space, "_state", None)  # it is not folded again
-        assert keep_local(data, archive, Limits(size_bytes=1)).partitions == [done]
+        assert keep_local(data, archive, SpaceLimits(size_bytes=1)).partitions == [done]
     assert (done.segments, done.freed_bytes, done.start_offset) == (0, 0, 0)
     assert "bytes for what is queued" in done.why
     assert not Bases(data / "bases").offsets("queues-0")
@@ -265,7 +265,7 @@ def newest_ms(data: Path) -> int:
 
 
 def aged(data: Path, objects: Objects, clock: Clock, age_ms: int = 100) -> Report:
-    return keep_local(data, objects, Limits(age_ms=age_ms), clock)
+    return keep_local(data, objects, SpaceLimits(age_ms=age_ms), clock)
 
 
 def test_the_first_run_notes_the_time_and_the_next_removes_by_age(data: Path, archive: Objects) -> None:
@@ -331,12 +331,12 @@ def test_b24_a_run_that_is_killed_anywhere_loses_nothing(data: Path, tmp_path: P
         failing = FailingObjects(objects, number, done, Killed())
         killed = False
         try:
-            keep_local(copy / "data", failing, Limits(size_bytes=1))
+            keep_local(copy / "data", failing, SpaceLimits(size_bytes=1))
         except Killed:
             killed = True
         log = History(copy / "data").open().queues[0]
         assert [record for block in log.read() for record in block.records] == whole
-        keep_local(copy / "data", objects, Limits(size_bytes=1))
+        keep_local(copy / "data", objects, SpaceLimits(size_bytes=1))
         assert len(segment_files(copy / "data" / "log" / "queues-0")) == STAY
         assert [record for block in log.read() for record in block.records] == whole
         assert all(error is None for _, error in verify(objects, "queues-0"))
@@ -355,7 +355,7 @@ def test_b24_the_state_of_any_moment_is_as_before(tmp_path: Path, objects: Objec
     whole = EmbeddedLogReader(data).queues[0]
     moments = list(range(0, whole.next_offset + 1, 97))
     digests = [state_at(whole, None, At(offset=each)).digest() for each in moments]
-    keep_local(data, objects, Limits(size_bytes=1))
+    keep_local(data, objects, SpaceLimits(size_bytes=1))
     history = History(data)
     log = history.open().queues[0]
     assert [state_at(log, history.snapshots, At(offset=each)).digest() for each in moments] == digests
@@ -363,7 +363,7 @@ def test_b24_the_state_of_any_moment_is_as_before(tmp_path: Path, objects: Objec
 
 
 def test_the_state_behind_the_cut_needs_no_archive(data: Path, archive: Objects) -> None:
-    keep_local(data, archive, Limits(size_bytes=1))
+    keep_local(data, archive, SpaceLimits(size_bytes=1))
     Path(archive.url.removeprefix("file://")).rename(data.with_name("gone"))
     history = History(data)
     log = history.open().queues[0]
@@ -375,7 +375,7 @@ def test_the_state_behind_the_cut_needs_no_archive(data: Path, archive: Objects)
 
 
 def test_recovery_and_snapshots_live_with_bases_in_the_archive(data: Path, archive: Objects, tmp_path: Path) -> None:
-    keep_local(data, archive, Limits(size_bytes=1))
+    keep_local(data, archive, SpaceLimits(size_bytes=1))
     close_segments(data)
     Archiver(archive, data).run()  # the snapshot at the cut goes there, too
     start = PartitionReader(data / "log" / "queues-0").start_offset

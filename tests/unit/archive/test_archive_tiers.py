@@ -9,7 +9,7 @@ import pytest
 
 from rewindmq.engine.log.archive.archiver import Archiver
 from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
-from rewindmq.engine.log.archive.local_space import Limits, keep_local
+from rewindmq.engine.log.archive.local_space import SpaceLimits, keep_local
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import open_objects
 from rewindmq.engine.log.contract import BelowStart, Block, CorruptLog, LogError, NoAnswer
@@ -26,7 +26,7 @@ from rewindmq.schemas.values import Actor
 from tests.support.records import START_MS, fill
 from tests.support.traffic import Traffic
 
-SMALL = Limits(size_bytes=1)
+SMALL = SpaceLimits(size_bytes=1)
 
 
 def make(data: Path, clock_set: bool = False) -> None:

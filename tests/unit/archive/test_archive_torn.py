@@ -13,10 +13,10 @@ from rewindmq.engine.log.archive.archiver import Archiver, close_segments
 from rewindmq.engine.log.archive.directory_note import note_archive
 from rewindmq.engine.log.archive.identity import read_identity
 from rewindmq.engine.log.archive.objects import open_objects
+from rewindmq.engine.log.archive.partial_moves import Torn, torn_at, whole_ends
 from rewindmq.engine.log.archive.reader import ArchivedLog
-from rewindmq.engine.log.archive.torn import Torn, torn_at, whole_ends
 from rewindmq.engine.log.embedded.directory import METADATA
-from rewindmq.engine.log.trim_rules import Wanted
+from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.projections.replay import events_of
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.events import (
@@ -230,7 +230,7 @@ def test_messages_that_came_below_the_floor_are_not_missed(tmp_path: Path) -> No
     objects = open_objects(str(tmp_path / "whole"), make=True)
     Archiver(objects, tmp_path / "data").run()
     note_archive(tmp_path / "data", objects.url)
-    wanted = Wanted(before_ms=history.now_ms + 1_000, partition=f"queues-{target}", accept_findings=True)
+    wanted = TrimRequest(before_ms=history.now_ms + 1_000, partition=f"queues-{target}", accept_findings=True)
     trimmed = trim(tmp_path / "data", wanted)
     log = ArchivedLog(objects.url)
     assert [each.offset for each in trimmed] == [log.queues[target].next_offset], "all that is archived went"

@@ -11,7 +11,7 @@ from rewindmq.engine.broker import access_log
 from rewindmq.engine.broker.access_log import MOST_GROUPS, MOST_QUESTIONS, AccessLog, Arrival
 from rewindmq.engine.identity.grants import Identity
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.runtime.counters import all_counters
+from rewindmq.engine.partition.counters import all_counters
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.projections.replay import events_of
 from rewindmq.projections.rewind import At

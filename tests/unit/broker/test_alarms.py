@@ -11,8 +11,8 @@ import pytest
 
 import rewindmq.engine.broker.alarms
 from rewindmq.engine.amqp.consumer import SHARED_WINDOW
-from rewindmq.engine.runtime.memory import Kind
-from rewindmq.engine.runtime.watermarks import Limit
+from rewindmq.engine.host.memory import Kind
+from rewindmq.engine.host.watermarks import Limit
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import Wire, header_frame, method, properties, publish, raw_frame
 from tests.support.broker_harness import Harness

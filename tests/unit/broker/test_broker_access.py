@@ -10,8 +10,8 @@ from argon2.exceptions import VerifyMismatchError
 
 from rewindmq.engine.broker.passwords import VERIFYING_THREADS, Passwords, imported, rabbitmq_hash
 from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed
-from rewindmq.engine.runtime.eager import at_once
-from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.host.eager import at_once
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import Client, Harness, args, refusal
 

@@ -10,7 +10,7 @@ from rewindmq.engine.broker.consumers import CREDIT_WINDOW
 from rewindmq.engine.broker.turns import TICK_EVERY_MS
 from rewindmq.engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.runtime.log_clock import wall_clock_ms
+from rewindmq.engine.partition.log_clock import wall_clock_ms
 from rewindmq.projections.machine.data.effects import Quarantine
 from rewindmq.projections.replay import Block
 from rewindmq.projections.store.rocks import Database
@@ -390,7 +390,7 @@ def test_a_full_disk_holds_publishing_back_until_it_is_not_full(h: Harness, monk
 def test_a_store_that_cannot_be_written_blocks_publishing_without_loss(
     h: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rewindmq.engine.runtime.partition.PREPARE_EVENTS", 1)
+    monkeypatch.setattr("rewindmq.engine.partition.partition.PREPARE_EVENTS", 1)
     session = h.session()
     h.declare(session, "q")
     h.settle()

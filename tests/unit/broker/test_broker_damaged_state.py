@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold
 from rewindmq.projections.store import keys

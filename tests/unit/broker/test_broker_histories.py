@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.errors import AmqpError
-from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.schemas.values import Actor, Argument
 from tests.support.broker_harness import Client, Harness, args
 from tests.support.direct import Attached
@@ -174,7 +174,7 @@ def check(h: Harness) -> None:
 @pytest.mark.long(seed=range(3, 12))
 @pytest.mark.parametrize("seed", range(12))
 def test_a_random_history(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewindmq.engine.runtime.partition.PREPARE_EVENTS", 20)
+    monkeypatch.setattr("rewindmq.engine.partition.partition.PREPARE_EVENTS", 20)
     monkeypatch.setattr("rewindmq.engine.broker.turns.ROUND", 7)
     with Harness(tmp_path / "data", partitions=3, snapshot_events=150) as h:
         session = h.session()

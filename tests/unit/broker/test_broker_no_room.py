@@ -1,5 +1,5 @@
 """The broker asks the disk for room for its own copies, as it does for publishes: dead letters and delayed messages
-wait, copies for the firehose are dropped, and a restoration ends with an error (engine/runtime/flow_control.py)."""
+wait, copies for the firehose are dropped, and a restoration ends with an error (engine/partition/flow_control.py)."""
 
 import logging
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from rewindmq.engine.amqp.basic_publish import message
 from rewindmq.engine.errors import ResourceError
 from rewindmq.engine.http.metrics.node import churn
 from rewindmq.engine.log.location import History
+from rewindmq.engine.partition.flow_control import LARGE_BYTES, Flow
 from rewindmq.engine.rewind.restorations import Restoration, RestoreResult
 from rewindmq.engine.rewind.restore_plan import Plan, RestoreRequest, name_of
 from rewindmq.engine.routing.content import Content
-from rewindmq.engine.runtime.flow_control import LARGE_BYTES, Flow
 from rewindmq.schemas.amqp.properties import parse
 from tests.support.broker_harness import Client, Harness, args
 

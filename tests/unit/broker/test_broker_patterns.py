@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed
+from rewindmq.engine.host import slices
 from rewindmq.engine.http import filters
 from rewindmq.engine.http.call import ApiError
 from rewindmq.engine.http.filters import NameFilter
 from rewindmq.engine.identity.grants import Identity
-from rewindmq.engine.runtime import slices
 from rewindmq.projections.rules.patterns import in_history
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.metadata_events import PermissionsSet, PolicySet, TopicPermissionsSet, UserSet

@@ -17,10 +17,10 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.definitions.document import export
 from rewindmq.engine.definitions.load import Import
 from rewindmq.engine.errors import NotFound, PreconditionFailed
+from rewindmq.engine.host.loop_share import Work, switch_threads
+from rewindmq.engine.host.slices import CHANGED_TOGETHER
 from rewindmq.engine.http.pieces import members
-from rewindmq.engine.runtime.loop_share import Work, switch_threads
-from rewindmq.engine.runtime.sessions import Session
-from rewindmq.engine.runtime.slices import CHANGED_TOGETHER
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.projections.machine.serialization.changes import Dirty
 from rewindmq.projections.store.projector import Projector
 from rewindmq.schemas.metadata_events import ParameterSet

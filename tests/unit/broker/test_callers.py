@@ -9,7 +9,7 @@ import pytest
 from rewindmq.engine.broker import callers
 from rewindmq.engine.broker.access_log import Arrival
 from rewindmq.engine.broker.callers import Callers
-from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.partition.sessions import Session
 from tests.support.broker_harness import Client, Harness
 
 

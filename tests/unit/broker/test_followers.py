@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from rewindmq.engine.broker import followers as module
-from rewindmq.engine.broker.followers import Asked, Follower, Followers, Refused
+from rewindmq.engine.broker.followers import Follower, FollowerRefused, Followers, JoinRequest
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import BelowStart
 from rewindmq.engine.log.embedded.ends import End
@@ -21,7 +21,7 @@ from tests.support.broker_harness import Client, Harness
 
 T = TypeVar("T")
 ROOT = "r" * 64
-EMPTY = Asked("copy", None, (), {})
+EMPTY = JoinRequest("copy", None, (), {})
 
 
 @asynccontextmanager
@@ -44,7 +44,7 @@ class Copy:
     def __init__(self, h: Harness, name: str = "two") -> None:
         self.h, self.name = h, name
         self.followers: Followers = h.broker.followers
-        self.follower: Follower = self.run(self.followers.join(name, Asked(name, None, (), {}), "", ROOT))
+        self.follower: Follower = self.run(self.followers.join(name, JoinRequest(name, None, (), {}), "", ROOT))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.h.loop.run_until_complete(work)
@@ -125,7 +125,7 @@ def test_b60_followers_that_join_at_once_are_all_noted(tmp_path: Path) -> None:
             names = [f"node-{number}" for number in range(module.MOST_FOLLOWERS)]
             await asyncio.gather(*(followers.join(name, EMPTY, "", ROOT) for name in names))
             assert sorted(noted(tmp_path)) == sorted(followers.known) == sorted(names)
-            with pytest.raises(Refused, match="there are 16 followers"):
+            with pytest.raises(FollowerRefused, match="there are 16 followers"):
                 await followers.join("one-more", EMPTY, "", ROOT)
 
     asyncio.run(run())
@@ -147,10 +147,10 @@ def test_b60_nonsense_is_refused_and_costs_nothing(tmp_path: Path) -> None:
     async def run() -> None:
         async with alone(tmp_path, []) as followers:
             for name in ("", "n" * 256, "two\nlines", "a\x00"):
-                with pytest.raises(Refused, match="name of a follower"):
+                with pytest.raises(FollowerRefused, match="name of a follower"):
                     await followers.join(name, EMPTY, "", ROOT)
             follower = await followers.join("two", EMPTY, "", ROOT)
-            with pytest.raises(Refused, match="has to join first"):
+            with pytest.raises(FollowerRefused, match="has to join first"):
                 await followers.fetch("two", "another token", {}, 1)
             far = {each: End(1 << 61, 1 << 61, -1, b"") for each in followers.ends}
             with pytest.raises(BelowStart, match="is not here any more"):

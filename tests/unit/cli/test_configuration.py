@@ -14,8 +14,8 @@ from rewindmq.engine.cli.configuration.sources import ConfigError, Sources, line
 from rewindmq.engine.cli.configuration.table import SETTINGS
 from rewindmq.engine.cli.main import rewindmq, run
 from rewindmq.engine.config import Config
+from rewindmq.engine.host.watermarks import Limit
 from rewindmq.engine.identity.settings import TokenSettings
-from rewindmq.engine.runtime.watermarks import Limit
 from tests.support.configuration_page import PAGE, rewritten
 
 

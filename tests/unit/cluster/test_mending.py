@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.cluster.node import ClusterKeeper
 from rewindmq.engine.cluster.repair import LOOKS_BEFORE_REPAIR, Repairs
 from rewindmq.schemas.metadata_events import PolicySet, VhostDeleted
 from rewindmq.schemas.values import BROKER, Actor
@@ -25,7 +25,7 @@ class Looking:
         self.nodes = nodes
         self.broker = broker
         self.looks: list[list[str]] = []
-        self.node: Node = nodes.node("a")
+        self.node: ClusterKeeper = nodes.node("a")
         broken = Repairs._broken
 
         def noted(repairs: Repairs, name: tuple[str, str]) -> object:

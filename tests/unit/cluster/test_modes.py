@@ -1,4 +1,4 @@
-"""Changes of a partition's mode (engine/cluster/modes.py), on a shared log in memory."""
+"""Changes of a partition's mode (engine/cluster/partition_pausing.py), on a shared log in memory."""
 
 import asyncio
 

@@ -22,9 +22,9 @@ from rewindmq.engine.http.shapes.queues import QueueView
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import RecordTooLarge
 from rewindmq.engine.log.simulated.shared import MemorySharedPartition
+from rewindmq.engine.partition.sessions import Subscription
 from rewindmq.engine.process import open_broker
 from rewindmq.engine.rewind.worker import WorkerPool
-from rewindmq.engine.runtime.sessions import Subscription
 from rewindmq.projections.machine.machine import HANDLERS, Machine
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.store import StateStore

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.cluster import entry, returns, state_offers
+from rewindmq.engine.cluster import resumption, snapshot_export, snapshot_import
 from rewindmq.engine.cluster.awareness import MOST_REFUSING
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections import replay
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.events import CheckpointAsked, QueueRefuses
@@ -29,8 +29,8 @@ NAME = NAMES[0]
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry, "LEAST_EVENTS", 10)
-    monkeypatch.setattr(state_offers, "BYTES_AN_EVENT", 1_000_000)
+    monkeypatch.setattr(snapshot_import, "LEAST_EVENTS", 10)
+    monkeypatch.setattr(snapshot_export, "BYTES_AN_EVENT", 1_000_000)
 
 
 async def missed(nodes: Nodes) -> tuple[Partition, Partition]:
@@ -89,7 +89,7 @@ async def test_b71_else_it_goes_on_with_its_own_state(nodes: Nodes, monkeypatch:
     home, away = await missed(nodes)
     machine = away.machine
     if harm == "it has missed little":
-        monkeypatch.setattr(entry, "LEAST_EVENTS", 1_000)
+        monkeypatch.setattr(snapshot_import, "LEAST_EVENTS", 1_000)
     else:
         offset, claim, content = nodes.history.copies[home.index]
         nodes.history.copies[home.index] = offset, claim, content[: len(content) // 2]
@@ -139,8 +139,8 @@ async def test_an_error_of_the_log_counts_when_it_lasts(
             raise LogError("a leader moves")
         return replay.recover(log, store)
 
-    monkeypatch.setattr("rewindmq.engine.cluster.returns.recover", failing)
-    monkeypatch.setattr(returns, "LASTING_SECONDS", 0.1 if lasts else 60)
+    monkeypatch.setattr("rewindmq.engine.cluster.resumption.recover", failing)
+    monkeypatch.setattr(resumption, "LASTING_SECONDS", 0.1 if lasts else 60)
     if lasts:
         with pytest.raises(LogError, match="a leader moves"):
             await away.enter()
@@ -160,7 +160,7 @@ def test_a_node_may_stop_while_a_partition_returns(tmp_path: Path, monkeypatch: 
     async def test(nodes: Nodes) -> None:
         _, away = await missed(nodes)
         failing(nodes, monkeypatch, meanwhile)
-        monkeypatch.setattr(returns, "STOP_SECONDS", 0.01)
+        monkeypatch.setattr(resumption, "STOP_SECONDS", 0.01)
         entering = asyncio.ensure_future(away.enter())
         while not begun.is_set():
             await asyncio.sleep(0.01)

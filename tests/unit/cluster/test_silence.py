@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rewindmq.engine.cluster import modes
+from rewindmq.engine.cluster import partition_pausing
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
 from rewindmq.schemas.events import MachineUpgraded
@@ -46,9 +46,9 @@ class Story:
         self.partition = partition
         self.kafka = self.nodes.log("b").queues[partition.index]
         await partition.enter()  # it learns of the queue, and pauses again
-        self.monkeypatch.setattr(modes, "UNUSED_SECONDS", 0.0)
+        self.monkeypatch.setattr(partition_pausing, "UNUSED_SECONDS", 0.0)
         await eventually(lambda: not partition.current)
-        self.monkeypatch.setattr(modes, "UNUSED_SECONDS", 60.0)
+        self.monkeypatch.setattr(partition_pausing, "UNUSED_SECONDS", 60.0)
         self.send = self.kafka.send
         self.monkeypatch.setattr(self.kafka, "send", lambda: None)
         await eventually(lambda: not self.kafka.under_way and not self.kafka._sending)
@@ -82,7 +82,7 @@ async def test_b49_confirms_go_on_after_a_silence_while_reports_are_outstanding(
     on.send()
     await eventually(lambda: len(on.confirms.confirms) == 3)
     await eventually(lambda: not on.partition.in_doubt)
-    await asyncio.wait_for(on.other.certainty.wait(), modes.AGAIN_SECONDS * 40)
+    await asyncio.wait_for(on.other.certainty.wait(), partition_pausing.AGAIN_SECONDS * 40)
 
 
 @on_nodes()

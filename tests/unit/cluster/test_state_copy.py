@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.cluster.state_copy import BadCopy, CopyUnderWay, StateCopy, receive, remove_leftovers
+from rewindmq.engine.cluster.store_copy import BadCopy, CopyUnderWay, StateCopy, receive, remove_leftovers
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store import keys
 from rewindmq.projections.store.snapshots import Snapshots

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import pytest
 
-from rewindmq.engine.cluster.state_offers import BYTES_AN_EVENT, StateOffers
+from rewindmq.engine.cluster.snapshot_export import BYTES_AN_EVENT, SnapshotExports
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import StateCopied, WritingStopped
 from rewindmq.projections.store.snapshots import Snapshots
@@ -45,7 +45,7 @@ def snapshot(snapshots: Snapshots, offset: int, size: int = 10) -> bytes:
 
 def test_b65_one_copy_at_a_time_and_then_the_newest_snapshot(tmp_path: Path) -> None:
     snapshots, states = Snapshots(tmp_path), States()
-    offers = StateOffers(states, snapshots)
+    offers = SnapshotExports(states, snapshots)
     first, _, third, fourth = (snapshot(snapshots, 1_000 * number) for number in range(1, 5))
     offers.claimed(1, "queues-1", 1_000, 1_003)
     states.begun.wait()
@@ -61,7 +61,7 @@ def test_b65_one_copy_at_a_time_and_then_the_newest_snapshot(tmp_path: Path) -> 
 def test_after_a_large_copy_the_next_one_comes_later(tmp_path: Path) -> None:
     snapshots, states = Snapshots(tmp_path), States()
     states.may_go_on.set()
-    offers = StateOffers(states, snapshots)
+    offers = SnapshotExports(states, snapshots)
     pause = len(snapshot(snapshots, 1_000, 2_500)) // BYTES_AN_EVENT
     assert pause > 1
     for offset in (1_000, 999 + pause, 1_000 + pause):
@@ -78,7 +78,7 @@ def test_a_copy_that_fails_is_tried_again_with_the_next_snapshot(
     snapshots, states = Snapshots(tmp_path), States()
     states.may_go_on.set()
     states.error = LogError("Kafka: no")
-    offers = StateOffers(states, snapshots)
+    offers = SnapshotExports(states, snapshots)
     snapshot(snapshots, 1_000)
     offers.claimed(1, "queues-1", 1_000, 1_000)
     offers.wait()
@@ -96,7 +96,7 @@ def test_a_copy_that_fails_is_tried_again_with_the_next_snapshot(
 
 def test_a_node_that_stops_gives_the_copy_up(tmp_path: Path) -> None:
     snapshots, states = Snapshots(tmp_path), States()
-    offers = StateOffers(states, snapshots)
+    offers = SnapshotExports(states, snapshots)
     snapshot(snapshots, 1_000)
     offers.claimed(1, "queues-1", 1_000, 1_000)
     states.begun.wait()
@@ -106,7 +106,7 @@ def test_a_node_that_stops_gives_the_copy_up(tmp_path: Path) -> None:
 
 
 def test_a_log_that_keeps_no_copies_gets_none(tmp_path: Path) -> None:
-    offers = StateOffers(None, Snapshots(tmp_path))
+    offers = SnapshotExports(None, Snapshots(tmp_path))
     offers.claimed(1, "queues-1", 1_000, 1_000)
     offers.stop()
     assert list(tmp_path.iterdir()) == []

@@ -15,8 +15,8 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.definitions.document import export
 from rewindmq.engine.definitions.load import Import
 from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.host.loop_share import Work
 from rewindmq.engine.http.pieces import members
-from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import Harness
 from tests.support.definitions import WHOLE

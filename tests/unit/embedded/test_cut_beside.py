@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.log.archive.archiver import Archiver
-from rewindmq.engine.log.archive.local_space import Limits, keep_local
+from rewindmq.engine.log.archive.local_space import SpaceLimits, keep_local
 from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.log.embedded import base_records
@@ -37,7 +37,7 @@ def cut(h: Harness) -> int:
     archive = h.config.data.with_name("archive")
     objects: Objects = open_objects(str(archive), make=True)
     Archiver(objects, h.config.data).run()
-    [done] = keep_local(h.config.data, objects, Limits(size_bytes=1)).partitions
+    [done] = keep_local(h.config.data, objects, SpaceLimits(size_bytes=1)).partitions
     assert done.freed_bytes > 0
     archive.rename(archive.with_name("elsewhere"))
     return done.start_offset
@@ -156,7 +156,7 @@ def test_a_store_that_is_older_than_the_log_is_mended_with_the_base(tmp_path: Pa
     store = StateStore.open(data / "state")
     recovery = recover(log.queues[0], store)
     Archiver(objects, data).run()
-    keep_local(data, objects, Limits(size_bytes=1))
+    keep_local(data, objects, SpaceLimits(size_bytes=1))
     assert store.applied_offset("queues-0") < log.queues[0].start_offset
     mend(store, [(log.queues[0], recovery.projector)])
     assert store.load("queues-0").digest() == traffic.machine.digest()

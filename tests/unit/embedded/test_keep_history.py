@@ -11,19 +11,19 @@ from rewindmq.engine.broker.history_trims import HistoryTrims
 from rewindmq.engine.embedded import keep_history
 from rewindmq.engine.embedded import trim as trimming
 from rewindmq.engine.embedded.keep_history import KeepHistory
-from rewindmq.engine.log import stretch
+from rewindmq.engine.log import trim_audit
 from rewindmq.engine.log.archive.archiver import Archiver
 from rewindmq.engine.log.archive.directory_note import archive_of
-from rewindmq.engine.log.archive.local_space import Limits, keep_local
+from rewindmq.engine.log.archive.local_space import SpaceLimits, keep_local
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.engine.log.archive.progress import Kept
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.segments import segment_files
-from rewindmq.engine.log.history_looks import NOTE, trusted_ms
 from rewindmq.engine.log.location import History
 from rewindmq.engine.log.trim_rules import TrimRefused
+from rewindmq.engine.log.trim_schedule import NOTE, trusted_ms
 from rewindmq.engine.rewind.arguments import FIRST, Start
 from rewindmq.engine.rewind.message_sources import LogSource
 from rewindmq.projections.floors import in_words
@@ -262,14 +262,14 @@ def test_findings_stop_the_trim_and_are_told(
     keeper = beside.keeper()
     beside.noted(keeper)
     audits = []
-    audit = stretch._folded
+    audit = trim_audit._folded
 
     def lies(*given: object) -> object:
         audits.append(given)
         given[2].append("a queue lost a message")  # type: ignore[attr-defined]
         return audit(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stretch, "_folded", lies)
+    monkeypatch.setattr(trim_audit, "_folded", lies)
     for _ in range(3):
         kept = beside.look(keeper)
     [(partition, why)] = kept.stays
@@ -314,7 +314,7 @@ def test_an_archive_is_trimmed_too(
     monkeypatch.setattr(keep_history, "BASES", 0)
     objects = archived(beside)
     if local_bytes is not None:
-        [cut] = keep_local(beside.data, objects, Limits(size_bytes=local_bytes)).partitions
+        [cut] = keep_local(beside.data, objects, SpaceLimits(size_bytes=local_bytes)).partitions
         assert cut.start_offset > 0
     keeper = beside.keeper(DAY_MS)
     beside.noted(keeper)

@@ -12,7 +12,7 @@ from rewindmq.engine.embedded.segment_ages import AGAIN_NS, AT_ONCE, SegmentAges
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
-from rewindmq.engine.runtime.log_clock import NS, LogClock
+from rewindmq.engine.partition.log_clock import NS, LogClock
 from tests.support.log_listener import Listener
 from tests.support.records import START_MS, fill
 

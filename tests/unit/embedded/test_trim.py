@@ -12,8 +12,8 @@ from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.verify import verify_chain
-from rewindmq.engine.log.location import History, begun_anew
-from rewindmq.engine.log.trim_rules import TrimRefused, Wanted
+from rewindmq.engine.log.location import History, retry_if_trimmed
+from rewindmq.engine.log.trim_rules import TrimRefused, TrimRequest
 from rewindmq.engine.rewind.queue_at import PastQueue, queue_at
 from rewindmq.engine.rewind.restore_plan import LOST, Plan, RestoreRequest
 from rewindmq.projections.marks import topology_of
@@ -161,7 +161,7 @@ def test_a_history_is_trimmed_again_and_again(data: Path, story: Story) -> None:
 
 def test_a_dry_run_changes_nothing(data: Path, story: Story) -> None:
     before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file() and path.name != "_reserve"}
-    [planned] = trim(data, Wanted(before_ms=story.days[2]), dry_run=True, wall_ms=story.end_ms)
+    [planned] = trim(data, TrimRequest(before_ms=story.days[2]), dry_run=True, wall_ms=story.end_ms)
     assert {path: path.read_bytes() for path in before} == before
     assert not (data / "bases").exists()
     report = trimmed(data, story, 2)
@@ -239,7 +239,7 @@ def test_damage_in_the_stretch_is_refused(data: Path, story: Story) -> None:
     path.write_bytes(content)
     with pytest.raises(TrimRefused, match=r"its bytes do not match its checksum.*nothing was removed"):
         trimmed(data, story, 3)
-    accepted = Wanted(before_ms=story.days[3], accept_findings=True)
+    accepted = TrimRequest(before_ms=story.days[3], accept_findings=True)
     with pytest.raises(CorruptLog):  # a message that is still queued is in the damaged block
         trim(data, accepted, wall_ms=story.end_ms)
     assert starts(data)[0] == 0
@@ -254,7 +254,7 @@ def test_a_false_claim_in_the_stretch_is_a_finding(data: Path, story: Story, mon
 
 
 def test_a_kept_time_counts_from_the_newest_event_unless_a_clock_jumped(data: Path, story: Story) -> None:
-    keep = Wanted(keep_ms=2 * DAY_MS)
+    keep = TrimRequest(keep_ms=2 * DAY_MS)
     [far] = trim(data, keep, dry_run=True, wall_ms=story.end_ms + 10_000 * DAY_MS)
     [near] = trim(data, keep, dry_run=True, wall_ms=story.end_ms)
     assert far.offset == near.offset > 0
@@ -263,16 +263,16 @@ def test_a_kept_time_counts_from_the_newest_event_unless_a_clock_jumped(data: Pa
     with Harness(data, now_ms=story.end_ms + 4_000 * DAY_MS, partitions=1, segment_bytes=SEGMENT_BYTES):
         pass
     with pytest.raises(TrimRefused, match="a clock may have jumped; name the time with --before"):
-        trim(data, Wanted(keep_ms=400 * DAY_MS), wall_ms=story.end_ms + 4_000 * DAY_MS)
+        trim(data, TrimRequest(keep_ms=400 * DAY_MS), wall_ms=story.end_ms + 4_000 * DAY_MS)
     [late] = trim(data, keep, dry_run=True, wall_ms=story.end_ms)  # the log is ahead: the wall clock is right again
     assert late.offset == near.offset
 
 
 def test_what_is_asked_wrongly_is_refused(data: Path, story: Story) -> None:
     with pytest.raises(TrimRefused, match="no partition 'queues-7': queues-0"):
-        trim(data, Wanted(before_ms=story.days[2], partition="queues-7"))
+        trim(data, TrimRequest(before_ms=story.days[2], partition="queues-7"))
     with pytest.raises(LogError, match="no RewindMQ log"):
-        trim(data / "nothing", Wanted(before_ms=1))
+        trim(data / "nothing", TrimRequest(before_ms=1))
 
 
 def put_another_base(data: Path, offset: int) -> None:
@@ -333,7 +333,7 @@ def test_a_trim_behind_an_opened_base_is_overtaken(
 def test_a_trim_that_overtakes_a_verification_is_no_difference(data: Path, story: Story) -> None:
     """Messages of the stored state that a newer base lacks are not differences: the question is asked again."""
     trimmed(data, story, 1, "a test")
-    end = trim(data, Wanted(before_ms=story.days[3]), dry_run=True)[0].offset
+    end = trim(data, TrimRequest(before_ms=story.days[3]), dry_run=True)[0].offset
     machines = [state_at(reader_of(data), None, At(offset=at)) for at in range(starts(data)[0] + 1, end, 7)]
     report = trimmed(data, story, 3, "a test")
     kept = {at for at, _ in Bases(data / "bases").open(PARTITION, report.offset).records()}
@@ -353,4 +353,4 @@ def test_a_trim_that_overtakes_a_verification_is_no_difference(data: Path, story
         return "answered"
 
     answers: list[str] = []
-    assert begun_anew(asked) == "answered"
+    assert retry_if_trimmed(asked) == "answered"

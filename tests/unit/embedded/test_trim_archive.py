@@ -19,7 +19,7 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
 from rewindmq.engine.log.location import HistoryPartition
 from rewindmq.engine.log.tiers import TieredLogReader, floors_of
-from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, Wanted
+from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, TrimRequest
 from rewindmq.projections.floors import base_differs
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, BelowFloor, format_time, state_at
@@ -58,7 +58,7 @@ def place(lived: tuple[Place, Story], tmp_path: Path) -> Place:
 
 
 def trimmed(place: Place, story: Story, day: int = DAY, reason: str = "ticket 7") -> TrimReport:
-    [report] = trim(place.data, Wanted(before_ms=story.days[day], reason=reason), wall_ms=story.end_ms)
+    [report] = trim(place.data, TrimRequest(before_ms=story.days[day], reason=reason), wall_ms=story.end_ms)
     return report
 
 
@@ -74,7 +74,7 @@ def test_b26_what_is_queued_stays_and_the_past_begins_at_the_floor(
     whole = EmbeddedLogReader(lived[0].data).queues[0]
     begins = cut_locally(place) if local != "all" else 0
     before = place.manifest.archived_bytes
-    [planned] = trim(place.data, Wanted(before_ms=story.days[DAY]), dry_run=True, wall_ms=story.end_ms)
+    [planned] = trim(place.data, TrimRequest(before_ms=story.days[DAY]), dry_run=True, wall_ms=story.end_ms)
     report = trimmed(place, story)
     assert (planned.offset, planned.queued, planned.archived_bytes) == (
         report.offset,
@@ -136,7 +136,7 @@ def test_the_archive_of_a_history_that_was_trimmed_before(
     data = tmp_path / "data"
     shutil.copytree(lived[0].data, data)
     (data / "log" / "archive.json").unlink()
-    [report] = trim(data, Wanted(before_ms=story.days[1], reason="before"), wall_ms=story.end_ms)
+    [report] = trim(data, TrimRequest(before_ms=story.days[1], reason="before"), wall_ms=story.end_ms)
     close_segments(data)
     place = Place(data, open_objects(str(tmp_path / "archive"), make=True))
     for _ in range(2):
@@ -166,7 +166,7 @@ def test_an_archive_with_a_trim_but_no_base_is_not_recovered(
     with monkeypatch.context() as patched:
         patched.setattr(trims, "cut", killed)
         with pytest.raises(KeyboardInterrupt):
-            trim(data, Wanted(before_ms=story.days[1], reason="before"), wall_ms=story.end_ms)
+            trim(data, TrimRequest(before_ms=story.days[1], reason="before"), wall_ms=story.end_ms)
     close_segments(data)
     objects = open_objects(str(tmp_path / "archive"), make=True)
     end = PartitionReader(data / "log" / "metadata-0").next_offset
@@ -226,7 +226,7 @@ def test_b26_an_archive_that_is_away_is_a_refusal_before_anything_goes(place: Pl
 
 def test_another_archive_is_refused(place: Place, story: Story, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    wanted = Wanted(before_ms=story.days[DAY])
+    wanted = TrimRequest(before_ms=story.days[DAY])
     with pytest.raises(TrimRefused, match=rf"its archive is {place.objects.url}, and not .*other; nothing was removed"):
         trim(place.data, wanted, url=str(tmp_path / "other"))
     (place.data / "log" / "archive.json").unlink()

@@ -1,5 +1,5 @@
 """Listings of consumers and bindings, exports of definitions, and the placement, at a node that folds nothing
-(runtime/consumer_counters.py, http/folds.py), on a shared log in memory."""
+(partition/consumer_counters.py, http/folds.py), on a shared log in memory."""
 
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.cluster import modes
-from rewindmq.engine.runtime import consumer_counters
-from rewindmq.engine.runtime.sessions import Subscription
+from rewindmq.engine.cluster import partition_pausing
+from rewindmq.engine.partition import consumer_counters
+from rewindmq.engine.partition.sessions import Subscription
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.values import Actor, Argument
 from tests.support.broker_harness import Client
@@ -147,7 +147,7 @@ async def test_b58_every_node_knows_owners_and_the_nodes_near_a_queue(nodes: Nod
     assert all(paused(other))
 
     nodes.history.assign({"queues-0": ["b"], "queues-1": ["a"]})
-    modes.UNUSED_SECONDS = 0.0
+    partition_pausing.UNUSED_SECONDS = 0.0
     await eventually(lambda: owners(owner) == owners(other) == ["b", "a"])
 
 

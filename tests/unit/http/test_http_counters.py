@@ -1,4 +1,4 @@
-"""Listings of a node that folds nothing show the counters that the owner has published (runtime/queue_counters.py),
+"""Listings of a node that folds nothing show the counters that the owner has published (partition/queue_counters.py),
 on a shared log in memory."""
 
 import asyncio
@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.cluster import modes
-from rewindmq.engine.runtime.queue_counters import key_of
+from rewindmq.engine.cluster import partition_pausing
+from rewindmq.engine.partition.queue_counters import key_of
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import Client
@@ -107,9 +107,9 @@ async def test_b50_metrics_of_deliveries_go_on_where_they_stood(nodes: Nodes) ->
 
     await eventually(lambda: other.queues.get("/", NAMES[0]) and queue_of(other, NAMES[0]).messages_ready == 2)
     assert await fetched() == 1
-    modes.UNUSED_SECONDS = 0.0
+    partition_pausing.UNUSED_SECONDS = 0.0
     await eventually(lambda: not home.current)
-    modes.UNUSED_SECONDS = 60.0
+    partition_pausing.UNUSED_SECONDS = 60.0
     await owner.consumers.fetch(who, 1, Client(), NAMES[0], True)
     await eventually(lambda: counted(other, NAMES[0]) == 1)
     assert await fetched() == 1
@@ -168,10 +168,10 @@ async def test_b50_a_queue_that_is_gone_and_one_that_is_declared_anew(nodes: Nod
 async def test_b50_counters_of_an_owner_that_died_stay_and_grow_old(nodes: Nodes) -> None:
     _, other = await story(nodes)
     third = await nodes.start("c", standbys=0)  # it reads the counters from their beginning
-    modes.UNUSED_SECONDS = 0.0
+    partition_pausing.UNUSED_SECONDS = 0.0
     own_all(nodes, "a")  # another node has changed that
     await eventually(lambda: all(paused(other)) and all(paused(third)))
-    modes.UNUSED_SECONDS = 60.0
+    partition_pausing.UNUSED_SECONDS = 60.0
     await eventually(lambda: counted(third, NAMES[0]) == 3)
     nodes.log("a").cut(True)
     await asyncio.sleep(0.2)  # what is under way arrives
@@ -215,7 +215,7 @@ async def test_b50_a_node_without_counters_folds_before_it_lists(nodes: Nodes) -
     await declare(owner, session(owner), NAMES[0])
     nodes.now_ms += 120_000  # this node may have been the owner before, and have published
     await eventually(lambda: all(paused(other)))
-    modes.UNUSED_SECONDS = 60.0
+    partition_pausing.UNUSED_SECONDS = 60.0
     async with http(other) as api:
         assert [each["name"] for each in (await api.get("queues")).json()] == [NAMES[0]]
     assert paused(other) == [False, False]

@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from rewindmq.engine.host.admission import ConnectionQuota, bound
+from rewindmq.engine.host.loop_share import LoopShare
 from rewindmq.engine.http import pace
 from rewindmq.engine.http import server as serving
 from rewindmq.engine.http.pace import EVENTS_AT_ONCE, MOST_HEADERS
-from rewindmq.engine.runtime.admission import Door, bound
-from rewindmq.engine.runtime.loop_share import LoopShare
 from rewindmq.engine.tls import LiveContext, TlsListener
 
 ANSWER = b"x" * 40_000_000  # more than the buffers of two sockets ever hold
@@ -41,7 +41,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": content})
 
 
-Scenario = Callable[[int, Door], Awaitable[None]]
+Scenario = Callable[[int, ConnectionQuota], Awaitable[None]]
 
 
 class MovedLoop(uvloop.Loop):
@@ -62,7 +62,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(scenario: Scenario, share: int = 40, tls: LiveContext | None = None) -> None:
     async def main() -> None:
         (sock,) = bound("127.0.0.1", 0)
-        door = Door("http", share)
+        door = ConnectionQuota("http", share)
         served = asyncio.create_task(serving.serve(app, [(sock, tls)], door, LoopShare(), lambda: None))
         try:
             await asyncio.wait_for(scenario(sock.getsockname()[1], door), 30)
@@ -90,7 +90,7 @@ HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
 def test_a_client_that_does_not_finish_its_header_is_dropped(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "HEADER_SECONDS", 0.3)
 
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         reader, writer = await ask(port, sent)
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
@@ -104,7 +104,7 @@ def test_a_client_that_does_not_finish_its_header_is_dropped(sent: bytes, monkey
 def test_so_is_one_that_sends_its_header_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "HEADER_SECONDS", 0.5)
 
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         reader, writer = await ask(port, HEAD)
         gone = asyncio.create_task(reader.read())
         sent = 0
@@ -123,7 +123,7 @@ def test_so_is_one_that_sends_its_header_byte_by_byte(monkeypatch: pytest.Monkey
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "BODY_SECONDS", 0.3)
 
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         reader, writer = await ask(port, HEAD + b"\r\n", b"abc")
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
@@ -144,7 +144,7 @@ def test_an_answer_that_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(serving.HttpProtocol, "look", noted)
 
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         _, writer = await ask(port, b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n", reader_limit=1_024)
         while not door.unknown:
             await asyncio.sleep(0.01)
@@ -169,7 +169,7 @@ def test_an_active_client_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(serving.HttpProtocol, "look", noted)
 
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, MovedLoop)
         reader, writer = await ask(port)
@@ -195,9 +195,9 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
 
 
 def test_a_connection_above_the_limit_displaces_the_oldest_of_its_network() -> None:
-    """All connections here are of one network; tests/unit/runtime/test_doors.py has several."""
+    """All connections here are of one network; tests/unit/host/test_doors.py has several."""
 
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         held = [await ask(port, b"", HEAD + b"\r\n")]
         while not door.unknown:
             await asyncio.sleep(0.01)
@@ -215,7 +215,7 @@ def test_a_connection_above_the_limit_displaces_the_oldest_of_its_network() -> N
 
 
 def test_a_connection_is_told_to_come_again_when_all_verify_passwords() -> None:
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         with contextlib.ExitStack() as stack:
             held = [await ask(port) for _ in range(door.most_of_network)]
             while door.unknown < door.most_of_network:
@@ -269,7 +269,7 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n
 
 
 def test_a_body_in_chunks_of_a_byte_is_parsed_in_slices(slices: list[int]) -> None:
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         reader, writer = await ask(port, CHUNKED + b"1\r\n{\r\n" * 20_000 + b"0\r\n\r\n")
         head, body = await answer_of(reader)
         assert (head[:13], body) == (b"HTTP/1.1 200 ", b"20000")
@@ -287,7 +287,7 @@ def test_a_body_in_chunks_of_a_byte_is_parsed_in_slices(slices: list[int]) -> No
 def test_where_a_slice_ends_changes_no_request(size: int, slices: list[int]) -> None:
     """Requests with bodies of so many chunks, sent together and in odd parts."""
 
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         request = CHUNKED + b"2\r\nab\r\n" * size + b"0\r\n\r\n"
         sent = (request + HEAD + b"\r\nhello") * 3
         reader, writer = await ask(port)
@@ -304,7 +304,7 @@ def test_where_a_slice_ends_changes_no_request(size: int, slices: list[int]) -> 
 
 
 def test_each_request_begins_in_a_turn_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         turns, began = 0, []
 
         async def noting(scope: Any, receive: Any, send: Any) -> None:
@@ -352,7 +352,7 @@ def served() -> list[serving.HttpProtocol]:
 @pytest.mark.parametrize("end", [b"\r\n", b"\n"])
 @pytest.mark.parametrize(("headers", "status"), [(MOST_HEADERS, b"200"), (MOST_HEADERS + 1, b"400"), (5_000, b"400")])
 def test_a_header_has_few_lines_as_in_rabbitmq(headers: int, status: bytes, end: bytes, slices: list[int]) -> None:
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         body = b"\n" * 1_000
         lines = [b"POST / HTTP/1.1", b"Host: a", b"Content-Length: %d" % len(body), *[b"a:"] * (headers - 2), b"", b""]
         reader, writer = await ask(port, end.join(lines) + body)
@@ -365,7 +365,7 @@ def test_a_header_has_few_lines_as_in_rabbitmq(headers: int, status: bytes, end:
 
 @pytest.mark.parametrize("long", [b"1;" + b"x" * 20_000, b"0\r\n" + b"a:\r\n" * 5_000], ids=["chunk", "trailer"])
 def test_lines_between_chunks_are_short(long: bytes) -> None:
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         reader, writer = await ask(port, CHUNKED, long)
         assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
         writer.close()
@@ -390,7 +390,7 @@ def refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("refuses")
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_refused_request_is_not_read_to_its_end_but_is_answered(chunked: bool, slices: list[int]) -> None:
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         part = b"1\r\n{\r\n" * 100_000
         head = CHUNKED if chunked else HEAD.replace(b"5", b"90000000") + b"\r\n"
         reader, writer = await ask(port, head)
@@ -414,7 +414,7 @@ def test_a_refused_client_that_sends_on_is_closed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(pace, "LINGER_SECONDS", 0.3)
     monkeypatch.setattr(serving, "MOST_THROWN", 1_000_000)
 
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         reader, writer = await ask(port, CHUNKED)
         assert (await answer_of(reader))[1] == b"no"
         with contextlib.suppress(ConnectionError):
@@ -431,7 +431,7 @@ def test_a_refused_client_that_sends_on_is_closed(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("refuses")
 def test_a_refused_request_that_came_whole_leaves_the_connection_open() -> None:
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         reader, writer = await ask(port)
         for _ in range(3):
             writer.write(HEAD + b"\r\nhello")
@@ -443,7 +443,7 @@ def test_a_refused_request_that_came_whole_leaves_the_connection_open() -> None:
 
 
 def test_nothing_of_a_closed_connection_waits_for_the_garbage_collector() -> None:
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         for sent in (HEAD, HEAD + b"\r\n{", HEAD + b"\r\nhello"):
             _, writer = await ask(port, sent)
             while not door.unknown:
@@ -493,7 +493,7 @@ Contexts = tuple[LiveContext, ssl.SSLContext]
 
 
 def test_a_tls_handshake_that_never_begins_makes_room(contexts: Contexts) -> None:
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         held = [await ask(port) for _ in range(door.most_of_network)]
         while door.unknown < door.most_of_network:
             await asyncio.sleep(0.01)
@@ -512,7 +512,7 @@ def test_a_tls_handshake_that_never_begins_makes_room(contexts: Contexts) -> Non
 
 @pytest.mark.usefixtures("refuses")
 def test_a_client_over_tls_sees_why_it_was_refused(contexts: Contexts, slices: list[int]) -> None:
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=contexts[1])
         writer.write(CHUNKED)
         for _ in range(5):
@@ -528,7 +528,7 @@ def test_a_client_over_tls_sees_why_it_was_refused(contexts: Contexts, slices: l
 
 
 def test_a_tls_record_for_each_byte_is_parsed_in_slices(contexts: Contexts, slices: list[int]) -> None:
-    async def scenario(port: int, door: Door) -> None:
+    async def scenario(port: int, door: ConnectionQuota) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=contexts[1])
         for byte in CHUNKED + b"1\r\n{\r\n" * 2_000 + b"0\r\n\r\n":
             writer.write(bytes([byte]))

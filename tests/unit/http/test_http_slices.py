@@ -11,11 +11,11 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.definitions.document import export
 from rewindmq.engine.definitions.load import Import
 from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.host.loop_share import SLICE_SECONDS, LoopShare, Work, by_key
 from rewindmq.engine.http.pieces import members
 from rewindmq.engine.http.resources.metrics import detailed
 from rewindmq.engine.http.resources.vhosts import numbers_of
 from rewindmq.engine.http.statistics import AT_ONCE
-from rewindmq.engine.runtime.loop_share import SLICE_SECONDS, LoopShare, Work, by_key
 from rewindmq.schemas.json_values import Json
 from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import Harness

@@ -15,11 +15,11 @@ from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.location import History
-from rewindmq.engine.log.trim_rules import Wanted
+from rewindmq.engine.log.trim_rules import TrimRequest
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.rewind import id_index_passes, search
 from rewindmq.engine.rewind.id_index import Stretch, entry, key_of
 from rewindmq.engine.rewind.id_index_passes import Indexing
-from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.history.search import CORRELATION_ID, MESSAGE_ID, Criteria
 from rewindmq.schemas.amqp.properties import join_by_name
 from rewindmq.schemas.codec import Encoder
@@ -30,7 +30,7 @@ from tests.support.records import SCHEMA_BYTES
 
 DAY_MS = 86_400_000
 KEEP_MS = 7 * DAY_MS
-LIMITS = search.Limits(1_000, 100, 1_000_000, 60.0)
+LIMITS = search.SearchLimits(1_000, 100, 1_000_000, 60.0)
 Ids = tuple[int, str | None, str | None]  # partition, message id, correlation id
 
 
@@ -59,7 +59,7 @@ def append(data: Path, groups: list[list[Ids]], begin_ms: int, step_ms: int = 1)
     log.close()
 
 
-def found(data: Path, criteria: Criteria, index: Indexing | None, limits: search.Limits = LIMITS) -> list[str]:
+def found(data: Path, criteria: Criteria, index: Indexing | None, limits: search.SearchLimits = LIMITS) -> list[str]:
     """The names of what a whole search finds, asked portion by portion as over HTTP."""
     reader = History(data).open()
     names: list[str] = []
@@ -113,7 +113,7 @@ def test_b46_a_search_with_the_index_finds_what_one_without_finds(
             pass
         append(data, newest, now_ms + 1)
         for criteria in CRITERIA:
-            for limits in (LIMITS, search.Limits(1, 0, 1_000_000, 0.0)):
+            for limits in (LIMITS, search.SearchLimits(1, 0, 1_000_000, 0.0)):
                 without = found(data, criteria, None, limits)
                 assert sorted(found(data, criteria, index, limits)) == sorted(without)
         index.index.close()
@@ -208,7 +208,7 @@ def test_b46_an_id_of_very_many_messages_is_answered_in_parts(tmp_path: Path, mo
     index = opened(tmp_path)
     known = index.lookup(MESSAGE_ID, b"same", None)["queues-0"]
     assert (known.stretches, len(known.offsets)) == (((89, 100),), 11)
-    names = found(tmp_path, Criteria("/", None, "same"), index, search.Limits(7, 0, 1_000_000, 60.0))
+    names = found(tmp_path, Criteria("/", None, "same"), index, search.SearchLimits(7, 0, 1_000_000, 60.0))
     assert names == [f"queues-0:{offset}" for offset in range(99, -1, -1)]
     index.index.close()
 
@@ -255,7 +255,7 @@ def test_b46_a_trimmed_log_is_searched_from_its_begin_and_its_base_too(tmp_path:
     wanted = [Criteria("/", None, str(number)) for number in (0, 149, 150, 201, 349, 401, 549)]
     before = [found(tmp_path, each, None) for each in wanted]
     assert [len(names) for names in before] == [1, 1, 0, 1, 1, 1, 1]
-    [report] = trim(tmp_path, Wanted(before_ms=begun_ms, reason=""), wall_ms=end_ms)
+    [report] = trim(tmp_path, TrimRequest(before_ms=begun_ms, reason=""), wall_ms=end_ms)
     start = History(tmp_path).open().queues[0].start_offset
     assert start > 200, report
     assert [found(tmp_path, each, index) for each in wanted] == before, "all are queued, so the base has the older ones"

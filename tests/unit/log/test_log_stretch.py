@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log import stretch
+from rewindmq.engine.log import trim_audit
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.projections.machine.data.effects import Effect, Forget, endings
 from rewindmq.projections.rewind import At, state_at
@@ -17,7 +17,7 @@ from tests.support.trimming import reader_of, starts, write_traffic
 
 def findings(data: Path, floor: int) -> list[str]:
     """All but those about quarantined records, which the traffic has."""
-    audited = stretch.audit(reader_of(data), Snapshots(data / "snapshots"), floor)
+    audited = trim_audit.audit(reader_of(data), Snapshots(data / "snapshots"), floor)
     assert audited.machine.digest() == state_at(reader_of(data), None, At(offset=floor)).digest()
     return [finding for finding in audited.findings if "quarantined" not in finding]
 
@@ -58,5 +58,5 @@ def test_messages_that_leave_without_an_event_are_found(tmp_path: Path, monkeypa
     def silent(effects: list[Effect]) -> object:
         return endings([effect for effect in effects if not (isinstance(effect, Forget) and effect.reason == "acked")])
 
-    monkeypatch.setattr(stretch, "endings", silent)
+    monkeypatch.setattr(trim_audit, "endings", silent)
     assert any("messages are gone without an event" in each for each in findings(tmp_path, starts(tmp_path)[-1]))

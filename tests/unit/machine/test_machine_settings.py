@@ -7,14 +7,14 @@ import pytest
 
 from rewindmq.projections.machine.rules.keys import BY_ARGUMENT, BY_NAME, QueueType
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
-from rewindmq.projections.machine.rules.settings import Settings, effective_definition, resolve
+from rewindmq.projections.machine.rules.settings import QueueSettings, effective_definition, resolve
 from rewindmq.schemas.values import Argument, Policy
 from tests.support.events_for_tests import arguments, policy
 
 TYPES: tuple[QueueType, ...] = ("classic", "quorum")
 
 
-def merged(type: QueueType, argument: object, given: object, capped: object, key: str) -> Settings:
+def merged(type: QueueType, argument: object, given: object, capped: object, key: str) -> QueueSettings:
     """`key` set by argument, policy `lim` and operator policy `cap`; None: silent."""
     return resolve(
         type,

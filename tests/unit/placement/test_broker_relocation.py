@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.routing.dead_letters import ALONG, RETRY_LAST_MS, ROUND, Forwarder
-from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.relocation import moved_from
 from rewindmq.projections.rules.placement import partition_of

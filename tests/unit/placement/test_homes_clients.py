@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.engine.host.loop_share import Work
 from tests.support.amqp_wire import method, properties, publish
 from tests.support.deadlines import eventually
 from tests.support.moving_clients import OTHER, STILL_SECONDS, Client, Q, declared, got, on_each_log, played

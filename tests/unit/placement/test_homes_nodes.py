@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.schemas.events import NodeLost
 from rewindmq.schemas.values import BROKER
 from tests.support.amqp_wire import method, publish

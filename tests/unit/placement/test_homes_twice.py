@@ -9,7 +9,7 @@ import pytest
 from rewindmq.engine.broker import limits
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.definitions.document import export_vhost
-from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.engine.host.loop_share import Work
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.topology.topology import EVENT_EXCHANGE
 from rewindmq.schemas.events import QueueDeleted

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.runtime.memory import Kind
+from rewindmq.engine.host.memory import Kind
 from tests.support.amqp_wire import method, publish
 from tests.support.deadlines import eventually
 from tests.support.moving_clients import OTHER, STILL_SECONDS, Client, Q, declared, on_each_log
@@ -55,12 +55,14 @@ async def test_only_those_look_again_whose_name_is_free_or_who_are_gone(broker: 
     await steps.begin(Q)
     await steps.begin(OTHER)
     asked = [(Q, "q", 1), (OTHER, "other", 2), (OTHER, "gone", 3)]
-    tasks = [asyncio.ensure_future(homes.free("/", name, looking(what), session)) for name, what, session in asked]
-    late = asyncio.ensure_future(homes.free("/", OTHER))
+    tasks = [
+        asyncio.ensure_future(homes.wait_until_free("/", name, looking(what), session)) for name, what, session in asked
+    ]
+    late = asyncio.ensure_future(homes.wait_until_free("/", OTHER))
     await asyncio.sleep(0)
     assert looks == ["q", "other", "gone"]
     late.cancel()
-    homes.left(3)
+    homes.session_ended(3)
     await asyncio.wait(tasks[2:])
     assert looks == ["q", "other", "gone", "gone"]
     await steps.end(Q)

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.host.loop_share import Work
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded import directory as layout
 from rewindmq.engine.log.embedded.directory import read_layout
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.placement import moves
 from rewindmq.engine.placement.request import NEVER, NODES, Progress, progress_of
-from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.rules.placement import partition_of
 from tests.support.broker_harness import Client, Harness, args, refusal

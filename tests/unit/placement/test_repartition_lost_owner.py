@@ -2,7 +2,7 @@
 
 import pytest
 
-from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.cluster.node import ClusterKeeper
 from rewindmq.engine.cluster.repair import LOOKS_BEFORE_REPAIR
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.events import NodeLost, QueueDeleted, Tick
@@ -74,7 +74,7 @@ async def test_b77_bindings_of_a_queue_gone_end_where_the_name_went_without_it(
     for name in (Q, "stays"):
         await broker.exchanges.bind(who, "amq.fanout", "queue", name, "", ())
     with monkeypatch.context() as patched:
-        patched.setattr(Node, "queue_gone", lambda *_: None)  # the owner dies
+        patched.setattr(ClusterKeeper, "queue_gone", lambda *_: None)  # the owner dies
         await old.ask(BROKER, QueueDeleted("/", Q, if_unused=False, if_empty=False))
         broker.turns.end()
     await steps.change()

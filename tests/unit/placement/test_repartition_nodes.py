@@ -5,16 +5,16 @@ import asyncio
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.cluster.node import ClusterKeeper
 from rewindmq.engine.cluster.silences import Silences
 from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.host.loop_share import Work
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.shared import MemorySharedLog
-from rewindmq.engine.placement import strays
-from rewindmq.engine.placement.agreement import Agreement
+from rewindmq.engine.placement import leftover_queues
 from rewindmq.engine.placement.repartition import Repartition
 from rewindmq.engine.placement.request import DONE, NODES, ask_for, progress_of
-from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.engine.placement.step_barrier import StepBarrier
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.rules.placement import partition_of
@@ -210,7 +210,7 @@ async def test_b77_what_a_lost_node_declares_at_the_last_moment_is_listed(
     await ask_for(one.repartition, BROKER, 5)
     epoch = await one.metadata.ask(BROKER, NodeJoined("slow", "0.1", MACHINE_VERSION, "", 5))
     await one.metadata.ask(BROKER, NodeLost("slow", epoch, "lapsed"))
-    monkeypatch.setattr(Node, "_append_ended", lambda *_: None)
+    monkeypatch.setattr(ClusterKeeper, "_append_ended", lambda *_: None)
     with monkeypatch.context() as patched:
         patched.setattr(Repartition, "start", lambda _: None)
         one = await again(nodes, "a")
@@ -250,9 +250,9 @@ async def test_a_queue_declared_anew_while_its_move_begins_moves(nodes: Nodes, m
     await filled(one)
     await ask_for(one.repartition, BROKER, 5)
     name = MOVING[0]
-    real = Agreement.all_know
+    real = StepBarrier.all_know
 
-    async def meanwhile(self: Agreement) -> None:
+    async def meanwhile(self: StepBarrier) -> None:
         """As a node does that has not folded that the name waits."""
         placement = self._topology.placement
         moving: Moving | None = placement.moving.get(("/", name))
@@ -267,7 +267,7 @@ async def test_a_queue_declared_anew_while_its_move_begins_moves(nodes: Nodes, m
     found = queue_at(one, name)
     assert found is not None
     queue_before = found
-    monkeypatch.setattr(Agreement, "all_know", meanwhile)
+    monkeypatch.setattr(StepBarrier, "all_know", meanwhile)
     one = await again(nodes, "a")
     await until_done(one)
     now = queue_at(one, name)
@@ -323,5 +323,5 @@ async def test_b77_what_a_consumer_holds_follows_when_it_is_given_back(
     late = Published(Route("/", "", name, (name,)), b"\0\0", None, None, True, None, None, b"late", 4)
     old.append(who.actor, late)
     await eventually(lambda: queue.messages_ready == 4, "what came late does not follow")
-    monkeypatch.setattr(strays, "STAY_SECONDS", 0.0)
+    monkeypatch.setattr(leftover_queues, "STAY_SECONDS", 0.0)
     await eventually(lambda: old.machine.queue("/", name) is None, "an empty queue stays in its old partition for ever")

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.placement import strays
-from rewindmq.engine.placement.strays import PORTION
-from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.engine.host.loop_share import Work
+from rewindmq.engine.placement import leftover_queues
+from rewindmq.engine.placement.leftover_queues import PORTION
 from rewindmq.schemas.events import Event, Published, QueueDeleted
 from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.support.amqp_wire import method, publish
@@ -48,8 +48,8 @@ def test_b77_a_message_that_comes_while_an_empty_rest_is_removed_follows(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that was declared lost published it. Its record is in the log before the removal that was asked for."""
-    require_patchable("rewindmq.engine.runtime.partition.Partition.append")
-    monkeypatch.setattr(strays, "STAY_SECONDS", 0.0)
+    require_patchable("rewindmq.engine.partition.partition.Partition.append")
+    monkeypatch.setattr(leftover_queues, "STAY_SECONDS", 0.0)
 
     async def test(broker: Broker, steps: Steps) -> None:
         client = await Client.opened(broker)

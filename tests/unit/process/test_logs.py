@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.logging_setup import JsonLine, Line, escaped
+from rewindmq.engine.logging_setup import JsonLine, LineFormatter, escaped
 
-LINE = Line("%(asctime)s [%(levelname)s] %(message)s")
+LINE = LineFormatter("%(asctime)s [%(levelname)s] %(message)s")
 
 
 def line_of(message: str, *arguments: object, exc_info: Any = None) -> str:
@@ -31,7 +31,7 @@ def test_a_defect_is_told_with_its_place_and_without_text_from_outside() -> None
     except ValueError as error:
         raised = (ValueError, error, error.__traceback__)
     record = logging.makeLogRecord({"msg": "in a method", "levelname": "ERROR", "exc_info": raised})
-    text = Line("%(message)s").format(record)
+    text = LineFormatter("%(message)s").format(record)
     assert all(line.isprintable() for line in text.split("\n"))
     assert "in inner" in text
     assert text.startswith("in a method\n")

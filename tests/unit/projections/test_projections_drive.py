@@ -110,5 +110,5 @@ def test_no_other_loop_folds_records() -> None:
         "projections/versions/worker.py",  # runs another version's machine
         "engine/cluster/partition.py",  # live: does not decode what it sent itself
         "projections/what_if/alternative.py",  # a candidate's machine, which leaves events out
-        "projections/what_if/fates.py",  # the same machines, at a record that cannot be decoded
+        "projections/what_if/later_outcomes.py",  # the same machines, at a record that cannot be decoded
     }

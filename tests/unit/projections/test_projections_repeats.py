@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.projections import replay
-from rewindmq.projections.last_words import LastWords
+from rewindmq.projections.clean_stops import CleanStops
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import catch_up, drive, fold, groups_of, recover
@@ -150,7 +150,7 @@ def test_the_first_event_behind_a_last_word_is_seen(tmp_path: Path) -> None:
     for _ in range(3):
         story.do(published(), ANN)
     log = ListLog(records=story.log.records)
-    store, words = StateStore.open(tmp_path), LastWords()
+    store, words = StateStore.open(tmp_path), CleanStops()
     _, projector = store.open_partition(log.name)
     catch_up(log, projector, None, words)
     store.close()

@@ -1,4 +1,6 @@
-"""The past of a queue that moved to another partition (engine/rewind/stays.py): every reader, against one history."""
+"""The past of a queue that moved to another partition (engine/rewind/partition_visits.py).
+
+Every reader is compared with one history."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +17,12 @@ from rewindmq.engine.rewind.bindings_at import bindings_at
 from rewindmq.engine.rewind.depth import depth
 from rewindmq.engine.rewind.message_sources import LogSource
 from rewindmq.engine.rewind.outcomes import Deadline, biography, changes, last_outcomes
+from rewindmq.engine.rewind.partition_visits import BetweenPartitions, is_unclear, moment_in, partition_visits
 from rewindmq.engine.rewind.policy_effects import policy_effects
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, queue_at
 from rewindmq.engine.rewind.restorations import as_restored
 from rewindmq.engine.rewind.restore_plan import NoPlan, Plan, RestoreRequest
-from rewindmq.engine.rewind.search import Limits, search, whole
-from rewindmq.engine.rewind.stays import BetweenPartitions, is_unclear, moment_in, stays
+from rewindmq.engine.rewind.search import SearchLimits, search, whole
 from rewindmq.engine.rewind.what_if import candidate_for, what_if
 from rewindmq.projections.history.search import Criteria
 from rewindmq.projections.machine.data.declaration import Declaration
@@ -67,14 +69,14 @@ def bodies_at(history: History, at: At, incarnation: int | None = None) -> tuple
 
 
 def test_the_stays_are_those_before_and_after_the_move(history: History, moved: Moved) -> None:
-    one, other = stays(history.open(), "/", QUEUE)
+    one, other = partition_visits(history.open(), "/", QUEUE)
     assert (one.log.name, other.log.name) == (moved.old, moved.now)
     assert one.since_ms is None
     assert other.until_ms is None
     assert one.until_ms is not None
     assert other.since_ms is not None
     assert moved.before_ms < one.until_ms < moved.during_ms < other.since_ms < moved.after_ms
-    assert len(stays(history.open(), "/", STAYING)) == 1
+    assert len(partition_visits(history.open(), "/", STAYING)) == 1
 
 
 def test_a_moment_is_read_in_the_partition_where_the_queue_was(history: History, moved: Moved) -> None:
@@ -178,7 +180,7 @@ def test_a_search_finds_a_message_once_where_it_was_published(history: History, 
     for queue, queue_id in ((QUEUE, 0), (QUEUE, moved.new_id), (None, 0)):
         criteria = Criteria("/", queue, None, None, None, b"second")
         ranges = whole(reader, criteria, queue_id, None, None)
-        page = search(reader, criteria, ranges, Limits(10, 100, 1_000, 60.0), subjects)
+        page = search(reader, criteria, ranges, SearchLimits(10, 100, 1_000, 60.0), subjects)
         assert [(each.partition, each.offset) for each in page.found] == [(moved.old, moved.second)]
 
 
@@ -268,7 +270,7 @@ def back(tmp_path_factory: pytest.TempPathFactory) -> Back:
 
 def test_a_queue_that_moved_back_has_a_stay_for_each_time(back: Back) -> None:
     history = History(back.data)
-    found = stays(history.open(), "/", BACK_AND_FORTH)
+    found = partition_visits(history.open(), "/", BACK_AND_FORTH)
     assert [each.number for each in found] == [number for number, _ in back.lives] == [0, 2, 0, 4]
     for (number, _), ended_ms, count in zip(back.lives[1:], back.ended_ms, (2, 4, 5), strict=True):
         past = queue_at(history, "/", BACK_AND_FORTH, At(time_ms=ended_ms), 0, 10)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.host.loop_share import Work
 from rewindmq.engine.rewind.history_consumers import MessagesAtMoment
-from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.schemas.events import QueueDeleted
 from rewindmq.schemas.values import BROKER
 from tests.support.amqp_wire import method, publish

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.log.location import History
+from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.rewind.restore_plan import NoPlan, Plan, RestoreRequest
-from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.events.removal import MOST_REMOVED
 from tests.support.broker_harness import Harness
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.errors import AccessRefused
+from rewindmq.engine.partition.counters import EVENTS_DROPPED, EVENTS_PUBLISHED
 from rewindmq.engine.routing import event_exchange
 from rewindmq.engine.routing.event_headers import NODE_WIDE
-from rewindmq.engine.runtime.counters import EVENTS_DROPPED, EVENTS_PUBLISHED
 from rewindmq.schemas.access_events import LoginRefused, SessionOpened
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import headers_of, values

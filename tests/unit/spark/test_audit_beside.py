@@ -10,9 +10,9 @@ from rewindmq.projections.replay import beginning, catch_up, decoder_for
 from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.verify import verify_partition
 from rewindmq.schemas.events import Tick
-from rewindmq.spark_replay.audit.beside_fold import BesideFold
 from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
+from rewindmq.spark_replay.audit.second_fold import BesideFold
 from rewindmq.spark_replay.fold import FoldInput, fold_range
 from rewindmq.spark_replay.location.ranges import OffsetRange
 from tests.support.spark.histories import ANN, Recorder, random_history

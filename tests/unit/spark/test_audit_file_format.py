@@ -15,7 +15,7 @@ import pytest
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.claims import Claims
-from rewindmq.projections.last_words import LastWords
+from rewindmq.projections.clean_stops import CleanStops
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.snapshots import Snapshots
@@ -228,7 +228,7 @@ def product_with_a_queue() -> AuditProduct:
 def test_every_attribute_has_its_field() -> None:
     product = product_with_a_queue()
     [account] = product.accounts.values()
-    live = [product, account, Prefetches(), Attached(), Claims(), LastWords(), Identities(0), Levels(None, 0, False)]
+    live = [product, account, Prefetches(), Attached(), Claims(), CleanStops(), Identities(0), Levels(None, 0, False)]
     attributes = {type(each): vars(each).keys() - NOT_STORED.get(type(each), set()) for each in live}
     for table in tables(STORED):
         if dataclasses.is_dataclass(table.cls):

@@ -6,7 +6,7 @@ import pytest
 
 from rewindmq.engine.embedded.trim import trim
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
-from rewindmq.engine.log.trim_rules import Wanted
+from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.spark_replay.audit.checks import Finding
 from tests.support.auditing import findings_of
@@ -29,7 +29,7 @@ def test_b18_a_trimmed_history_of_everything_is_sound_from_every_floor(tmp_path:
     assert not wrong(findings_of(data))
     floors = 0
     for before_ms in range(START_MS, history.now_ms, max(1, (history.now_ms - START_MS) // 12)):
-        reports = trim(data, Wanted(before_ms=before_ms, accept_findings=True), wall_ms=history.now_ms)
+        reports = trim(data, TrimRequest(before_ms=before_ms, accept_findings=True), wall_ms=history.now_ms)
         assert not [finding for report in reports for finding in report.findings if "quarantined" not in finding]
         if any(report.offset > report.start for report in reports):
             floors += 1

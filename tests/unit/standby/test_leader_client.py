@@ -12,7 +12,7 @@ from rewindmq.engine.broker.followers import ANSWER_BYTES
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.standby.client import MOST_HEAD_BYTES, Away, LeaderClient
-from rewindmq.engine.standby.refusal import Refused
+from rewindmq.engine.standby.refusal import RefusedByLeader
 
 Asking = Callable[[LeaderClient], Awaitable[object]]
 LEADER = {
@@ -78,7 +78,7 @@ def test_b59_a_leader_is_understood() -> None:
     ],
 )
 def test_b59_another_program_at_the_address_is_named(content: bytes) -> None:
-    with pytest.raises(Refused, match=r"what answers at http://127.0.0.1:\d+ is no leader"):
+    with pytest.raises(RefusedByLeader, match=r"what answers at http://127.0.0.1:\d+ is no leader"):
         answered("200 OK", content, leader)
 
 
@@ -94,7 +94,7 @@ def test_b59_another_program_at_the_address_is_named(content: bytes) -> None:
     ],
 )
 def test_b59_more_than_was_asked_for_is_not_taken(content: bytes) -> None:
-    with pytest.raises(Refused, match="is no leader"):
+    with pytest.raises(RefusedByLeader, match="is no leader"):
         answered("200 OK", content, fetch)
 
 
@@ -102,9 +102,9 @@ def test_b59_what_a_proxy_or_a_brake_answers_is_asked_again() -> None:
     for status in ("408 Timeout", "429 Too Many Requests", "502 Bad Gateway", "503 Service Unavailable"):
         with pytest.raises(Away, match="answers " + status[:3]):
             answered(status, b"<html>" + bytes(1 << 20), leader)
-    with pytest.raises(Refused, match="it knows no followers"):
+    with pytest.raises(RefusedByLeader, match="it knows no followers"):
         answered("404 Not Found", b"", leader)
-    with pytest.raises(Refused, match="no RewindMQ is there"):
+    with pytest.raises(RefusedByLeader, match="no RewindMQ is there"):
         answered("302 Found", b"", leader)
 
 

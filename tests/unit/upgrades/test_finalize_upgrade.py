@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.cluster import modes
+from rewindmq.engine.cluster import partition_pausing
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.placement.request import ask_for
 from rewindmq.engine.upgrades.finalize import OlderNodes, finalize
@@ -76,7 +76,7 @@ async def test_b73_nodes_follow_when_an_operator_says_so(nodes: Nodes, monkeypat
     own_all(nodes, "newer")
     assert {each.machine.machine_version for each in new.partitions} == {MACHINE_VERSION}
     with monkeypatch.context() as soon:
-        soon.setattr(modes, "UNUSED_SECONDS", 0.0)
+        soon.setattr(partition_pausing, "UNUSED_SECONDS", 0.0)
         await eventually(lambda: all(paused(other)))
     assert await finalize(new, ANN) == MACHINE_VERSION
     await settled()

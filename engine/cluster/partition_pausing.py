@@ -1,0 +1,181 @@
+"""Which partitions this node folds: those that it needs. It only appends to the others.
+
+    current  --- not needed for `UNUSED_SECONDS`, nothing under way ---> paused
+    paused   --- a duty, a standby, or a client that needs the fold ---> current, when it has read on
+
+A node needs the fold of a partition
+- that it owns: its duties follow from the fold;
+- as a standby. The nodes of a cluster have an order of their own for each partition, and the first ones of it fold the
+  partition (`standbys`, and one more, because the owner may be among them);
+- while a client here consumes, gets, declares, deletes or purges, has an exclusive queue there, or looks (HTTP);
+- while a client here publishes to a queue that may refuse a message, or publishes mandatorily.
+
+Rules of this file
+- A mode is a matter of cost, never of meaning. Each answer that only the fold gives is given when the partition is
+  current (`Partition.enter`).
+- A publish to a paused partition is confirmed when the log has it, and is folded even if this node is lost first.
+- A paused partition keeps its state in memory and in RocksDB, and goes on from there, or from a newer state that it
+  finds (resumption.py).
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+from rewindmq.engine.cluster.partition import ReadBackPartition
+from rewindmq.engine.errors import ConnectionForced
+from rewindmq.engine.log.contract import LogError, NoAnswer
+from rewindmq.engine.log.shared_contract import SharedLog
+from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.sessions import Session
+
+UNUSED_SECONDS = 60.0
+AGAIN_SECONDS = 0.25
+
+logger = logging.getLogger(__name__)
+
+
+class PausedPartitions:
+    """Pauses and resumes the partitions of a node.
+
+    `standbys`: how many nodes fold a partition beside its owner; None: all nodes fold all partitions. `bring_near`
+    gives a paused partition a newer state, if it has missed much (resumption.py). `sessions` yields the open sessions.
+    `changed` is called when a partition is current again, or no longer, `failed` when a change of mode fails."""
+
+    def __init__(
+        self,
+        node: str,
+        standbys: int | None,
+        log: SharedLog,
+        partitions: Sequence[ReadBackPartition],
+        bring_near: Callable[[ReadBackPartition], Awaitable[None]],
+        sessions: Callable[[], Iterable[Session]],
+        changed: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._node = node
+        self._standbys = standbys
+        self._log = log
+        self._partitions = partitions
+        self._bring_near = bring_near
+        self._sessions = sessions
+        self._changed = changed
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._work: dict[ReadBackPartition, asyncio.Task[None]] = {}  # changes of mode that are under way
+        self._living: list[str] = []  # the nodes of the last look
+        self._standing: dict[str, list[str]] = {}  # by partition: those of them that fold it whatever clients do
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Change no mode any more."""
+        self._stopped = True
+        for task in self._work.values():
+            task.cancel()
+
+    async def enter(self, partition: ReadBackPartition) -> None:
+        """Fold the partition, and return when this node has caught up with what was in the log at the call.
+
+        ConnectionForced: the node is stopping."""
+        while not partition.current:
+            if self._stopped:
+                raise ConnectionForced("the node is stopping")
+            work = self._work.get(partition)
+            if work is None or work.done():  # to await what is done is no wait: the loop would do nothing else any more
+                work = self._begin(partition, self._resume(partition))
+            await asyncio.shield(work)
+
+    def look(self, nodes: Iterable[str]) -> None:
+        """Enter partitions that this node needs, and pause others. `nodes`: the names of the living ones."""
+        living = sorted(set(nodes))
+        if living != self._living:
+            self._living = living
+            self._standing = {partition.name: self._standing_by(partition.name) for partition in self._partitions}
+        if self._standbys is None or self._stopped:
+            return
+        unused = []
+        now = self._loop.time()
+        for partition in self._partitions:
+            if partition in self._work:
+                continue
+            if partition.owned or self._node in self._standing.get(partition.name, ()):
+                partition.used_at = now
+                if not partition.current:
+                    self._begin(partition, self._resume(partition))
+            elif partition.consumers or partition.getters:
+                partition.used_at = now
+            elif partition.can_pause and now - partition.used_at >= UNUSED_SECONDS:
+                unused.append(partition)
+        if unused:
+            attached = self._attached()
+            for partition in unused:
+                if partition in attached:
+                    partition.used_at = now
+                else:
+                    self._begin(partition, self._pause(partition))
+
+    def folded_at(self, partition: Partition, owner: str | None) -> tuple[str, ...]:
+        """The nodes that fold a partition whatever their clients do, by name. All nodes have the same `standbys`."""
+        found = set(self._standing.get(partition.name, ()))
+        return tuple(sorted(found if owner is None else found | {owner}))
+
+    def _standing_by(self, partition: str) -> list[str]:
+        """The first living nodes of a partition's order."""
+        if self._standbys is None:
+            return self._living
+        if self._standbys == 0:
+            return []
+        order = sorted(self._living, key=lambda node: hashlib.sha256(f"{partition} {node}".encode()).digest())
+        return order[: self._standbys + 1]
+
+    def _attached(self) -> set[object]:
+        """The partitions that have consumers, holders or queues of this node's clients."""
+        found: set[object] = set()
+        for session in self._sessions():
+            found.update(session.owns_queues_in)
+            for attached in session.attached.values():
+                found.update(attached)
+        return found
+
+    def _begin(self, partition: ReadBackPartition, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._work[partition] = self._loop.create_task(work)
+        task.add_done_callback(lambda done: self._ended(partition, done))
+        return task
+
+    def _ended(self, partition: ReadBackPartition, task: "asyncio.Task[None]") -> None:
+        if self._work.get(partition) is task:  # else another change has begun since
+            del self._work[partition]
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            logger.error("%s: its mode could not be changed: %s", partition.name, error)
+            self._failed(error)
+
+    async def _pause(self, partition: ReadBackPartition) -> None:
+        if partition.owned or partition.consumers or partition.getters or not partition.can_pause:
+            return  # it was taken into use since `look`
+        logger.info("%s: not needed here, paused at offset %d", partition.name, partition.next_offset)
+        partition.pause()
+        self._changed()
+        await self._log.pause(partition.name)
+
+    async def _resume(self, partition: ReadBackPartition) -> None:
+        await until_answered(lambda: self._bring_near(partition), NoAnswer)
+        logger.info("%s: it is folded from offset %d on", partition.name, partition.next_offset)
+        partition.resume()
+        self._log.resume(partition.name, partition.next_offset)
+        await until_answered(lambda: self._log.catch_up(partition.name), LogError)
+        partition.read_back_again()
+        partition.used_at = self._loop.time()
+        self._changed()
+
+
+async def until_answered(question: Callable[[], Awaitable[None]], retried: type[LogError]) -> None:
+    """Ask the log again for as long as it raises this error."""
+    while True:
+        try:
+            return await question()
+        except retried as error:
+            logger.debug("%s", error)
+            await asyncio.sleep(AGAIN_SECONDS)

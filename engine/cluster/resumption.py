@@ -1,0 +1,136 @@
+"""A partition that goes on after a long pause takes a newer state, if there is one, instead of folding all it missed.
+
+    paused at A ... Kafka's end E     E - A small: the machine goes on from A
+                                      else a thread: a copy of another node's (snapshot_import.py), the archive's
+                                      newest state, or what is stored
+                                      -> state store -> fold up to E -> another machine and projector
+
+Kafka may keep less than the node has missed (--keep-local, a retention). Then the thread reads the rest in the archive.
+
+Rules of this file
+- The machine in memory is the partition's until the other one is complete. So a copy that cannot be believed costs time
+  only. Meanwhile nobody else writes what is stored of this partition (`busy`).
+- One partition returns at a time. So one machine is in memory beside those of the partitions.
+- While a leader of Kafka moves, reading fails in many ways. So an error of the log counts when it lasts.
+- If RocksDB fails on the way, the node stops. Its next start goes on.
+"""
+
+import asyncio
+import logging
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+from rewindmq.engine.cluster import snapshot_import
+from rewindmq.engine.cluster.partition import ReadBackPartition
+from rewindmq.engine.cluster.snapshot_import import begin_with_copy
+from rewindmq.engine.log.contract import LogError, NoAnswer
+from rewindmq.engine.log.location import retry_if_trimmed
+from rewindmq.engine.log.shared_contract import SharedLog
+from rewindmq.engine.partition.snapshot_writer import in_thread
+from rewindmq.projections.replay import Recovery, recover
+from rewindmq.projections.store.store import StateStore
+
+if TYPE_CHECKING:
+    from rewindmq.engine.cluster.snapshot_import import EnteredHistory
+
+STOP_SECONDS: Final = 5.0
+LASTING_SECONDS: Final = 300.0
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionResumption:
+    """The returns of one node's partitions. `archived`: the histories of the partitions are Kafka and an archive."""
+
+    def __init__(self, log: SharedLog, store: StateStore, data: Path, archived: bool) -> None:
+        self._log = log
+        self._store = store
+        self._data = data
+        self._archived = archived
+        self._one = asyncio.Lock()
+        self._in_thread: Future[None] | None = None
+        self._failing: dict[ReadBackPartition, float] = {}  # seconds of the loop when the log first failed
+        self.busy: set[ReadBackPartition] = set()  # what is stored of these is not the state of their machines
+
+    async def bring_near(self, partition: ReadBackPartition) -> None:
+        """Give a paused partition a newer state, if it has missed much, or Kafka no longer has what it missed.
+
+        Raises NoAnswer: try again; LogError: the log does not have what is missing; StoreError; an error of RocksDB."""
+        start, end = await self._extent(partition)
+        at = partition.next_offset
+        if start <= at and end - at < snapshot_import.LEAST_EVENTS and partition not in self.busy:
+            return
+        async with self._one:
+            start, _ = await self._extent(partition)
+            if partition not in self.busy:
+                if self._store.failed is not None:
+                    raise NoAnswer(f"{partition.name}: its state cannot be written now")
+                self._write(partition)
+                self.busy.add(partition)
+            recoveries: list[Recovery] = []
+
+            def work() -> None:
+                recovery = self._newer(partition, start)
+                if recovery is not None:
+                    recoveries.append(recovery)
+
+            self._in_thread = in_thread("return", work)
+            ended = asyncio.wrap_future(self._in_thread)
+            ended.add_done_callback(lambda done: done.cancelled() or done.exception())  # the node may have stopped
+            try:
+                await asyncio.shield(ended)
+            except NoAnswer:
+                raise
+            except LogError as error:
+                now = asyncio.get_running_loop().time()
+                if now - self._failing.setdefault(partition, now) >= LASTING_SECONDS:
+                    raise
+                raise NoAnswer(str(error)) from error
+            self._failing.pop(partition, None)
+            for recovery in recoveries:
+                self._store.forget(partition.projector)
+                partition.begin_again(recovery.machine, recovery.projector)
+            self.busy.discard(partition)
+
+    async def _extent(self, partition: ReadBackPartition) -> tuple[int, int]:
+        """Return the offsets at which the partition begins and ends in Kafka. Raises NoAnswer."""
+        try:
+            return await self._log.extent(partition.name)
+        except LogError as error:
+            raise NoAnswer(str(error)) from error
+
+    def _write(self, partition: ReadBackPartition) -> None:
+        """Write what the partition has folded: no batch of it may come later."""
+        try:
+            partition.write_all()
+        except Exception as error:  # rocksdict knows no narrower class
+            if self._store.failed is None:
+                raise
+            raise NoAnswer(f"{partition.name}: its state cannot be written: {error}") from error
+
+    def _newer(self, partition: ReadBackPartition, start: int) -> Recovery | None:
+        """Replace the stored state, in the thread. None: there is no better one, and Kafka has all from `start` on."""
+        name, at = partition.name, partition.next_offset
+        history = cast("EnteredHistory", partition.history)
+        if self._archived:
+            from rewindmq.engine.cluster.archive_states import begin_with_archive
+            from rewindmq.engine.log.topic_tiers import TieredTopic
+
+            assert isinstance(history, TieredTopic)
+            history = tiers = history.archive.tiered(history.topic)  # one for this thread
+            begin_with_copy(tiers, partition.index, self._log.states, self._store, self._data)
+            begin_with_archive(tiers, self._store, self._data)
+        else:
+            begin_with_copy(history, partition.index, self._log.states, self._store, self._data)
+        if start <= at == self._store.applied_offset(name):
+            return None
+        return retry_if_trimmed(partial(recover, history, self._store))
+
+    def stop(self) -> None:
+        """Wait until the thread has ended, but not for long: a Kafka that does not answer would hold the node up."""
+        if self._in_thread is not None:
+            with suppress(TimeoutError):
+                self._in_thread.exception(STOP_SECONDS)

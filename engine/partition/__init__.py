@@ -1,0 +1,1 @@
+"""One partition live: append, fold, perform effects; its sessions, counters and clock."""
