@@ -100,4 +100,6 @@ def is_shortened(function: Callable[..., object] | None) -> bool:
     """The quick tier tries it less often (tests/support/examples.py)."""
     if function is None:
         return False
-    return is_hypothesis_test(function) or rounds.__name__ in inspect.unwrap(function).__code__.co_names
+    plain = inspect.unwrap(function)
+    asks = rounds.__name__ in plain.__code__.co_names and plain.__globals__.get(rounds.__name__) is rounds
+    return is_hypothesis_test(function) or asks
