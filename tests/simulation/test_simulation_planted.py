@@ -106,7 +106,7 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is fo
         r"not drained: .*outbox \[\d|arrived 0 times",
     ),
     "dead letters are sent too early": (
-        "rewindmq.engine.routing.dead_letters.Source.may_send",
+        "rewindmq.engine.routing.dead_letters.LetterSource.may_send",
         property(lambda source: bool(source.letters)),
         r"dead letter at .* by the log|a message that did not die|arrived 0 times",
     ),
