@@ -137,14 +137,14 @@ class World:
         self.sizes |= {
             f"{placement}.moves.AGAIN_SECONDS": moves.choice((2, 20)),
             f"{placement}.moves.SLOW_SECONDS": (slow := moves.choice((1, 30))),
-            f"{placement}.agreement.LOST_SECONDS": slow,
+            f"{placement}.step_barrier.LOST_SECONDS": slow,
             f"{placement}.moves.TOGETHER": moves.choice((1, 2, 50)),
             f"{placement}.moves.MESSAGES_TOGETHER": moves.choice((2, 1_000)),
             f"{placement}.repartition.NAMES_TOGETHER": moves.choice((1, 500)),
             f"{placement}.moves.PORTION": portion,
             f"{placement}.moves.MOST_LETTERS": letters,
-            f"{placement}.strays.PORTION": portion,
-            f"{placement}.strays.MOST_LETTERS": letters,
+            f"{placement}.leftover_queues.PORTION": portion,
+            f"{placement}.leftover_queues.MOST_LETTERS": letters,
         }
         self.waypoint_events = random.Random(f"waypoints {seed}").choice((10, 50, 10_000))
         self.faults = SharedFaults(
