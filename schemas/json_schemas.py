@@ -60,6 +60,11 @@ def object_of(properties: "Schema", optional: Collection[str] = (), text: str = 
     return found | ({"required": required} if required else {}) | ({"description": text} if text else {})
 
 
+def name_of(kind: type) -> str:
+    """The name of a class in a schema document: an answer is named after what it shows."""
+    return kind.__name__.removesuffix("View")
+
+
 class Schemas:
     """Makes schemas, and gathers those that have a name. `place`: where a reference finds them."""
 
@@ -111,7 +116,7 @@ class Schemas:
 
     def _named(self, kind: Any, members: Iterable[tuple[str, object, bool]]) -> Schema:
         """A reference to the schema of a class. Of each field: the name, the type, and whether it may be missing."""
-        name = kind.__name__
+        name = name_of(kind)
         if self._types.setdefault(name, kind) is not kind:
             raise ValueError(f"two types have the name {name}")
         if name not in self.by_name:

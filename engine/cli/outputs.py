@@ -17,7 +17,7 @@ from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.traces.spans import Span
 from rewindmq.schemas.events import EVENT_TYPES
-from rewindmq.schemas.json_schemas import LINES, LIST, OBJECT, Output, Schema, Schemas, object_of, output
+from rewindmq.schemas.json_schemas import LINES, LIST, OBJECT, Output, Schema, Schemas, name_of, object_of, output
 
 QUEUE: Schema = {"vhost": {"type": "string"}, "queue": {"type": "string"}, "queue_id": {"type": "integer"}}
 
@@ -28,7 +28,7 @@ def _first_line(kind: type) -> str:
 
 def _with_events(schemas: Schemas, kind: type) -> Schema:
     """The schema of an object with an event: `fields` are those of the event's type."""
-    name = kind.__name__
+    name = name_of(kind)
     schemas.of(kind)
     found = schemas.by_name.pop(name)
     found["allOf"] = [_if("event", each, {"properties": {"fields": _event(schemas, each)}}) for each in EVENT_TYPES]

@@ -111,5 +111,5 @@ def test_two_types_of_one_name_are_refused(routes: list[Route]) -> None:
         pass
 
     assert isinstance(operation_of(twice), Operation)
-    with pytest.raises(ValueError, match="two types have the name ErrorView"):
+    with pytest.raises(ValueError, match="two types have the name Error"):
         document([*routes, Route("/api/twice", twice)])

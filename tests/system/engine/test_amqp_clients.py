@@ -208,12 +208,12 @@ def test_connection_errors(broker: RunningBroker) -> None:
 
 def test_wrong_password(broker: RunningBroker) -> None:
     with pytest.raises(ProbableAuthenticationError, match="Login was refused using authentication mechanism PLAIN"):
-        connect(broker, credentials=pika.PlainCredentials("guest", "wrong"))
+        connect(broker, password="wrong")
 
 
 def test_unknown_vhost(broker: RunningBroker) -> None:
     with pytest.raises(AMQPConnectionError, match="vhost nowhere not found"):
-        connect(broker, virtual_host="nowhere")
+        connect(broker, vhost="nowhere")
 
 
 def test_heartbeats_keep_an_idle_connection(broker: RunningBroker) -> None:

@@ -174,17 +174,17 @@ OTHERS = {
 }
 # Optional fields that no answer has here. A field that is in none of these has to be seen.
 WITH_NODES = {  # of sessions and partitions of other nodes
-    "ChannelDetailsView.session_id",
-    "ListedConsumerView.counters_age_ms",
-    "QueueView.counters_age_ms",
-    "QueueWithConsumersView.counters_age_ms",
+    "ChannelDetails.session_id",
+    "ListedConsumer.counters_age_ms",
+    "Queue.counters_age_ms",
+    "QueueWithConsumers.counters_age_ms",
 }
 OF_DELAYED_RETRY = {
     f"{view}.{name}"
     for view in ("QueueView", "QueueWithConsumersView")
     for name in ("next_delayed_at", "last_delayed_at")
 }
-OF_HEALTH = {"FailedView.alarms", "FailedView.expired", "FailedView.protocols", "FailedView.queues", "PassedView.port"}
+OF_HEALTH = {"Failed.alarms", "Failed.expired", "Failed.protocols", "Failed.queues", "Passed.port"}
 BAD_BYTES = {"Properties.undecodable"}
 NOT_OF_QUESTIONS = WITH_NODES | OF_DELAYED_RETRY | OF_HEALTH | BAD_BYTES
 NOT_OF_CHANGES = BAD_BYTES | {"ByKafka.command", "ByKafka.partitions", "ByKafka.reassignment"}

@@ -18,7 +18,7 @@ EXPECTED = {
         clock: repair show
         erasures: erase list_erasures list_expired_bodies
         evidence: check_seals list_audits list_seals
-        features: auth configuration enable_feature_flag extensions list_deprecated list_feature_flags reset
+        features: configuration enable_feature_flag reset same
         followers: fetch file forget join keys leader list_all
         health: alarms certificate_expiration mirror_sync_critical node port_listener protocol_listener
             ready virtual_hosts

@@ -58,11 +58,11 @@ def test_a_field_may_be_missing_or_given() -> None:
 
 def test_the_schema_is_that_of_the_class() -> None:
     schemas = Schemas("#/")
-    assert schemas.of(ListedShipView) == {"$ref": "#/ListedShipView"}
-    found = schemas.by_name["ListedShipView"]
+    assert schemas.of(ListedShipView) == {"$ref": "#/ListedShip"}
+    found = schemas.by_name["ListedShip"]
     assert found["required"] == ["name", "kind", "tons", "next"]
     assert found["properties"]["flag"] == {"type": "string", "description": "Where she is registered"}
-    assert found["properties"]["next"] == {"type": "array", "items": {"$ref": "#/ShipView"}}
+    assert found["properties"]["next"] == {"type": "array", "items": {"$ref": "#/Ship"}}
     assert found["properties"].keys() == {"name", "kind", "tons", "flag", "berth", "next", "number"}
 
 
