@@ -180,9 +180,7 @@ WITH_NODES = {  # of sessions and partitions of other nodes
     "QueueWithConsumers.counters_age_ms",
 }
 OF_DELAYED_RETRY = {
-    f"{view}.{name}"
-    for view in ("QueueView", "QueueWithConsumersView")
-    for name in ("next_delayed_at", "last_delayed_at")
+    f"{view}.{name}" for view in ("Queue", "QueueWithConsumers") for name in ("next_delayed_at", "last_delayed_at")
 }
 OF_HEALTH = {"Failed.alarms", "Failed.expired", "Failed.protocols", "Failed.queues", "Passed.port"}
 BAD_BYTES = {"Properties.undecodable"}
