@@ -9,7 +9,7 @@ import pytest
 
 CLOSED = "http://127.0.0.1:1"
 MAY_IMPORT = re.compile(
-    r"rewindmq(\.(__main__|builds|schemas(\.json_values)?|engine(\.file_modes|\.cli(\.\w+|\.commands\.\w+)?)?))?"
+    r"rewindmq(\.(__main__|builds|schemas(\.(json_values|views))?|engine(\.file_modes|\.cli(\.\w+|\.commands\.\w+)?)?))?"
 )
 
 
