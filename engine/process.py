@@ -63,7 +63,7 @@ from rewindmq.engine.partition.metadata import ReadBackMetadata, SoleWriterMetad
 from rewindmq.engine.reload import Reread, apply_settings
 from rewindmq.engine.rewind.worker import NICENESS, WorkerPool
 from rewindmq.engine.service_manager import ServiceManager
-from rewindmq.engine.standby.refusal import RefusedByLeader as RefusedByLeader
+from rewindmq.engine.standby.refusal import RefusedByLeader
 from rewindmq.engine.tls import LiveContext, TlsListener
 from rewindmq.engine.upgrades.finalize import tell_due
 from rewindmq.projections.machine.machine import NewerHistory
@@ -334,12 +334,12 @@ def open_broker(
         age_ms = config.archive.segment_age_ms
         ages = None if age_ms is None else SegmentAges(log, clock, age_ms)
         followers = Followers(config, log, history, [metadata, *partitions], failed)
-        alone = EmbeddedKeeper(config, log, metadata, store, partitions, snapshots, ages, followers)
-        broker = Broker(config, clock, metadata, partitions, alone, WorkerPool(NICENESS))
-        log.start(alone)
-        alone.start(broker)
+        keeper = EmbeddedKeeper(config, log, metadata, store, partitions, snapshots, ages, followers)
+        broker = Broker(config, clock, metadata, partitions, keeper, WorkerPool(NICENESS))
+        log.start(keeper)
+        keeper.start(broker)
         _start(broker)
-        embedded.adopt_state(broker, alone)
+        embedded.adopt_state(broker, keeper)
         note_history(config.data, store, history.forks)
         broker.lead(followers)
         if ages is not None:

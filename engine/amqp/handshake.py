@@ -202,8 +202,9 @@ class Handshake:
         self._broker.access_log.login_refused(self._arrival, self.user, self.mechanism, error.text)
 
     def open(self, vhost: str, link: Link, admit: Callable[[], None], force_close: Callable[[str], None]) -> Session:
-        """Open the session in the broker. `admit`: asks the door for a place. NotAllowed (530). ResourceError (506):
-        memory is used up."""
+        """Open the session in the broker. `admit`: takes a place in the quota.
+
+        Raises NotAllowed (530), and ResourceError (506) where memory is used up."""
         broker = self._broker
         broker.memory.check()
         limits.check_connection(broker.topology, broker.sessions.by_id.values(), self.user, vhost)

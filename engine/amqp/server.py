@@ -52,10 +52,10 @@ TIMEOUT_CHECK_SECONDS = 30.0  # the longest time between two checks for consumer
 class AmqpProtocol(asyncio.Protocol):
     """One client's socket, with its `Connection`. Implements `rewindmq.engine.amqp.connection.ClientSocket`."""
 
-    def __init__(self, server: "AmqpServer", guest: AdmittedConnection, listener: str) -> None:
+    def __init__(self, server: "AmqpServer", admitted: AdmittedConnection, listener: str) -> None:
         self.server = server
         self.listener = listener
-        self.guest = guest
+        self.admitted = admitted
         self.broker = server.broker
         self.loop = server.loop
         self.transport: asyncio.Transport | None = None
@@ -76,20 +76,20 @@ class AmqpProtocol(asyncio.Protocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         balancer = transport.get_extra_info("peername") or ("unknown", 0)
-        peer = self.guest.client or balancer
+        peer = self.admitted.client or balancer
         tls, tls_settings = transport.get_extra_info("ssl_object"), self.broker.config.tls
         connection = Connection(
             self.broker,
             f"{bracketed(str(peer[0]))}:{peer[1]}",
-            not self.guest.proxied and is_loopback(str(peer[0])),  # a balancer's loopback is its own machine's
+            not self.admitted.proxied and is_loopback(str(peer[0])),  # a balancer's loopback is its own machine's
             self,
             None if tls is None or tls_settings is None else tls_settings.peer(tls),
             self.listener,
-            f"{bracketed(str(balancer[0]))}:{balancer[1]}" if self.guest.proxied else "",
+            f"{bracketed(str(balancer[0]))}:{balancer[1]}" if self.admitted.proxied else "",
         )
         self.connection = connection
         self.server.protocols.add(self)
-        self.guest.wait(self.drop)
+        self.admitted.wait(self.drop)
         self.set_timer(HANDSHAKE_SECONDS, self.handshake_timed_out)
 
     def data_received(self, data: bytes) -> None:
@@ -182,7 +182,7 @@ class AmqpProtocol(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Asyncio: the socket is gone."""
-        self.guest.leave()
+        self.admitted.leave()
         self.server.protocols.discard(self)
         self.count_unread(0)
         if self.timer is not None:
@@ -224,8 +224,8 @@ class AmqpProtocol(asyncio.Protocol):
     def admit(self) -> None:
         """Count the client among those that have logged in. NotAllowed when there are too many, in RabbitMQ's words for
         its connection_max."""
-        if not self.guest.log_in():
-            most = self.guest.door.most_logged_in
+        if not self.admitted.log_in():
+            most = self.admitted.quota.most_logged_in
             raise NotAllowed(f"connection refused: node connection limit ({most}) is reached")
 
     def opened(self) -> None:
@@ -260,11 +260,11 @@ class AmqpProtocol(asyncio.Protocol):
 
 
 class AmqpServer:
-    """The listening sockets and their connections, which come in by `door`."""
+    """The listening sockets and their connections, which come in by `quota`."""
 
-    def __init__(self, broker: Broker, door: ConnectionQuota) -> None:
+    def __init__(self, broker: Broker, quota: ConnectionQuota) -> None:
         self.broker = broker
-        self.door = door
+        self.quota = quota
         self.loop = asyncio.get_running_loop()
         self.protocols: set[AmqpProtocol] = set()
         self.listeners: list[tuple[str, int, LiveContext | None]] = []  # address and port, and TLS where it is used
@@ -291,7 +291,7 @@ class AmqpServer:
         made = [
             ListeningSocket(
                 sock,
-                self.door,
+                self.quota,
                 partial(AmqpProtocol, self, listener=listener_of(sock)),
                 context,
                 HANDSHAKE_SECONDS,

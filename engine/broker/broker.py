@@ -123,7 +123,7 @@ class Broker:
         self.keeper = keeper
         self.clock = clock = log_clock.now_ms
         self.counters = all_counters()
-        self.doors: tuple[ConnectionQuota, ...] = ()
+        self.quotas: tuple[ConnectionQuota, ...] = ()
         self.listeners: Listeners | None = None
         self.followers: Followers | None = None
         self.following: Following | None = None
@@ -216,11 +216,11 @@ class Broker:
     def _login_braked(self) -> None:
         self.counters[LOGINS_BRAKED] += 1
 
-    def serve(self, listeners: Listeners, doors: tuple[ConnectionQuota, ...]) -> None:
-        """Clients may come: through these listeners of the AMQP server, and as many as these doors let in. They are no
+    def serve(self, listeners: Listeners, quotas: tuple[ConnectionQuota, ...]) -> None:
+        """Clients may come: through these listeners of the AMQP server, and as many as these quotas let in. They are no
         arguments of the constructor: the server is made with the broker, and so after it."""
         self.listeners = listeners
-        self.doors = doors
+        self.quotas = quotas
 
     def lead(self, followers: Followers) -> None:
         """Other machines may follow. The followers come after the broker: they call its turns."""

@@ -256,7 +256,7 @@ class Followers:
     async def fetch(self, name: str, token: str, at: Mapping[str, End], most: int) -> FollowerAnswer:
         """Acknowledge what the follower has, and find what it lacks.
 
-        Raises FollowerRefused: it has to join; BelowStart: what it lacks is not here any more."""
+        Raises FollowerRefused if it must join again, and BelowStart if records that it lacks were removed here."""
         follower = self._of(name, token)
         self._see(follower)
         reached = {each: at[each].offset if each in at else 0 for each in self.ends}

@@ -131,8 +131,8 @@ class ClusterKeeper:
         self.flow = RoundTripFlow(list(partitions))
         self._awareness = Awareness(metadata.topology, partitions, lambda: self.epoch)
         self._beats = Beats(self._config.node, self.log, metadata, self._awareness, lambda: self.joined)
-        self._returns = PartitionResumption(self.log, self._store, self._config.data, self._config.archives_topics)
-        self._modes = PausedPartitions(
+        self._resumption = PartitionResumption(self.log, self._store, self._config.data, self._config.archives_topics)
+        self._paused = PausedPartitions(
             self._config.node,
             self._config.standbys,
             self.log,
@@ -370,13 +370,13 @@ class ClusterKeeper:
     # -- modes --------------------------------------------------------------------------------------------------------
 
     async def enter(self, partition: ReadBackPartition) -> None:
-        await self._modes.enter(partition)
+        await self._paused.enter(partition)
         self._awareness.forget_folded()
         self._upgrade(partition)
         await partition.folded()
 
     async def _bring_near(self, partition: ReadBackPartition) -> None:
-        await self._returns.bring_near(partition)
+        await self._resumption.bring_near(partition)
         self._asked[partition.name] = max(self._asked[partition.name], partition.next_offset)
 
     def decides(self, partition: ReadBackPartition, route: Route) -> bool:
@@ -440,7 +440,7 @@ class ClusterKeeper:
 
     async def _take_duties(self, partition: ReadBackPartition) -> None:
         """Become the owner of a partition, once it is current."""
-        await self._modes.enter(partition)
+        await self._paused.enter(partition)
         if partition.name not in self._duties or partition.owned or self._stopped:
             return
         logger.info("%s: its duties are this node's now", partition.name)
@@ -458,7 +458,7 @@ class ClusterKeeper:
         self._declare_lost()
         for name in self._awareness.crowded():
             self._begin(self.enter(self._by_name[name]))
-        self._modes.look(joined.node for joined in self.metadata.topology.nodes.values())
+        self._paused.look(joined.node for joined in self.metadata.topology.nodes.values())
         for partition in self._partitions:
             if partition.owned:
                 self._append_ended(partition)
@@ -536,14 +536,14 @@ class ClusterKeeper:
         if owner is None and (table := self._by_name[partition.name].counter_table) is not None:
             others = {joined.node for epoch, joined in self.metadata.topology.nodes.items() if epoch != self.epoch}
             owner = table.owner if table.owner in others else None
-        return Place(owner, self._modes.folded_at(partition, owner))
+        return Place(owner, self._paused.folded_at(partition, owner))
 
     def take_snapshots(self) -> None:
         """Take the waypoints that are due. The log says where every node takes a snapshot (`checkpoint_asked`)."""
         self._waypoints.take_if_due(self._loop.call_soon)
 
     def mend_store(self) -> None:
-        if self._store.failed is not None and not self._returns.busy and self._store.has_room():
+        if self._store.failed is not None and not self._resumption.busy and self._store.has_room():
             self._broker.turns.end()
             mend_store(self._store, self._partitions)
 
@@ -551,7 +551,7 @@ class ClusterKeeper:
         self._broker.turns.end()
         if self._stopped or self._broken or not all(partition.at_rest for partition in self._partitions):
             raise StoreError("the node is stopping")
-        if self._returns.busy:
+        if self._resumption.busy:
             raise StoreError("a state is being replaced by a newer one")
         try:
             for partition in self._partitions:
@@ -575,7 +575,7 @@ class ClusterKeeper:
         turns.stop()
         self._waypoints.stop()
         self._offers.stop()
-        self._modes.stop()
+        self._paused.stop()
         self._awareness.stop()
         self._beats.stop()
         self._counter_rounds.stop()
@@ -588,12 +588,12 @@ class ClusterKeeper:
         for task in self._tasks:
             task.cancel()
         try:
-            self._returns.stop()
+            self._resumption.stop()
             self.log.close()
         finally:
             for partition in self._partitions if not self._broken else ():
                 partition.carry_out()
-                if partition not in self._returns.busy:  # the store has a newer state, or none
+                if partition not in self._resumption.busy:  # the store has a newer state, or none
                     persist(self._store, partition)
             if not self._broken:
                 self._metadata_snapshots.take_now()

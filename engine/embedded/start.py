@@ -152,10 +152,10 @@ def _ended_cleanly(log: LogPartition) -> bool:
     return False
 
 
-def adopt_state(broker: Broker, alone: EmbeddedKeeper) -> None:
+def adopt_state(broker: Broker, keeper: EmbeddedKeeper) -> None:
     """Begin the broker's epoch, and repair the differences that a crash may have left between the logs."""
-    partitions = alone.partitions
-    first = alone.log.metadata.next_offset == 0
+    partitions = keeper.partitions
+    first = keeper.log.metadata.next_offset == 0
     ahead_ms = broker.topology.ahead_ms
     for partition in partitions:
         if partition.machine.ahead_ms != ahead_ms:  # a crash came between two logs while the clock was set
@@ -163,11 +163,11 @@ def adopt_state(broker: Broker, alone: EmbeddedKeeper) -> None:
             partition.set_clock(min(before_ms, broker.clock()), BROKER, ClockSet(ahead_ms, before_ms))
     if first and MACHINE_VERSION > 1:
         broker.metadata.append(BROKER, MachineUpgraded(MACHINE_VERSION))
-    alone.begin_epoch()
+    keeper.begin_epoch()
     if first and broker.config.load_definitions is None:
         at_once(first_user(broker.metadata, broker.access, broker.config))
     for partition in partitions:
-        started = alone.started(after_crash=not _ended_cleanly(partition.log))
+        started = keeper.started(after_crash=not _ended_cleanly(partition.log))
         if partition.next_offset == 0:
             partition.upgrade(broker.topology.machine_version)  # it follows that from its first event on
         for queue in list(partition.machine.by_id.values()):
@@ -177,7 +177,7 @@ def adopt_state(broker: Broker, alone: EmbeddedKeeper) -> None:
         partition.carry_out()
     _reconcile(broker)
     broker.turns.end()
-    alone.log.commit_and_wait()  # an epoch must be durable before an id begins with it: ids are never used twice
+    keeper.log.commit_and_wait()  # an epoch must be durable before an id begins with it: ids are never used twice
 
 
 def _reconcile(broker: Broker) -> None:

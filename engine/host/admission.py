@@ -1,14 +1,14 @@
 """Doors limit the connections, so that clients cannot take the file descriptors of the store and of the log.
 
     RLIMIT_NOFILE = kept back for RocksDB, log and broker | AMQP | HTTP
-                    share of a door = connections that have logged in + connections that have not
+                    share of a quota = connections that have logged in + connections that have not
 
 - The store and the log come first, then AMQP, then HTTP: `shares` divides the descriptors that the system allows.
 - Connections that have not logged in have a limit of their own, and each network has half of it (an IPv4 /24, an IPv6
   /64). At a limit a new connection displaces one: the oldest of the network that has most, or of its own network if no
   other has more. A connection whose password is under verification is not displaced. So a client that sends nothing, or
   half a request, leaves room for a client that sends its password at once.
-- A door counts a refused connection (`refused`) and logs it, at most one line every LOG_SECONDS.
+- A quota counts a refused connection (`refused`) and logs it, at most one line every LOG_SECONDS.
 - `ListeningSocket` accepts connections itself, so that a connection counts before its TLS handshake, not after it.
 """
 
@@ -34,7 +34,7 @@ PARTITION_FILES: Final = 8  # a partition of the log: segment, index, lengths, a
 BROKER_FILES: Final = 64  # loop, pipes, listening sockets, lock, processes, files that are read for an answer
 MOST_HTTP: Final = 1_000  # connections; there are few operators and tools
 BACKLOG: Final = 1_024
-ACCEPTS: Final = 16  # connections that one turn of the loop accepts, while the door has room
+ACCEPTS: Final = 16  # connections that one turn of the loop accepts, while the quota has room
 PAUSE_SECONDS: Final = 1.0  # the listener's pause when no descriptor is free
 LINGER_SECONDS: Final = 1.0  # a refused client has this long to read the reason
 MOST_LINGERING: Final = 32
@@ -70,7 +70,7 @@ class ConnectionQuota:
         self._logged_at = -LOG_SECONDS
 
     def enter(self, address: str) -> "AdmittedConnection | None":
-        """Admit a connection from this address, and count it; None: the door refuses it."""
+        """Admit a connection from this address, and count it; None: the quota refuses it."""
         network = network_of(address)
         reason = ""
         if self.logged_in + self.unknown >= self.share:
@@ -87,16 +87,16 @@ class ConnectionQuota:
 
     def displace(self, reason: str, network: str) -> bool:
         """Drop a connection for a new one of this network. False: none may be dropped."""
-        sizes = {each: len(guests) for each, guests in self.waiting.items()} if reason != NETWORK else {}
+        sizes = {each: len(waiting) for each, waiting in self.waiting.items()} if reason != NETWORK else {}
         largest = max(sizes, key=sizes.__getitem__, default=network)
         if sizes.get(largest, 0) > sizes.get(network, 0):
             network = largest
-        guest = next(iter(self.waiting.get(network, ())), None)
-        if guest is None:
+        admitted = next(iter(self.waiting.get(network, ())), None)
+        if admitted is None:
             return False
-        drop = guest.drop
-        self.refuse(reason, guest.address)
-        guest.leave()
+        drop = admitted.drop
+        self.refuse(reason, admitted.address)
+        admitted.leave()
         drop()
         return True
 
@@ -107,15 +107,15 @@ class ConnectionQuota:
         if not self.by_network[network]:
             del self.by_network[network]
 
-    def set_waiting(self, guest: "AdmittedConnection", waits: bool) -> None:
+    def set_waiting(self, admitted: "AdmittedConnection", waits: bool) -> None:
         """Note whether a connection may be displaced."""
-        guests = self.waiting.setdefault(guest.network, {})
+        waiting = self.waiting.setdefault(admitted.network, {})
         if waits:
-            guests[guest] = None
+            waiting[admitted] = None
         else:
-            guests.pop(guest, None)
-        if not guests:
-            del self.waiting[guest.network]
+            waiting.pop(admitted, None)
+        if not waiting:
+            del self.waiting[admitted.network]
 
     def refuse(self, reason: str, address: str) -> None:
         """Count a refused connection, and log it if LOG_SECONDS have passed since the last line."""
@@ -136,12 +136,12 @@ class ConnectionQuota:
 
 
 class AdmittedConnection:
-    """One connection that a door admitted. `proxied`: a balancer speaks for `client`; None: it does not say."""
+    """One connection that a quota admitted. `proxied`: a balancer speaks for `client`; None: it does not say."""
 
-    __slots__ = ("address", "client", "door", "drop", "known", "left", "network", "proxied")
+    __slots__ = ("address", "client", "drop", "known", "left", "network", "proxied", "quota")
 
-    def __init__(self, door: ConnectionQuota, address: str) -> None:
-        self.door = door
+    def __init__(self, quota: ConnectionQuota, address: str) -> None:
+        self.quota = quota
         self.address = address
         self.network = network_of(address)
         self.known = False
@@ -151,15 +151,15 @@ class AdmittedConnection:
         self.drop: Callable[[], object] = bool  # of no socket yet
 
     def wait(self, drop: Callable[[], object]) -> None:
-        """Let the door displace this connection, with `drop`, until it logs in."""
+        """Let the quota displace this connection, with `drop`, until it logs in."""
         self.drop = drop
         if not (self.known or self.left):
-            self.door.set_waiting(self, True)
+            self.quota.set_waiting(self, True)
 
     @contextmanager
     def presenting(self) -> Iterator[None]:
         """Keep the place of a connection whose password is under verification."""
-        self.door.set_waiting(self, False)
+        self.quota.set_waiting(self, False)
         try:
             yield
         finally:
@@ -172,15 +172,15 @@ class AdmittedConnection:
         self.proxied, self.client = True, client
         if client is None:
             return True
-        door = self.door
+        quota = self.quota
         self._forget_unknown()
         self.address, self.network = client[0], network_of(client[0])
-        full = door.by_network.get(self.network, 0) >= door.most_of_network
-        fits = not full or door.displace(NETWORK, self.network)
-        door.change_unknown(self.network, 1)
+        full = quota.by_network.get(self.network, 0) >= quota.most_of_network
+        fits = not full or quota.displace(NETWORK, self.network)
+        quota.change_unknown(self.network, 1)
         self.wait(self.drop)
         if not fits:
-            door.refuse(NETWORK, client[0])
+            quota.refuse(NETWORK, client[0])
         return fits
 
     def log_in(self) -> bool:
@@ -189,28 +189,28 @@ class AdmittedConnection:
         False: too many connections have logged in, and this one must be refused."""
         if self.known or self.left:
             return True
-        if self.door.logged_in >= self.door.most_logged_in:
-            self.door.refuse(FULL, self.address)
+        if self.quota.logged_in >= self.quota.most_logged_in:
+            self.quota.refuse(FULL, self.address)
             return False
         self._forget_unknown()
         self.known = True
-        self.door.logged_in += 1
+        self.quota.logged_in += 1
         return True
 
     def leave(self) -> None:
-        """Give the connection's descriptor back to the door. A second call does nothing."""
+        """Give the connection's descriptor back to the quota. A second call does nothing."""
         if self.left:
             return
         self.left = True
         self.drop = bool  # or it would be garbage in a circle
         if self.known:
-            self.door.logged_in -= 1
+            self.quota.logged_in -= 1
         else:
             self._forget_unknown()
 
     def _forget_unknown(self) -> None:
-        self.door.set_waiting(self, False)
-        self.door.change_unknown(self.network, -1)
+        self.quota.set_waiting(self, False)
+        self.quota.change_unknown(self.network, -1)
 
 
 def host_of(address: str) -> str:
@@ -240,7 +240,7 @@ def take_descriptors() -> int:
 
 
 def shares(descriptors: int, partitions: int) -> tuple[ConnectionQuota, ConnectionQuota]:
-    """Make the doors of AMQP and of HTTP.
+    """Make the quotas of AMQP and of HTTP.
 
     They share the descriptors that the store and the log leave, at least half of all."""
     kept = rocks.open_files(descriptors) + BROKER_FILES + PARTITION_FILES * (partitions + 1)
@@ -272,7 +272,7 @@ def bound(host: str, port: int) -> list[socket.socket]:
 
 
 class ListeningSocket:
-    """A listening socket that admits connections through a door.
+    """A listening socket that admits connections through a quota.
 
     `make` builds the protocol of a connection. The listener sends `answer` to a refused client that can read it.
     `balancers`: connections from there begin with a header of the PROXY protocol."""
@@ -280,7 +280,7 @@ class ListeningSocket:
     def __init__(
         self,
         listening: socket.socket,
-        door: ConnectionQuota,
+        quota: ConnectionQuota,
         make: Callable[[AdmittedConnection], asyncio.Protocol],
         context: LiveContext | None = None,
         handshake_seconds: float = 10.0,
@@ -289,7 +289,7 @@ class ListeningSocket:
     ) -> None:
         listening.setblocking(False)
         self.socket = listening
-        self.door = door
+        self.quota = quota
         self._make = make
         self._context = context
         self._seconds = handshake_seconds
@@ -329,63 +329,63 @@ class ListeningSocket:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                logger.error("%s: no connection can be accepted: %s", self.door.protocol, error.strerror)
+                logger.error("%s: no connection can be accepted: %s", self.quota.protocol, error.strerror)
                 if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     return
                 self._loop.remove_reader(self.socket)  # else the loop calls again and again
                 self._loop.call_later(PAUSE_SECONDS, self._listen)
                 return
             sock.setblocking(False)
-            refused = sum(self.door.refused.values())
-            guest = self.door.enter(str(address[0]))
-            if guest is None:
+            refused = sum(self.quota.refused.values())
+            admitted = self.quota.enter(str(address[0]))
+            if admitted is None:
                 self._turn_away(sock, str(address[0]))
             else:
-                task = self._loop.create_task(self._welcome(sock, guest, str(address[0])))
+                task = self._loop.create_task(self._welcome(sock, admitted, str(address[0])))
                 self._welcoming.add(task)
                 task.add_done_callback(self._welcoming.discard)
-                guest.wait(partial(send_away, task, sock))
-            if sum(self.door.refused.values()) > refused:
+                admitted.wait(partial(send_away, task, sock))
+            if sum(self.quota.refused.values()) > refused:
                 return  # or a crowd would be displaced faster than it is read
 
-    async def _welcome(self, sock: socket.socket, guest: AdmittedConnection, address: str) -> None:
+    async def _welcome(self, sock: socket.socket, admitted: AdmittedConnection, address: str) -> None:
         """Make the connection's protocol.
 
-        The protocol calls `guest.leave` when the connection ends. If there is no protocol yet, this method calls it."""
+        The protocol calls `admitted.leave` when the connection ends; while there is no protocol, this method does."""
         seconds = None if self._context is None else self._seconds
         try:
-            if address in self._balancers and not await self._read_header(sock, guest):
-                guest.leave()
+            if address in self._balancers and not await self._read_header(sock, admitted):
+                admitted.leave()
                 sock.close()
                 return
             await self._loop.connect_accepted_socket(
-                lambda: self._make(guest),
+                lambda: self._make(admitted),
                 sock,
                 ssl=None if self._context is None else self._context.current,
                 ssl_handshake_timeout=seconds,
                 ssl_shutdown_timeout=seconds,
             )
         except (OSError, TimeoutError) as error:  # the client left, or speaks no TLS (ssl.SSLError is an OSError)
-            guest.leave()
+            admitted.leave()
             sock.close()
-            logger.debug("%s: %s: %s", self.door.protocol, guest.address, error)
+            logger.debug("%s: %s: %s", self.quota.protocol, admitted.address, error)
         except BaseException:
-            guest.leave()
+            admitted.leave()
             sock.close()
             raise
 
-    async def _read_header(self, sock: socket.socket, guest: AdmittedConnection) -> bool:
+    async def _read_header(self, sock: socket.socket, admitted: AdmittedConnection) -> bool:
         """Read the balancer's header. Return True if the client for whom it speaks may come in.
 
         Raises OSError, TimeoutError."""
         try:
             async with asyncio.timeout(self._seconds):
-                return guest.speaks_for(await read_client(self._loop, sock))
+                return admitted.speaks_for(await read_client(self._loop, sock))
         except BadHeader as error:
             reason = str(error)
         except TimeoutError:
             reason = f"no header in {self._seconds:g} s"
-        logger.warning("%s: PROXY protocol: %s is closed: %s", self.door.protocol, guest.address, reason)
+        logger.warning("%s: PROXY protocol: %s is closed: %s", self.quota.protocol, admitted.address, reason)
         return False
 
     def _turn_away(self, sock: socket.socket, address: str) -> None:

@@ -107,9 +107,9 @@ async def bear(broker: "Broker", request: Request, token: str) -> Identity:
 
 
 def presenting(request: Request) -> AbstractContextManager[None]:
-    """Keep the place of the request's connection at the door while its password or token is under verification."""
-    guest: AdmittedConnection | None = request.scope.get("state", {}).get("guest")
-    return nullcontext() if guest is None else guest.presenting()
+    """Keep the place of the request's connection in the quota while its password or token is under verification."""
+    admitted: AdmittedConnection | None = request.scope.get("state", {}).get("admitted")
+    return nullcontext() if admitted is None else admitted.presenting()
 
 
 def refused_token(refusal: TokenRefused, name: str = "") -> LoginFailed:

@@ -17,7 +17,7 @@ Rules of this file
   quarter of the time.
 - A listener holds one answer, the newest. A slow client misses the others. A client that takes nothing is dropped
   (STALL_SECONDS of server.py).
-- A user has at most MOST_OF_USER streams, a node MOST_STREAMS, and no more than half of the door's connections.
+- A user has at most MOST_OF_USER streams, a node MOST_STREAMS, and no more than half of the quota's connections.
 - At each tick a listener must still be logged in, as a user who was not changed.
 """
 
@@ -135,7 +135,9 @@ class Live:
         """Raises ApiError: 429 if the user has too many streams, 503 if the node has."""
         if self._of_user.get(user, 0) >= MOST_OF_USER:
             raise ApiError(429, "too_many_requests", f"a user has at most {MOST_OF_USER} live streams: close a page")
-        share = min((door.share // 2 for door in self._broker.doors if door.protocol == "http"), default=MOST_STREAMS)
+        share = min(
+            (quota.share // 2 for quota in self._broker.quotas if quota.protocol == "http"), default=MOST_STREAMS
+        )
         if self._closed or sum(self._of_user.values()) >= min(MOST_STREAMS, share):
             raise ApiError(503, "service_unavailable", "too many live streams: try again, or ask without /live")
 

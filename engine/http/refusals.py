@@ -33,8 +33,8 @@ def is_negative(error: Exception) -> bool:
 
 def require_room(request: Request) -> None:
     """Counts the connection as logged in. Raises ApiError (503) when there are too many."""
-    guest: AdmittedConnection | None = request.scope.get("state", {}).get("guest")
-    if guest is not None and not guest.log_in():
+    admitted: AdmittedConnection | None = request.scope.get("state", {}).get("admitted")
+    if admitted is not None and not admitted.log_in():
         raise ApiError(503, "service_unavailable", "too many connections: try again, or close some")
 
 

@@ -46,7 +46,7 @@ Listening = tuple[socket.socket, LiveContext | None]
 
 
 def refusal() -> bytes:
-    """The answer to a client that the door does not let in."""
+    """The answer to a client that the quota does not let in."""
     content = {"error": "service_unavailable", "reason": "too many connections: try again, or close some"}
     body = json.dumps(content, allow_nan=False).encode()
     head = (
@@ -57,14 +57,14 @@ def refusal() -> bytes:
 
 
 class HttpProtocol(H11Protocol):
-    """uvicorn's protocol of one connection, as the guest of a door."""
+    """uvicorn's protocol of one connection, admitted by a quota."""
 
     conn: Parser
     paced: PacedTransport
 
-    def __init__(self, server: "_Server", guest: AdmittedConnection) -> None:
+    def __init__(self, server: "_Server", admitted: AdmittedConnection) -> None:
         super().__init__(server.config, server.server_state, {})
-        self.guest = guest
+        self.admitted = admitted
         self.share = server.share
         self.conn = Parser(h11.SERVER, MOST_HEADER_BYTES)
         self._api, self.app = self.app, self._answer
@@ -81,11 +81,11 @@ class HttpProtocol(H11Protocol):
         transport = cast(asyncio.Transport, transport)
         self.paced = PacedTransport(transport, self)
         super().connection_made(cast(asyncio.Transport, self.paced))
-        self.guest.wait(transport.abort)
-        self.app_state["guest"] = self.guest
-        if self.guest.proxied:
+        self.admitted.wait(transport.abort)
+        self.app_state["admitted"] = self.admitted
+        if self.admitted.proxied:
             self.app_state["balancer"] = self.client or ("unknown", 0)
-            self.client = self.guest.client  # None: the balancer does not say who it is
+            self.client = self.admitted.client  # None: the balancer does not say who it is
         tls = self.transport.get_extra_info("ssl_object")
         if tls is not None:
             cipher = tls.cipher()
@@ -139,7 +139,7 @@ class HttpProtocol(H11Protocol):
         await self._api(scope, receive, sent)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.guest.leave()
+        self.admitted.leave()
         super().connection_lost(exc)
         self.paced.protocol = None  # circles would wait for the garbage collector, which runs rarely
         self.app = self._api
@@ -181,7 +181,7 @@ class _Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         listening: Sequence[Listening],
-        door: ConnectionQuota,
+        quota: ConnectionQuota,
         share: LoopShare,
         end_streams: Callable[[], None],
         balancers: Balancers,
@@ -191,7 +191,7 @@ class _Server(uvicorn.Server):
         self._balancers = balancers
         self.share = share
         self._listening = listening
-        self._door = door
+        self._quota = quota
         self._listeners: list[ListeningSocket] = []
 
     @contextlib.contextmanager
@@ -203,8 +203,8 @@ class _Server(uvicorn.Server):
         self._listeners = [
             ListeningSocket(
                 sock,
-                self._door,
-                lambda guest: HttpProtocol(self, guest),
+                self._quota,
+                lambda admitted: HttpProtocol(self, admitted),
                 context,
                 HEADER_SECONDS,
                 refusal(),
@@ -231,7 +231,7 @@ class _Server(uvicorn.Server):
 async def serve(
     app: ASGIApp,
     listening: Sequence[Listening],
-    door: ConnectionQuota,
+    quota: ConnectionQuota,
     share: LoopShare,
     end_streams: Callable[[], None],
     balancers: Balancers = NOBODY,
@@ -254,7 +254,7 @@ async def serve(
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
     )
     config.load()
-    server = _Server(config, listening, door, share, end_streams, balancers)
+    server = _Server(config, listening, quota, share, end_streams, balancers)
     task = asyncio.create_task(server.serve())
     try:
         await asyncio.shield(task)

@@ -67,10 +67,10 @@ class Repartition:
         self.placement = metadata.topology.placement
         self.partitions = partitions
         self.keeper = keeper
-        self.strays = LeftoverQueues(self.placement, partitions, end_turn)
+        self.leftovers = LeftoverQueues(self.placement, partitions, end_turn)
         self._share = share
-        self.agreement = StepBarrier(metadata, partitions, keeper, enter_all, when_durable, end_turn)
-        self.moves = Moves(metadata, partitions, self.agreement, share, lambda: self._mine, self._settled)
+        self.barrier = StepBarrier(metadata, partitions, keeper, enter_all, when_durable, end_turn)
+        self.moves = Moves(metadata, partitions, self.barrier, share, lambda: self._mine, self._settled)
         # Called when a step has ended: the log has both ends of what went from one partition to another.
         self.on_settled: list[Callable[[], None]] = []
         self._woken = asyncio.Event()
@@ -105,7 +105,7 @@ class Repartition:
             )
         if isinstance(event, NamesHeld | QueueMoveBegan):
             self.keeper.show_soon(self.topology.next_offset)
-        self.strays.changed(event)
+        self.leftovers.changed(event)
         self._woken.set()
         self._begin()
 
@@ -143,9 +143,9 @@ class Repartition:
         while True:
             more = False
             try:
-                more = await self.strays.look(Work(self._share))
-                if self.strays.followed and not more and loop.time() >= settle_at:
-                    self.strays.followed = False
+                more = await self.leftovers.look(Work(self._share))
+                if self.leftovers.followed and not more and loop.time() >= settle_at:
+                    self.leftovers.followed = False
                     settle_at = loop.time() + SETTLE_SECONDS
                     self._settled()
                 told = ""
@@ -206,7 +206,7 @@ class Repartition:
     async def _place_anew(self) -> None:
         """List the queues that the new number would place elsewhere, and place by it."""
         placement = self.placement
-        await self.agreement.all_know()
+        await self.barrier.all_know()
         if not (self._mine and placement.held):
             return
         wanted = placement.wanted
@@ -222,6 +222,6 @@ class Repartition:
                 self.metadata.append(BROKER, QueuesStay(partition.index, portion))
             staying += len(names)
         await self.metadata.ask(BROKER, PlacementChanged(wanted))
-        await self.agreement.durable()
+        await self.barrier.durable()
         self._settled()
         logger.info("queues are placed by %d partitions now; %d queues are to move", wanted, staying)

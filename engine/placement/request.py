@@ -98,5 +98,5 @@ async def progress_of(repartition: Repartition, work: Work) -> Progress:
         moved,
         len(placement.staying) - len(placement.moving),
         {reason: number for reason, number in reasons.items() if reason},
-        repartition.strays.left(),
+        repartition.leftovers.left(),
     )

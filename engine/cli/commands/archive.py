@@ -75,7 +75,7 @@ def done(what: Callable[[], T]) -> T:
     "archive",
     option(
         "--data",
-        "Data directory of a broker, which may run. With --kafka: that of a node, whose snapshots are archived, too.",
+        "Data directory of a broker, which may run. With --kafka: that of a node; its snapshots are archived as well.",
         EXISTING_DIRECTORY,
     ),
     option(

@@ -73,9 +73,7 @@ class PrintedEvent:
     option("--tail N", "Only the last N events.", click.IntRange(0)),
     option("--queue QUEUE", "Only events that name this queue, and with --effects also those that change it."),
     flag("--effects with_effects", "Show the effects of each event, indented below it."),
-    option(
-        "--format form", "text, or a JSON object for each event on a line of its own.", click.Choice(["text", "json"])
-    ),
+    option("--format form", "text, or json: one object a line.", click.Choice(["text", "json"])),
 )
 @with_kafka_and_archive
 def events(

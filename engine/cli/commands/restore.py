@@ -16,7 +16,7 @@ from rewindmq.engine.cli.values import Value
     "restore QUEUE",
     option(
         "--at time TIME",
-        f"The moment: {A_MOMENT}. The next 2h is another moment: give --name, too, so that no message comes twice.",
+        f"The moment: {A_MOMENT}. A later 2h is another moment: give --name as well, so that no message comes twice.",
     ),
     option("--offset", "An offset of the queue's partition, instead of a time.", click.IntRange(min=0)),
     option(

@@ -111,11 +111,13 @@ def door_metrics(broker: "Broker") -> Iterator[Metric]:
     share = Metric("rewindmq_door_descriptors_limit", "gauge", "File descriptors that connections may take")
     used = Metric("rewindmq_door_connections", "gauge", "Open connections, by whether they have logged in")
     refused = Metric("rewindmq_door_refused_total", "counter", "Connections that were refused, by the limit met")
-    for door in broker.doors:
-        protocol = {"protocol": door.protocol}
-        share.add(door.share, protocol)
-        used.add(door.logged_in, protocol | {"logged_in": "true"}).add(door.unknown, protocol | {"logged_in": "false"})
-        for reason, count in door.refused.items():
+    for quota in broker.quotas:
+        protocol = {"protocol": quota.protocol}
+        share.add(quota.share, protocol)
+        used.add(quota.logged_in, protocol | {"logged_in": "true"}).add(
+            quota.unknown, protocol | {"logged_in": "false"}
+        )
+        for reason, count in quota.refused.items():
             refused.add(count, protocol | {"reason": reason})
     yield from (share, used, refused)
 

@@ -18,7 +18,7 @@ async def test_b49_a_partition_is_entered_in_the_moment_in_which_its_pause_ends(
     _, other = await story(nodes)
     partition = other.partitions[0]
     assert isinstance(partition, ReadBackPartition)
-    modes = nodes.node("b")._modes
+    modes = nodes.node("b")._paused
     await partition.enter()
     assert partition.can_pause
     modes._begin(partition, modes._pause(partition))

@@ -166,7 +166,7 @@ def test_a_node_may_stop_while_a_partition_returns(tmp_path: Path, monkeypatch: 
             await asyncio.sleep(0.01)
         node = nodes.node("b")
         broker: Broker = nodes.brokers["b"]
-        assert node._returns.busy == {away}
+        assert node._resumption.busy == {away}
         broker.close()
         go_on.set()
         with pytest.raises((asyncio.CancelledError, RuntimeError)):

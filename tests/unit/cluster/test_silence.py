@@ -54,7 +54,7 @@ class Story:
         await eventually(lambda: not self.kafka.under_way and not self.kafka._sending)
         self.publish(b"1")
         self.publish(b"2")
-        await self.node._modes.enter(partition)
+        await self.node._paused.enter(partition)
         assert partition.current
         assert len(partition._reported) == 2, "both records have to be reported"
 

@@ -25,59 +25,59 @@ from tests.support.amqp_sockets import Socket
 from tests.support.amqp_wire import HANDSHAKE
 
 
-def entered(door: ConnectionQuota, address: str) -> AdmittedConnection:
-    guest = door.enter(address)
-    assert guest is not None
-    return guest
+def entered(quota: ConnectionQuota, address: str) -> AdmittedConnection:
+    admitted = quota.enter(address)
+    assert admitted is not None
+    return admitted
 
 
 # -- counting ---------------------------------------------------------------------------------------------------------
 
 
 def test_one_network_leaves_room_for_the_others() -> None:
-    door = ConnectionQuota("http", 40)
-    mine = [door.enter(f"10.0.0.{n}") for n in range(30)]
-    assert sum(guest is not None for guest in mine) == door.most_of_network == 10
-    assert door.enter("10.0.1.2") is not None
-    assert door.refused == {FULL: 0, UNKNOWN: 0, NETWORK: 20}
+    quota = ConnectionQuota("http", 40)
+    mine = [quota.enter(f"10.0.0.{n}") for n in range(30)]
+    assert sum(admitted is not None for admitted in mine) == quota.most_of_network == 10
+    assert quota.enter("10.0.1.2") is not None
+    assert quota.refused == {FULL: 0, UNKNOWN: 0, NETWORK: 20}
 
 
 def test_those_that_have_not_logged_in_leave_room_for_those_that_have() -> None:
-    door = ConnectionQuota("http", 40)
-    guests = [door.enter(f"10.0.{n}.1") for n in range(40)]
-    assert sum(guest is not None for guest in guests) == door.most_unknown == 20
-    assert door.refused[UNKNOWN] == 20
-    for guest in guests[:10]:
-        assert guest is not None
-        assert guest.log_in()
-        assert guest.log_in(), "once is enough"
-    assert (door.logged_in, door.unknown) == (10, 10)
-    assert door.enter("10.0.0.2") is not None
+    quota = ConnectionQuota("http", 40)
+    entered_ones = [quota.enter(f"10.0.{n}.1") for n in range(40)]
+    assert sum(admitted is not None for admitted in entered_ones) == quota.most_unknown == 20
+    assert quota.refused[UNKNOWN] == 20
+    for admitted in entered_ones[:10]:
+        assert admitted is not None
+        assert admitted.log_in()
+        assert admitted.log_in(), "once is enough"
+    assert (quota.logged_in, quota.unknown) == (10, 10)
+    assert quota.enter("10.0.0.2") is not None
 
 
 def test_never_more_than_the_share() -> None:
-    door = ConnectionQuota("http", 40)
-    guests = []
+    quota = ConnectionQuota("http", 40)
+    entered_ones = []
     for n in range(100):
-        guest = door.enter(f"10.0.{n}.1")
-        if guest is not None and guest.log_in():
-            guests.append(guest)
-    assert door.logged_in == len(guests) == door.most_logged_in == 38
-    assert door.logged_in + door.unknown == door.share, "two more are there to be told"
-    assert door.refused[FULL] == 62
-    for guest in guests:
-        guest.leave()
-        guest.leave()
-    assert (door.logged_in, door.unknown) == (0, 2)
+        admitted = quota.enter(f"10.0.{n}.1")
+        if admitted is not None and admitted.log_in():
+            entered_ones.append(admitted)
+    assert quota.logged_in == len(entered_ones) == quota.most_logged_in == 38
+    assert quota.logged_in + quota.unknown == quota.share, "two more are there to be told"
+    assert quota.refused[FULL] == 62
+    for admitted in entered_ones:
+        admitted.leave()
+        admitted.leave()
+    assert (quota.logged_in, quota.unknown) == (0, 2)
 
 
 def test_who_leaves_makes_room() -> None:
-    door = ConnectionQuota("http", 40)
+    quota = ConnectionQuota("http", 40)
     for _ in range(100):
-        guest = entered(door, "10.0.0.1")
-        guest.leave()
-        assert guest.log_in(), "it is gone and does not count"
-    assert (door.logged_in, door.unknown, door.by_network) == (0, 0, {})
+        admitted = entered(quota, "10.0.0.1")
+        admitted.leave()
+        assert admitted.log_in(), "it is gone and does not count"
+    assert (quota.logged_in, quota.unknown, quota.by_network) == (0, 0, {})
 
 
 def test_an_ipv6_host_has_a_network_of_addresses() -> None:
@@ -88,29 +88,29 @@ def test_an_ipv6_host_has_a_network_of_addresses() -> None:
 
 
 def test_what_is_refused_is_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
-    door = ConnectionQuota("http", 40)
+    quota = ConnectionQuota("http", 40)
     with caplog.at_level(logging.WARNING):
         for _ in range(500):
-            door.enter("10.0.0.1")
+            quota.enter("10.0.0.1")
     (record,) = caplog.records
     assert "10 connections of this network have not logged in, which is the limit" in record.getMessage()
 
 
 class Crowd:
-    """Connections at a door, and those that it dropped, by the names that they came with."""
+    """Connections at a quota, and those that it dropped, by the names that they came with."""
 
     def __init__(self, share: int = 40) -> None:
-        self.door = ConnectionQuota("http", share)
+        self.quota = ConnectionQuota("http", share)
         self.dropped: list[str] = []
-        self.guests: dict[str, AdmittedConnection] = {}
+        self.entered_ones: dict[str, AdmittedConnection] = {}
 
     def comes(self, address: str, name: str = "") -> bool:
         name = name or address
-        guest = self.door.enter(address)
-        if guest is None:
+        admitted = self.quota.enter(address)
+        if admitted is None:
             return False
-        guest.wait(lambda: self.dropped.append(name))
-        self.guests[name] = guest
+        admitted.wait(lambda: self.dropped.append(name))
+        self.entered_ones[name] = admitted
         return True
 
 
@@ -128,11 +128,11 @@ def test_at_a_limit_the_largest_networks_oldest_connection_makes_room() -> None:
     for n in range(500):
         assert crowd.comes(f"10.0.{n % 2}.{n % 256}", f"flood {n}")
     assert not {"ann", "bob"} & set(crowd.dropped)
-    assert crowd.door.unknown == crowd.door.most_unknown == 20
-    assert sum(crowd.door.refused.values()) == len(crowd.dropped) == 503
-    for guest in crowd.guests.values():
-        guest.leave()
-    assert (crowd.door.unknown, crowd.door.by_network, crowd.door.waiting) == (0, {}, {})
+    assert crowd.quota.unknown == crowd.quota.most_unknown == 20
+    assert sum(crowd.quota.refused.values()) == len(crowd.dropped) == 503
+    for admitted in crowd.entered_ones.values():
+        admitted.leave()
+    assert (crowd.quota.unknown, crowd.quota.by_network, crowd.quota.waiting) == (0, {}, {})
 
 
 def test_a_network_at_its_limit_makes_room_itself() -> None:
@@ -141,8 +141,8 @@ def test_a_network_at_its_limit_makes_room_itself() -> None:
         assert crowd.comes(f"10.0.0.{n % 3}", f"{n}")
     assert crowd.comes("10.0.0.99", "ann")
     assert crowd.dropped == [f"{n}" for n in range(21)]
-    assert crowd.door.refused == {FULL: 0, UNKNOWN: 0, NETWORK: 21}
-    assert crowd.door.by_network == {"10.0.0": 10}
+    assert crowd.quota.refused == {FULL: 0, UNKNOWN: 0, NETWORK: 21}
+    assert crowd.quota.by_network == {"10.0.0": 10}
 
 
 def test_a_connection_whose_password_is_under_verification_stays() -> None:
@@ -150,13 +150,13 @@ def test_a_connection_whose_password_is_under_verification_stays() -> None:
     for n in range(10):
         assert crowd.comes("10.0.0.1", f"{n}")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(crowd.guests["0"].presenting())
+        stack.enter_context(crowd.entered_ones["0"].presenting())
         assert crowd.comes("10.0.0.1", "10")
         assert crowd.dropped == ["1"]
         for n in range(2, 11):
-            stack.enter_context(crowd.guests[f"{n}"].presenting())
+            stack.enter_context(crowd.entered_ones[f"{n}"].presenting())
         assert not crowd.comes("10.0.0.1", "late"), "none waits for its client"
-    assert crowd.guests["0"].log_in()
+    assert crowd.entered_ones["0"].log_in()
     assert crowd.comes("10.0.0.1", "11")
     assert crowd.dropped == ["1"], "there was room"
     assert crowd.comes("10.0.0.1", "12")
@@ -167,12 +167,12 @@ def test_a_door_full_of_logged_in_clients_has_no_room_for_strangers() -> None:
     crowd = Crowd()
     for n in range(38):
         assert crowd.comes("10.0.0.1", f"{n}")
-        assert crowd.guests[f"{n}"].log_in()
+        assert crowd.entered_ones[f"{n}"].log_in()
     assert crowd.comes("10.0.0.1", "a")
     assert crowd.comes("10.0.0.1", "b")
     assert crowd.comes("10.0.0.1", "c")
     assert crowd.dropped == ["a"]
-    assert (crowd.door.logged_in, crowd.door.unknown) == (38, 2)
+    assert (crowd.quota.logged_in, crowd.quota.unknown) == (38, 2)
 
 
 def test_a_network_is_a_24_or_a_64() -> None:
@@ -197,8 +197,8 @@ def test_store_and_log_come_first_then_amqp_then_http(descriptors: int, partitio
 
 def test_amqp_clients_above_the_limit_are_told_as_rabbitmq_does(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        door = ConnectionQuota("amqp", 8)  # six that have logged in, and two more
-        server = AmqpServer(DoubleBroker(), door)  # type: ignore[arg-type]  # a double of the broker
+        quota = ConnectionQuota("amqp", 8)  # six that have logged in, and two more
+        server = AmqpServer(DoubleBroker(), quota)  # type: ignore[arg-type]  # a double of the broker
         await server.listen("127.0.0.1", 0, None)
         server.begin()
         clients = []
@@ -210,7 +210,7 @@ def test_amqp_clients_above_the_limit_are_told_as_rabbitmq_does(monkeypatch: pyt
         assert said.reply_code == 530
         assert said.reply_text == "NOT_ALLOWED - connection refused: node connection limit (6) is reached"
         silent = await connected(server)
-        while door.unknown < 2:
+        while quota.unknown < 2:
             await asyncio.sleep(0.01)
         late = await connected(server, HANDSHAKE)
         assert (await late.until("Connection.Close")).reply_code == 530
@@ -218,7 +218,7 @@ def test_amqp_clients_above_the_limit_are_told_as_rabbitmq_does(monkeypatch: pyt
         for client in (*clients, refused, silent, late):
             client.writer.close()
         await server.stop()
-        assert (door.logged_in, door.unknown) == (0, 0)
+        assert (quota.logged_in, quota.unknown) == (0, 0)
 
     monkeypatch.setattr(rewindmq.engine.amqp.server, "CLOSING_SECONDS", 10.0)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -114,29 +114,29 @@ def test_b28_any_bytes_are_a_header_or_refused_within_bounds(data: bytes, begin:
 
 
 def test_b28_the_door_counts_the_client_and_not_the_balancer() -> None:
-    door = ConnectionQuota("amqp", 100)
-    guests = [door.enter("10.0.0.1") for _ in range(door.most_of_network)]
-    assert door.enter("10.0.0.1") is None
-    for number, guest in enumerate(guests):
-        assert guest is not None
-        assert guest.speaks_for((f"10.1.{number}.1", 1))
-    late = door.enter("10.0.0.1")
+    quota = ConnectionQuota("amqp", 100)
+    entered_ones = [quota.enter("10.0.0.1") for _ in range(quota.most_of_network)]
+    assert quota.enter("10.0.0.1") is None
+    for number, admitted in enumerate(entered_ones):
+        assert admitted is not None
+        assert admitted.speaks_for((f"10.1.{number}.1", 1))
+    late = quota.enter("10.0.0.1")
     assert late is not None
     assert late.speaks_for(None)
-    for guest in (*guests, late):
-        assert guest is not None
-        guest.leave()
-    assert (door.unknown, door.by_network) == (0, {})
+    for admitted in (*entered_ones, late):
+        assert admitted is not None
+        admitted.leave()
+    assert (quota.unknown, quota.by_network) == (0, {})
 
 
 def test_b28_one_client_behind_a_balancer_has_the_share_of_one() -> None:
-    door = ConnectionQuota("amqp", 100)
+    quota = ConnectionQuota("amqp", 100)
     dropped: list[int] = []
-    for number in range(door.most_of_network + 3):
-        guest = door.enter("10.0.0.1")
-        assert guest is not None
-        guest.wait(partial(dropped.append, number))
-        assert guest.speaks_for(("10.1.0.7", 1))
+    for number in range(quota.most_of_network + 3):
+        admitted = quota.enter("10.0.0.1")
+        assert admitted is not None
+        admitted.wait(partial(dropped.append, number))
+        assert admitted.speaks_for(("10.1.0.7", 1))
     assert dropped == [0, 1, 2], "its oldest connections make room"
-    assert door.by_network == {"10.1.0": door.most_of_network}
-    assert door.refused["network"] == 3
+    assert quota.by_network == {"10.1.0": quota.most_of_network}
+    assert quota.refused["network"] == 3

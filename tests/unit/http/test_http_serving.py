@@ -62,15 +62,15 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(scenario: Scenario, share: int = 40, tls: LiveContext | None = None) -> None:
     async def main() -> None:
         (sock,) = bound("127.0.0.1", 0)
-        door = ConnectionQuota("http", share)
-        served = asyncio.create_task(serving.serve(app, [(sock, tls)], door, LoopShare(), lambda: None))
+        quota = ConnectionQuota("http", share)
+        served = asyncio.create_task(serving.serve(app, [(sock, tls)], quota, LoopShare(), lambda: None))
         try:
-            await asyncio.wait_for(scenario(sock.getsockname()[1], door), 30)
+            await asyncio.wait_for(scenario(sock.getsockname()[1], quota), 30)
         finally:
             served.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await served
-        assert (door.logged_in, door.unknown) == (0, 0)
+        assert (quota.logged_in, quota.unknown) == (0, 0)
 
     with asyncio.Runner(loop_factory=MovedLoop) as runner:
         runner.run(main())
@@ -90,12 +90,12 @@ HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
 def test_a_client_that_does_not_finish_its_header_is_dropped(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "HEADER_SECONDS", 0.3)
 
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         reader, writer = await ask(port, sent)
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()
-        while door.unknown:
+        while quota.unknown:
             await asyncio.sleep(0.01)
 
     run(scenario)
@@ -104,7 +104,7 @@ def test_a_client_that_does_not_finish_its_header_is_dropped(sent: bytes, monkey
 def test_so_is_one_that_sends_its_header_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "HEADER_SECONDS", 0.5)
 
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         reader, writer = await ask(port, HEAD)
         gone = asyncio.create_task(reader.read())
         sent = 0
@@ -123,7 +123,7 @@ def test_so_is_one_that_sends_its_header_byte_by_byte(monkeypatch: pytest.Monkey
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "BODY_SECONDS", 0.3)
 
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         reader, writer = await ask(port, HEAD + b"\r\n", b"abc")
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
@@ -144,11 +144,11 @@ def test_an_answer_that_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(serving.HttpProtocol, "look", noted)
 
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         _, writer = await ask(port, b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n", reader_limit=1_024)
-        while not door.unknown:
+        while not quota.unknown:
             await asyncio.sleep(0.01)
-        while door.unknown:  # the client reads nothing beyond its first kilobytes, and is dropped
+        while quota.unknown:  # the client reads nothing beyond its first kilobytes, and is dropped
             await asyncio.sleep(0.01)
         assert aborted == ["stall"]
         writer.close()
@@ -169,7 +169,7 @@ def test_an_active_client_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(serving.HttpProtocol, "look", noted)
 
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, MovedLoop)
         reader, writer = await ask(port)
@@ -197,17 +197,17 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
 def test_a_connection_above_the_limit_displaces_the_oldest_of_its_network() -> None:
     """All connections here are of one network; tests/unit/host/test_doors.py has several."""
 
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         held = [await ask(port, b"", HEAD + b"\r\n")]
-        while not door.unknown:
+        while not quota.unknown:
             await asyncio.sleep(0.01)
-        held += [await ask(port, HEAD) for _ in range(door.most_of_network - 1)]
+        held += [await ask(port, HEAD) for _ in range(quota.most_of_network - 1)]
         for number in range(5):
             reader, writer = await ask(port, HEAD + b"\r\nhello")
             assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
             assert await is_closed(held[number][0])
             held.append((reader, writer))
-        assert door.refused["network"] == 5
+        assert quota.refused["network"] == 5
         for _, each in held:
             each.close()
 
@@ -215,13 +215,13 @@ def test_a_connection_above_the_limit_displaces_the_oldest_of_its_network() -> N
 
 
 def test_a_connection_is_told_to_come_again_when_all_verify_passwords() -> None:
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         with contextlib.ExitStack() as stack:
-            held = [await ask(port) for _ in range(door.most_of_network)]
-            while door.unknown < door.most_of_network:
+            held = [await ask(port) for _ in range(quota.most_of_network)]
+            while quota.unknown < quota.most_of_network:
                 await asyncio.sleep(0.01)
-            for guest in list(door.waiting["127.0.0"]):
-                stack.enter_context(guest.presenting())
+            for admitted in list(quota.waiting["127.0.0"]):
+                stack.enter_context(admitted.presenting())
             reader, writer = await ask(port)
             answer = await reader.read()
             assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
@@ -269,7 +269,7 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n
 
 
 def test_a_body_in_chunks_of_a_byte_is_parsed_in_slices(slices: list[int]) -> None:
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         reader, writer = await ask(port, CHUNKED + b"1\r\n{\r\n" * 20_000 + b"0\r\n\r\n")
         head, body = await answer_of(reader)
         assert (head[:13], body) == (b"HTTP/1.1 200 ", b"20000")
@@ -287,7 +287,7 @@ def test_a_body_in_chunks_of_a_byte_is_parsed_in_slices(slices: list[int]) -> No
 def test_where_a_slice_ends_changes_no_request(size: int, slices: list[int]) -> None:
     """Requests with bodies of so many chunks, sent together and in odd parts."""
 
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         request = CHUNKED + b"2\r\nab\r\n" * size + b"0\r\n\r\n"
         sent = (request + HEAD + b"\r\nhello") * 3
         reader, writer = await ask(port)
@@ -304,7 +304,7 @@ def test_where_a_slice_ends_changes_no_request(size: int, slices: list[int]) -> 
 
 
 def test_each_request_begins_in_a_turn_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         turns, began = 0, []
 
         async def noting(scope: Any, receive: Any, send: Any) -> None:
@@ -352,7 +352,7 @@ def served() -> list[serving.HttpProtocol]:
 @pytest.mark.parametrize("end", [b"\r\n", b"\n"])
 @pytest.mark.parametrize(("headers", "status"), [(MOST_HEADERS, b"200"), (MOST_HEADERS + 1, b"400"), (5_000, b"400")])
 def test_a_header_has_few_lines_as_in_rabbitmq(headers: int, status: bytes, end: bytes, slices: list[int]) -> None:
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         body = b"\n" * 1_000
         lines = [b"POST / HTTP/1.1", b"Host: a", b"Content-Length: %d" % len(body), *[b"a:"] * (headers - 2), b"", b""]
         reader, writer = await ask(port, end.join(lines) + body)
@@ -365,7 +365,7 @@ def test_a_header_has_few_lines_as_in_rabbitmq(headers: int, status: bytes, end:
 
 @pytest.mark.parametrize("long", [b"1;" + b"x" * 20_000, b"0\r\n" + b"a:\r\n" * 5_000], ids=["chunk", "trailer"])
 def test_lines_between_chunks_are_short(long: bytes) -> None:
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         reader, writer = await ask(port, CHUNKED, long)
         assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
         writer.close()
@@ -390,7 +390,7 @@ def refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("refuses")
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_refused_request_is_not_read_to_its_end_but_is_answered(chunked: bool, slices: list[int]) -> None:
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         part = b"1\r\n{\r\n" * 100_000
         head = CHUNKED if chunked else HEAD.replace(b"5", b"90000000") + b"\r\n"
         reader, writer = await ask(port, head)
@@ -403,7 +403,7 @@ def test_a_refused_request_is_not_read_to_its_end_but_is_answered(chunked: bool,
         assert answer.endswith(b"\r\n\r\nno")
         assert sum(slices) < 20 * EVENTS_AT_ONCE
         writer.close()
-        while door.unknown:
+        while quota.unknown:
             await asyncio.sleep(0.01)
 
     run(scenario)
@@ -414,16 +414,16 @@ def test_a_refused_client_that_sends_on_is_closed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(pace, "LINGER_SECONDS", 0.3)
     monkeypatch.setattr(serving, "MOST_THROWN", 1_000_000)
 
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         reader, writer = await ask(port, CHUNKED)
         assert (await answer_of(reader))[1] == b"no"
         with contextlib.suppress(ConnectionError):
-            while door.unknown:
+            while quota.unknown:
                 writer.write(b"1\r\n{\r\n" * 10_000)
                 await writer.drain()
                 await asyncio.sleep(0)
         writer.close()
-        while door.unknown:
+        while quota.unknown:
             await asyncio.sleep(0.01)
 
     run(scenario)
@@ -431,7 +431,7 @@ def test_a_refused_client_that_sends_on_is_closed(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("refuses")
 def test_a_refused_request_that_came_whole_leaves_the_connection_open() -> None:
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         reader, writer = await ask(port)
         for _ in range(3):
             writer.write(HEAD + b"\r\nhello")
@@ -443,14 +443,14 @@ def test_a_refused_request_that_came_whole_leaves_the_connection_open() -> None:
 
 
 def test_nothing_of_a_closed_connection_waits_for_the_garbage_collector() -> None:
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         for sent in (HEAD, HEAD + b"\r\n{", HEAD + b"\r\nhello"):
             _, writer = await ask(port, sent)
-            while not door.unknown:
+            while not quota.unknown:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.05)
             writer.transport.abort()
-            while door.unknown:
+            while quota.unknown:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
         assert served() == []
@@ -493,9 +493,9 @@ Contexts = tuple[LiveContext, ssl.SSLContext]
 
 
 def test_a_tls_handshake_that_never_begins_makes_room(contexts: Contexts) -> None:
-    async def scenario(port: int, door: ConnectionQuota) -> None:
-        held = [await ask(port) for _ in range(door.most_of_network)]
-        while door.unknown < door.most_of_network:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
+        held = [await ask(port) for _ in range(quota.most_of_network)]
+        while quota.unknown < quota.most_of_network:
             await asyncio.sleep(0.01)
         for number in range(3):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=contexts[1])
@@ -503,7 +503,7 @@ def test_a_tls_handshake_that_never_begins_makes_room(contexts: Contexts) -> Non
             assert (await answer_of(reader))[1] == b"5"
             assert await is_closed(held[number][0])
             held.append((reader, writer))
-        assert (door.unknown, door.refused["network"]) == (door.most_of_network, 3)
+        assert (quota.unknown, quota.refused["network"]) == (quota.most_of_network, 3)
         for _, writer in held:
             writer.close()
 
@@ -512,7 +512,7 @@ def test_a_tls_handshake_that_never_begins_makes_room(contexts: Contexts) -> Non
 
 @pytest.mark.usefixtures("refuses")
 def test_a_client_over_tls_sees_why_it_was_refused(contexts: Contexts, slices: list[int]) -> None:
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=contexts[1])
         writer.write(CHUNKED)
         for _ in range(5):
@@ -521,14 +521,14 @@ def test_a_client_over_tls_sees_why_it_was_refused(contexts: Contexts, slices: l
         assert (await answer_of(reader))[1] == b"no"
         assert sum(slices) < 20 * EVENTS_AT_ONCE
         writer.close()
-        while door.unknown:
+        while quota.unknown:
             await asyncio.sleep(0.01)
 
     run(scenario, tls=contexts[0])
 
 
 def test_a_tls_record_for_each_byte_is_parsed_in_slices(contexts: Contexts, slices: list[int]) -> None:
-    async def scenario(port: int, door: ConnectionQuota) -> None:
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=contexts[1])
         for byte in CHUNKED + b"1\r\n{\r\n" * 2_000 + b"0\r\n\r\n":
             writer.write(bytes([byte]))

@@ -16,7 +16,7 @@ HELD = method(1, "Basic.Qos", prefetch_count=1) + method(1, "Basic.Consume", que
 
 
 async def strays_follow(broker: Broker) -> None:
-    while await broker.repartition.strays.look(Work(broker.loop_share)):
+    while await broker.repartition.leftovers.look(Work(broker.loop_share)):
         await asyncio.sleep(0.001)
 
 

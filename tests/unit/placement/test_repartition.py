@@ -47,7 +47,7 @@ def test_b76_b77_queues_move_to_partitions_that_were_added(h: Harness) -> None:
         assert bodies(h, name) == expected(name), name
     found = progress(h)
     assert (found.moved, found.staying, found.wanted, found.placed_by) == (len(MOVING), 0, 5, 5)
-    h.until(lambda: h.broker.repartition.strays.left() == 0, "what is left of queues stays for ever")
+    h.until(lambda: h.broker.repartition.leftovers.left() == 0, "what is left of queues stays for ever")
     digests = h.digests()
     h.restart()
     assert h.digests() == digests

@@ -94,7 +94,9 @@ async def test_b76_b77_queues_move_when_all_nodes_were_started_again(nodes: Node
     assert await phase(one) == NODES
     two = await again(nodes, "b")
     await until_done(one)
-    await eventually(lambda: one.repartition.strays.left() + two.repartition.strays.left() == 0, "strays stay for ever")
+    await eventually(
+        lambda: one.repartition.leftovers.left() + two.repartition.leftovers.left() == 0, "strays stay for ever"
+    )
     await settled()
     check(one)
     check(two)
@@ -109,8 +111,8 @@ STEPS = [
     "moves._declare",
     "moves._declaration",
     "moves._drain",
-    "agreement.durable",
-    "agreement.all_know",
+    "barrier.durable",
+    "barrier.all_know",
 ]
 
 
@@ -274,7 +276,7 @@ async def test_a_queue_declared_anew_while_its_move_begins_moves(nodes: Nodes, m
     assert now is not None
     assert now.messages_ready == 0
     assert one.partitions[partition_of("/", name, 5)].machine.queue("/", name) is now
-    await eventually(lambda: one.repartition.strays.left() == 0, "the queue stays in its old partition")
+    await eventually(lambda: one.repartition.leftovers.left() == 0, "the queue stays in its old partition")
 
 
 @on_nodes()
@@ -313,10 +315,10 @@ async def test_b77_what_a_consumer_holds_follows_when_it_is_given_back(
     queue = queue_at(two, name)
     assert queue is not None
     assert queue.messages_ready == 2
-    await eventually(lambda: two.repartition.strays.left() == 1, "queues that are empty leave something behind")
+    await eventually(lambda: two.repartition.leftovers.left() == 1, "queues that are empty leave something behind")
     two.sessions.close(who)  # its end gives back what it holds
     two.turns.end()
-    await eventually(lambda: two.repartition.strays.left() + one.repartition.strays.left() == 0, "the rest stays")
+    await eventually(lambda: two.repartition.leftovers.left() + one.repartition.leftovers.left() == 0, "the rest stays")
     assert queue.messages_ready == 3
     assert [each.redelivered for each in queue.messages()] == [False, False, True]
     assert old.machine.queue("/", name) is not None, "a publish of a lost node may be on its way to it"
