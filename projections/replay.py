@@ -1,7 +1,7 @@
 """Folds a log partition into a machine: the one loop of recovery, `verify`, rewind, `rewindmq events` and Spark.
 
     drive(machine, groups, decoder, after=lambda offset, timestamp_ms, actor, event, effects: ...)
-    drive(machine, groups, decoder, repeats=Repeats(machine, decoder))    # for the state alone
+    drive(machine, groups, decoder, repeats=Repeats(machine))    # for the state alone
     recovery = recover(log_partition, store)                              # from the stored offset to the end of the log
 
     group of records -> decode -> before -> Machine.apply -> after -> the next record
@@ -39,7 +39,7 @@ from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.store import Projector, StateStore, StoreError
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
 from rewindmq.schemas.events import Event, Published
-from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.schemas.values import Actor
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class PartitionLog(Protocol):
     """The part of `rewindmq.engine.log.contract.LogPartition` that a fold needs: see there."""
 
     name: str
-    framed: bool
+    shared: bool
 
     @property
     def start_offset(self) -> int: ...
@@ -104,8 +104,8 @@ def beginning(log: PartitionLog) -> Machine:
 
 
 def decoder_for(log: PartitionLog) -> Decoder:
-    """The decoder of the log's records: framed ones in Kafka, bare ones in an embedded log."""
-    return FramedDecoder() if log.framed else Decoder()
+    """The decoder of the log's records."""
+    return SharedDecoder() if log.shared else Decoder()
 
 
 def drive(
@@ -189,7 +189,7 @@ def fold(
         end,
         after=quarantined.see,  # a repeat is never quarantined
         undecodable=quarantined.note_undecodable,
-        repeats=Repeats(machine, decoder),
+        repeats=Repeats(machine),
     )
     return quarantined
 
@@ -268,14 +268,14 @@ def begin_with_base(log: PartitionLog, store: StateStore) -> None:
     base = log.base()
     if base is None:
         advice = "restore the state directory or the log from a backup"
-        if log.framed:
+        if log.shared:
             advice = "start the node with --archive, if the history is archived"
         raise StoreError(
             f"{store.path}: the state of {log.name} is at offset {store.applied_offset(log.name)}, but its log begins"
             f" at {log.start_offset}: what lies between is gone; {advice}"
         )
     logger.info("%s: the state begins with the base at offset %d", log.name, base.offset)
-    store.begin(base)
+    store.begin(base, decoder_for(log))
 
 
 def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: CleanStops | None = None) -> int:
@@ -288,7 +288,7 @@ def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: Cl
     gathered: list[Effect] = []
     published: dict[int, Published] = {}
     repeated = RepeatedBodies(TODAY.stamp, gathered)
-    repeats = Repeats(machine, decoder, repeated)
+    repeats = Repeats(machine, repeated)
     see = None if words is None else words.see
     applied = 0
 
@@ -322,7 +322,7 @@ def last_words_before(log: PartitionLog, offset: int) -> CleanStops:
 
     Nodes on Kafka leave no last words."""
     words = CleanStops()
-    if offset > log.start_offset and not log.framed:
+    if offset > log.start_offset and not log.shared:
         for offsets, records, _ in groups_of(log, offset - 1, offset):
             with suppress(UndecodableRecord):
                 _, actor, event = Decoder().decode(records[offset - 1 - offsets[0]], False)

@@ -31,13 +31,14 @@ from rewindmq.projections.replay import (
 )
 from rewindmq.projections.rewind import TrimmedMeanwhile, oldest
 from rewindmq.projections.store import keys
-from rewindmq.projections.store.bodies import TODAY, in_todays_form, without_queues
+from rewindmq.projections.store.bodies import TODAY, without_queues
 from rewindmq.projections.store.holders import SharedBodies
 from rewindmq.projections.store.projector import live_ids
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import Event, Published
+from rewindmq.schemas.older_schemas import of_today
 from rewindmq.schemas.values import Actor
 
 # A result begins so where nothing was compared; the reason follows.
@@ -152,7 +153,7 @@ def verify_partition(
     if behind:
         report.offset, report.older, report.stored = fresh.next_offset, report.stored, False
     from_zero = fresh.next_offset == 0
-    repeats = None if event_by_event else Repeats(fresh, decoder)
+    repeats = None if event_by_event else Repeats(fresh)
     words = last_words_before(log, fresh.next_offset)
     quarantined = report.quarantined
 
@@ -184,7 +185,7 @@ def compare_all(fresh: Machine, log: PartitionLog, store: StateStore, report: Ve
     if report.stored:
         _compare_state(fresh, store, report)
     if report.stored and from_zero:
-        _compare_quarantined(store, report, log.framed)
+        _compare_quarantined(store, report, log.shared)
     queues = fresh.by_id
     report.queues = len(queues)
     live = {queue_id: live_ids(queue) for queue_id, queue in queues.items()}
@@ -278,8 +279,8 @@ def _first_difference(stored: bytes, wanted: bytes) -> str:
 def _read(stored: bytes) -> bytes:
     """A stored body in today's form; as it is where it cannot be read."""
     try:
-        return in_todays_form(stored)
-    except (UndecodableRecord, KeyError):
+        return of_today(stored)
+    except UndecodableRecord:
         return stored
 
 

@@ -1,17 +1,19 @@
-"""Records: one envelope as Avro binary, by hand for the events that are hot, by `rewindmq.schemas.shapes` for the rest.
+"""Records: one envelope as an Avro single object, by hand for hot events, by `rewindmq.schemas.shapes` for the rest.
 
     encoder = Encoder();  prefix = encoder.prefix(timestamp_ms, actor)      # once per socket read
     record = encoder.encode(prefix, event)                                   # prefix + union index + fields
     decoder = Decoder();  timestamp_ms, actor, event = decoder.decode(record, bodies=False)
 
-    | timestamp | actor: user, session | event's index in EVENT_TYPES | the event's fields |
-    |<------------ prefix ------------>|
+    | header: 10 bytes | timestamp | actor: user, session | event's index in EVENT_TYPES | the event's fields |
+    |<---------------------- prefix --------------------->|
 
 Rules of this file
 - The hand-written code makes the same bytes as any Avro library with the same schema.
 - The hand-written reading knows only the form that our own encoder makes of sound events. It hands every other form to
   `rewindmq.schemas.shapes`, which knows all legal forms and names the fault of any other. So one judge decides whether
   a record can be decoded. The fast way never accepts a record that the judge refuses.
+- The header (single_object.py) names the schema. The hand-written reading knows that of today's only.
+  `rewindmq.schemas.evolution` reads records of older ones.
 - This module may be compiled by mypyc, which cannot slice to an end before the start, nor index by more than 62 bits.
 - A record is decodable or not, no matter whether its body is wanted: a record whose body is cut short, or goes on
   behind its end, is refused with `bodies` False as it is with True. `strip_body` makes another form. A reader takes
@@ -20,9 +22,11 @@ Rules of this file
   They are compared with those met last, then looked up whole, and only parsed when they are new.
 """
 
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
-from rewindmq.schemas.events import EVENT_TYPES, Acked, Credited, Event, Fetched, Nacked, Published, Tick
+from rewindmq.schemas.events import CLASSES, EVENT_TYPES, Acked, Credited, Event, Fetched, Nacked, Published, Tick
+from rewindmq.schemas.evolution import is_unchanged, read_older
 from rewindmq.schemas.own_form import (
     Surprise,
     flag,
@@ -33,19 +37,17 @@ from rewindmq.schemas.own_form import (
     two_texts_end,
     varint,
 )
-from rewindmq.schemas.placement_events import QueueName
 from rewindmq.schemas.registry import envelope_schema
 from rewindmq.schemas.shapes import Cursor, Shape, UndecodableRecord, long_bytes, read, shape_of, write
-from rewindmq.schemas.values import PARTS, Actor, Encryption, Origin, Route
+from rewindmq.schemas.single_object import HEADER, HEADER_SIZE, schema_in
+from rewindmq.schemas.values import Actor, Encryption, Origin, Route
 
-__all__ = ["CLASSES", "Decoder", "Encoder", "UndecodableRecord", "strip_body"]
+__all__ = ["Decoder", "Encoder", "UndecodableRecord", "strip_body"]
 
 _CACHED: Final = 4096  # routes, actors and consumers that an encoder or decoder remembers, each; then it starts anew
 _CACHED_BYTES: Final = 4 * 1024 * 1024  # of routes; each may name thousands of queues
 _REMEMBERED_PROPERTIES: Final = 1_024  # bytes; messages with more are not remembered
 
-# What a record of this name becomes; a record that is not here is a plain tuple.
-CLASSES: Final[dict[str, Any]] = {cls.__name__: cls for cls in (*EVENT_TYPES, *PARTS, QueueName)}
 _ENVELOPE: Final = shape_of(envelope_schema(), CLASSES, {})
 _ACTOR: Final = _ENVELOPE.parts[1]
 _EVENTS: Final = _ENVELOPE.parts[2].parts
@@ -71,10 +73,9 @@ _PLAIN: Final = (_PLAIN_PERSISTENT, _PLAIN_TRANSIENT)
 _REASONS: Final = {reason.encode(): reason for reason in ("expired", "rejected", "maxlen", "delivery_limit", "delayed")}
 _SMALL_LONGS: Final = [long_bytes(value) for value in range(8192)]  # ready made, mostly for lengths
 _NEVER: Final = b"\xff" * 11  # no record has this where a long or a length stands
-# Stands before a record whose body `strip_body` could not take out: the record is as it was.
-_UNSTRIPPED: Final = _NEVER
-
-
+# Stands before an envelope whose body `strip_body` could not take out, instead of the header: the rest is as it was.
+_UNSTRIPPED: Final = HEADER + _NEVER
+CONTINUED_MS: Final = (0x80 >> 1) + (0x80 << 6)  # what a time's first two bytes say too much, as it goes on behind them
 _NOT_RESTORED: Final = b"\x00\x00\x00\x00\x01"  # restore and what follows it, of a dead letter
 
 
@@ -131,12 +132,13 @@ class Encoder:
     surrogates), an unknown enum symbol."""
 
     def __init__(self) -> None:
+        self.header = HEADER
         self._routes: dict[Route, bytes] = {}
         self._in_queues: dict[tuple[str, str, int], bytes] = {}
 
     def prefix(self, timestamp_ms: int, actor: Actor) -> bytes:
-        """The envelope's first fields, in bytes: the time and the actor."""
-        return long_bytes(timestamp_ms) + _text(actor.user) + _long(actor.session)
+        """The header and the envelope's first fields, in bytes: the time and the actor."""
+        return self.header + long_bytes(timestamp_ms) + _text(actor.user) + _long(actor.session)
 
     def encode(self, prefix: bytes, event: Event) -> bytes:
         """The record of an event, behind the bytes that `prefix` gave. Raises ValueError."""
@@ -228,11 +230,11 @@ class _Prefix:
     """A prefix met before, without the timestamp's first two bytes, which change with every millisecond.
 
     The rest of the timestamp changes every eight seconds. `start_ms`: the timestamp without the part in these two
-    bytes."""
+    bytes, and less CONTINUED_MS."""
 
     def __init__(self, rest: bytes, start_ms: int, actor: Actor) -> None:
         self.rest = rest
-        self.end = len(rest) + 2
+        self.end = len(rest) + 12
         self.start_ms = start_ms
         self.actor = actor
 
@@ -244,7 +246,7 @@ class _Head:
 
     def __init__(self, head: bytes, start_ms: int, actor: Actor) -> None:
         self.head = head
-        self.end = len(head) + 2
+        self.end = len(head) + 12
         self.start_ms = start_ms
         self.actor = actor
         self.by_length: dict[int, _Message] = {}
@@ -269,7 +271,7 @@ class _AckHead:
 
     def __init__(self, head: bytes, prefix: _Prefix, consumer: tuple[str, str, int]) -> None:
         self.head = head
-        self.end = len(head) + 2
+        self.end = len(head) + 12
         self.start_ms = prefix.start_ms
         self.actor = prefix.actor
         self.consumer = consumer
@@ -309,44 +311,42 @@ class Decoder:
 
         With `bodies` False, `Published.body` is b"". `stripped`: `strip_body` made the record, so it has no body. The
         same records are undecodable under all these options, for the same reasons."""
-        if stripped and record.startswith(_UNSTRIPPED):
-            return self._any(record[len(_UNSTRIPPED) :], False, False)
         if not bodies and not stripped:
             head = self._head
             message = head.by_length.get(len(record))
             if message is not None:
                 if record.startswith(message.latest):
                     return message.decoded
-                if record.startswith(head.head, 2) and record.startswith(message.size, head.end):
-                    low = record[0]
-                    high = record[1]
-                    if low & 0x81 == 0x80 and high & 0x80:
-                        timestamp_ms = head.start_ms + ((low & 0x7F) >> 1) + ((high & 0x7F) << 6)
+                if record.startswith(head.head, 12) and record.startswith(message.size, head.end):
+                    low = record[10]
+                    high = record[11]
+                    if low & 0x81 == 0x80 and high > 0x7F and record.startswith(HEADER):
                         message.latest = record[: head.end + len(message.size)]
-                        message.decoded = timestamp_ms, head.actor, message.event
+                        message.decoded = head.start_ms + (low >> 1) + (high << 6), head.actor, message.event
                         return message.decoded
+        if not record.startswith(HEADER):
+            return self._older(record, bodies and not stripped)
+        if stripped and record.startswith(_UNSTRIPPED):
+            return self._any(HEADER + record[len(_UNSTRIPPED) :], False, False)
         try:
-            ack = self._ack
-            if record.startswith(ack.head, 2):
-                messages, pos = message_ranges(record, ack.end)
-                low = record[0]
-                high = record[1]
-                if pos == len(record) and low & 0x81 == 0x80 and high & 0x80:
-                    vhost, queue, consumer = ack.consumer
-                    acked = Acked(vhost, queue, consumer, messages)
-                    return ack.start_ms + ((low & 0x7F) >> 1) + ((high & 0x7F) << 6), ack.actor, acked
-            prefix = self._prefix
-            if not record.startswith(prefix.rest, 2):
-                prefix = self._find_prefix(record)
-            low = record[0]
-            high = record[1]
-            pos = prefix.end
-            kind = record[pos]
-            if low & 0x81 == 0x80 and high & 0x80:
-                timestamp_ms = prefix.start_ms + ((low & 0x7F) >> 1) + ((high & 0x7F) << 6)
+            low = record[10]
+            high = record[11]
+            if low & 0x81 == 0x80 and high > 0x7F:
+                ack = self._ack
+                if record.startswith(ack.head, 12):
+                    messages, pos = message_ranges(record, ack.end)
+                    if pos == len(record):
+                        vhost, queue, consumer = ack.consumer
+                        acked = Acked(vhost, queue, consumer, messages)
+                        return ack.start_ms + (low >> 1) + (high << 6), ack.actor, acked
+                prefix = self._prefix
+                if not record.startswith(prefix.rest, 12):
+                    prefix = self._find_prefix(record)
+                pos = prefix.end
+                kind = record[pos]
+                timestamp_ms = prefix.start_ms + (low >> 1) + (high << 6)
                 if kind == _PUBLISHED_BYTE:
-                    event = self._published(record, pos + 1, bodies, stripped)
-                    return timestamp_ms, prefix.actor, event
+                    return timestamp_ms, prefix.actor, self._published(record, pos + 1, bodies, stripped)
                 if kind <= _FETCHED_BYTE or kind == _TICK_BYTE:
                     return timestamp_ms, prefix.actor, self._hot(record, pos + 1, kind)
         except (IndexError, UndecodableRecord, Surprise):
@@ -354,19 +354,27 @@ class Decoder:
         return self._any(record, bodies, stripped)
 
     def timestamp_ms(self, record: bytes) -> int:
-        """The timestamp alone, which is the envelope's first field."""
-        return Cursor(record, 0).long("timestamp")
+        """The timestamp alone, which is the envelope's first field in every schema. Raises UndecodableRecord."""
+        schema_in(record)
+        return Cursor(record, HEADER_SIZE).long("timestamp")
+
+    def _older(self, record: bytes, bodies: bool) -> tuple[int, Actor, Event]:
+        """Decode a record that does not begin with today's header."""
+        if is_unchanged(record):
+            return self.decode(HEADER + record[HEADER_SIZE:], bodies)
+        timestamp_ms, actor, event = read_older(record)
+        if not bodies and isinstance(event, Published):
+            event = replace(event, body=b"")
+        return timestamp_ms, actor, event
 
     def _find_prefix(self, record: bytes) -> _Prefix:
         """The prefix of this record. From now on it is the one to try first."""
         prefix = self._other_prefix
-        if not record.startswith(prefix.rest, 2):
-            timestamp_ms, start = varint(record, 0)
-            if start < 3 or timestamp_ms < 0:
-                raise Surprise  # within the first seconds of 1970 or before
+        if not record.startswith(prefix.rest, 12):
+            timestamp_ms, start = varint(record, 10)
             _, end = varint(record, size_end(record, start))
             actor = self._interned_actor(record[start:end])
-            prefix = _Prefix(record[2:end], timestamp_ms & ~0x1FFF, actor)
+            prefix = _Prefix(record[12:end], (timestamp_ms & ~0x1FFF) - CONTINUED_MS, actor)
         self._other_prefix = self._prefix
         self._prefix = prefix
         return prefix
@@ -426,11 +434,11 @@ class Decoder:
         if len(event.properties) > _REMEMBERED_PROPERTIES:
             return
         head = known.head
-        if end != head.end or not record.startswith(head.head, 2):
+        if end != head.end or not record.startswith(head.head, 12):
             if event.properties != known.properties:  # in many messages they are the same again
                 known.properties = event.properties
                 return
-            head = known.head = _Head(record[2:end], self._prefix.start_ms, self._prefix.actor)
+            head = known.head = _Head(record[12:end], self._prefix.start_ms, self._prefix.actor)
         self._head = head
         if self._remembered >= _CACHED:
             for each in self._routes.values():
@@ -438,8 +446,7 @@ class Decoder:
             head.by_length.clear()
             self._remembered = 0
         if len(record) not in head.by_length:
-            timestamp_ms = head.start_ms + ((record[0] & 0x7F) >> 1) + ((record[1] & 0x7F) << 6)
-            decoded = timestamp_ms, head.actor, event
+            decoded = head.start_ms + (record[10] >> 1) + (record[11] << 6), head.actor, event
             head.by_length[len(record)] = _Message(record[end:body], event, record[:body], decoded)
             self._remembered += 1
 
@@ -471,7 +478,7 @@ class Decoder:
         if record.startswith(self._consumer_bytes, pos):
             end = pos + len(self._consumer_bytes)
             if kind == _ACKED_BYTE:  # the second in succession, so more of them may come
-                self._ack = _AckHead(record[2:end], self._prefix, self._consumer)
+                self._ack = _AckHead(record[12:end], self._prefix, self._consumer)
         else:
             _, end = varint(record, two_texts_end(record, pos))
             self._consumer = self._interned_in_queue(record[pos:end])
@@ -501,7 +508,7 @@ class Decoder:
 
     def _any(self, record: bytes, bodies: bool, stripped: bool) -> tuple[int, Actor, Event]:
         """Decode a record of any legal form: the judge, which also names the fault of any other record."""
-        cursor = Cursor(record, 0)
+        cursor = Cursor(record, HEADER_SIZE)
         timestamp_ms = cursor.long("timestamp")
         start = cursor.pos
         read(cursor, _ACTOR, "actor")
@@ -569,14 +576,17 @@ class Decoder:
 def strip_body(record: bytes) -> bytes:
     """The record without the bytes of a `Published` body, for readers that leave bodies alone.
 
-    The body's length prefix stays. Other events are as they were. A record that does not look sound is as it was too,
-    behind a mark that no record begins with: so its fault reaches the decoder (`decode` with `stripped`)."""
+    The body's length prefix stays. Other events are as they were, and so are records of other schemas. A record that
+    does not look sound is as it was too, behind a mark that no record begins with: so its fault reaches the decoder
+    (`decode` with `stripped`)."""
+    if not record.startswith(HEADER):
+        return record
     try:
-        _, actor = varint(record, 0)
+        _, actor = varint(record, HEADER_SIZE)
         user_end = size_end(record, actor)
         _, pos = varint(record, user_end)
         if record[pos] != _PUBLISHED_BYTE:
-            return record if varint(record, pos)[0] else _UNSTRIPPED + record  # 0, written in more than one byte
+            return record if varint(record, pos)[0] else _unstripped(record)  # 0, written in more than one byte
         route = pos + 1
         pos = route_end(record, route)
         if not (record[actor:user_end].isascii() and record[route:pos].isascii()):
@@ -592,5 +602,9 @@ def strip_body(record: bytes) -> bytes:
             pos = cursor.pos
         size, pos = varint(record, pos)
     except (IndexError, UndecodableRecord, Surprise):
-        return _UNSTRIPPED + record
-    return record[:pos] if size >= 0 and pos + size == len(record) else _UNSTRIPPED + record
+        return _unstripped(record)
+    return record[:pos] if size >= 0 and pos + size == len(record) else _unstripped(record)
+
+
+def _unstripped(record: bytes) -> bytes:
+    return _UNSTRIPPED + record[HEADER_SIZE:]

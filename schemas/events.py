@@ -16,7 +16,7 @@ These stand in both: `BrokerStarted`, `NodeLost`, `MachineUpgraded`, `SessionClo
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from rewindmq.schemas.access_events import AccessEvent, AccessRefused, LoginRefused, SessionOpened
 from rewindmq.schemas.clock_events import ClockEvent, ClockSet, ClockStepped
@@ -582,4 +582,7 @@ EVENT_TYPES: Final[tuple[type[Event], ...]] = (
     QueueDrained,
 )
 
-pickle_by_fields(*EVENT_TYPES, *PARTS, QueueName)
+# What a record of this name becomes; a record that is not here is a plain tuple.
+CLASSES: Final[dict[str, Any]] = {cls.__name__: cls for cls in (*EVENT_TYPES, *PARTS, QueueName)}
+
+pickle_by_fields(*CLASSES.values())

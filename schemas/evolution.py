@@ -1,8 +1,7 @@
-"""Records of older schemas, brought up to date.
+"""Records of older schemas, read as today's events.
 
-The codec knows one schema, today's. A record that was written under an older released schema is read under that one,
-rewritten under today's, and then decoded like any other. That is slow. So a record of an event that both schemas lay
-out alike stays as it is: its bytes mean the same under both.
+The codec knows one schema, today's. A record that was written under an older released schema is read under that one, in
+no hurry. But an event that both schemas lay out alike has the same bytes under both, so the codec reads it.
 
 It is Avro's schema resolution, as far as our rules of evolution (`schemas/README.md`) let schemas differ: fields are
 matched by name and new ones take their default; nothing is renamed, retyped or removed. fastavro's own resolution is
@@ -14,25 +13,30 @@ import functools
 import json
 from typing import Any
 
-from rewindmq.schemas.codec import CLASSES, Encoder
-from rewindmq.schemas.events import Published
+from rewindmq.schemas.events import CLASSES, Event, Published
 from rewindmq.schemas.own_form import Surprise, size_end, varint
-from rewindmq.schemas.registry import envelope_fingerprint, envelope_schema, released_schema_json, type_schema
+from rewindmq.schemas.registry import envelope_schema, released_schema_json, type_schema
 from rewindmq.schemas.shapes import RECORD, Cursor, Shape, read, shape_of
+from rewindmq.schemas.single_object import HEADER_SIZE, schema_in
+from rewindmq.schemas.values import Actor
 
 
-def upgraded(record: bytes, schema_fingerprint: str) -> bytes:
-    """The record of today's schema for a record that was written under an older one, given by its fingerprint.
+def is_unchanged(record: bytes) -> bool:
+    """Return True if today's schema lays the event of this record out as the record's own schema does.
+
+    Raises UnknownSchema, and UndecodableRecord when the bytes are no single object."""
+    return _event_in(record) in unchanged_events(schema_in(record))
+
+
+def read_older(record: bytes) -> tuple[int, Actor, Event]:
+    """Decode a record of an older schema. Returns (timestamp in milliseconds, actor, event).
 
     Raises UnknownSchema, and UndecodableRecord when the bytes are not of that schema."""
-    if schema_fingerprint == envelope_fingerprint() or _event_in(record) in unchanged_events(schema_fingerprint):
-        return record
-    cursor = Cursor(record, 0)
-    timestamp_ms, actor, event = read(cursor, _writers_envelope(schema_fingerprint), "envelope")
+    cursor = Cursor(record, HEADER_SIZE)
+    timestamp_ms, actor, event = read(cursor, _writers_envelope(schema_in(record)), "envelope")
     if cursor.pos != len(record):
         cursor.fail(f"the record goes on for {len(record) - cursor.pos} bytes behind its end", cursor.pos)
-    encoder = Encoder()
-    return encoder.encode(encoder.prefix(timestamp_ms, actor), event)
+    return timestamp_ms, actor, event
 
 
 @functools.lru_cache(maxsize=16)
@@ -57,7 +61,7 @@ def _is_alike(one: Shape, other: Shape) -> bool:
 def _event_in(record: bytes) -> int:
     """The number of a record's event; -1 where the record has another form than ours."""
     try:
-        _, user = varint(record, 0)
+        _, user = varint(record, HEADER_SIZE)
         _, event = varint(record, size_end(record, user))
         return varint(record, event)[0]
     except (Surprise, IndexError):
@@ -98,8 +102,9 @@ class _Maker:
         if self.name not in CLASSES:
             return tuple(values)
         by_name = dict(zip(self.names, values, strict=True))
-        if CLASSES[self.name] is Published:
-            by_name["body_size"] = 0  # the size is not stored in a record
+        if CLASSES[self.name] is Published:  # the size is not stored in a record
+            encryption, body = by_name["encryption"], by_name["body"]
+            by_name["body_size"] = len(body) if encryption is None else encryption.plain_size
         return CLASSES[self.name](**by_name)
 
 

@@ -39,8 +39,8 @@ from typing import NamedTuple
 
 from rewindmq.schemas.amqp.properties import MAX_EXPIRY_MS, MAX_PROPERTIES_BYTES, join_by_name
 from rewindmq.schemas.amqp.tables import encode, seconds, utf8, whole, with_length
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Published
-from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import Actor, Route
 
 ROUTES = 4_096  # queues that a publisher remembers; then it starts anew
@@ -61,7 +61,7 @@ class Publisher:
 
     def __init__(self, service: str, prefix: str = "rewindmq") -> None:
         self.topic = f"{prefix}.queues"
-        self._encoder = FramedEncoder()
+        self._encoder = Encoder()
         self._actor = Actor(_name("service", service), 0)
         self._routes: dict[tuple[str, str], tuple[bytes, Route]] = {}
 

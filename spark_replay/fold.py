@@ -30,7 +30,8 @@ from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import PartitionLog, RecordGroup, beginning, decoder_for, drive
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, SnapshotSet
 from rewindmq.schemas.codec import Decoder
-from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.service_records import SharedDecoder
+from rewindmq.schemas.single_object import HEADER
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_frame import records_frame
@@ -60,7 +61,7 @@ class FoldInput:
 def fold_range(product: "Product[pa.RecordBatch]", fold_input: FoldInput) -> "Iterator[pa.RecordBatch]":
     """Show `product` every event of the range."""
     machine, decoder = fold_input.machine, fold_input.decoder
-    repeats = None if product.repeated is None else Repeats(machine, decoder)
+    repeats = None if product.repeated is None else Repeats(machine)
     groups = drive(machine, fold_input.groups, decoder, fold_input.offset_range.start, repeats=repeats)
     return fold_events(product, machine, groups, decoder)
 
@@ -238,7 +239,7 @@ def _topic_task(
     partition, groups = groups_of(batches)
     for offset_range in ranges:
         if offset_range.partition == partition:
-            yield from task(FoldInput(offset_range, Machine(partition), groups, FramedDecoder()), **settings)
+            yield from task(FoldInput(offset_range, Machine(partition), groups, SharedDecoder()), **settings)
 
 
 # -- over a frame --------------------------------------------------------------------------------------------------
@@ -257,7 +258,7 @@ def fold_frame(
 
 
 def _fold_rows(
-    product: "Callable[[str], Product[pa.RecordBatch]]", framed: bool, batches: "Iterator[pa.RecordBatch]"
+    product: "Callable[[str], Product[pa.RecordBatch]]", of_kafka: bool, batches: "Iterator[pa.RecordBatch]"
 ) -> "Iterator[pa.RecordBatch]":
     partition, groups = groups_of(batches)
     first = next(groups, None)
@@ -266,7 +267,9 @@ def _fold_rows(
             why = f"it has {partition} from offset {first[0][0]} on (startingOffsets, minPartitions)"
             raise BadRequest(f"a fold of a frame begins with the beginning of a partition: {why}")
         groups = chain((first,), groups)
-        decoder = FramedDecoder() if framed else Decoder()
+        if not of_kafka:  # the records are bare
+            groups = ((offsets, [HEADER + each for each in records], times) for offsets, records, times in groups)
+        decoder = SharedDecoder() if of_kafka else Decoder()
         yield from fold_events(product(partition), Machine(partition), groups, decoder, stripped=True)
 
 

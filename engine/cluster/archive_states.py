@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.log.archive.directory_note import note_archive
 from rewindmq.engine.log.archive.manifest import BaseEntry, SnapshotEntry
-from rewindmq.engine.log.archive.pack import CorruptObject
 from rewindmq.engine.log.archive.reader import ArchivedPartition
 from rewindmq.engine.log.archive.snapshots import ArchivedSnapshots
+from rewindmq.engine.log.archive.unpack import CorruptObject
 from rewindmq.engine.log.single_records import queued_records
 from rewindmq.engine.log.topic_tiers import TieredTopic
 from rewindmq.projections.machine.machine import Machine
@@ -28,6 +28,7 @@ from rewindmq.projections.replay import beginning, fold
 from rewindmq.projections.store.bases import Base, BaseError, Bases, queued_offsets
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
 from rewindmq.projections.store.store import StateStore, StoreError
+from rewindmq.schemas.service_records import SharedDecoder
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.location import HistoryPartition
@@ -55,7 +56,7 @@ def begin_with_archive(log: TieredTopic, store: StateStore, data_dir: Path) -> N
             break  # the stored one is newer
         try:
             with _as_base(log, archived, state, data_dir / BEGIN) as base:
-                store.begin(base)
+                store.begin(base, SharedDecoder())
         except (BaseError, CorruptObject, SnapshotError, StoreError) as error:
             logger.warning("%s: %s: the node begins with an older state", log.name, error)
             store.discard(log.name)

@@ -62,7 +62,7 @@ from rewindmq.schemas.events import (
     Tick,
 )
 from rewindmq.schemas.metadata_events import NodeJoined
-from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.schemas.values import BROKER, Actor, Route
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class ClusterKeeper:
         self.snapshots.remove_leftovers(log.metadata.name)
         self._offers = SnapshotExports(log.states, self.snapshots)
         self._failed = failed
-        self._decoder = FramedDecoder()
+        self._decoder = SharedDecoder()
         self._loop = asyncio.get_running_loop()
         self._arrived_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None

@@ -48,7 +48,8 @@ from rewindmq.schemas.events import (
     QueueDeclared,
     Tick,
 )
-from rewindmq.schemas.single_object import FramedDecoder, encoder_under
+from rewindmq.schemas.older_schemas import encoder_under
+from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.schemas.values import BROKER, Actor, Route
 
 logger = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ class ReadBackPartition(Partition):
         self.counter_table: CounterTable | None = None  # None: no partition is ever paused
         self._node = listener
         self.lost_appended: dict[int, None] = {}  # epochs whose end this node has appended here
-        self._decode = FramedDecoder().decode
+        self._decode = SharedDecoder().decode
         self._sent: deque[Sent] = deque()  # own records that have to come back
         self._by_report = False  # own records are reported and need not come back
         self._reported: deque[int] = deque()  # append positions that will be reported; all are below those of `_sent`

@@ -31,7 +31,7 @@ from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load,
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import Checkpointed
-from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.service_records import SharedDecoder
 
 ENTRY: Final = "entering"
 BASE: Final = "base"
@@ -74,7 +74,7 @@ def begin_with_copy(log: EnteredHistory, number: int, states: StateTopic | None,
         _keep(copied, Snapshots(data / "snapshots"), log.name)
         with written_base(log, machine, directory / BASE) as base:
             del machine
-            store.begin(base)
+            store.begin(base, SharedDecoder())
     except (BaseError, LogError, OSError, SnapshotError, StoreError) as error:
         logger.warning("%s: the state that another node has left cannot be used: %s", log.name, error)
     else:
@@ -95,7 +95,7 @@ def believed(log: EnteredHistory, copied: StateCopied, end: int) -> Machine:
         raise SnapshotError(f"{place}: it is the state of {machine.partition} at offset {machine.next_offset}")
     record = log.record(copied.claim, CLAIM_SECONDS)
     try:
-        claim = None if record is None else FramedDecoder().decode(record)[2]
+        claim = None if record is None else SharedDecoder().decode(record)[2]
     except UndecodableRecord:
         claim = None
     if not isinstance(claim, Checkpointed) or (claim.offset, claim.digest) != (copied.offset - 1, machine.digest()):

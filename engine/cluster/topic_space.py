@@ -43,8 +43,8 @@ from rewindmq.engine.log.archive.manifest import BaseEntry, Manifest, OtherHisto
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.state_files import archive_file, prove_file
 from rewindmq.engine.log.archive.topic_archiver import archived_topics
-from rewindmq.engine.log.archive.topic_pack import UnpackedTopic
 from rewindmq.engine.log.archive.topic_records import records_of
+from rewindmq.engine.log.archive.unpack import Unpacked
 from rewindmq.engine.log.contract import BelowStart
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.engine.log.embedded.steady_time import steady_now
@@ -196,7 +196,7 @@ def _compare(topic: KafkaPartition, manifest: Manifest, start: int, offset: int,
         if entry.next_offset <= start or entry.base_offset >= offset:
             continue
         between()
-        segment = UnpackedTopic(manifest.objects, manifest.partition, entry)
+        segment = Unpacked(manifest.objects, manifest.partition, entry)
         segment.prove()
         numbers = range(segment.find_offset(start), len(segment.archived))
         archived = (each for number in numbers for each in segment.records(number) if each.offset >= start)

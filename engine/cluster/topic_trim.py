@@ -46,7 +46,7 @@ from rewindmq.projections.machine.rules.versions import schema_of
 from rewindmq.projections.rewind import OutsideHistory
 from rewindmq.projections.store.bases import BaseError, Bases, queued_offsets
 from rewindmq.schemas.metadata_events import HistoryTrimmed
-from rewindmq.schemas.single_object import encoder_under
+from rewindmq.schemas.older_schemas import encoder_under
 from rewindmq.schemas.values import BROKER
 
 
@@ -156,14 +156,14 @@ class TopicTrimming:
         return [self._archived(name) for name in (METADATA, *self.names)]
 
     def _archived(self, name: str) -> ArchivedPartition:
-        return ArchivedPartition(self._objects, name, framed=True)
+        return ArchivedPartition(self._objects, name, shared=True)
 
     def floor(self, name: str, before_ms: int, most_bytes: int | None = None) -> int:
         """The last offset at which an archived stretch begins, up to which all is older than the time.
 
         `most_bytes`: of stretches that go, but one goes at least."""
         manifest = self.manifest(name)
-        segments = [(each.base_offset, each.size_bytes) for each in manifest.segments]
+        segments = [(each.group_offset, each.size_bytes) for each in manifest.segments]
         offset = self._archived(name).offset_at(before_ms - 1)
         return last_floor(segments, manifest.floor, offset, most_bytes)
 
@@ -172,7 +172,7 @@ class TopicTrimming:
 
         Raises CorruptLog for a damaged object, OtherHistory where Kafka has another record, LogError, NoAnswer."""
         topic, manifest = self._topics[report.partition], self.manifest(report.partition)
-        goes = [each for each in manifest.segments if each.base_offset < report.offset]
+        goes = [each for each in manifest.segments if each.group_offset < report.offset]
         audited = audit(self._archived(report.partition), None, report.offset, between)
         begins = topic.start_offset
         require_archived(topic, manifest, max(begins, report.start), report.offset, between)
@@ -188,7 +188,7 @@ class TopicTrimming:
 
         Raises BaseError, LogError, OtherHistory, NoAnswer, OSError."""
         name, offset, manifest = report.partition, report.offset, self.manifest(report.partition)
-        [chain] = [each.chain_before for each in manifest.segments if each.base_offset == offset]
+        chain = next(each.chain_before for each in manifest.segments if each.group_offset == offset)
         findings, digest = tuple(report.findings), machine.digest()
         event = HistoryTrimmed(name, offset, report.until_ms, chain, digest, findings, reason)
         with tempfile.TemporaryDirectory() as directory:

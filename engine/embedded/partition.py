@@ -17,7 +17,7 @@ from rewindmq.projections.machine.rules.versions import schema_of
 from rewindmq.projections.store.store import Projector
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.events import Checkpointed, Event, MachineUpgraded, Published
-from rewindmq.schemas.single_object import encoder_under
+from rewindmq.schemas.older_schemas import encoder_under
 from rewindmq.schemas.values import BROKER, Actor
 
 
@@ -33,7 +33,7 @@ class SoleWriterPartition(Partition):
         clock: Callable[[], int],
     ) -> None:
         schema = schema_of(machine.machine_version)
-        super().__init__(index, log, machine, projector, encoder_under(schema, framed=False), clock)
+        super().__init__(index, log, machine, projector, encoder_under(schema), clock)
         log.write_under(schema)
         self.log = log
         self._held_above: int | None = None
@@ -94,7 +94,7 @@ class SoleWriterPartition(Partition):
 
     def _write_under(self, schema: str) -> None:
         self.log.write_under(schema)
-        self.encoder = encoder_under(schema, framed=False)
+        self.encoder = encoder_under(schema)
         self._prefix_ms = -1
 
     def append(self, actor: Actor, event: Event) -> int:

@@ -28,9 +28,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rewindmq.engine.embedded.start import end_trims
-from rewindmq.engine.log.archive.archiver import identity_of
 from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
-from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.identity import identity_of, read_identity
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.log.archive.objects import BadUrl, Objects, open_objects
 from rewindmq.engine.log.archive.trims import archive_base, trim_archive, trimmed_entry
@@ -56,7 +55,7 @@ from rewindmq.projections.store.metadata_snapshots import newest
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.topology.metadata_fold import MetadataFold, fold_on
 from rewindmq.schemas.metadata_events import HistoryTrimmed
-from rewindmq.schemas.single_object import encoder_under
+from rewindmq.schemas.older_schemas import encoder_under
 from rewindmq.schemas.values import BROKER
 
 
@@ -159,7 +158,7 @@ class _Trim:
 
     def _append(self, metadata: MetadataFold, events: list[HistoryTrimmed]) -> None:
         """Log the events, durably."""
-        encoder = encoder_under(self._log.metadata.schema, framed=False)
+        encoder = encoder_under(self._log.metadata.schema)
         now_ms = max(self._wall_ms, metadata.clock_ms)
         for event in events:
             self._log.metadata.append(now_ms, encoder.encode(encoder.prefix(now_ms, BROKER), event))

@@ -3,8 +3,8 @@
     metadata-0              vhosts, users, exchanges, bindings, policies
     queues-0 .. queues-N-1  everything that happens in queues; a queue's partition is murmur2("vhost/queue") mod N
 
-A record is the Avro binary of one envelope (`rewindmq.schemas.codec`). Its offset is its position in the partition,
-from 0.
+A record is one envelope as an Avro single object (`rewindmq.schemas.codec`). Its offset is its position in the
+partition, from 0.
 
 Appending is in memory and at once. `commit` makes everything appended so far durable with one write and one fsync
 (group commit) in a thread, and calls back in the loop. While a commit is under way, new records wait for the next one,
@@ -73,8 +73,8 @@ class CorruptLog(LogError):
 class Block:
     """One group commit as stored.
 
-    `records`: the Avro binaries of its envelopes. `first_offset`: the offset of records[0]. `chain`: the hash chain up
-    to and including this block (32 bytes)."""
+    `records`: Avro single objects (schemas/single_object.py), one envelope each. `first_offset`: the offset of
+    records[0]. `chain`: the hash chain up to and including this block (32 bytes)."""
 
     first_offset: int
     records: Sequence[bytes]
@@ -86,10 +86,14 @@ class Block:
 
 
 class LogPartition(Protocol):
-    """One partition of a log."""
+    """One partition of a log.
+
+    `shared`: others than this broker append (engine/log/shared_contract.py). Then a record may be any bytes, or have no
+    value; a publish may say what only a broker may say; and an event's time is the log's. Else a record is what this
+    broker wrote, and has the time."""
 
     name: str
-    framed: bool  # False: records are bare; True: Avro single objects (engine/log/shared_contract.py)
+    shared: bool
     next_offset: int  # offset of the next append
     durable_offset: int  # everything below is durable
 

@@ -63,7 +63,7 @@ class SharedPartition(Protocol):
     and Spark read both alike."""
 
     name: str
-    framed: bool  # True: records are Avro single objects (in the embedded log they are bare)
+    shared: bool  # True (contract.py)
 
     @property
     def start_offset(self) -> int:

@@ -1,7 +1,7 @@
 """Reads single records of a log: near ones in one range, and nothing between two that are far apart.
 
 for offset, record in records_at(log, [12, 15, 90_000]): ...
-for offset, record in queued_records(log, [2, 15]): ...     bare; what lies below the log comes from its base
+for offset, record in queued_records(log, [2, 15]): ...     what lies below the log comes from its base
 """
 
 import hashlib
@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rewindmq.engine.log.contract import Block, LogError
-from rewindmq.schemas.single_object import unwrap
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.location import HistoryPartition
@@ -67,13 +66,12 @@ def record_digest(log: "HistoryPartition", offset: int) -> str:
 def queued_records(log: "HistoryPartition", offsets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
     """Yields offset and record of each of these publishes, which ascend and are queued where the log is read.
 
-    As a base has them: not framed. Raises as `records_at`, and BaseError."""
+    Raises as `records_at`, and BaseError."""
     start = log.start_offset
     base = log.base() if offsets and offsets[0] < start else None
     below = bisect_left(offsets, start) if base is not None else 0
     for offset in offsets[:below]:
         record = None if base is None else base.record(offset)
         assert record is not None, f"{log.name}: its base holds each message that is queued there"
-        yield offset, unwrap(record) if log.framed else record
-    for offset, record in records_at(log, offsets[below:]):
-        yield offset, unwrap(record) if log.framed else record
+        yield offset, record
+    yield from records_at(log, offsets[below:])

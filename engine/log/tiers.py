@@ -12,8 +12,8 @@
   while somebody reads: the reading goes on in the archive.
 - `DIR/log/archive.json` names the archive. It is opened when a record below the start is asked for, and not before. So
   whatever is local can be read while the archive is away; the rest is NoAnswer then.
-- The archive must be the one of this history: it has a segment that ends at the start, and the hash chain behind that
-  segment is the one with which the local log begins.
+- The archive must be the one of this history, by its identity: it has a segment that ends at the start, and the hash
+  chain behind that segment is the one with which the local log begins.
 - The floor is the oldest offset that exists anywhere. A HistoryTrimmed in the metadata log says it.
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class TieredPartition:
     """A partition of a data directory, and what its archive has below the local start."""
 
-    framed = False
+    shared = False
 
     def __init__(self, local: PartitionReader) -> None:
         self.local = local
@@ -179,6 +179,7 @@ class TieredPartition:
         """The archive, opened.
 
         Raises LogError unless it has the records before `start`, and they are those of this log; NoAnswer."""
+        from rewindmq.engine.log.archive.identity import begun_identity, identity_of
         from rewindmq.engine.log.archive.objects import BadUrl, open_objects
         from rewindmq.engine.log.archive.reader import ArchivedPartition
 
@@ -192,7 +193,8 @@ class TieredPartition:
             end = archived.next_offset
             raise LogError(f"{url}: it ends at offset {end} of {self.name}, and the local log begins at {start}")
         path = segment_path(self.local.directory, start)
-        if stated_chain(path) != entry.chain:
+        begun = begun_identity(objects)
+        if stated_chain(path) != entry.chain or begun is None or not begun.is_of(identity_of(self._data_dir)):
             raise CorruptLog(path, 0, start, f"it does not go on where the archive at {url} ends: another history")
         return archived
 

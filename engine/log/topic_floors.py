@@ -10,7 +10,7 @@ from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.topology.about_history import AboutHistory, Floor
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.metadata_events import HistoryTrimmed
-from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.service_records import SharedDecoder
 
 _QUEUES: Final = b"queues-"  # is in each HistoryTrimmed, and in few other records: only these are decoded
 
@@ -29,7 +29,7 @@ class TopicFloors:
 
         Raises LogError, NoAnswer."""
         with self._lock:
-            end, decode = self._metadata.next_offset, FramedDecoder().decode
+            end, decode = self._metadata.next_offset, SharedDecoder().decode
             for block in self._metadata.read(self._end, end) if self._end < end else ():
                 assert block.timestamps_ms is not None, "Kafka gives times"
                 for at, record in enumerate(block.records):

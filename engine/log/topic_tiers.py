@@ -76,7 +76,7 @@ class TopicArchive:
         Raises LogError if the archive lacks some of it or has other records; NoAnswer."""
         from rewindmq.engine.log.archive.reader import ArchivedPartition
 
-        archived = ArchivedPartition(self.open().objects, topic.name, framed=True)
+        archived = ArchivedPartition(self.open().objects, topic.name, shared=True)
         end = archived.next_offset
         if end < start:
             gone = f"the offsets {end} to {start - 1} are neither there nor in the archive at {self.url}"
@@ -95,9 +95,7 @@ class TopicArchive:
         from rewindmq.engine.log.archive.state_files import sound_base
 
         manifest = Manifest.load(self.open().objects, name)
-        base = sound_base(manifest, event.offset, event.chain, event.digest)[1]
-        base.framed = True
-        return base
+        return sound_base(manifest, event.offset, event.chain, event.digest)[1]
 
     def tiered(self, topic: "KafkaPartition") -> "TieredTopic":
         """A partition of these topics, with what is archived of it."""
@@ -107,7 +105,7 @@ class TopicArchive:
 class TieredTopic:
     """A partition in Kafka, and what the archive has below its start there."""
 
-    framed = True
+    shared = True
 
     def __init__(self, topic: "KafkaPartition", archive: TopicArchive) -> None:
         self.topic = topic

@@ -27,7 +27,8 @@ from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Encoder, UndecodableRecord
 from rewindmq.schemas.events import Event, MachineUpgraded, MetadataEvent, NodeLost
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeleted, NodeJoined, Unbound
-from rewindmq.schemas.single_object import FramedDecoder, encoder_under
+from rewindmq.schemas.older_schemas import encoder_under
+from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.schemas.values import Actor
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class Metadata(ABC):
         self.state = newest(snapshots, log)
         self.topology = self.state.topology
         self.stored_offset = self.state.next_offset
-        self.replayed = fold_on(self.state, log, skipped=self._skipped, strict=not log.framed)
+        self.replayed = fold_on(self.state, log, skipped=self._skipped, strict=not log.shared)
         if self.replayed:
             logger.info(
                 "%s: %d events folded on top of the state at offset %d; %d quarantined since the log began",
@@ -190,7 +191,7 @@ class SoleWriterMetadata(Metadata):
     def __init__(self, log: LogPartition, clock: Callable[[], int]) -> None:
         super().__init__(log, clock)
         self._log = log
-        self._encoder = encoder_under(log.schema, framed=False)
+        self._encoder = encoder_under(log.schema)
         self._held_above: int | None = None
 
     def fold(self, snapshots: Snapshots) -> int:
@@ -204,7 +205,7 @@ class SoleWriterMetadata(Metadata):
         schema = schema_of(self.topology.machine_version)
         if schema != self._log.schema:
             self._log.write_under(schema)
-            self._encoder = encoder_under(schema, framed=False)
+            self._encoder = encoder_under(schema)
 
     def history_mark(self) -> Callable[[], str]:
         return partial(history_mark, self._log, self.state.next_offset)
@@ -264,7 +265,7 @@ class ReadBackMetadata(Metadata):
         self._nodes_changed = nodes_changed
         self._log = log
         self._encoders: dict[str, Encoder] = {}  # by schema; one or two
-        self._decoder = FramedDecoder()
+        self._decoder = SharedDecoder()
         self._sent: deque[tuple[bytes, asyncio.Future[int] | None]] = deque()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # callers of `_folded`
         self._append_position = 0

@@ -227,7 +227,7 @@ class _Fold:
         if offset <= self.machine.next_offset:
             return groups
         decoder = decoder_for(self.log)
-        repeats = Repeats(self.machine, decoder)
+        repeats = Repeats(self.machine)
         begun = end = self.machine.next_offset
         while end < offset:
             end = min(offset, self.waypoints.next_after(self.log.name, end))

@@ -32,7 +32,7 @@ from rewindmq.engine.standby.client import LeaderClient
 from rewindmq.engine.standby.log_copy import MOMENT, Moments
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.metadata_events import HistoryForked
-from rewindmq.schemas.single_object import encoder_under
+from rewindmq.schemas.older_schemas import encoder_under
 from rewindmq.schemas.values import BROKER
 
 PROMOTED = "promotion"  # the beginning of the moment of a fork that is a promotion
@@ -103,7 +103,7 @@ def _fork(data_dir: Path, leader: str, moment: Mapping[str, End]) -> str:
         now_ms = max(time.time_ns() // 1_000_000, writer.place.max_timestamp_ms)
         said = f"{PROMOTED} {format_time(now_ms)}"
         event = HistoryForked(parent, secrets.token_hex(32), said, positions, leader)
-        encoder = encoder_under(writer.schema, framed=False)
+        encoder = encoder_under(writer.schema)
         writer.write([encoder.encode(encoder.prefix(now_ms, BROKER), event)], now_ms)
     finally:
         writer.close()

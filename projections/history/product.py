@@ -53,11 +53,11 @@ def fold_events(
 ) -> Iterator[T]:
     """Show `product` every event with its effects, or tell it of repeats, and yield its rows after each group.
 
-    `stripped`: the records have no bodies (`strip_body`, `strip_framed_body`). Then there are no repeats."""
+    `stripped`: the records have no bodies (`strip_body`). Then there are no repeats."""
     product.begin(machine)
     decoder = decoder or Decoder()
     told = None if stripped else product.repeated
-    repeats = None if told is None else Repeats(machine, decoder, outcomes=told)
+    repeats = None if told is None else Repeats(machine, outcomes=told)
     before, after, undecodable = {Checkpointed: product.before}, product.event, product.undecodable
     for group in groups:
         drive(

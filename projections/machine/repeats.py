@@ -1,6 +1,6 @@
 """The fast path of a fold: a record that repeats the last plain publish or ack by its bytes is applied without objects.
 
-    repeats = Repeats(machine, decoder)
+    repeats = Repeats(machine)
     index = repeats.run(offsets, records, times, index, end)              # the first record that is no repeat
     machine.apply(...)                                                    # the normal way
     repeats.learn(offset, record, timestamp_ms, actor, event)
@@ -12,9 +12,9 @@ a `Repeats`. The audit passes none: it folds event by event.
 
 Which records are repeats
 
-    | timestamp: 2 bytes | rest of it, actor, event's index, route                  | properties, flags | body |
-    | timestamp: 2 bytes | rest of it, actor, event's index, vhost, queue, consumer | ranges of ids |
-                         |<---------------------- head ---------------------------->|
+    | header | time: 2 bytes | rest of it, actor, event's index, route                  | properties, flags | body |
+    | header | time: 2 bytes | rest of it, actor, event's index, vhost, queue, consumer | ranges of ids |
+                             |<---------------------- head ---------------------------->|
 
 `learn` sees each event that was applied in the normal way. It encodes the head of a publish or ack anew, and learns it
 if the record has these bytes. A repeat has the head that was learned last. So it has the same actor, and the same route
@@ -64,9 +64,10 @@ from rewindmq.projections.machine.data.message_word import PERSISTENT, SIZE_MASK
 from rewindmq.projections.machine.data.queue import Consumer, Queue
 from rewindmq.projections.machine.events.delivery import run_after_taking, serve_again
 from rewindmq.projections.machine.state import State, epoch_of
-from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.codec import CONTINUED_MS, Encoder
 from rewindmq.schemas.events import Acked, Credited, Event, Fetched, Nacked, Published
-from rewindmq.schemas.single_object import HEADER, FramedDecoder
+from rewindmq.schemas.evolution import is_unchanged
+from rewindmq.schemas.single_object import HEADER, HEADER_SIZE
 from rewindmq.schemas.values import BROKER, Actor, Route
 
 # Messages come and go by these events; they change nothing else of a queue, a consumer or a channel.
@@ -75,11 +76,12 @@ TRAFFIC: Final = (Published, Acked, Nacked, Credited, Fetched)
 PLAIN_PERSISTENT: Final = b"\x00\x00\x01\x00\x00"
 PLAIN_TRANSIENT: Final = b"\x00\x00\x00\x00\x00"
 PLAIN_SIZE: Final = 5
-TIME_SIZE: Final = 2  # bytes of the timestamp that change with every millisecond; the others change every eight seconds
+# Behind the header and the two bytes of the timestamp that change with every millisecond; the others change every eight
+# seconds.
+HEAD_AT: Final = HEADER_SIZE + 2
 EMPTY_PUBLISH: Final = b"\x00" + PLAIN_TRANSIENT + b"\x00"  # behind the route: no properties and no body
 NO_RANGES: Final = b"\x00"
 _LEARNED: Final = 1_000  # routes, and consumers, that are remembered; then it starts anew
-CONTINUED_MS: Final = (0x80 >> 1) + (0x80 << 6)  # what two bytes are too large by, as they say that the time goes on
 _NEVER: Final = b"\xff" * 11  # no record has this where a timestamp goes on
 
 
@@ -140,13 +142,13 @@ class PlainPublish:
     """The part that all repeats of a publish share.
 
     `end`: the position behind the head. `fields`: the position of the event's index. `start_ms`: the timestamp without
-    the part that stands in its first two bytes. `tail`: the properties and flags of the publish that was learned, which
-    most of its repeats have, too; `tail_end`: the position behind them; `word`: the flags in the message's word."""
+    the part that stands in its first two bytes, and less CONTINUED_MS. `tail`: the properties and flags of the publish
+    that was learned, which most of its repeats have, too; `tail_end`: the position behind them; `word`: the flags in
+    the message's word."""
 
     def __init__(
         self,
         record: bytes,
-        head_at: int,
         end: int,
         fields: int,
         start_ms: int,
@@ -156,7 +158,7 @@ class PlainPublish:
     ) -> None:
         self.actor = actor
         self.route = route
-        self.head = record[head_at:end]
+        self.head = record[HEAD_AT:end]
         self.end = end
         self.fields = fields
         self.start_ms = start_ms
@@ -182,7 +184,6 @@ class Repeats:
     def __init__(
         self,
         machine: State,
-        decoder: Decoder,
         bodies: RepeatedBodies | None = None,
         outcomes: RepeatedOutcomes | None = None,
     ) -> None:
@@ -191,13 +192,11 @@ class Repeats:
         assert bodies is None or outcomes is None, "effects are gathered for bodies, and not kept for outcomes"
         self._bodies = bodies
         self._outcomes = outcomes
-        self._framed = isinstance(decoder, FramedDecoder)
-        self._start = len(HEADER) if self._framed else 0  # where the timestamp stands
-        self._head = self._start + TIME_SIZE
+        self._header = HEADER  # of all records that were learned
         self._encoder = Encoder()
         nothing = Queue(Declaration("", "", 0, "classic"))
         self._no_publish = self._publish = PlainPublish(
-            _NEVER + EMPTY_PUBLISH, 0, len(_NEVER), 0, 0, nothing, BROKER, Route("", "", "", ())
+            bytes(HEAD_AT) + _NEVER + EMPTY_PUBLISH, HEAD_AT + len(_NEVER), 0, 0, nothing, BROKER, Route("", "", "", ())
         )
         self._no_ack = self._ack = PlainAck(_NEVER, 0, 0, Consumer(nothing, 0, 0, 0, ""), BROKER)
         # Heads that were learned before, as publishers and consumers take turns.
@@ -217,14 +216,14 @@ class Repeats:
         """Apply the repeats from `index` on, up to the first record that is none. Returns its index; `end`: all are.
 
         `times`: the records' times, where the log gives them (None: the envelopes' own hold)."""
-        machine, publish, ack, start = self.machine, self._publish, self._ack, self._start
-        publish_head, ack_head, behind = publish.head, ack.head, start + TIME_SIZE
-        first, time, start_ms, clock_ms = index, _NEVER, 0, 0
+        machine, publish, ack, header = self.machine, self._publish, self._ack, self._header
+        publish_head, ack_head = publish.head, ack.head
+        first, latest, start_ms, clock_ms = index, _NEVER, 0, 0
         ids: Sequence[int] = ()
         while index < end:
             record = records[index]
             try:
-                if record.startswith(publish_head, behind):
+                if record.startswith(publish_head, HEAD_AT):
                     begin_ms = publish.start_ms
                     word, pos = publish.word, publish.tail_end
                     if not record.startswith(publish.tail, publish.end):
@@ -238,7 +237,7 @@ class Repeats:
                     if size & 1 or pos + (size >> 1) != len(record):
                         break
                     word |= size >> 1
-                elif record.startswith(ack_head, behind):
+                elif record.startswith(ack_head, HEAD_AT):
                     begin_ms = ack.start_ms
                     word = -1
                     ids = _ids(record, ack.end, ack.holder)
@@ -248,12 +247,12 @@ class Repeats:
                     break
             except IndexError:
                 break  # the record is cut short
-            if start and not record.startswith(HEADER):
-                break
-            if not record.startswith(time, start) or begin_ms != start_ms or times is not None:
-                time, start_ms = record[start:behind], begin_ms
-                low, high = time
+            if not record.startswith(latest) or begin_ms != start_ms or times is not None:
+                latest, start_ms = record[:HEAD_AT], begin_ms
+                low, high = record[HEADER_SIZE], record[HEADER_SIZE + 1]
                 if low & 0x81 != 0x80 or high < 0x80:
+                    break
+                if not record.startswith(header):
                     break
                 clock_ms = machine.ahead_ms + (start_ms + (low >> 1) + (high << 6) if times is None else times[index])
             if clock_ms >= machine.next_deadline_ms:
@@ -341,15 +340,19 @@ class Repeats:
         `timestamp_ms`: the envelope's own, also where the log gives another time."""
         if self.machine.due_effects[0] == offset or type(event) not in TRAFFIC:
             self.forget()
-        elif isinstance(event, Published):
+            return
+        if not record.startswith(self._header):
+            self.forget()
+            self._header = record[:HEADER_SIZE]
+        if isinstance(event, Published):
             publish = self._publishes.get(event.route)
-            if publish is None or not record.startswith(publish.head, self._head):
+            if publish is None or not record.startswith(publish.head, HEAD_AT):
                 publish = self._learned_publish(record, timestamp_ms, actor, event)
             if publish is not None:
                 self._publish = publish
         elif isinstance(event, Acked):
             ack = self._acks.get(event.consumer)
-            if ack is None or not record.startswith(ack.head, self._head):
+            if ack is None or not record.startswith(ack.head, HEAD_AT):
                 ack = self._learned_ack(record, timestamp_ms, actor, event)
             if ack is not None:
                 self._ack = ack
@@ -369,14 +372,10 @@ class Repeats:
         prefix = self._encoder.prefix(timestamp_ms, actor)
         example = Published(event.route, b"", None, None, False, None, None, b"", 0)
         encoded = self._encoder.encode(prefix, example)[: -len(EMPTY_PUBLISH)]
-        head = encoded[TIME_SIZE:]
-        if not self._begins_so(record, head):
+        if not _begins_so(record, encoded[HEAD_AT:]):
             return None
-        start = self._start
         base_ms = (timestamp_ms & ~0x1FFF) - CONTINUED_MS
-        publish = PlainPublish(
-            record, self._head, start + len(encoded), start + len(prefix), base_ms, queue, actor, event.route
-        )
+        publish = PlainPublish(record, len(encoded), len(prefix), base_ms, queue, actor, event.route)
         if len(self._publishes) >= _LEARNED:
             self._publishes.clear()
         self._publishes[event.route] = publish
@@ -392,19 +391,23 @@ class Repeats:
             return None
         prefix = self._encoder.prefix(timestamp_ms, actor)
         encoded = self._encoder.encode(prefix, Acked(event.vhost, event.queue, event.consumer, ()))[: -len(NO_RANGES)]
-        head = encoded[TIME_SIZE:]
-        if not self._begins_so(record, head):
+        head = encoded[HEAD_AT:]
+        if not _begins_so(record, head):
             return None
-        ack = PlainAck(head, self._start + len(encoded), (timestamp_ms & ~0x1FFF) - CONTINUED_MS, holder, actor)
+        ack = PlainAck(head, len(encoded), (timestamp_ms & ~0x1FFF) - CONTINUED_MS, holder, actor)
         if len(self._acks) >= _LEARNED:
             self._acks.clear()
         self._acks[event.consumer] = ack
         return ack
 
-    def _begins_so(self, record: bytes, head: bytes) -> bool:
-        """Return True if the record has the head after two bytes of a timestamp that continues in the head."""
-        low, high = record[self._start : self._head]
-        return low & 0x81 == 0x80 and high > 0x7F and record.startswith(head, self._head)
+
+def _begins_so(record: bytes, head: bytes) -> bool:
+    """Return True if the record has the head after two bytes of a timestamp that continues in the head.
+
+    Its schema lays the event out as today's does."""
+    low, high = record[HEADER_SIZE], record[HEADER_SIZE + 1]
+    usual = low & 0x81 == 0x80 and high > 0x7F and record.startswith(head, HEAD_AT)
+    return usual and (record.startswith(HEADER) or is_unchanged(record))
 
 
 def _flags(record: bytes, pos: int, quorum: bool) -> tuple[int, int]:

@@ -8,15 +8,16 @@
 
 A base is a file like a snapshot (snapshots.py), with one kind of piece more:
 
-    file metadata   that of a snapshot; rewindmq.chain (the log's hash chain before the offset), rewindmq.schema (the
-                    fingerprint of the schema of the records)
+    file metadata   that of a snapshot; rewindmq.chain (the log's hash chain before the offset)
     pieces          head, then queue and its chunks, as in a snapshot
-    then a message  kind record: number = its offset, content = its publish, as the log had it (Avro binary, not framed)
+    then a message  kind record: number = its offset, content = its publish, as the log had it
     last record     kind end, as in a snapshot
 
 Rules
 - A base holds the record of every message that is ready, unacked or in an outbox, and no other one. A message that is
   still queued so keeps its body when the log below the offset is removed.
+- A record of a schema that came after the machine's version is written under the one of that version: a program that
+  knows no later one may have to read the base.
 - `open` reads the whole file and checks its checksum. `machine` checks the state's digest.
 - A file appears whole or not at all, and is durable when `write` returns.
 """
@@ -50,13 +51,13 @@ from rewindmq.projections.store.snapshots import (
     write_pieces,
 )
 from rewindmq.schemas.codec import Decoder
-from rewindmq.schemas.evolution import upgraded
-from rewindmq.schemas.registry import envelope_fingerprint
-from rewindmq.schemas.single_object import encoder_under, wrap
+from rewindmq.schemas.older_schemas import encoder_under
+from rewindmq.schemas.registry import released_in_order
+from rewindmq.schemas.single_object import header_of
 
 SUFFIX = ".base"
 _SCHEMA = schema_of("rewindmq.base", ("head", "queue", "chunk", "record", "end"))
-_METADATA = (*FILE_METADATA, "rewindmq.chain", "rewindmq.schema")
+_METADATA = (*FILE_METADATA, "rewindmq.chain")
 _BLOCK_BYTES = 64 << 10  # of an Avro block, before it is compressed: `Base.record` reads one
 
 
@@ -69,26 +70,22 @@ class BaseGone(BaseError):
 
 
 class Base:
-    """A base in a file that was checked. `chain`: the log's hash chain before `offset`. `digest`: that of the state.
-
-    `framed`: its records are given as a log in Kafka has them, as Avro single objects."""
+    """A base in a file that was checked. `chain`: the log's hash chain before `offset`. `digest`: that of the state."""
 
     def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
         """Read and check the file. `file`: its bytes, if they lie elsewhere; `path` only names it then.
 
         Raises BaseError."""
         self.path = path
-        self.framed = False
         self._file = file
         self._blocks: list[tuple[int, int, int]] = []  # of those with records: offset of the first, position, size
         self._header_bytes = 0
         self._recent: tuple[int, dict[int, bytes]] = (-1, {})  # number of the block that was read last, its records
         try:
             metadata = self._check()
-            partition, offset, clock_ms, _, digest, chain, schema = metadata.values()
+            partition, offset, clock_ms, _, digest, chain = metadata.values()
             self.partition, self.offset, self.clock_ms = partition, int(offset), int(clock_ms)
             self.digest, self.chain = digest, bytes.fromhex(chain)
-            self._schema = schema
         except OSError as error:
             raise self._unreadable(error) from error
         except SnapshotError as error:
@@ -169,12 +166,11 @@ class Base:
             raise self._unreadable(error) from error
 
     def records(self) -> Iterator[tuple[int, bytes]]:
-        """Yields offset and record of each queued message's publish, ascending; as binaries of today's schema.
+        """Yields offset and record of each queued message's publish, ascending.
 
         Raises BaseGone, BaseError."""
         for number in range(len(self._blocks)):
-            for offset, record in self._block(number).items():
-                yield offset, wrap(record) if self.framed else record
+            yield from self._block(number).items()
 
     def record(self, offset: int) -> bytes | None:
         """The record of a queued message's publish; None if the base holds no record with this offset.
@@ -185,8 +181,7 @@ class Base:
             return None
         if self._recent[0] != number:
             self._recent = number, self._block(number)
-        record = self._recent[1].get(offset)
-        return wrap(record) if self.framed and record is not None else record
+        return self._recent[1].get(offset)
 
     def _block(self, number: int) -> dict[int, bytes]:
         """The records of one Avro block, by offset."""
@@ -198,14 +193,11 @@ class Base:
                 header = file.read(self._header_bytes)
                 file.seek(position)
                 pieces: Iterable[Any] = fastavro.reader(io.BytesIO(header + file.read(size)))
-                records = {piece["number"]: piece["content"] for piece in pieces if piece["kind"] == "record"}
+                return {piece["number"]: piece["content"] for piece in pieces if piece["kind"] == "record"}
         except OSError as error:
             raise self._unreadable(error) from error
         except Exception as error:  # it was sound when it was opened
             raise BaseError(f"{self.path}: not a readable base ({type(error).__name__}: {error})") from error
-        if self._schema == envelope_fingerprint():
-            return records
-        return {offset: upgraded(record, self._schema) for offset, record in records.items()}
 
 
 class Bases:
@@ -218,12 +210,12 @@ class Bases:
         """Write a base of the machine's state as it is now, durably. Returns the file.
 
         `chain`: the log's hash chain before `machine.next_offset`. `records`: offset and record of the publishes of
-        `queued_offsets(machine)`, in this order, of today's schema. Raises BaseError when the records are others, and
+        `queued_offsets(machine)`, in this order. Raises BaseError when the records are others, and
         OSError when the disk does not take it."""
         path = self.path(machine.partition, machine.next_offset)
-        schema = versions.schema_of(machine.machine_version)
-        metadata = metadata_of(machine) | {"rewindmq.chain": chain.hex(), "rewindmq.schema": schema}
-        write_pieces(path, metadata, _pieces(machine, records, _into(schema)), _SCHEMA, _BLOCK_BYTES)
+        metadata = metadata_of(machine) | {"rewindmq.chain": chain.hex()}
+        into = _known_by(versions.schema_of(machine.machine_version))
+        write_pieces(path, metadata, _pieces(machine, records, into), _SCHEMA, _BLOCK_BYTES)
         for folder in (self.directory, self.directory.parent):  # they may be new
             sync_directory(folder)
         return path
@@ -267,15 +259,18 @@ def queued_offsets(machine: Machine) -> list[int]:
     return sorted(found)
 
 
-def _into(schema: str) -> Callable[[bytes], bytes]:
-    """Return a function that makes a record of this schema from one of today's."""
-    encoder, decode = encoder_under(schema, framed=False), Decoder().decode
+def _known_by(schema: str) -> Callable[[bytes], bytes]:
+    """Return a function that makes records of later schemas into records of this one, and leaves others alone."""
+    encoder, decode, released = encoder_under(schema), Decoder().decode, released_in_order()
+    known = tuple(header_of(each) for each in released[: released.index(schema) + 1])
 
-    def older(record: bytes) -> bytes:
+    def into(record: bytes) -> bytes:
+        if record.startswith(known):
+            return record
         timestamp_ms, actor, event = decode(record)
         return encoder.encode(encoder.prefix(timestamp_ms, actor), event)
 
-    return bytes if schema == envelope_fingerprint() else older
+    return into
 
 
 def _pieces(

@@ -1,25 +1,23 @@
 """The body cache: bodies that were read ahead from RocksDB or were just written to it, in a bounded amount of memory.
 
-A body that was read ahead is kept as it was stored (Avro binary) and is decoded when it is asked for: a hundred bytes
+A body that was read ahead is kept as it was stored (a record) and is decoded when it is asked for: a hundred bytes
 that the garbage collector never looks at, instead of an object. A body that was just written is kept as its message.
 When there is no room, whole queues are dropped, the oldest in the cache first. If such a queue is still being read, its
 next read-ahead brings it back at once.
 
-A stored body is an envelope of the schema of the partition's machine version (machine/rules/versions.py). The log says
-when the message was published, and by which user. The envelope's time says the schema instead: some day of 2004, and a
-millisecond more for each machine version that came before the schema. So equal messages are equal bytes.
+A stored body is a record under the schema of the partition's machine version (machine/rules/versions.py). The log says
+when the message was published, and by which user. So here all have the same time and actor, and equal messages are
+equal bytes.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from rewindmq.projections.machine.rules.versions import MACHINE_VERSION, schema_of
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Published
-from rewindmq.schemas.evolution import upgraded
+from rewindmq.schemas.older_schemas import encoder_under
 from rewindmq.schemas.registry import envelope_fingerprint
-from rewindmq.schemas.single_object import encoder_under
 from rewindmq.schemas.values import BROKER, Route
 
 # Memory beside the body of a Published (its strings and numbers), and beside the content of a bytes object in a dict;
@@ -29,17 +27,16 @@ STORED_OVERHEAD_BYTES: Final = 120
 
 Body = bytes | Published
 
-STAMP_MS: Final = (1 << 40) - 1  # plus a machine version: it has the length that the decoder expects of a timestamp
+_STAMP_MS: Final = 1 << 40  # some day of 2004: it has the length that the decoder expects of a timestamp
 
 
 class Form:
-    """The form of bodies under one schema. `stamp`: the prefix of their envelopes."""
+    """The form of bodies under one schema. `stamp`: the prefix of their records."""
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
-        self._encoder = encoder_under(schema, framed=False)
-        since = next(each for each in range(1, MACHINE_VERSION + 1) if schema_of(each) == schema)
-        self.stamp = self._encoder.prefix(STAMP_MS + since, BROKER)
+        self._encoder = encoder_under(schema)
+        self.stamp = self._encoder.prefix(_STAMP_MS, BROKER)
 
     def of(self, message: Published) -> bytes:
         """The message in this form."""
@@ -47,14 +44,6 @@ class Form:
 
 
 TODAY = Form(envelope_fingerprint())  # not Final: tests set others, in compiled code too
-
-
-def in_todays_form(stored: bytes) -> bytes:
-    """A stored body, whatever schema it is under, in the form of today's."""
-    if stored.startswith(TODAY.stamp):
-        return stored
-    version = Decoder().timestamp_ms(stored) - STAMP_MS
-    return TODAY.stamp + upgraded(stored, schema_of(version))[len(TODAY.stamp) :]
 
 
 class BodyCache:
@@ -80,7 +69,7 @@ class BodyCache:
 
     def decoded(self, stored: bytes) -> Published:
         """The message in the form in which the store has it."""
-        message = self._decoder.decode(in_todays_form(stored))[2]
+        message = self._decoder.decode(stored)[2]
         assert isinstance(message, Published), "the store holds messages only"
         return message
 

@@ -10,7 +10,7 @@ message that a queue holds. It may also have met messages that have left since i
 
 from collections.abc import Callable
 
-from rewindmq.projections.store.bodies import Body, in_todays_form
+from rewindmq.projections.store.bodies import Body
 from rewindmq.projections.store.projector import Projector
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Published
@@ -87,14 +87,14 @@ class KeyWatch:
         return None
 
     def _note_body(self, queue_id: int, message_id: int, body: Body) -> None:
-        message = self._decode(in_todays_form(body), False)[2] if isinstance(body, bytes) else body
+        message = self._decode(body, False)[2] if isinstance(body, bytes) else body
         if isinstance(message, Published) and message.encryption is not None:
             self.kept(queue_id, message_id, message)
 
     def _group_in(self, value: bytes) -> str | None:
         if len(value) <= HEAD_BYTES and not any(part in value for part in self._parts):
             return None
-        message = self._decode(in_todays_form(value), False)[2]
+        message = self._decode(value, False)[2]
         if not isinstance(message, Published) or message.encryption is None:
             return None
         return self._group_of(message.encryption.key_id)

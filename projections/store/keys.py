@@ -9,7 +9,7 @@
     kind 'C'  one chunk of a queue's ready messages                            number = chunk number + 2**63
     kind 'H'  head: the machine's state that belongs to no queue               no queue id, no number
     kind 'I'  how many records were quarantined (8 bytes)                      no queue id, no number
-    kind 'M'  a message as Avro binary (`rewindmq.schemas.codec`, a Published envelope) number = message id
+    kind 'M'  a message as a record (`rewindmq.schemas.codec`) of a Published          number = message id
     kind 'Q'  a queue's settings, counters, consumers, unacked, outbox         no number
     kind 'S'  how many queues hold each of some shared messages (holders.py)    no queue id; number = the first id
     kind 'X'  a quarantined record (see quarantine.py)                         no queue id; number = its slot

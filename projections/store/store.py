@@ -36,8 +36,8 @@ from rewindmq.projections.store.keys import SHARED
 from rewindmq.projections.store.projector import Batch, Projector
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.rocks import Database, StoreError
+from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Published
-from rewindmq.schemas.single_object import decoder_of
 
 __all__ = ["Batch", "Projector", "StateStore", "StoreError"]
 
@@ -103,12 +103,12 @@ class StateStore:
         for each in self._projectors:
             each.cache.limit_bytes = BODY_CACHE_BYTES // len(self._projectors)
 
-    def begin(self, base: Base) -> None:
+    def begin(self, base: Base, decoder: Decoder) -> None:
         """Replace all that is stored of a partition by a base: its state, and the bodies of its messages.
 
-        After a crash on the way the store has no state of the partition. Raises StoreError, NewerHistory."""
+        `decoder`: that of the log's records. After a crash on the way the store has no state of the partition. Raises
+        StoreError, NewerHistory."""
         self.discard(base.partition)
-        decoder = decoder_of(base.framed)
 
         def message_in(record: bytes) -> Published:
             message = decoder.decode(record)[2]

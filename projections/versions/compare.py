@@ -8,7 +8,7 @@ installed. Each version folds in a process of its own (worker.py), and both get 
 the log was trimmed, both begin with the state of its base. Every `STRIDE` events each is asked for its stand. Where
 they first disagree, both begin anew and are asked behind each event of that stride.
 A stand is the digest of the state, and a digest of all effects so far: so a difference that heals again is found, too.
-A version need not know the schema of the other. It gets each record as a single object of a schema that it has released
+A version need not know the schema of the other. It gets each record under a schema that it has released
 itself: today's of this version, or else the newest that both know.
 Versions that encode a state in different ways can be compared by their effects alone. Both versions run from their .py
 files, never from extension modules: the difference is one of the sources (rewindmq/builds.py).
@@ -20,6 +20,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -30,9 +31,9 @@ from rewindmq.projections.replay import PartitionLog, decoder_for, groups_of
 from rewindmq.projections.store.bases import BaseError
 from rewindmq.projections.versions.worker import BEGIN, DESCRIBE, FOLD, HEAD, OWN_TIME, SIZE, STAND
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
+from rewindmq.schemas.older_schemas import encoder_under
 from rewindmq.schemas.registry import envelope_fingerprint, released_in_order
-from rewindmq.schemas.single_object import HEADER as SCHEMA_HEADER
-from rewindmq.schemas.single_object import encoder_under, wrap
+from rewindmq.schemas.single_object import header_of
 
 STRIDE = 5_000  # events
 HERE = Path(rewindmq.__file__).resolve().parent.parent
@@ -83,10 +84,9 @@ class Stepper:
 
     def __init__(self, version: Path, log: PartitionLog) -> None:
         self.version = version
-        form = "framed" if log.framed else "plain"
-        self._sent = _translator(version, log.framed)
+        self._sent = _translator(version)
         self.process = subprocess.Popen(
-            [sys.executable, "-P", str(WORKER), log.name, form],
+            [sys.executable, "-P", str(WORKER), log.name, "shared" if log.shared else "sole"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -147,31 +147,25 @@ class Stepper:
         return VersionError(f"{self.version}: {last or 'it ended without a word'}")
 
 
-def _translator(version: Path, framed: bool) -> Callable[[bytes], bytes]:
-    """A function that makes a record of the log into a single object of a schema that the version knows.
+def _translator(version: Path) -> Callable[[bytes], bytes]:
+    """A function that makes a record of the log into one of a schema that the version knows.
 
     A record that has no such form stays as it is: the version says that it cannot read it."""
     known = {each.stem for each in (version / "rewindmq" / "schemas" / "released").glob("*.avsc")}
     schemas = [each for each in released_in_order() if each in known]
     if not schemas or schemas[-1] == envelope_fingerprint():
-        return _same if framed else wrap
+        return bytes
     encoder, decode = encoder_under(schemas[-1]), Decoder().decode
+    readable = tuple(map(header_of, schemas))
 
     def translated(record: bytes) -> bytes:
-        value = record if framed else wrap(record)
-        if value.startswith(SCHEMA_HEADER):
-            try:
-                timestamp_ms, actor, event = decode(value[len(SCHEMA_HEADER) :])
+        if not record.startswith(readable):
+            with suppress(UndecodableRecord, ValueError):
+                timestamp_ms, actor, event = decode(record)
                 return encoder.encode(encoder.prefix(timestamp_ms, actor), event)
-            except (UndecodableRecord, ValueError):
-                return value
-        return value
+        return record
 
     return translated
-
-
-def _same(record: bytes) -> bytes:
-    return record
 
 
 def first_difference(

@@ -6,7 +6,7 @@ version. Requests come on stdin, in network order. FOLD has no answer; the other
 line each:
 
     BEGIN      length (8 bytes), state of a partition as Machine.load takes it (marshal). Answer: empty, or why not
-    FOLD       offset (8 bytes), milliseconds (8; -1: the envelope's own), length (4), record as a single object
+    FOLD       offset (8 bytes), milliseconds (8; -1: the envelope's own), length (4), record
     STAND      a digest of the state, and a digest of all effects since the beginning
     DESCRIBE   JSON: "queues", the fields of each that are numbers or texts; "effects" of the record that was folded
                last; "ended", the error at which this fold stopped, else empty
@@ -29,7 +29,7 @@ BEGIN, FOLD, STAND, DESCRIBE = b"B", b"F", b"S", b"T"
 OWN_TIME = -1
 
 
-def main(partition: str, framed: bool, requests: BinaryIO, answers: BinaryIO) -> None:
+def main(partition: str, shared: bool, requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer requests until stdin ends."""
     sys.path_hooks.insert(0, sources_only)
 
@@ -37,13 +37,7 @@ def main(partition: str, framed: bool, requests: BinaryIO, answers: BinaryIO) ->
         return importlib.import_module(f"rewindmq.{module}")
 
     codec = found("schemas.codec")
-    single_object = found("schemas.single_object")
-    plain = codec.Decoder().decode
-
-    def decode_plain(record: bytes, bodies: bool) -> Any:
-        return plain(single_object.unwrap(record), bodies)  # from the schema that it is sent in to the version's own
-
-    decode = single_object.FramedDecoder().decode if framed else decode_plain
+    decode = (found("schemas.service_records").SharedDecoder if shared else codec.Decoder)().decode
     machines = found("projections.machine.machine")
     machine = machines.Machine(partition)
     effects: list[Any] = []
@@ -116,4 +110,4 @@ def fields_of(queue: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] == "framed", sys.stdin.buffer, sys.stdout.buffer)
+    main(sys.argv[1], sys.argv[2] == "shared", sys.stdin.buffer, sys.stdout.buffer)

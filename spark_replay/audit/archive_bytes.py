@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.log.archive.manifest import Manifest, SegmentEntry
 from rewindmq.engine.log.archive.objects import ArchiveError, open_objects
-from rewindmq.engine.log.archive.pack import CorruptObject
-from rewindmq.engine.log.archive.unpack import unpacked
+from rewindmq.engine.log.archive.unpack import CorruptObject, Unpacked
 from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checks import Finding, of_row
@@ -64,7 +63,7 @@ def segment_rows(group: ArchivedSegments, archive: InArchive) -> "Iterator[pa.Re
     objects = open_objects(archive.url)
     for entry in group.entries:
         try:
-            unpacked(objects, group.partition, entry).prove()
+            Unpacked(objects, group.partition, entry).prove()
         except CorruptObject as broken:
             row = (CHAIN, False, group.partition, broken.offset, None, None, str(broken))
             yield batch_of([row], columns.AUDIT)

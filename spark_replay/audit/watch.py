@@ -30,7 +30,7 @@ from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.replay import PartitionLog, RecordGroup
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.formats import formatted, values_in
-from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checks import Finding, of_row
 from rewindmq.spark_replay.audit.fold import AuditProduct
@@ -230,7 +230,7 @@ def fold_batch(directory: str, batch: int, batches: "Iterator[pa.RecordBatch]") 
     states = AuditStates(Path(directory), name)
     product = states.before(batch)
     events, begun = product.events, product.machine.next_offset
-    for found in fold_events(product, product.machine, _on_top(product, groups), FramedDecoder()):
+    for found in fold_events(product, product.machine, _on_top(product, groups), SharedDecoder()):
         bad = found.filter(_not(found.column("ok")))
         if bad.num_rows:
             yield bad

@@ -11,7 +11,7 @@
 import click
 
 from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, ObstoreNotInstalled
-from rewindmq.engine.log.archive.pack import CorruptObject
+from rewindmq.engine.log.archive.unpack import CorruptObject
 from rewindmq.engine.log.contract import CorruptLog, KafkaNotInstalled, LogError, NewerSchema, NoAnswer
 from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.projections.rewind import OutsideHistory, RewindError, UnreadableTime

@@ -99,7 +99,7 @@ def fold_diff(
 ) -> "Iterator[pa.RecordBatch]":
     """The rows of one range, in a Spark task."""
     machine, offset_range = fold_input.machine, fold_input.offset_range
-    repeats = Repeats(machine, fold_input.decoder)
+    repeats = Repeats(machine)
     groups = drive(machine, fold_input.groups, fold_input.decoder, offset_range.start, repeats=repeats)
     product = HistoryProduct(offset_range.partition, queue, moves=True)
     yield from fold_moves(product, machine, groups, fold_input.decoder, offset_range.end, start_ms, end_ms)

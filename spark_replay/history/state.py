@@ -157,7 +157,7 @@ def state_frame(spark: "SparkSession", plan: StatePlan, queue: str | None = None
 def fold_state(fold_input: FoldInput, plan: StatePlan, queue: str | None, messages: bool) -> "Iterator[pa.RecordBatch]":
     """The rows of one partition, in a Spark task."""
     machine, end = fold_input.machine, fold_input.offset_range
-    drive(machine, fold_input.groups, fold_input.decoder, repeats=Repeats(machine, fold_input.decoder))
+    drive(machine, fold_input.groups, fold_input.decoder, repeats=Repeats(machine))
     if plan.clock_ms is not None:
         machine.advance(plan.clock_ms, [])
     for found in list(machine.queues()):

@@ -7,8 +7,8 @@ A `Location` names a history: the path of a broker's data directory, topics of a
     history(spark, InKafka("localhost:9092", archive="s3://bucket/prefix"))      Kafka, and below its start the archive
 
 All functions open the log read-only, beside a running broker or without one. Only the driver decides how far to read;
-workers get offsets. Records of the embedded log are bare and carry their time; those in Kafka are Avro single objects,
-and Kafka gives their time (`rewindmq.engine.log.shared_contract`).
+workers get offsets. Records of the embedded log carry their time; Kafka gives the time of those in it
+(`rewindmq.engine.log.shared_contract`).
 """
 
 from bisect import bisect_left
@@ -209,7 +209,7 @@ def groups_in(partition: PartitionLog, start: int, end: int, rows: int, size: in
     Raises CorruptLog, LogError."""
     offsets: list[int] = []
     records: list[bytes] = []
-    times: list[int] | None = [] if partition.framed else None
+    times: list[int] | None = [] if partition.shared else None
     weight = 0
     for block in partition.read(start, end):
         first, found, logged = block.first_offset, block.records, block.timestamps_ms

@@ -93,7 +93,7 @@ def cut_partition(
     log = partition_of(location, offset_range.partition)
     machine = from_snapshot(external, log, offset_range.end)
     decoder = decoder_for(log)
-    repeats = Repeats(machine, decoder)
+    repeats = Repeats(machine)
     for due in range((machine.next_offset // every + 1) * every, offset_range.end + 1, every):
         before = machine.next_offset
         drive(machine, groups_up_to(log, before, due), decoder, repeats=repeats)

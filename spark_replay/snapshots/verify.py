@@ -272,7 +272,7 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: SnapshotSet |
     machine = from_snapshot(snapshots, log, chunk.start)
     begun = machine.next_offset
     claims, decoder = Claims(), decoder_for(log)
-    repeats = None if chunk.event_by_event else Repeats(machine, decoder)
+    repeats = None if chunk.event_by_event else Repeats(machine)
     claims.begin(machine)
     wrong: list[tuple[int, str]] = []
 

@@ -5,7 +5,8 @@
     view=records       the table RECORDS: undecoded, without bodies, for `fold.fold_frame`; of Kafka KAFKA_RECORDS
     view=partitions    the table PARTITIONS, one row a partition of the log
 
-The column `record` has the record as its log has it: bare in a data directory, an Avro single object in Kafka.
+The column `record` has the record without its body, as its log has it: in Kafka an Avro single object, in a data
+directory the envelope alone, brought up to today's schema.
 
 A row stands for itself here, so a range can be cut anywhere: with `minPartitions` a partition of the log becomes
 several of Spark's, each with a range of about the same length, in order.
@@ -98,9 +99,9 @@ def _require_there(log: "PartitionLog", offset_range: OffsetRange) -> None:
 def _records(log: "PartitionLog", groups: "Iterator[RecordGroup]", schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
     import pyarrow as pa
 
-    strip = _strip_of(log)
+    stored = _stored_of(log)
     for offsets, records, times in groups:
-        values = {"offset": offsets, "timestamp_ms": times, "record": [strip(record) for record in records]}
+        values = {"offset": offsets, "timestamp_ms": times, "record": [stored(record) for record in records]}
         name = pa.repeat(pa.scalar(log.name, schema[0].type), len(records))
         arrays = [name, *(pa.array(values[column.name], column.type) for column in [*schema][1:])]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -111,9 +112,10 @@ def _events(log: "PartitionLog", groups: "Iterator[RecordGroup]", schema: "pa.Sc
 
     from rewindmq.projections.replay import decoder_for
     from rewindmq.schemas.codec import UndecodableRecord
+    from rewindmq.schemas.single_object import HEADER_SIZE
     from rewindmq.spark_replay.history.events import EventTable
 
-    decoder, strip = decoder_for(log), _strip_of(log)
+    decoder, stored = decoder_for(log), _stored_of(log)
     table = EventTable(schema, log.name)
     bodies = "body" in schema.names
     for offsets, records, times in groups:
@@ -121,17 +123,25 @@ def _events(log: "PartitionLog", groups: "Iterator[RecordGroup]", schema: "pa.Sc
             try:
                 timestamp_ms, actor, event = decoder.decode(record, bodies)
                 at_ms = timestamp_ms if logged_ms is None else logged_ms
-                table.add(offset, at_ms, actor, event, strip(record))
+                table.add(offset, at_ms, actor, event, stored(record))
             except UndecodableRecord as error:
-                table.add_undecodable(offset, str(error), record)
+                table.add_undecodable(offset, str(error), record if log.shared else record[HEADER_SIZE:])
         yield table.take()
 
 
-def _strip_of(log: "PartitionLog") -> Callable[[bytes], bytes]:
-    from rewindmq.schemas.codec import strip_body
-    from rewindmq.schemas.single_object import strip_framed_body
+def _stored_of(log: "PartitionLog") -> Callable[[bytes], bytes]:
+    """Return the function that makes the column `record` of a record."""
+    from rewindmq.schemas.codec import UndecodableRecord, strip_body
+    from rewindmq.schemas.older_schemas import of_today
+    from rewindmq.schemas.single_object import HEADER_SIZE
 
-    return strip_framed_body if log.framed else strip_body
+    def bare(record: bytes) -> bytes:
+        try:
+            return strip_body(of_today(record))[HEADER_SIZE:]
+        except UndecodableRecord:  # it is of an older schema, and not sound: nor must it seem to be of today's
+            return b""
+
+    return strip_body if log.shared else bare
 
 
 class PartitionsReader(DataSourceReader):

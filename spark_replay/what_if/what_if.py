@@ -111,7 +111,7 @@ def fold_alternatives(
 ) -> "Iterator[pa.RecordBatch]":
     """The rows of one range, in a Spark task."""
     machine = fold_input.machine
-    repeats, start = Repeats(machine, fold_input.decoder), fold_input.offset_range.start
+    repeats, start = Repeats(machine), fold_input.offset_range.start
     groups = drive(machine, fold_input.groups, fold_input.decoder, start, repeats=repeats)
     alternatives = [Alternative(candidate, machine) for candidate in candidates]
     fates = [LaterOutcomes(alternative, machine) for alternative in alternatives]

@@ -78,7 +78,7 @@ def drive_to(machine: Machine, partition: PartitionLog, end: int) -> None:
     """Fold the records up to `end`, as tasks of Spark do."""
     decoder = decoder_for(partition)
     groups = groups_up_to(partition, machine.next_offset, end)
-    deque(drive(machine, groups, decoder, repeats=Repeats(machine, decoder)), 0)
+    deque(drive(machine, groups, decoder, repeats=Repeats(machine)), 0)
     assert machine.next_offset == end
 
 

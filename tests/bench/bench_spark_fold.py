@@ -80,7 +80,7 @@ def fold_cost(data: Path, partition: str, with_repeats: bool) -> tuple[int, floa
     events = open_partition(str(data), partition).next_offset
     groups = list(log_groups(str(data), partition, 0, events))
     machine, decoder = Machine(partition), Decoder()
-    repeats = Repeats(machine, decoder) if with_repeats else None
+    repeats = Repeats(machine) if with_repeats else None
     begun = time.process_time()
     drive(machine, groups, decoder, repeats=repeats)
     return events, time.process_time() - begun, repeats.count / events if repeats else 0.0

@@ -14,10 +14,9 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import drive
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Event
-from rewindmq.schemas.single_object import MARKER, unwrap
 from rewindmq.schemas.values import Actor
 from tests.support.random_history import History
-from tests.support.samples import GOLDEN, golden
+from tests.support.samples import GOLDEN, golden, golden_record
 
 ROUNDS = 3  # the first declares the queues that the later ones meet
 SEEDS, EVENTS = (5, 6, 7), 2_000
@@ -46,8 +45,7 @@ def folded(records: Sequence[bytes]) -> dict[str, str]:
 
 def golden_records(schema: str) -> list[bytes]:
     """The golden samples of a released schema, as the records of one history."""
-    header = MARKER + bytes.fromhex(schema)
-    return [unwrap(header + bytes.fromhex(stored["bytes"])) for stored in golden(schema).values()] * ROUNDS
+    return [golden_record(schema, stored) for stored in golden(schema).values()] * ROUNDS
 
 
 def random_records(seed: int) -> list[bytes]:

@@ -15,6 +15,7 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.partition.sessions import Subscription
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import (
     Acked,
     ConsumerCancelled,
@@ -26,7 +27,6 @@ from rewindmq.schemas.events import (
     Tick,
 )
 from rewindmq.schemas.metadata_events import Bound
-from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.simulation.clients import ARGUMENTS, DEAD, PERSISTENT, POLICIES, QUEUES, TRANSIENT, arguments
 from tests.simulation.nodes_connections import Answer, Client, Following, Publish, Taker
@@ -569,7 +569,7 @@ class Clients:
         if isinstance(event, bytes):
             value, shown = event, repr(event)
         else:
-            encoder = FramedEncoder()
+            encoder = Encoder()
             value, shown = encoder.encode(encoder.prefix(1, actor), event), type(event).__name__
         partition.put(b"", value)
         return f"{partition.name} {shown}"

@@ -38,7 +38,7 @@ from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import Checkpointed, Event, NodeLost, Published, QueueDeclared, Tick
 from rewindmq.schemas.metadata_events import NodeJoined
-from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.schemas.values import EPOCH_SHIFT
 from tests.simulation.clients import DEAD
 from tests.simulation.judge import Account, Message, check_letters
@@ -68,7 +68,7 @@ class Refold(Account):
         self.given: list[tuple[Message, bool]] = []
 
     def fold(self, partition: HistoryPartition, wanted: set[int]) -> None:
-        machine, decoder = self.machine, FramedDecoder()
+        machine, decoder = self.machine, SharedDecoder()
         todo = sorted(wanted)
         for offset, timestamp_ms, value in zip(
             partition.offsets, partition.timestamps_ms, partition.values, strict=True
@@ -165,7 +165,7 @@ def judge(world: World, publishes: list[Publish], takers: list[Taker]) -> list[R
 
 
 def checkpoints_of(partition: HistoryPartition) -> set[int]:
-    decoder = FramedDecoder()
+    decoder = SharedDecoder()
     found = set()
     for value in partition.values:
         try:
@@ -179,7 +179,7 @@ def checkpoints_of(partition: HistoryPartition) -> set[int]:
 
 def check_topology(world: World) -> tuple[int, Placement]:
     """Check the claims about the topology. Return the number of joins of nodes, and the final placement."""
-    log, decoder, topology = world.history.metadata, FramedDecoder(), Topology()
+    log, decoder, topology = world.history.metadata, SharedDecoder(), Topology()
     digests = {0: topology.digest()}
     wanted = {claim.offset for claim in world.record.claims if claim.partition == -1}
     joins = 0

@@ -9,7 +9,7 @@ import pytest
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.log.simulated.shared import SharedFaults
-from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.service_records import SharedDecoder
 from tests.simulation.nodes_clients import Clients, broker_of
 from tests.simulation.nodes_connections import Client
 from tests.simulation.nodes_world import Life, World
@@ -63,5 +63,5 @@ def story(tmp_path: Path) -> Iterator[Story]:
 
 def events_of(story: Story, partition: int) -> list[object]:
     """Return all events of a partition."""
-    decoder = FramedDecoder()
+    decoder = SharedDecoder()
     return [decoder.decode(value)[2] for value in story.world.history.queues[partition].values]

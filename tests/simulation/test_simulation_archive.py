@@ -32,7 +32,7 @@ from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verif
 from rewindmq.engine.log.archive.identity import read_identity
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import ArchiveError, open_objects
-from rewindmq.engine.log.archive.pack import Unpacked
+from rewindmq.engine.log.archive.unpack import Unpacked
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader

@@ -11,7 +11,7 @@ from collections import Counter
 
 from rewindmq.engine.log.simulated.shared import HistoryPartition
 from rewindmq.schemas.codec import UndecodableRecord
-from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.schemas.values import BROKER
 from tests.simulation import history, nodes_history
 from tests.simulation.audits import Records, audited, of_memory
@@ -22,7 +22,7 @@ NODES = range(30_000, 30_004)
 
 
 def of_shared(partitions: list[HistoryPartition]) -> list[tuple[str, Records]]:
-    decoder = FramedDecoder()
+    decoder = SharedDecoder()
 
     def records(partition: HistoryPartition) -> Records:
         for offset, at_ms, value in zip(partition.offsets, partition.timestamps_ms, partition.values, strict=True):

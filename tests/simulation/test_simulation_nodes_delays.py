@@ -3,9 +3,9 @@
 from typing import Any
 
 from rewindmq.engine.routing.content import Content
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.metadata_events import ExchangeDeclared, ExchangeDeleted
-from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER
 from tests.simulation.clients import PERSISTENT, arguments
 from tests.simulation.nodes_clients import broker_of
@@ -108,7 +108,7 @@ def test_what_a_node_left_half_done_is_mended(story: Story) -> None:
     log = story.world.history.metadata
 
     def tell(event: Any) -> None:
-        encoder = FramedEncoder()
+        encoder = Encoder()
         story.world.loop.inside(lambda: log.put(b"", encoder.encode(encoder.prefix(1, BROKER), event)))
         story.world.loop.run(10)
 

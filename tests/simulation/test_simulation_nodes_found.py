@@ -7,9 +7,9 @@ import pytest
 from rewindmq.engine.errors import NotFound
 from rewindmq.engine.log.simulated.shared import SharedFaults
 from rewindmq.engine.partition.sessions import Subscription
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import NodeLost, PolicyApplied, Tick
 from rewindmq.schemas.metadata_events import ExchangeDeleted, NodeJoined, PolicyCleared, PolicySet, VhostDeleted
-from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER, Actor, Policy
 from tests.simulation.clients import Settings, arguments
 from tests.simulation.nodes_clients import broker_of
@@ -19,7 +19,7 @@ from tests.simulation.nodes_story import Story, events_of
 
 def put(story: Story, partition: int, event: Any) -> None:
     """As another node would."""
-    encoder = FramedEncoder()
+    encoder = Encoder()
     log = story.world.history.partitions[partition]
     story.world.loop.inside(lambda: log.put(b"", encoder.encode(encoder.prefix(1, BROKER), event)))
 

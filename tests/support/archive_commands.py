@@ -9,7 +9,7 @@ import pytest
 
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import open_objects
-from rewindmq.engine.log.archive.pack import Unpacked
+from rewindmq.engine.log.archive.unpack import Unpacked
 from rewindmq.engine.log.embedded.segments import segment_files
 from tests.support.forked import run
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.log.archive.identity import Identity, require_identity
-from rewindmq.engine.log.archive.manifest import SEGMENT, Manifest, SegmentEntry, SnapshotEntry, StoredObject
+from rewindmq.engine.log.archive.manifest import Manifest, SegmentEntry, SnapshotEntry, StoredObject
 from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.pack import Unpacked, pack
-from rewindmq.engine.log.embedded.index import first_chain, next_chain
-from rewindmq.engine.log.embedded.reader import PartitionReader, Place
-from rewindmq.engine.log.embedded.segments import base_offset_of, max_timestamp, parse_header, segment_files
+from rewindmq.engine.log.archive.pack import pack
+from rewindmq.engine.log.archive.unpack import Unpacked
+from rewindmq.engine.log.embedded.reader import PartitionReader, Place, StoredBlock
+from rewindmq.engine.log.embedded.root import history_begun_with
+from rewindmq.engine.log.embedded.segments import base_offset_of, parse_header, record_timestamp, segment_files
 from rewindmq.engine.log.embedded.writer import PartitionWriter
 from rewindmq.projections.store.snapshots import Snapshots
 
@@ -22,7 +23,7 @@ def write_segment(directory: Path, groups: Sequence[Sequence[bytes]], segment_by
     directory.mkdir(parents=True)
     writer = PartitionWriter(directory, segment_bytes, begin=True)
     for group in groups:
-        writer.write(group, max_timestamp(group))
+        writer.write(group, max(map(record_timestamp, group)))
     writer.close()
     return segment_files(directory)
 
@@ -42,6 +43,15 @@ def archive_segments(objects: Objects, directory: Path, files: Sequence[Path]) -
 
 def unpacked(manifest: Manifest, number: int = 0) -> Unpacked:
     return Unpacked(manifest.objects, manifest.partition, manifest.segments[number])
+
+
+def stored_blocks(segment: Unpacked) -> list[StoredBlock]:
+    """The blocks of an archived segment as they were stored."""
+    assert segment.header is not None
+    blocks: list[StoredBlock] = []
+    for number in range(len(segment.archived)):
+        blocks += segment.stored_blocks(number, blocks[-1].entry.end if blocks else len(segment.header.raw))
+    return blocks
 
 
 def original(manifest: Manifest, number: int = 0) -> bytes:
@@ -67,7 +77,7 @@ def archive_all(data: Path, url: str, begun_with: int | None = None) -> Objects:
     objects = open_objects(url, make=True)
     directories = [data / "log" / "metadata-0", *sorted((data / "log").glob("queues-*"))]
     header = parse_header(segment_files(directories[0])[0].read_bytes())
-    history = next_chain(first_chain("metadata-0"), header.raw).hex()
+    history = history_begun_with(header)
     for count in (begun_with or len(directories) - 1, len(directories) - 1):
         require_identity(objects, Identity(history, count))
     for directory in directories:
@@ -95,7 +105,9 @@ def segment_entry(base: int, chain_before: bytes, chain: bytes | None = None) ->
     """A segment of 10 records."""
     stored = StoredObject(f"{base:020d}.avro", 1_000, "c" * 64)
     chain = chain or bytes([base + 1]) * 32
-    return SegmentEntry(SEGMENT, base, base + 10, 5, 6, False, chain_before, chain, 99, stored, stored, 7)
+    return SegmentEntry(
+        base, base + 10, base, 5, 6, False, chain_before, chain, base + 10, chain, 99, stored, stored, 7
+    )
 
 
 def snapshot_entry(offset: int) -> SnapshotEntry:

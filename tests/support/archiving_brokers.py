@@ -10,7 +10,7 @@ import pytest
 from rewindmq.engine.embedded.archive_process import NICENESS
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import open_objects
-from rewindmq.engine.log.archive.pack import Unpacked
+from rewindmq.engine.log.archive.unpack import Unpacked
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
 from tests.support.archive_commands import Place
 from tests.support.deadlines import until

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from rewindmq.projections.replay import Block, PartitionLog, decoder_for
-from rewindmq.schemas.single_object import wrap
 from tests.support.records import START_MS, expected, record
 
 SECONDS = 60
@@ -26,13 +25,13 @@ class History(Protocol):
 
 
 def in_range(partition: PartitionLog, start: int = 0, end: int | None = None) -> list[tuple[int, bytes]]:
-    """Offsets and bare records. The first and the last block may hold more than was asked for."""
+    """Offsets and records. The first and the last block may hold more than was asked for."""
     found = []
     for block in partition.read(start, end):
         for at, each in enumerate(block.records):
             if start <= block.first_offset + at and (end is None or block.first_offset + at < end):
                 found.append((block.first_offset + at, each))
-    return [(offset, each[len(wrap(b"")) :] if partition.framed else each) for offset, each in found]
+    return found
 
 
 def timestamps(partition: PartitionLog, blocks: Iterator[Block]) -> list[int]:

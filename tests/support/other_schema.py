@@ -16,6 +16,7 @@ import pytest
 from rewindmq.schemas import registry
 from rewindmq.schemas.events import EVENT_TYPES, Event, PolicyApplied, Published, QueueDeclared
 from rewindmq.schemas.registry import envelope_schema, envelope_schema_json, fingerprint_of
+from rewindmq.schemas.single_object import HEADER_SIZE, header_of
 
 LATER_EVENTS = EVENT_TYPES[-3:]
 LATER_FIELDS = {
@@ -73,8 +74,8 @@ def as_of_earlier(event: Event) -> Event:
 def under(schema: dict[str, Any], record: bytes) -> bytes:
     """A record of today's schema as a writer under this one would have written it."""
     row = fastavro.schemaless_reader(
-        BytesIO(record), fastavro.parse_schema(envelope_schema(), {}), None, return_record_name=True
+        BytesIO(record[HEADER_SIZE:]), fastavro.parse_schema(envelope_schema(), {}), None, return_record_name=True
     )
     written = BytesIO()  # fields that the schema does not have are left out
     fastavro.schemaless_writer(written, fastavro.parse_schema(schema, {}), row)
-    return written.getvalue()
+    return header_of(fingerprint_of(schema)) + written.getvalue()

@@ -8,9 +8,10 @@ import fastavro
 
 from rewindmq.engine.log.contract import Block, LogPartition
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Acked, Published
-from rewindmq.schemas.registry import envelope_schema_json
+from rewindmq.schemas.older_schemas import encoder_under
+from rewindmq.schemas.registry import envelope_fingerprint, envelope_schema_json
+from rewindmq.schemas.single_object import HEADER_SIZE
 from rewindmq.schemas.values import Actor, Route
 
 START_MS = 1_763_715_845_000
@@ -18,10 +19,12 @@ SCHEMA_BYTES = len(envelope_schema_json())  # in the header of each segment: the
 ACTOR = Actor("guest", 7)
 
 
-def record(number: int, timestamp_ms: int | None = None, body_bytes: int | None = None) -> bytes:
+def record(
+    number: int, timestamp_ms: int | None = None, body_bytes: int | None = None, schema: str = envelope_fingerprint()
+) -> bytes:
     """Record n. Every third is an ack; bodies are of different sizes unless `body_bytes` is given."""
     time = START_MS + number if timestamp_ms is None else timestamp_ms
-    encoder = Encoder()
+    encoder = encoder_under(schema)
     prefix = encoder.prefix(time, ACTOR)
     if number % 3 == 2 and body_bytes is None:
         return encoder.encode(prefix, Acked("/", "orders", 1, ((number, number + 1),)))
@@ -32,7 +35,7 @@ def record(number: int, timestamp_ms: int | None = None, body_bytes: int | None 
 
 def fill(partition: LogPartition, numbers: Iterable[int]) -> None:
     for number in numbers:
-        partition.append(START_MS + number, record(number))
+        partition.append(START_MS + number, record(number, schema=partition.schema))
 
 
 def avro_rows(file: IO[bytes]) -> list[dict[str, Any]]:
@@ -55,8 +58,13 @@ def contents(blocks: Iterable[Block]) -> list[bytes]:
     return records
 
 
-def expected(count: int) -> list[bytes]:
-    return [record(number) for number in range(count)]
+def expected(count: int, schema: str = envelope_fingerprint()) -> list[bytes]:
+    return [record(number, schema=schema) for number in range(count)]
+
+
+def bare(records: Iterable[bytes]) -> list[bytes]:
+    """Records as a segment has them."""
+    return [each[HEADER_SIZE:] for each in records]
 
 
 def make_log(data: Path, groups: Iterable[int], segment_bytes: int = 1 << 28) -> Path:

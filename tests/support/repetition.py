@@ -1,6 +1,6 @@
 """Histories in which publishes and acks repeat each other, as records of a log; and whether two machines are equal.
 
-log = Repetition(seed).log(400, framed=False)      # records with their offsets and the times that Kafka gives them
+log = Repetition(seed).log(400)      # records with their offsets and the times that Kafka gives them
 assert difference(one_machine, other_machine) == ""
 """
 
@@ -15,7 +15,6 @@ from rewindmq.projections.replay import RecordGroup
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Decoder, Encoder, UndecodableRecord
 from rewindmq.schemas.events import Acked, Event, MachineUpgraded, Published
-from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
 from rewindmq.schemas.values import BROKER, Actor, Encryption
 from tests.support.events_for_tests import VHOST, route
 from tests.support.random_history import NAMES, History
@@ -30,13 +29,12 @@ UNEQUAL = {"admitted", "routes"}  # caches, which name objects of the decoder
 class RepeatedLog:
     """The records of a history, in ascending order of offsets."""
 
-    framed: bool
     offsets: list[int] = field(default_factory=list)
     records: list[bytes] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
 
     def add(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, logged_ms: int) -> None:
-        encoder = FramedEncoder() if self.framed else Encoder()
+        encoder = Encoder()
         self.add_record(offset, logged_ms, encoder.encode(encoder.prefix(timestamp_ms, actor), event))
 
     def add_record(self, offset: int, timestamp_ms: int, record: bytes) -> None:
@@ -62,13 +60,13 @@ class Repetition(History):
         self.traffic = self.dice.choice((0.5, 0.9, 0.97))
         self.calm = self.dice.choice((0.0, 0.6, 0.9))  # so many settings are left out
 
-    def log(self, steps: int, framed: bool) -> RepeatedLog:
-        dice, log = self.dice, RepeatedLog(framed)
+    def log(self, steps: int) -> RepeatedLog:
+        dice, log = self.dice, RepeatedLog()
         for offset, timestamp_ms, actor, event in self.steps(steps):
             log.add(offset, timestamp_ms, actor, event, timestamp_ms + dice.choice((0, 0, 0, 1, 50)))
             if dice.random() < 0.03:
                 damaged = self._damaged(log.records[-1])
-                if not _is_upgrade(damaged, framed):
+                if not _is_upgrade(damaged):
                     log.add_record(self.offset, timestamp_ms, damaged)
                     self.offset += 1
             if dice.random() < 0.003:
@@ -83,7 +81,7 @@ class Repetition(History):
             return record[: dice.randrange(len(record))]
         if kind < 0.5:
             return record + b"\x00"
-        at = dice.choice((0, 1, 2, 10, 11, len(record) - 1, dice.randrange(len(record))))
+        at = dice.choice((0, 2, 9, 10, 11, 12, 20, len(record) - 1, dice.randrange(len(record))))
         at = min(at, len(record) - 1)
         return record[:at] + bytes([record[at] ^ 1 << dice.randrange(8)]) + record[at + 1 :]
 
@@ -151,10 +149,10 @@ class Repetition(History):
         return Acked(VHOST, holder.queue.name, holder.consumer, tuple(ranges)), holder.session
 
 
-def _is_upgrade(record: bytes, framed: bool) -> bool:
+def _is_upgrade(record: bytes) -> bool:
     """Return True if damage turned the record into an upgrade of the machine, which could end a fold."""
     try:
-        return isinstance((FramedDecoder() if framed else Decoder()).decode(record)[2], MachineUpgraded)
+        return isinstance(Decoder().decode(record)[2], MachineUpgraded)
     except UndecodableRecord:
         return False
 

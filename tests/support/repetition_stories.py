@@ -19,7 +19,7 @@ from rewindmq.schemas.events import (
     QueueDeleted,
     Tick,
 )
-from rewindmq.schemas.single_object import wrap
+from rewindmq.schemas.single_object import HEADER
 from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Argument, Deduplication
 from tests.support.events_for_tests import VHOST, route, route_once, text_id
 from tests.support.repetition import FIRST_MS, RepeatedLog
@@ -32,8 +32,8 @@ PLAIN_SIZE = 3
 class Story:
     """A log that grows by an event or by bytes."""
 
-    def __init__(self, framed: bool, now_ms: int = FIRST_MS) -> None:
-        self.log = RepeatedLog(framed)
+    def __init__(self, now_ms: int = FIRST_MS) -> None:
+        self.log = RepeatedLog()
         self.now_ms = now_ms
 
     def do(self, event: Event, actor: Actor = ANN) -> int:
@@ -42,7 +42,7 @@ class Story:
         return offset
 
     def raw(self, record: bytes) -> None:
-        self.log.add_record(len(self.log.records), self.now_ms, wrap(record) if self.log.framed else record)
+        self.log.add_record(len(self.log.records), self.now_ms, record)
 
     def record(self, event: Event, actor: Actor = ANN) -> bytes:
         encoder = Encoder()
@@ -177,7 +177,7 @@ def a_timestamp_of_one_byte(story: Story) -> None:
     story.now_ms = 5
     story.declare()
     story.publish(2)
-    story.raw(b"\x8a\x80" + story.record(published())[2:])
+    story.raw(HEADER + b"\x8a\x80" + story.record(published())[12:])
 
 
 def the_queue_is(type: str, **given: int) -> Callable[[Story], None]:
@@ -303,14 +303,12 @@ def an_exchange_drops_duplicates(story: Story) -> None:
 
 
 def another_schema(story: Story) -> None:
-    """Records in Kafka that are of no schema that was ever released."""
+    """Records that are of no schema that was ever released."""
     story.declare()
     story.publish(2)
-    if story.log.framed:
-        record = story.log.records[-1]
-        for at in (0, 2, 9):
-            damaged = record[:at] + bytes([record[at] ^ 1]) + record[at + 1 :]
-            story.log.add_record(len(story.log.records), story.now_ms, damaged)
+    record = story.log.records[-1]
+    for at in (0, 2, 9):
+        story.raw(record[:at] + bytes([record[at] ^ 1]) + record[at + 1 :])
     story.publish(1)
 
 
@@ -374,9 +372,9 @@ def odd_publishes(story: Story) -> Iterator[bytes]:
     yield plain[:flags] + b"\x02\x14" + plain[flags + 1 :]  # it expires
     yield plain[:flags] + b"\x00\x02\x14" + plain[flags + 2 :]  # it has a priority
     yield from (long_body, long_properties)
-    for at in range(2):
+    for at in (10, 11):
         yield plain[:at] + bytes([plain[at] & 0x7F]) + plain[at + 1 :]
-    yield bytes([plain[0] + 20 | 1]) + plain[1:]  # ten milliseconds later, but before 1970
+    yield plain[:10] + bytes([plain[10] + 20 | 1]) + plain[11:]  # ten milliseconds later, but before 1970
 
 
 def odd_acks(story: Story, held: list[int]) -> Iterator[bytes]:
@@ -419,16 +417,16 @@ def odd_acks(story: Story, held: list[int]) -> Iterator[bytes]:
     yield one[: head + 1]
 
 
-def logs(framed: bool) -> Iterator[tuple[str, RepeatedLog]]:
+def logs() -> Iterator[tuple[str, RepeatedLog]]:
     """Every story, by name; then a story for each odd record, between repeats."""
     for tell in STORIES:
-        story = Story(framed)
+        story = Story()
         tell(story)
         story.do(Tick(), BROKER)
         yield tell.__name__, story.log
-    story = Story(framed)
+    story = Story()
     for number in range(len(list(odd_publishes(story)))):
-        story = Story(framed)
+        story = Story()
         story.declare()
         story.publish(2)
         story.raw(list(odd_publishes(story))[number])
@@ -436,7 +434,7 @@ def logs(framed: bool) -> Iterator[tuple[str, RepeatedLog]]:
         yield f"odd publish {number}", story.log
     number = 0
     while True:
-        story = Story(framed)
+        story = Story()
         story.declare()
         story.consume(1)
         held = story.publish(8)

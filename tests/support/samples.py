@@ -20,7 +20,7 @@ from rewindmq.schemas import operator_events as o
 from rewindmq.schemas import placement_events as p
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.registry import envelope_fingerprint
-from rewindmq.schemas.single_object import wrap
+from rewindmq.schemas.single_object import HEADER_SIZE, header_of
 from rewindmq.schemas.values import (
     BROKER,
     Actor,
@@ -347,14 +347,15 @@ def sample_record(name: str) -> bytes:
     return encoder.encode(encoder.prefix(timestamp_ms, actor), event)
 
 
-def sample_bytes(name: str) -> bytes:
-    return wrap(sample_record(name))
-
-
 def golden(fingerprint: str) -> dict[str, Any]:
     """The stored samples of a released schema, by name."""
     files = sorted((GOLDEN / fingerprint).glob("*.json"))
     return {name: stored for file in files for name, stored in json.loads(file.read_text("utf-8")).items()}
+
+
+def golden_record(fingerprint: str, stored: dict[str, Any]) -> bytes:
+    """The record of a stored sample, whose file has it without the header."""
+    return header_of(fingerprint) + bytes.fromhex(stored["bytes"])
 
 
 def write_golden() -> None:
@@ -363,7 +364,7 @@ def write_golden() -> None:
     directory.mkdir(parents=True, exist_ok=True)
     by_module: dict[str, dict[str, Any]] = {}
     for name, sample in SAMPLES.items():
-        stored = {"value": readable_envelope(*sample), "bytes": sample_record(name).hex()}
+        stored = {"value": readable_envelope(*sample), "bytes": sample_record(name)[HEADER_SIZE:].hex()}
         by_module.setdefault(type(sample[2]).__module__.rpartition(".")[2], {})[name] = stored
     for module, samples in by_module.items():
         (directory / f"{module}.json").write_text(json.dumps(samples, ensure_ascii=False, indent=1) + "\n", "utf-8")

@@ -6,10 +6,11 @@ from pathlib import Path
 from rewindmq.engine.log.archive.identity import Identity, require_identity
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.topic_pack import TopicPacker, TopicRecord, UnpackedTopic
+from rewindmq.engine.log.archive.pack import Record
+from rewindmq.engine.log.archive.topic_archiver import packer_behind
+from rewindmq.engine.log.archive.unpack import Unpacked
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.schemas.codec import Decoder
-from rewindmq.schemas.single_object import wrap
 
 
 def archive_as_topics(data: Path, url: str, begun_with: int, skews: Mapping[str, int] | None = None) -> Objects:
@@ -21,7 +22,7 @@ def archive_as_topics(data: Path, url: str, begun_with: int, skews: Mapping[str,
         require_identity(objects, Identity("history", count, "kafka"))
     for partition in log.partitions:
         records = [
-            TopicRecord(offset, time_of(record) + (skews or {}).get(partition.name, 0), wrap(record), b"")
+            Record(offset, time_of(record) + (skews or {}).get(partition.name, 0), record, b"")
             for block in partition.read()
             for offset, record in enumerate(block.records, block.first_offset)
         ]
@@ -30,15 +31,15 @@ def archive_as_topics(data: Path, url: str, begun_with: int, skews: Mapping[str,
     return objects
 
 
-def archive_stretch(objects: Objects, partition: str, records: Iterable[TopicRecord], trailing: int = 0) -> Manifest:
+def archive_stretch(objects: Objects, partition: str, records: Iterable[Record], trailing: int = 0) -> Manifest:
     """Archive these records behind what is archived of the partition, with a gap of `trailing` offsets behind them."""
     require_identity(objects, Identity("history", 1, "kafka"))
     return _pack(objects, partition, records, trailing)
 
 
-def _pack(objects: Objects, partition: str, records: Iterable[TopicRecord], trailing: int = 0) -> Manifest:
+def _pack(objects: Objects, partition: str, records: Iterable[Record], trailing: int = 0) -> Manifest:
     manifest = Manifest.load(objects, partition)
-    packer = TopicPacker(partition, manifest.end, manifest.chain, manifest.max_timestamp_ms)
+    packer = packer_behind(manifest)
     for record in records:
         packer.add(record)
     with packer.finish(packer.next_offset + trailing, archived_ms=7) as packed:
@@ -49,17 +50,17 @@ def _pack(objects: Objects, partition: str, records: Iterable[TopicRecord], trai
     return manifest
 
 
-def unpacked_topic(manifest: Manifest, number: int = 0) -> UnpackedTopic:
+def unpacked_topic(manifest: Manifest, number: int = 0) -> Unpacked:
     """An archived stretch, to read."""
-    return UnpackedTopic(manifest.objects, manifest.partition, manifest.segments[number])
+    return Unpacked(manifest.objects, manifest.partition, manifest.segments[number])
 
 
-def archived_records(manifest: Manifest) -> list[TopicRecord]:
+def archived_records(manifest: Manifest) -> list[Record]:
     """All archived records of a partition."""
     segments = [unpacked_topic(manifest, number) for number in range(len(manifest.segments))]
     return [record for each in segments for number in range(len(each.archived)) for record in each.records(number)]
 
 
-def normal(records: Sequence[TopicRecord]) -> list[TopicRecord]:
+def normal(records: Sequence[Record]) -> list[Record]:
     """The records with headers of one type, to compare."""
     return [record._replace(headers=[(name, value) for name, value in record.headers]) for record in records]

@@ -75,7 +75,7 @@ class ListLog:
     records: list[bytes] = field(default_factory=list)
     block: int = 16
     start_offset: int = 0
-    framed: bool = False
+    shared: bool = False
     read_from: list[int] = field(default_factory=list)
 
     @property

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.log.embedded.reader import PartitionReader, SegmentReader
-from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, segment_path
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, segment_path, stated_chain
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.projections.store.bases import Bases, queued_offsets
 from tests.support.records import SCHEMA_BYTES
@@ -39,14 +39,11 @@ def starts(data: Path) -> list[int]:
     return [base_offset_of(path) for path in segment_files(directory_of(data))]
 
 
-def write_base(data: Path, offset: int) -> Path:
-    """Write the base at a segment's base offset."""
+def write_base(data: Path, offset: int, chain: bytes | None = None) -> Path:
+    """Write the base at a segment's base offset. `chain`: the hash chain that it states; None: the one that is true."""
     reader = reader_of(data)
     machine = state_at(reader, None, At(offset=offset))
-    segment = SegmentReader(segment_path(reader.directory, offset), last=True)
-    chain = segment.header.chain_before
-    segment.close()
-    assert chain is not None
+    chain = chain or stated_chain(segment_path(reader.directory, offset))
     queued = queued_offsets(machine)
     older = reader.base()
     records = []

@@ -26,8 +26,8 @@ from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
 from rewindmq.engine.log.archive.identity import read_identity
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.pack import Unpacked
-from rewindmq.engine.log.archive.topic_pack import TopicRecord, UnpackedTopic
+from rewindmq.engine.log.archive.pack import Record
+from rewindmq.engine.log.archive.unpack import Unpacked
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import begin_growing, read_layout
 from rewindmq.engine.log.embedded.index import index_path
@@ -55,7 +55,6 @@ from rewindmq.projections.store.snapshots import Snapshots, load
 from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.topology.fold_image import image_of
 from rewindmq.projections.topology.metadata_fold import MetadataFold
-from rewindmq.schemas.single_object import wrap
 from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
 from rewindmq.spark_replay.audit.file_format import unpacked
 from rewindmq.spark_replay.audit.fold import AuditProduct
@@ -112,7 +111,7 @@ def archived(home: Path) -> Path:
 
 def archived_topic(home: Path) -> Path:
     """Five records of a topic in an archive."""
-    records = [TopicRecord(n, START_MS + n, wrap(record(n)), b"") for n in range(5)]
+    records = [Record(n, START_MS + n, record(n), b"") for n in range(5)]
     archive_stretch(open_objects(str(home / "archive"), make=True), NAME, records)
     return home / "archive"
 
@@ -306,7 +305,7 @@ def progress(home: Path) -> Path:
     return home / "_progress.json"
 
 
-def blocks(kind: Callable[..., Unpacked | UnpackedTopic], path: Path) -> None:
+def blocks(kind: Callable[..., Unpacked | Unpacked], path: Path) -> None:
     """Read a .blocks as if its manifest named these very bytes."""
     manifest = Manifest.load(open_objects(str(path.parents[2])), NAME)
     stored = replace(manifest.segments[0].blocks, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
@@ -354,7 +353,7 @@ FORMS = {
     "blocks": Form(in_archive(archived, f"{NAME}/segments/*.blocks"), partial(blocks, Unpacked), b"rwmqblk1"),
     "archived records of a topic": Form(in_archive(archived_topic, f"{NAME}/segments/*.avro"), None),
     "blocks of a topic": Form(
-        in_archive(archived_topic, f"{NAME}/segments/*.blocks"), partial(blocks, UnpackedTopic), b"rwmqtop1"
+        in_archive(archived_topic, f"{NAME}/segments/*.blocks"), partial(blocks, Unpacked), b"rwmqblk1"
     ),
     "counters": Form(
         in_file(encoded("h", QueueCounters("/", "q", 1))), lambda path: decoded(path.read_bytes()), named="counters"

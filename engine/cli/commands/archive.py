@@ -23,12 +23,11 @@ from rewindmq.engine.log.archive.archiver import (
     Report,
     close_segments,
     first_waiting_ms,
-    identity_of,
     segments_behind,
     verify,
 )
 from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
-from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.identity import identity_of, read_identity
 from rewindmq.engine.log.archive.local_space import SpaceLimits, keep_local
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, SegmentEntry, SnapshotEntry
 from rewindmq.engine.log.archive.objects import ArchiveError, BadUrl, Objects, ObstoreNotInstalled, open_objects

@@ -37,7 +37,6 @@ from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.shapes import UndecodableRecord
-from rewindmq.schemas.single_object import FramedDecoder
 
 T = TypeVar("T")
 
@@ -367,15 +366,20 @@ def _add_register(found: CheckedProof, proven: "Proven") -> None:
 def _add_event(found: CheckedProof, log: str, record: bytes) -> str:
     """Adds the event of a sealed record, and returns it in words. `log`: the kind of log."""
     from rewindmq.engine.log.seals.in_topic import split_time
+    from rewindmq.schemas.service_records import SharedDecoder
+    from rewindmq.schemas.single_object import HEADER
 
     if log == "kafka" and not record:
         return "no event: a transaction ended here"
-    logged_ms, value = split_time(record) if log == "kafka" else (None, record)
+    logged_ms, sealed = split_time(record) if log == "kafka" else (None, record)
     try:
-        timestamp_ms, actor, event = (Decoder() if logged_ms is None else FramedDecoder()).decode(value)
+        if logged_ms is None:  # as a segment has it, without its header
+            timestamp_ms, actor, event = Decoder().decode(HEADER + sealed)
+        else:
+            timestamp_ms, actor, event = SharedDecoder().decode(sealed)
     except UndecodableRecord:  # of an older schema, or of none
-        found["record"] = value.hex()
-        return f"a record that this version cannot read: {value.hex()}"
+        found["record"] = sealed.hex()
+        return f"a record that this version cannot read: {sealed.hex()}"
     found["time"] = format_time(timestamp_ms if logged_ms is None else logged_ms)
     found["user"] = actor.user
     found["session"] = actor.session

@@ -29,7 +29,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from rewindmq.engine.log.archive.branch import partitions_until
-from rewindmq.engine.log.archive.identity import Identity, require_identity
+from rewindmq.engine.log.archive.identity import Identity, identity_of, require_identity
 from rewindmq.engine.log.archive.manifest import (
     BaseEntry,
     Entry,
@@ -40,23 +40,21 @@ from rewindmq.engine.log.archive.manifest import (
     now_ms,
 )
 from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
-from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked, pack
+from rewindmq.engine.log.archive.pack import pack
 from rewindmq.engine.log.archive.pages import page_key
 from rewindmq.engine.log.archive.seals import archive_seals
 from rewindmq.engine.log.archive.state_files import OtherBase, archive_file, floor_base, prove_file
 from rewindmq.engine.log.archive.trims import delete_trimmed, durable_trim, end_trim
-from rewindmq.engine.log.archive.unpack import unpacked
+from rewindmq.engine.log.archive.unpack import CorruptObject, Unpacked
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import (
     METADATA,
     partition_directory,
     queue_partition,
-    read_fork,
     read_layout,
 )
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader, Place
-from rewindmq.engine.log.embedded.root import root_of
 from rewindmq.engine.log.embedded.segments import base_offset_of, record_timestamp, segment_files, stated_chain
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
@@ -218,15 +216,6 @@ def archive_snapshot(manifest: Manifest, snapshots: Snapshots, offset: int, repo
     report.archived_bytes += entry.object.size_bytes
 
 
-def identity_of(data_dir: Path) -> Identity:
-    """Which history a data directory holds.
-
-    A fork has an identity of its own. Raises LogError where there is no history, or not yet any record."""
-    count = read_layout(data_dir)
-    fork = read_fork(data_dir)
-    return Identity(root_of(data_dir) if fork is None else fork, count)
-
-
 def segments_behind(directory: Path, manifest: Manifest) -> list[Path]:
     """The segments from the end of the manifest on: the closed ones, and the last one, which is open.
 
@@ -279,7 +268,7 @@ def verify(objects: Objects, partition: str) -> Iterator[tuple[Entry | None, Log
         broken = error
     for segment in manifest.segments:
         try:
-            unpacked(objects, partition, segment).prove()
+            Unpacked(objects, partition, segment).prove()
         except CorruptObject as error:
             yield segment, error
         else:

@@ -11,12 +11,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 from rewindmq.engine.log.archive.descriptions import decode_checked, encode_checked
 from rewindmq.engine.log.archive.manifest import GrownEntry, Manifest, OtherHistory, now_ms
 from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
-from rewindmq.engine.log.embedded.directory import METADATA
+from rewindmq.engine.log.embedded.directory import METADATA, read_fork, read_layout
+from rewindmq.engine.log.embedded.root import root_of
 
 IDENTITY: Final = "archive.json"
 
@@ -39,11 +41,20 @@ class Identity:
         return same and self.queue_partitions <= history.queue_partitions
 
 
+def identity_of(data_dir: Path) -> Identity:
+    """Which history a data directory holds.
+
+    A fork has an identity of its own. Raises LogError where there is no history, or not yet any record."""
+    count = read_layout(data_dir)
+    fork = read_fork(data_dir)
+    return Identity(root_of(data_dir) if fork is None else fork, count)
+
+
 def read_identity(objects: Objects, metadata: Manifest | None = None) -> Identity | None:
     """The history that is archived here; None if no archive was begun.
 
     `metadata`: the manifest of the metadata log, if the caller has just read it. Raises ArchiveError, NoAnswer."""
-    begun = _begun(objects)
+    begun = begun_identity(objects)
     return None if begun is None else _by_now(begun, metadata or Manifest.load(objects, METADATA))
 
 
@@ -58,11 +69,11 @@ def require_identity(
     If the history has more partitions by now, the archive has them, too, from here on. `metadata`: as `read_identity`.
     `made_with`: the number of partitions with which the log was made; it is asked when the archive is begun.
     Returns the manifest of the metadata log. Raises OtherHistory, ArchiveError, NoAnswer."""
-    begun = _begun(objects)
+    begun = begun_identity(objects)
     if begun is None:
         first = identity if made_with is None else replace(identity, queue_partitions=made_with())
         objects.create(IDENTITY, encode_checked(_as_json(first)))
-        begun = _begun(objects)
+        begun = begun_identity(objects)
     if metadata is None:
         metadata = Manifest.load(objects, METADATA)
     found = None if begun is None else _by_now(begun, metadata)
@@ -76,7 +87,7 @@ def require_identity(
     return metadata
 
 
-def _begun(objects: Objects) -> Identity | None:
+def begun_identity(objects: Objects) -> Identity | None:
     """The history with the partitions that the archive was begun with; None if none was.
 
     Raises ArchiveError, NoAnswer."""

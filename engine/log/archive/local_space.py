@@ -30,9 +30,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from rewindmq.engine.log.archive.archiver import identity_of
 from rewindmq.engine.log.archive.directory_note import note_archive
-from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.identity import identity_of, read_identity
 from rewindmq.engine.log.archive.manifest import BaseEntry, Manifest, OtherHistory, SegmentEntry
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.state_files import archive_file

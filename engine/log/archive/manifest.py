@@ -30,12 +30,12 @@ from typing import Any, Final, TypeVar
 from rewindmq.engine.log.archive.descriptions import decode_checked, encode_checked
 from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
 from rewindmq.engine.log.archive.pages import ENTRIES, page_key, proven_entries
-from rewindmq.engine.log.embedded.index import first_chain
+from rewindmq.engine.log.chain import first_chain
 
 NOTHING_BEFORE: Final = "0" * 64
 _DIGITS: Final = 10
+_CHAINS: Final = "chain_before", "chain", "linked_chain"
 _NUMBERS: Final = "offset", "_ms", "number", "bytes", "queue_partitions"  # how the names of numbers end
-SEGMENT, TOPIC = "segment", "topic"  # kinds of a SegmentEntry
 
 E = TypeVar("E", "SegmentEntry", "SnapshotEntry", "BaseEntry", "TrimmedEntry", "GrownEntry")
 
@@ -55,20 +55,24 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class SegmentEntry:
-    """A closed segment (kind SEGMENT), or a stretch of a topic in Kafka (kind TOPIC).
+    """A closed segment, or a stretch of a topic in Kafka.
 
-    `size_bytes`: of the segment file, or of the keys and values. `first_ms`: time of the first record.
-    `max_timestamp_ms`: as the index has it at the end. `chain_before` and `chain`: the hash chain up to the segment and
-    up to its end. `number` and `before` are the manifest's own (`Manifest.extend`)."""
+    Its objects begin with a group (engine/log/chain.py), at `group_offset`, with the hash chain `chain_before`. Where
+    that is below `base_offset`, they repeat what the entry before has. `chain`: the hash chain at `next_offset`;
+    `linked_offset`, `linked_chain`: behind the last whole group. `size_bytes`: of the segment file, or of the keys and
+    values. `first_ms`: the time of the record at `base_offset`. `max_timestamp_ms`: the largest so far. `number` and
+    `before` are the manifest's own (`Manifest.extend`)."""
 
-    kind: str
     base_offset: int
     next_offset: int
+    group_offset: int
     first_ms: int
     max_timestamp_ms: int
     begins_anew: bool
     chain_before: bytes
     chain: bytes
+    linked_offset: int
+    linked_chain: bytes
     size_bytes: int
     avro: StoredObject
     blocks: StoredObject
@@ -130,8 +134,7 @@ class GrownEntry:
 FileEntry = SnapshotEntry | BaseEntry
 Entry = SegmentEntry | FileEntry | TrimmedEntry | GrownEntry
 _KINDS: Final[dict[str, type[Entry]]] = {
-    SEGMENT: SegmentEntry,
-    TOPIC: SegmentEntry,
+    "segment": SegmentEntry,
     "snapshot": SnapshotEntry,
     "base": BaseEntry,
     "trimmed": TrimmedEntry,
@@ -275,6 +278,14 @@ class Manifest:
         return self.trims[-1].chain if self.trims else first_chain(self.partition)
 
     @property
+    def linked(self) -> tuple[int, bytes]:
+        """The end of the last whole group, at which the next objects begin, and the hash chain there.
+
+        It is `end`, or in a topic the beginning of the group in which `end` is."""
+        last = self.segments[-1] if self.segments else None
+        return (self.end, self.chain) if last is None else (last.linked_offset, last.linked_chain)
+
+    @property
     def max_timestamp_ms(self) -> int:
         """The largest time up to `end`, as the index has it."""
         return self.segments[-1].max_timestamp_ms if self.segments else 0
@@ -335,7 +346,10 @@ class Manifest:
 
         Raises OtherHistory."""
         why = None
-        if isinstance(entry, SegmentEntry) and (entry.base_offset, entry.chain_before) != (self.end, self.chain):
+        if isinstance(entry, SegmentEntry) and (entry.base_offset, entry.group_offset, entry.chain_before) != (
+            self.end,
+            *self.linked,
+        ):
             why = f"another history, or offset {entry.base_offset}, while the segments before end at {self.end}"
             why = f"its segment does not go on ({why})"
         elif isinstance(entry, TrimmedEntry):
@@ -352,7 +366,9 @@ class Manifest:
             return f"it trims up to offset {at}, and the history begins at {self.floor} already"
         if not any(base.offset == at for base in self.bases):
             return f"it trims up to offset {at}, and no base is archived there"
-        chains = {segment.base_offset: segment.chain_before for segment in self.segments} | {self.end: self.chain}
+        chains = {segment.group_offset: segment.chain_before for segment in self.segments}
+        if self.linked[0] == self.end:
+            chains[self.end] = self.chain
         if at <= self.end and chains.get(at) != entry.chain:
             return f"it trims up to offset {at}, where no archived segment begins with its hash chain: another history"
         return None
@@ -380,10 +396,12 @@ class Manifest:
             self.segments.append(entry)
         elif isinstance(entry, TrimmedEntry):
             self.trims.append(entry)
-            gone = [each for each in self.segments if each.base_offset < entry.offset]
+            gone = [each for each in self.segments if each.group_offset < entry.offset]
             files: list[FileEntry] = [*self.snapshots, *self.bases]
             files = [each for each in files if each.offset < entry.offset]
             self.segments = self.segments[len(gone) :]
+            if self.segments:
+                self.segments[0] = replace(self.segments[0], base_offset=entry.offset)
             self.snapshots = [each for each in self.snapshots if each.offset >= entry.offset]
             self.bases = [each for each in self.bases if each.offset >= entry.offset]
             for each in [*gone, *files]:
@@ -408,14 +426,12 @@ class Manifest:
 
 
 def _kind_of(entry: Entry) -> str:
-    if isinstance(entry, SegmentEntry):
-        return entry.kind
     return next(kind for kind, of in _KINDS.items() if type(entry) is of)
 
 
 def _as_json(entry: Entry) -> dict[str, Any]:
     values = asdict(entry)
-    for name in ("chain_before", "chain"):
+    for name in _CHAINS:
         if name in values:
             values[name] = values[name].hex()
     return {"kind": _kind_of(entry), **values}
@@ -428,7 +444,7 @@ def _from_json(stored: bytes, place: str) -> Entry:
     values = decode_checked(stored, place)
     kind = _KINDS[values["kind"]]
     given = {each.name: values[each.name] for each in fields(kind)}
-    for name in ("chain_before", "chain"):
+    for name in _CHAINS:
         if name in given:
             given[name] = bytes.fromhex(given[name])
     for name in ("avro", "blocks", "object"):

@@ -1,67 +1,68 @@
-"""One closed segment as two objects, and back: records that any Avro tool reads, and what the original bytes need.
+"""A closed segment, or a stretch of a topic, as two objects, and back: events that any Avro tool reads, and columns.
 
-    with pack(path, before) as packed: ...           a segment file as an Avro file and a file of blocks
-    Unpacked(objects, "queues-0", entry).read(3)     the original blocks in archived block 3, proven
+    packer = Packer.of_segment(header, before); packer.add_block(block) ...
+    packer = Packer("queues-0", end, offset, chain, newest_ms); packer.add(Record(...)) ...
+    with packer.finish(next_offset, archived_ms) as packed: ...
+    Unpacked(objects, "queues-0", entry).groups(3)                     unpack.py reads them
 
-    BASE20-SHA16.avro     an Avro container file with the schema of the segment and codec zstandard
+    BASE20-SHA16.avro     an Avro container file with one schema and codec zstandard
     +--------------------------------------------------------------------------------------------------+
-    | "Obj" 1 | metadata map: avro.schema, avro.codec = zstandard, rewindmq.format = 1,                 | header
-    |         | rewindmq.partition, rewindmq.base_offset | sync marker (16 bytes)                       |
+    | "Obj" 1 | metadata map: avro.schema, avro.codec = zstandard, rewindmq.format = 1,                | header
+    |         | rewindmq.partition, rewindmq.base_offset | sync marker (16 bytes)                      |
     +--------------------------------------------------------------------------------------------------+
-    | count (long) | size (long) | the records' Avro binaries, compressed | sync marker                 | archived
-    +--------------------------------------------------------------------------------------------------+ block
+    | count (long) | size (long) | envelopes, compressed | sync marker                                 | archived block
+    +--------------------------------------------------------------------------------------------------+
     | ...
 
     BASE20-SHA16.blocks   "rwmqblk1", then compressed as one frame of zstd:
     +--------------------------------------------------------------------------------------------------+
-    | length of the segment's header | archived blocks | original blocks | records                     | >IIIQ
-    | the segment's header, as stored                                                                  |
+    | length of the description | records | groups: >IQQ | the description, JSON                       |
+    | length of each value without its first ten bytes (4) | records of each group (4)                 | little-endian
+    | growth of the largest time with each group; in a topic, of the time with each record (8)         |
+    | number of each record's key (4), in a topic                                                      |
+    | values that are not in the .avro, one behind the other                                           |
     +--------------------------------------------------------------------------------------------------+
-    | position and length in the .avro | position in the segment | first offset | records | original    | per archived
-    | blocks | largest time so far | chain before                                                       | block
-    +--------------------------------------------------------------------------------------------------+
-    | records of each original block (4 bytes) | growth of the largest time so far (8) | length of each  | little-
-    | record (4 bytes)                                                                                 | endian
-    +--------------------------------------------------------------------------------------------------+
+    description: the partition, the ten bytes, the archived blocks; of a segment, its header; of a topic its keys, its
+                 records' headers, and the gaps: offsets without a record, as where a transaction ended
 
-- An archived block holds whole original blocks: about 4 MiB of records, or one original block that is larger.
-- The original blocks are encoded again from count, offset, chain and records. They are given out only if the hash chain
-  behind them is the one before the next archived block. So no changed byte is ever given out.
+- Groups, and the chain over them, are those of the log (engine/log/chain.py). Records are given out only if the chain
+  behind them is the one before the next archived block. An archived block holds whole groups: about 4 MiB, or one that
+  is larger. The last group of a stretch of a topic may be a part of one. The next stretch begins with
+  this group, so it repeats that part.
+- A value is not in the .avro when it is no record of its schema: one of another version, bytes of a service, or none at
+  all. It stands in the .blocks as it is. The texts in a record are not checked for UTF-8.
+- A segment can be made again byte for byte: its blocks are encoded from their groups, behind its header.
 - Equal segments become equal objects, whose names are equal too: a run that begins again finds its objects.
 """
 
 import hashlib
+import json
 import struct
 import sys
 import tempfile
-from abc import ABC, abstractmethod
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Final, Generic, NamedTuple, Protocol, TypeVar
-from zlib import crc32
+from typing import BinaryIO, Final, NamedTuple
 
-from rewindmq.engine.log.archive.manifest import SEGMENT, SegmentEntry, StoredObject
-from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
-from rewindmq.engine.log.contract import CorruptLog, LogError
-from rewindmq.engine.log.embedded.blocks import encode_joined
-from rewindmq.engine.log.embedded.index import Entry, next_chain
+from rewindmq.engine.log.archive.manifest import SegmentEntry, StoredObject
+from rewindmq.engine.log.chain import PREFIX_BYTES, TopicChain, group_start, little_endian, numbers_in
+from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.reader import Place, SegmentReader, StoredBlock
+from rewindmq.engine.log.embedded.segment_schema import fingerprint_in
 from rewindmq.engine.log.embedded.segments import (
     MAGIC,
     SYNC_BYTES,
     Header,
+    bare_timestamp,
     encode_long,
-    parse_header,
-    read_long,
-    record_timestamp,
 )
-from rewindmq.schemas.formats import other_magic
+from rewindmq.schemas.registry import envelope_fingerprint, envelope_schema_json, released_schema_json
+from rewindmq.schemas.shapes import UnknownSchema
+from rewindmq.schemas.single_object import HEADER, MARKER
+from rewindmq.schemas.walk import MalformedRecord, Program, compile_schema, skip
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -69,54 +70,47 @@ else:
     from backports import zstd
 
 BLOCK_BYTES: Final = 4 << 20  # of records in an archived block
+STRETCH_BYTES: Final = 64 << 20  # of keys and values in a stretch of a topic
+STRETCH_RECORDS: Final = 1_000_000
+ASIDE_BYTES: Final = 1 << 20  # of values that are not in the .avro; with more, another schema gets its own stretch
 LEVEL: Final = 3  # of zstd
-_MAGIC: Final = b"rwmqblk1"
-_HEAD: Final = struct.Struct(">IIIQ")
-_ARCHIVED: Final = struct.Struct(">QQQQIIq32s")
-_FRAME_BYTES: Final = 20  # two longs at their longest
-_MOST_BLOCKS_BYTES: Final = 1 << 30  # of a .blocks, inflated: more is refused
+BLOCKS_MAGIC: Final = b"rwmqblk1"
+BLOCKS_HEAD: Final = struct.Struct(">IQQ")
+ASIDE: Final = 0xFFFFFFFF  # a length: the value is not in the .avro
+
+RecordHeaders = Sequence[tuple[str, bytes | None]]
 
 
-class CorruptObject(CorruptLog):
-    """Bytes in an object of the archive are not the bytes that were archived.
+class Record(NamedTuple):
+    """A record as Kafka has it. `value`, `key`: None where there is none."""
 
-    `place`: its URL; byte `position` in it; first `offset` of what is damaged."""
-
-    def __init__(self, place: str, position: int, offset: int, why: str) -> None:
-        LogError.__init__(self, f"{place}: damaged at byte {position} (offset {offset}): {why}")
-        self.place = place
-        self.file = Path(place.rpartition("/")[2])
-        self.position = position
-        self.offset = offset
-        self.why = why
-
-    def __reduce__(self) -> tuple[type["CorruptObject"], tuple[str, int, int, str]]:  # type: ignore[override]
-        return CorruptObject, (self.place, self.position, self.offset, self.why)
+    offset: int
+    timestamp_ms: int
+    value: bytes | None
+    key: bytes | None
+    headers: RecordHeaders = ()
 
 
 class ArchivedBlock(NamedTuple):
-    """A block of an .avro, at byte `position` of it, with this number of `records` and original `blocks`.
+    """A block of an .avro, at byte `position` of it. `first_record`, `first_group`: their numbers in the stretch.
 
-    `original_position`: where its first original block begins in the segment."""
+    `records`: with those that are not in the .avro. `max_timestamp_ms`: the largest time so far."""
 
     position: int
     length: int
-    original_position: int
-    first_offset: int
+    first_record: int
     records: int
-    blocks: int
+    first_group: int
+    groups: int
+    first_offset: int
+    next_offset: int
     max_timestamp_ms: int
     chain_before: bytes
-
-    @property
-    def next_offset(self) -> int:
-        """The offset behind its last record."""
-        return self.first_offset + self.records
 
 
 @dataclass(slots=True)
 class Packed:
-    """A segment as the two objects that it becomes. Close it: `avro` is a temporary file.
+    """A stretch as the two objects that it becomes. Close it: `avro` is a temporary file.
 
     `entry`: what the manifest says of it."""
 
@@ -138,402 +132,281 @@ def pack(path: Path, before: Place, archived_ms: int) -> Packed:
     segment = SegmentReader(path, last=False)
     try:
         segment.require_behind(before)
-        beginning = segment.beginning(before)
-        writer = _PackWriter(segment.header, beginning.chain)
+        packer = Packer.of_segment(segment.header, before)
         try:
-            for block in segment.stored(0, beginning):
-                writer.add(block)
-            return writer.finish(before, segment.place, segment.size(), archived_ms)
+            for block in segment.stored(0, segment.beginning(before)):
+                packer.add_block(block)
+            if segment.place.position != segment.size() or packer.first_ms is None:
+                raise LogError(f"{segment.header.partition}, {path.name}: it is still being written")
+            return packer.finish(segment.place.offset, archived_ms)
         except BaseException:
-            writer.avro.close()
+            packer.close()
             raise
     finally:
         segment.close()
 
 
-class _PackWriter:
-    """Gathers the verified blocks of a segment, and writes them as archived ones."""
+class Packer:
+    """Gathers successive records of a partition, and makes the two objects of them.
 
-    def __init__(self, header: Header, chain: bytes) -> None:
-        """`chain`: the hash chain up to the first block."""
-        self.avro: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  Packed closes it
-        self._header = header
-        self._sync = _sync_of(header)
+    Memory: an archived block, 16 bytes a record and the keys; the rest is in a temporary file."""
+
+    def __init__(self, partition: str, base_offset: int, group_offset: int, chain: bytes, newest_ms: int) -> None:
+        """`chain`: the hash chain at `group_offset`, at which a group begins. Records below `base_offset` are repeated.
+
+        `newest_ms`: the largest time before `base_offset`."""
+        self.partition = partition
+        self.base_offset = base_offset
+        self.group_offset = group_offset
+        self.next_offset = group_offset  # behind the last record
+        self.chain_before = chain
+        self.first_ms: int | None = None
+        self.size_bytes = 0
+        self._header: Header | None = None  # of the segment
+        self._links = TopicChain(group_offset, chain)
+        self._chain = chain  # behind the last whole group
+        self._newest_ms = newest_ms
+        self._file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  Packed closes it, or `close`
         self._sha = hashlib.sha256()
         self._position = 0
+        self._prefix = b""
+        self._program: Program = []
         self._parts: list[bytes | memoryview] = []
-        self._size = 0
-        self._gathered: list[Entry] = []
-        self._chain = chain  # before the gathered blocks
+        self._inside = 0  # how many records `_parts` has
+        self._block_bytes = 0
+        self._block: tuple[int, int, int, bytes] = 0, 0, group_offset, chain  # record, group, offset, chain before
         self._archived: list[ArchivedBlock] = []
-        self._counts = array("I")
-        self._times = array("q")
-        self._newest_ms = 0
-        self._first_ms: int | None = None
-        self._lengths = bytearray()
-        self._write(_avro_header(header, self._sync))
+        self._lengths, self._counts, self._times, self._key_numbers = array("I"), array("I"), array("q"), array("I")
+        self._last_ms = 0
+        self._gaps: list[tuple[int, int]] = []
+        self._keys: dict[bytes | None, int] = {}
+        self._headers: list[tuple[int, RecordHeaders]] = []
+        self._aside: list[tuple[int, int]] = []
+        self._aside_parts: list[bytes] = []
+        self._aside_bytes = 0
 
-    def add(self, block: StoredBlock) -> None:
-        """Take the next block."""
+    @classmethod
+    def of_segment(cls, header: Header, before: Place) -> "Packer":
+        """A packer of the blocks of one segment."""
+        newest_ms = 0 if header.begins_anew else before.max_timestamp_ms
+        packer = cls(header.partition, header.base_offset, header.base_offset, before.chain, newest_ms)
+        packer._header = header
+        packer.size_bytes = len(header.raw)
+        packer._begin(MARKER + bytes.fromhex(fingerprint_in(header.schema)), header.schema)
+        return packer
+
+    def close(self) -> None:
+        """Drop what was gathered."""
+        self._file.close()
+
+    def add_block(self, block: StoredBlock) -> None:
+        """Take the next block of a segment, which is a group. It is verified."""
         entry = block.entry
-        size = sum(numbers_in("I", block.lengths))
-        if self._gathered and self._size + size > BLOCK_BYTES:
+        lengths = numbers_in("I", block.lengths)
+        size = sum(lengths)
+        if self._block_bytes and self._block_bytes + size > BLOCK_BYTES:
             self._flush()
-        if self._first_ms is None:
-            self._first_ms = record_timestamp(block.data[block.start : block.start + 10])
-        self._gathered.append(entry)
+        if self.first_ms is None:
+            self.first_ms = bare_timestamp(block.data[block.start : block.start + 10])
         self._parts.append(memoryview(block.data)[block.start : block.start + size])
-        self._size += size
+        self._inside += entry.count
+        self._block_bytes += size
+        self._lengths += lengths
         self._counts.append(entry.count)
-        self._times.append(entry.max_timestamp_ms - self._newest_ms)
-        self._newest_ms = entry.max_timestamp_ms
-        self._lengths += block.lengths
+        self._times.append(entry.max_timestamp_ms - self._last_ms)
+        self._last_ms = self._newest_ms = entry.max_timestamp_ms
+        self.next_offset = entry.next_offset
+        self._chain = entry.chain
+        self.size_bytes += entry.length
 
-    def finish(self, before: Place, end: Place, size: int, archived_ms: int) -> Packed:
-        """The two objects. `size`: of the segment."""
-        header = self._header
-        if end.position != size or self._first_ms is None:
-            raise LogError(f"{header.partition}, segment {header.base_offset}: it is still being written")
+    def ends_before(self, record: Record) -> bool:
+        """Return True if the stretch is large enough, so that this record of a topic begins the next one."""
+        if not self._counts or group_start(record.offset) == self._links.offset:
+            return False
+        if self.size_bytes >= STRETCH_BYTES or len(self._lengths) >= STRETCH_RECORDS:
+            return True
+        return self._aside_bytes > ASIDE_BYTES and known_schema(_prefix_of(record.value)) is not None
+
+    def add(self, record: Record) -> None:
+        """Take the next record of a topic."""
+        offset, timestamp_ms, value, key, headers = record
+        index = len(self._lengths)
+        if not self._counts:
+            found = known_schema(_prefix_of(value))
+            self._begin(HEADER if found is None else _prefix_of(value), found or envelope_schema_json())
+        if not self._counts or group_start(offset) > self._links.offset:
+            self._begin_group(offset)
+        if offset > self.next_offset:
+            self._gaps.append((index, offset - self.next_offset))
+        size = 0 if value is None else len(value)
+        if value is not None and self._is_ours(value, size):
+            self._lengths.append(size - PREFIX_BYTES)
+            self._parts.append(value[PREFIX_BYTES:])
+            self._inside += 1
+        else:
+            self._lengths.append(ASIDE)
+            self._aside.append((index, -1 if value is None else size))
+            self._aside_parts.append(value or b"")
+            self._aside_bytes += size
+        self._counts[-1] += 1
+        self._times.append(timestamp_ms - self._last_ms)
+        self._last_ms = timestamp_ms
+        self._newest_ms = max(self._newest_ms, timestamp_ms)
+        self._key_numbers.append(self._keys.setdefault(key, len(self._keys)))
+        if headers:
+            self._headers.append((index, headers))
+        self._links.add(offset, timestamp_ms, value)
+        self.next_offset = offset + 1
+        self._block_bytes += size
+        if offset >= self.base_offset:
+            self.size_bytes += size + len(key or b"")
+            if self.first_ms is None:
+                self.first_ms = timestamp_ms
+
+    def finish(self, next_offset: int, archived_ms: int) -> Packed:
+        """The two objects. `next_offset`: behind the last record, or behind a gap at the end."""
+        assert self.first_ms is not None, "a stretch has a record of its own"
+        if self._header is None:
+            chain = self._links.ends_at(next_offset)
+            linked_offset, linked_chain = self._links.offset, self._links.chain
+        else:
+            chain = linked_chain = self._chain
+            linked_offset = next_offset
         self._flush()
         blocks = self._blocks()
         return Packed(
             SegmentEntry(
-                kind=SEGMENT,
-                base_offset=header.base_offset,
-                next_offset=end.offset,
-                first_ms=self._first_ms,
-                max_timestamp_ms=end.max_timestamp_ms,
-                begins_anew=header.begins_anew,
-                chain_before=before.chain,
-                chain=end.chain,
-                size_bytes=size,
-                avro=_stored(header, "avro", self._position, self._sha.hexdigest()),
-                blocks=_stored(header, "blocks", len(blocks), hashlib.sha256(blocks).hexdigest()),
+                base_offset=self.base_offset,
+                next_offset=next_offset,
+                group_offset=self.group_offset,
+                first_ms=self.first_ms,
+                max_timestamp_ms=self._newest_ms,
+                begins_anew=self._header is not None and self._header.begins_anew,
+                chain_before=self.chain_before,
+                chain=chain,
+                linked_offset=linked_offset,
+                linked_chain=linked_chain,
+                size_bytes=self.size_bytes,
+                avro=self._stored("avro", self._position, self._sha.hexdigest()),
+                blocks=self._stored("blocks", len(blocks), hashlib.sha256(blocks).hexdigest()),
                 archived_ms=archived_ms,
             ),
-            self.avro,
+            self._file,
             blocks,
         )
 
+    def _begin(self, prefix: bytes, schema: str) -> None:
+        """Write the header of the .avro. Its records are values that begin with `prefix`, without it."""
+        self._prefix = prefix
+        self._program = compile_schema(schema)
+        self._sync = sync_of(self.partition, self.base_offset, self.chain_before)
+        self._write(avro_header(self.partition, self.group_offset, schema, self._sync))
+
+    def _begin_group(self, offset: int) -> None:
+        """Begin the group of a topic in which this offset is."""
+        if self._counts:
+            self._links.ends_at(offset)
+            self._chain = self._links.chain
+            if self._block_bytes >= BLOCK_BYTES:
+                self._flush()
+        self._counts.append(0)
+
+    def _is_ours(self, value: bytes, size: int) -> bool:
+        """Return True if the value, which has `size` bytes, is a single object of this stretch's schema."""
+        if not value.startswith(self._prefix):
+            return False
+        try:
+            return skip(self._program, value, PREFIX_BYTES) == size
+        except (IndexError, MalformedRecord):
+            return False
+
     def _flush(self) -> None:
-        first, last = self._gathered[0], self._gathered[-1]
-        count = last.next_offset - first.first_offset
-        packed = zstd.compress(b"".join(self._parts), level=LEVEL)
+        first_record, first_group, first_offset, chain = self._block
         position = self._position
-        self._write(b"".join((encode_long(count), encode_long(len(packed)), packed, self._sync)))
+        if self._inside:
+            packed = zstd.compress(b"".join(self._parts), level=LEVEL)
+            self._write(b"".join((encode_long(self._inside), encode_long(len(packed)), packed, self._sync)))
+        records, groups, behind = len(self._lengths), len(self._counts), self.next_offset
         self._archived.append(
             ArchivedBlock(
                 position,
                 self._position - position,
-                first.position,
-                first.first_offset,
-                count,
-                len(self._gathered),
-                last.max_timestamp_ms,
-                self._chain,
+                first_record,
+                records - first_record,
+                first_group,
+                groups - first_group,
+                first_offset,
+                behind,
+                self._newest_ms,
+                chain,
             )
         )
-        self._chain = last.chain
-        self._parts, self._size, self._gathered = [], 0, []
+        self._block = records, groups, behind, self._chain
+        self._parts, self._inside, self._block_bytes = [], 0, 0
 
     def _write(self, data: bytes) -> None:
-        self.avro.write(data)
+        self._file.write(data)
         self._sha.update(data)
         self._position += len(data)
 
     def _blocks(self) -> bytes:
-        """The object that has what the records alone do not say."""
-        raw = self._header.raw
-        head = _HEAD.pack(len(raw), len(self._archived), len(self._counts), len(self._lengths) // 4)
-        table = b"".join(_ARCHIVED.pack(*each) for each in self._archived)
-        numbers = (little_endian(self._counts), little_endian(self._times), self._lengths)
-        return _MAGIC + zstd.compress(b"".join((head, raw, table, *numbers)), level=LEVEL)
+        """The object that has what the events alone do not say."""
+        description: dict[str, object] = {
+            "partition": self.partition,
+            "prefix": self._prefix.hex(),
+            "blocks": [[*each[:-1], each.chain_before.hex()] for each in self._archived],
+        }
+        if self._header is not None:
+            description["header"] = self._header.raw.hex()
+        else:
+            description |= {
+                "gaps": self._gaps,
+                "keys": [None if key is None else key.hex() for key in self._keys],
+                "headers": [
+                    [index, [[name, None if value is None else value.hex()] for name, value in headers]]
+                    for index, headers in self._headers
+                ],
+                "aside": self._aside,
+            }
+        text = json.dumps(description, sort_keys=True, allow_nan=False).encode()
+        head = BLOCKS_HEAD.pack(len(text), len(self._lengths), len(self._counts))
+        columns = map(little_endian, (self._lengths, self._counts, self._times, self._key_numbers))
+        return BLOCKS_MAGIC + zstd.compress(b"".join((head, text, *columns, *self._aside_parts)), level=LEVEL)
+
+    def _stored(self, suffix: str, size: int, sha256: str) -> StoredObject:
+        return StoredObject(f"{self.base_offset:020d}-{sha256[:16]}.{suffix}", size, sha256)
 
 
-class ArchivedRange(Protocol):
-    """A block of an .avro, at byte `position` of it. `chain_before`: the hash chain before its first record."""
-
-    @property
-    def position(self) -> int: ...
-
-    @property
-    def length(self) -> int: ...
-
-    @property
-    def first_offset(self) -> int: ...
-
-    @property
-    def next_offset(self) -> int: ...
-
-    @property
-    def max_timestamp_ms(self) -> int: ...
+def _prefix_of(value: bytes | None) -> bytes:
+    """The first ten bytes of a single object; empty for other values."""
+    return value[:PREFIX_BYTES] if value is not None and value.startswith(MARKER) else b""
 
 
-R = TypeVar("R", bound=ArchivedRange)
+def known_schema(prefix: bytes) -> str | None:
+    """The schema of single objects that begin with these ten bytes; None for one that this version does not know."""
+    if len(prefix) != PREFIX_BYTES:
+        return None
+    fingerprint = prefix[len(MARKER) :].hex()
+    if fingerprint == envelope_fingerprint():
+        return envelope_schema_json()
+    try:
+        return released_schema_json(fingerprint)
+    except UnknownSchema:
+        return None
 
 
-class ObjectPair(ABC, Generic[R]):
-    """The .avro and the .blocks of an entry, to read. A kind of log says what the bytes mean.
-
-    An object that is not the one that was archived raises CorruptObject. An archive that does not answer raises
-    NoAnswer."""
-
-    archived: list[R]
-    _magic: bytes
-    _most_blocks_bytes: int
-
-    def __init__(self, objects: Objects, partition: str, entry: SegmentEntry) -> None:
-        self.entry = entry
-        self._objects = objects
-        self._avro = f"{partition}/segments/{entry.avro.name}"
-        self._blocks = f"{partition}/segments/{entry.blocks.name}"
-        body = self._blocks_body()
-        try:
-            self._parse(body)
-        except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
-            raise self._corrupt_blocks(f"not a file of blocks: {type(error).__name__}: {error}") from None
-
-    @property
-    def place(self) -> str:
-        """The place of the records, for people."""
-        return self._objects.place(self._avro)
-
-    def find_offset(self, offset: int) -> int:
-        """The number of the archived block that holds `offset`; behind the end, how many there are."""
-        return bisect_right(self.archived, offset, key=lambda block: block.next_offset)
-
-    def find_timestamp(self, timestamp_ms: int) -> int:
-        """The number of the first archived block with a time greater than this; else how many there are."""
-        return bisect_right(self.archived, timestamp_ms, key=lambda block: block.max_timestamp_ms)
-
-    def prove(self) -> None:
-        """Read every byte of both objects: they are what the manifest says, and make the hash chain of the log.
-
-        Raises CorruptObject, NoAnswer."""
-        end = self.archived[0].position
-        head = self._range(0, end)
-        wanted = self._wanted_header()
-        if wanted is not None and head != wanted:
-            raise CorruptObject(self.place, 0, self.entry.base_offset, "not the header of this segment")
-        sha = hashlib.sha256(head)
-        for number, archived in enumerate(self.archived):
-            if archived.position != end:
-                raise CorruptObject(self.place, end, archived.first_offset, "no block is said to begin here")
-            end += archived.length
-            raw = self._fetched(number)
-            sha.update(raw)
-            self._proven(number, raw)
-        if self._range(end, end + 1):
-            raise CorruptObject(self.place, end, self.entry.next_offset, "bytes stand behind the last block")
-        if sha.hexdigest() != self.entry.avro.sha256:
-            raise CorruptObject(self.place, 0, self.entry.base_offset, "its SHA-256 is not the one in the manifest")
-
-    @abstractmethod
-    def _parse(self, body: bytes) -> None:
-        """Take `archived` and all else out of the content of the .blocks.
-
-        Raises IndexError, KeyError, TypeError, ValueError, struct.error."""
-
-    @property
-    @abstractmethod
-    def _sync(self) -> bytes:
-        """The sync marker of the .avro."""
-
-    @abstractmethod
-    def _wanted_header(self) -> bytes | None:
-        """The header that the .avro must have; None if this version does not know it."""
-
-    @abstractmethod
-    def _proven(self, number: int, raw: bytes) -> object:
-        """Return the content of an archived block from its bytes, after checking the hash chain behind it.
-
-        Raises CorruptObject."""
-
-    def _fetched(self, number: int) -> bytes:
-        """The bytes of an archived block, as stored."""
-        archived = self.archived[number]
-        return self._range(archived.position, archived.position + archived.length)
-
-    def _range(self, start: int, end: int) -> bytes:
-        try:
-            return self._objects.get_range(self._avro, start, end)
-        except MissingObject:
-            raise CorruptObject(self.place, start, self.entry.base_offset, "the object is gone") from None
-
-    def _inflated(self, archived: R, raw: bytes, records: int, size_bytes: int) -> bytes:
-        """The so many records of this size in an archived block, one behind the other."""
-        if len(raw) != archived.length:
-            raise self._corrupt(archived, f"the object ends {len(raw)} bytes into a block of {archived.length}")
-        try:
-            count, at = read_long(raw, 0)
-            size, start = read_long(raw, at)
-        except (IndexError, ValueError) as error:
-            raise self._corrupt(archived, f"not the beginning of a block: {error}") from None
-        end = start + size
-        if count != records or end + SYNC_BYTES != len(raw) or raw[end:] != self._sync:
-            raise self._corrupt(archived, f"not the frame of {records} records")
-        inflater = zstd.ZstdDecompressor()
-        try:
-            data = inflater.decompress(memoryview(raw)[start:end], max_length=size_bytes + 1)
-        except zstd.ZstdError as error:
-            raise self._corrupt(archived, f"it cannot be inflated: {error}") from None
-        if len(data) != size_bytes or not inflater.eof or inflater.unused_data:
-            raise self._corrupt(archived, f"it does not inflate to the {size_bytes} bytes of its records")
-        return data
-
-    def _blocks_body(self) -> bytes:
-        """The content of the .blocks, which the manifest's SHA-256 proves."""
-        try:
-            stored = self._objects.get(self._blocks)
-        except MissingObject:
-            raise self._corrupt_blocks("the object is gone") from None
-        if hashlib.sha256(stored).hexdigest() != self.entry.blocks.sha256:
-            raise self._corrupt_blocks("its SHA-256 is not the one in the manifest")
-        if (other := other_magic(stored, self._magic)) is not None:
-            raise ArchiveError(f"{self._objects.place(self._blocks)}: {other}")
-        if not stored.startswith(self._magic):
-            raise self._corrupt_blocks("not a file of blocks")
-        try:
-            inflater = zstd.ZstdDecompressor()
-            body = inflater.decompress(memoryview(stored)[len(self._magic) :], max_length=self._most_blocks_bytes)
-        except zstd.ZstdError as error:
-            raise self._corrupt_blocks(f"it cannot be inflated: {error}") from None
-        if not inflater.eof:
-            raise self._corrupt_blocks("it is too large")
-        return body
-
-    def _corrupt(self, archived: R, why: str) -> CorruptObject:
-        return CorruptObject(self.place, archived.position, archived.first_offset, why)
-
-    def _corrupt_blocks(self, why: str) -> CorruptObject:
-        return CorruptObject(self._objects.place(self._blocks), 0, self.entry.base_offset, why)
+def sync_of(partition: str, base_offset: int, chain: bytes) -> bytes:
+    """The sync marker of an .avro: nobody can foresee the hash chain of a history."""
+    return hashlib.sha256(b"archive %s %d %s" % (partition.encode(), base_offset, chain)).digest()[:SYNC_BYTES]
 
 
-class Unpacked(ObjectPair[ArchivedBlock]):
-    """A segment in the archive, to read: its blocks as they were, each proven."""
-
-    _magic = _MAGIC
-    _most_blocks_bytes = _MOST_BLOCKS_BYTES
-
-    def read(self, number: int) -> list[StoredBlock]:
-        """The original blocks in the archived block with this number, as they were stored.
-
-        Raises CorruptObject, NoAnswer."""
-        return self._proven(number, self._fetched(number))
-
-    def original_bytes(self) -> Iterator[bytes]:
-        """Yields the segment file, byte for byte.
-
-        Raises CorruptObject, NoAnswer."""
-        yield self.header.raw
-        for number in range(len(self.archived)):
-            for block in self.read(number):
-                yield block.raw
-
-    @cached_property
-    def _sync(self) -> bytes:
-        return _sync_of(self.header)
-
-    def _wanted_header(self) -> bytes:
-        return _avro_header(self.header, self._sync)
-
-    def _proven(self, number: int, raw: bytes) -> list[StoredBlock]:
-        """The original blocks in the bytes of an archived one, after the hash chain behind them was compared."""
-        archived = self.archived[number]
-        following = self.archived[number + 1 : number + 2]
-        wanted = following[0].chain_before if following else self.entry.chain
-        blocks, chain = self._original(
-            number, self._inflated(archived, raw, archived.records, sum(self._lengths_in(archived)))
-        )
-        if chain != wanted:
-            raise self._corrupt(archived, "its records do not make the hash chain that was archived")
-        return blocks
-
-    def _original(self, number: int, data: bytes) -> tuple[list[StoredBlock], bytes]:
-        """The original blocks of these records, encoded again, and the hash chain behind them. Not proven yet."""
-        archived, header = self.archived[number], self.header
-        offset, position, chain = archived.first_offset, archived.original_position, archived.chain_before
-        base = self.entry.base_offset
-        starts = list(accumulate(self._lengths_in(archived), initial=0))  # of the records in `data`
-        blocks = []
-        first = self._firsts[number]
-        for each in range(first, first + archived.blocks):
-            count = self._counts[each]
-            lengths = self._lengths[4 * (offset - base) : 4 * (offset - base + count)]
-            start, end = (starts[at - archived.first_offset] for at in (offset, offset + count))
-            pieces = encode_joined(data[start:end], count, header.sync, offset, chain)
-            chain = next_chain(chain, *pieces)
-            raw = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            entry = Entry(offset, count, len(raw), position, self._times[each], chain, crc32(lengths))
-            blocks.append(StoredBlock(entry, raw, data, start, lengths))
-            offset, position = offset + count, position + len(raw)
-        return blocks, chain
-
-    def _lengths_in(self, archived: ArchivedBlock) -> "array[int]":
-        """The lengths of the records in an archived block."""
-        first = archived.first_offset - self.entry.base_offset
-        return numbers_in("I", self._lengths[4 * first : 4 * (first + archived.records)])
-
-    def _parse(self, body: bytes) -> None:
-        """Take the header, the table of archived blocks and the numbers out of the .blocks.
-
-        Raises IndexError, ValueError, struct.error."""
-        header_bytes, archived, originals, records = _HEAD.unpack_from(body)
-        at = _HEAD.size + header_bytes
-        self.header = parse_header(body[_HEAD.size : at])
-        end = at + archived * _ARCHIVED.size
-        self.archived = [ArchivedBlock(*each) for each in _ARCHIVED.iter_unpack(body[at:end])]
-        counts, times = end + 4 * originals, end + 12 * originals
-        if len(body) != times + 4 * records:
-            raise ValueError(f"{len(body)} bytes")
-        self._counts = numbers_in("I", body[end:counts])
-        self._times = array("q", accumulate(numbers_in("q", body[counts:times])))
-        self._lengths = body[times:]
-        self._firsts = list(accumulate((each.blocks for each in self.archived), initial=0))
-        base, end_offset = self.entry.base_offset, self.entry.next_offset
-        if not archived or sum(self._counts) != records or base + records != end_offset:
-            raise ValueError(f"{records} records from offset {base} to {end_offset}")
-        if self.archived[0].chain_before != next_chain(self.entry.chain_before, self.header.raw):
-            raise ValueError("its header is that of another segment")
-        offsets = [base, *(each.next_offset for each in self.archived)]
-        if self._firsts[-1] != originals or offsets[-1] != end_offset:
-            raise ValueError("the archived blocks are not the original ones")
-        if any(a != b.first_offset for a, b in zip(offsets, self.archived, strict=False)):
-            raise ValueError("the archived blocks do not follow on one another")
-
-
-def _sync_of(header: Header) -> bytes:
-    """The sync marker of the .avro: as random as the segment's own, and another one."""
-    return hashlib.sha256(b"archive" + header.raw).digest()[:SYNC_BYTES]
-
-
-def _avro_header(header: Header, sync: bytes) -> bytes:
+def avro_header(partition: str, group_offset: int, schema: str, sync: bytes) -> bytes:
     metadata = {
-        b"avro.schema": header.schema.encode(),
+        b"avro.schema": schema.encode(),
         b"avro.codec": b"zstandard",
         b"rewindmq.format": b"1",
-        b"rewindmq.partition": header.partition.encode(),
-        b"rewindmq.base_offset": str(header.base_offset).encode(),
+        b"rewindmq.partition": partition.encode(),
+        b"rewindmq.base_offset": str(group_offset).encode(),
     }
     items = [encode_long(len(part)) + part for item in metadata.items() for part in item]
     return b"".join((MAGIC, encode_long(len(metadata)), *items, b"\0", sync))
-
-
-def _stored(header: Header, suffix: str, size: int, sha256: str) -> StoredObject:
-    return StoredObject(f"{header.base_offset:020d}-{sha256[:16]}.{suffix}", size, sha256)
-
-
-def little_endian(numbers: "array[int]") -> bytes:
-    """The numbers as bytes, on every machine the same."""
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tobytes()
-
-
-def numbers_in(code: str, data: bytes) -> "array[int]":
-    """The numbers in bytes of `little_endian`. `code`: the array's type code."""
-    numbers = array(code)
-    numbers.frombytes(data)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers

@@ -40,7 +40,7 @@ from rewindmq.engine.log.embedded.directory import queue_partition
 from rewindmq.engine.log.topic_tiers import part_of
 from rewindmq.projections.machine.data.reasons import RELOCATED
 from rewindmq.projections.machine.machine import Machine, NewerHistory
-from rewindmq.projections.replay import beginning, events_of, fold, groups_of
+from rewindmq.projections.replay import beginning, decoder_for, events_of, fold, groups_of
 from rewindmq.projections.rewind import begin_ms, format_time
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.projections.store.bases import BaseError
@@ -49,7 +49,6 @@ from rewindmq.projections.topology.placement import Placement
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import DeadLettersForwarded, Event, Published, QueueDeclared, QueueDrained
 from rewindmq.schemas.placement_events import PlacementEvent, QueueMoveBegan, QueueMoveEnded
-from rewindmq.schemas.single_object import decoder_of
 
 SKEW_MS: Final = 60_000  # by which the clocks of Kafka's brokers may differ
 _WINDOW: Final = 1_000  # records at the end of a target that are looked at first
@@ -106,7 +105,7 @@ class _Part(ArchivedPartition):
     """An archived partition up to an offset, and to a time at most."""
 
     def __init__(self, whole: ArchivedPartition, end: int, most_ms: int) -> None:
-        super().__init__(whole.manifest.objects, whole.name, whole.framed, whole.manifest)
+        super().__init__(whole.manifest.objects, whole.name, whole.shared, whole.manifest)
         self._end = end
         self._most_ms = most_ms
 
@@ -196,7 +195,7 @@ class _Search:
         self._queues = queues
         self._begun_with = begun_with
         self._moves = moves
-        self._skew_ms = SKEW_MS if metadata.framed else 0
+        self._skew_ms = SKEW_MS if metadata.shared else 0
         self._first: tuple[int, str] | None = None  # time and text of the first record that needs what is missing
         self._needs: dict[str, int] = {}
         self._folded: dict[int, Machine] = {}  # by number of the partition
@@ -365,7 +364,7 @@ class _Search:
 
 def _events(partition: ArchivedPartition, start: int, end: int) -> Iterator[tuple[int, int, Event]]:
     """Yields the events between two offsets, without bodies, with their offsets and times."""
-    decode = decoder_of(partition.framed).decode
+    decode = decoder_for(partition).decode
     for offsets, records, times in groups_of(partition, start, end):
         for index, (offset, record) in enumerate(zip(offsets, records, strict=True)):
             if start <= offset < end:

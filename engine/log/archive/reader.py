@@ -14,6 +14,7 @@
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -22,15 +23,11 @@ from typing import Final, TypeVar, cast
 from rewindmq.engine.log.archive.identity import IDENTITY, read_identity
 from rewindmq.engine.log.archive.manifest import BaseEntry, Manifest, SegmentEntry, SnapshotEntry
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
-from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked
 from rewindmq.engine.log.archive.state_files import archived_base, floor_base
-from rewindmq.engine.log.archive.topic_pack import TopicRun, UnpackedTopic
-from rewindmq.engine.log.archive.unpack import unpacked
+from rewindmq.engine.log.archive.unpack import CorruptObject, Group, Unpacked
 from rewindmq.engine.log.contract import BelowStart, Block
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
-from rewindmq.engine.log.embedded.reader import StoredBlock
-from rewindmq.engine.log.embedded.segment_schema import records_of_today, require_known_schema
-from rewindmq.engine.log.embedded.segments import record_timestamp
+from rewindmq.engine.log.embedded.segment_schema import require_known_schema
 from rewindmq.projections.rewind import format_time
 from rewindmq.projections.store.bases import Base
 
@@ -73,17 +70,17 @@ _refreshing = Lock()
 class ArchivedPartition:
     """One partition of an archived history, as far as this process has read its manifest."""
 
-    def __init__(self, objects: Objects, name: str, framed: bool = False, manifest: Manifest | None = None) -> None:
-        """`framed`: the archive is that of a log in Kafka. `manifest`: what the caller has read; else all entries that
+    def __init__(self, objects: Objects, name: str, shared: bool = False, manifest: Manifest | None = None) -> None:
+        """`shared`: the archive is that of a log in Kafka. `manifest`: what the caller has read; else all entries that
         the archive has now."""
         self.name = name
-        self.framed = framed
+        self.shared = shared
         self._objects = objects
         if manifest is not None:
             self.manifest = manifest
 
     def __reduce__(self) -> "tuple[Callable[[str, str, bool], ArchivedPartition], tuple[str, str, bool]]":
-        return _partition, (self._objects.url, self.name, self.framed)
+        return _partition, (self._objects.url, self.name, self.shared)
 
     @property
     def start_offset(self) -> int:
@@ -99,13 +96,12 @@ class ArchivedPartition:
         if kept is None or kept.offset != manifest.floor:
             kept = floor_base(manifest)
             if kept is not None:
-                kept.framed = self.framed
                 _bases[key] = kept
         return kept
 
     def beside(self, name: str) -> "ArchivedPartition":
         """Another partition of the same archive."""
-        return ArchivedPartition(self._objects, name, self.framed)
+        return ArchivedPartition(self._objects, name, self.shared)
 
     def base_of(self, entry: BaseEntry) -> Base:
         """An archived base, fetched and checked.
@@ -169,20 +165,20 @@ class ArchivedPartition:
 
     def _read(self, offset: int, end: int | None) -> Iterator[Block]:
         segments = self.segments
-        first = max(0, bisect_right(segments, offset, key=lambda entry: entry.base_offset) - 1)
-        for entry in segments[first:]:
+        for entry in segments[bisect_right(segments, offset, key=lambda entry: entry.next_offset) :]:
             if end is not None and entry.base_offset >= end:
                 return
-            segment = self._unpacked(entry)
-            for number in range(segment.find_offset(offset), len(segment.archived)):
+            segment, at = self._unpacked(entry), max(offset, entry.base_offset)
+            for number in range(segment.find_offset(at), len(segment.archived)):
                 archived = segment.archived[number]
                 if end is not None and archived.first_offset >= end:
                     return
-                for block in self._blocks(segment, number):
-                    if end is not None and block.entry.first_offset >= end:
-                        return
-                    if block.entry.next_offset > offset:
-                        yield _given(segment, block, archived.position)
+                for group in self._groups(segment, number):
+                    for block in group.runs(Path(entry.avro.name), archived.position):
+                        if end is not None and block.first_offset >= end:
+                            return
+                        if block.first_offset + len(block.records) > at:
+                            yield _from(block, at) if at > offset else block
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
         """Yields the blocks of many short ranges (first offset, end).
@@ -213,11 +209,11 @@ class ArchivedPartition:
                 continue
             segment = self._unpacked(entry)
             for number in range(segment.find_timestamp(timestamp_ms), len(segment.archived)):
-                for block in self._blocks(segment, number):
-                    if block.entry.max_timestamp_ms > timestamp_ms:
-                        for at, time_ms in enumerate(_times(block)):
+                for group in self._groups(segment, number):
+                    if group.newest_ms > timestamp_ms:
+                        for offset, time_ms in zip(group.all_offsets, group.all_times_ms, strict=True):
                             if time_ms > timestamp_ms:
-                                return block.entry.first_offset + at
+                                return offset
         return segments[-1].next_offset
 
     @cached_property
@@ -233,27 +229,23 @@ class ArchivedPartition:
             manifest.refresh()
         return manifest
 
-    def _unpacked(self, entry: SegmentEntry) -> Unpacked | UnpackedTopic:
+    def _unpacked(self, entry: SegmentEntry) -> Unpacked:
         """An archived segment, to read.
 
         Raises ArchiveError where another version of RewindMQ wrote it."""
 
-        def made() -> Unpacked | UnpackedTopic:
-            segment = unpacked(self._objects, self.name, entry)
-            if isinstance(segment, Unpacked):
+        def made() -> Unpacked:
+            segment = Unpacked(self._objects, self.name, entry)
+            if segment.header is not None:
                 require_known_schema(segment.header.schema, segment.place)
             return segment
 
         records = entry.next_offset - entry.base_offset
         return _cache.get(_key(entry), made, lambda _: _RECORD_BYTES * records)
 
-    def _blocks(self, segment: Unpacked | UnpackedTopic, number: int) -> Sequence[StoredBlock | TopicRun]:
+    def _groups(self, segment: Unpacked, number: int) -> Sequence[Group]:
         key = *_key(segment.entry), number
-
-        def made() -> Sequence[StoredBlock | TopicRun]:
-            return segment.read(number)
-
-        return _cache.get(key, made, _size_of)
+        return _cache.get(key, lambda: segment.groups(number), lambda made: sum(each.size_bytes for each in made))
 
 
 class ArchivedLog:
@@ -270,10 +262,10 @@ class ArchivedLog:
         self.url = objects.url
         self.objects = objects
         self.identity = identity
-        metadata.framed = framed = identity.log == "kafka"
+        metadata.shared = shared = identity.log == "kafka"
         names = map(queue_partition, range(identity.queue_partitions))
         self.metadata = metadata
-        self.queues = [ArchivedPartition(objects, name, framed) for name in names]
+        self.queues = [ArchivedPartition(objects, name, shared) for name in names]
 
     def __reduce__(self) -> "tuple[Callable[[str], ArchivedLog], tuple[str]]":
         return ArchivedLog, (self.url,)
@@ -284,8 +276,8 @@ class ArchivedLog:
         return [self.metadata, *self.queues]
 
 
-def _partition(url: str, name: str, framed: bool) -> ArchivedPartition:
-    return ArchivedPartition(open_objects(url), name, framed)
+def _partition(url: str, name: str, shared: bool) -> ArchivedPartition:
+    return ArchivedPartition(open_objects(url), name, shared)
 
 
 def _key(entry: SegmentEntry) -> tuple[str, ...]:
@@ -293,23 +285,10 @@ def _key(entry: SegmentEntry) -> tuple[str, ...]:
     return entry.avro.sha256, entry.blocks.sha256
 
 
-def _given(segment: Unpacked | UnpackedTopic, block: StoredBlock | TopicRun, position: int) -> Block:
-    """The block as readers get it."""
-    file, about = Path(segment.entry.avro.name), block.entry
-    if isinstance(block, TopicRun):
-        first, newest, times = about.first_offset, about.max_timestamp_ms, block.timestamps_ms
-        return Block(first, block.records, newest, about.chain, file, position, times)
-    assert isinstance(segment, Unpacked), "a segment has the blocks of its own log"
-    records = records_of_today(segment.header.schema, block.records)
-    return Block(about.first_offset, records, about.max_timestamp_ms, about.chain, file, position)
-
-
-def _times(block: StoredBlock | TopicRun) -> Iterable[int]:
-    """The time of each record."""
-    return block.timestamps_ms if isinstance(block, TopicRun) else map(record_timestamp, block.records)
-
-
-def _size_of(blocks: Sequence[StoredBlock | TopicRun]) -> int:
-    return sum(
-        block.size_bytes if isinstance(block, TopicRun) else 2 * len(block.raw) + len(block.lengths) for block in blocks
-    )
+def _from(block: Block, offset: int) -> Block:
+    """The block without the records before `offset`, which the stretch before has, too."""
+    skipped = offset - block.first_offset
+    if skipped <= 0:
+        return block
+    times = None if block.timestamps_ms is None else block.timestamps_ms[skipped:]
+    return replace(block, first_offset=offset, records=block.records[skipped:], timestamps_ms=times)

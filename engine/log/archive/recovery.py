@@ -39,11 +39,12 @@ from rewindmq.engine.log.archive.branch import Branch, branch_at, identity_in, p
 from rewindmq.engine.log.archive.identity import Identity, read_identity
 from rewindmq.engine.log.archive.manifest import FileEntry, Manifest, SegmentEntry, TrimmedEntry
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects
-from rewindmq.engine.log.archive.pack import Unpacked
 from rewindmq.engine.log.archive.partial_moves import torn_at
 from rewindmq.engine.log.archive.reader import ArchivedPartition
 from rewindmq.engine.log.archive.seals import recover_seals
 from rewindmq.engine.log.archive.state_files import fetch_file, sound_base
+from rewindmq.engine.log.archive.unpack import Unpacked
+from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import (
     METADATA,
@@ -54,14 +55,15 @@ from rewindmq.engine.log.embedded.directory import (
     read_layout,
     write_layout,
 )
-from rewindmq.engine.log.embedded.index import first_chain, next_chain
 from rewindmq.engine.log.embedded.lock import lock
 from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.embedded.root import history_begun_with
+from rewindmq.engine.log.embedded.segment_schema import record_header
 from rewindmq.engine.log.embedded.segments import (
     base_offset_of,
     create,
     encode_header,
-    max_timestamp,
+    record_timestamp,
     segment_files,
     segment_path,
     sync_directory,
@@ -75,9 +77,9 @@ from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.events import MetadataEvent
 from rewindmq.schemas.formats import formatted, values_in
 from rewindmq.schemas.metadata_events import HistoryTrimmed
+from rewindmq.schemas.older_schemas import encoder_under
 from rewindmq.schemas.placement_events import PartitionsAdded
 from rewindmq.schemas.registry import envelope_schema_json
-from rewindmq.schemas.single_object import encoder_under
 from rewindmq.schemas.values import BROKER
 
 _UNBOUNDED = 1 << 62  # bytes of a segment: a recovery begins no segment by size
@@ -331,7 +333,8 @@ def _require_history(metadata: Manifest, history: str) -> str:
     if not metadata.segments:
         raise ArchiveError(f"{metadata.objects.url}: nothing of {METADATA} is archived yet: archive it first")
     header = Unpacked(metadata.objects, METADATA, metadata.segments[0]).header
-    begun_as = next_chain(first_chain(METADATA), header.raw).hex()
+    assert header is not None, "a segment has a header"
+    begun_as = history_begun_with(header)
     if begun_as != history and identity_in(ArchivedPartition(metadata.objects, METADATA), begun_as) != history:
         raise ArchiveError(f"{metadata.objects.url}: its {METADATA} belongs to another history than its archive.json")
     return begun_as
@@ -398,21 +401,26 @@ def _recover_segment(
     if entry.next_offset <= end and path.exists() and path.stat().st_size == entry.size_bytes:
         return _Reached(entry.next_offset, entry.chain)
     segment = Unpacked(manifest.objects, manifest.partition, entry)
-    reached = _Reached(entry.base_offset, next_chain(entry.chain_before, segment.header.raw))
+    header = segment.header
+    assert header is not None, "a segment has a header"
+    reached = _Reached(entry.base_offset, entry.chain_before)
     sidecars = Sidecars(path, entry.base_offset, entry.chain_before, newest_before_ms)
     try:
         sidecars.start(0, entry.base_offset)
         sidecars.cut()
 
         def pieces() -> Iterator[bytes]:
-            yield segment.header.raw
+            yield header.raw
+            position = len(header.raw)
             for number in range(min(segment.find_offset(end - 1) + 1, len(segment.archived))):
-                for block in segment.read(number):
+                for block in segment.stored_blocks(number, position):
                     if block.entry.next_offset > end:
-                        reached.rest = block.records[: max(0, end - block.entry.first_offset)]
+                        records = block.records(record_header(header.schema))
+                        reached.rest = records[: max(0, end - block.entry.first_offset)]
                         return
                     sidecars.add(block.entry, block.lengths)
                     reached.offset, reached.chain = block.entry.next_offset, block.entry.chain
+                    position = block.entry.end
                     yield block.raw
 
         _write(path, pieces())
@@ -443,7 +451,7 @@ def _complete(directory: Path, reached: _Reached, floor: int) -> None:
         if there != (reached.offset, there[1] if begins else reached.chain):
             raise LogError(f"{directory}: its segments do not lead to the end of the archive: remove it, recover again")
         if reached.rest:
-            writer.write(reached.rest, max_timestamp(reached.rest))
+            writer.write(reached.rest, max(map(record_timestamp, reached.rest)))
         writer.roll()
     finally:
         writer.close()
@@ -457,7 +465,7 @@ def _go_on(directory: Path, events: Sequence[MetadataEvent]) -> None:
         return
     writer = PartitionWriter(directory, _UNBOUNDED, begin=False)
     try:
-        encoder = encoder_under(writer.schema, framed=False)
+        encoder = encoder_under(writer.schema)
         now_ms = max(time.time_ns() // 1_000_000, writer.place.max_timestamp_ms)
         writer.write([encoder.encode(encoder.prefix(now_ms, BROKER), event) for event in events], now_ms)
         writer.roll()

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from rewindmq.engine.log.archive.manifest import BaseEntry, FileEntry, Manifest, SnapshotEntry, StoredObject, now_ms
 from rewindmq.engine.log.archive.objects import MissingObject
-from rewindmq.engine.log.archive.pack import CorruptObject
+from rewindmq.engine.log.archive.unpack import CorruptObject
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.segments import sync_directory
 from rewindmq.projections.store.bases import SUFFIX, Base, BaseError

@@ -6,7 +6,7 @@
 Each record is archived with its offset, Kafka's time, key and headers. The records of a partition go in stretches:
 
     1  read        the records behind the end of the manifest, below the high watermark of two seconds ago
-    2  pack        a stretch ends when it is large (topic_pack.py), or old enough, or with `roll`
+    2  pack        a stretch ends when it is large (pack.py), or old enough, or with `roll`
     3  create      both objects; they are read back and proven
     4  extend      one entry in the manifest: from here on the stretch counts as archived
 
@@ -27,7 +27,7 @@ Each record is archived with its offset, Kafka's time, key and headers. The reco
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -39,10 +39,12 @@ from rewindmq.engine.log.archive.branch import partitions_until
 from rewindmq.engine.log.archive.identity import IDENTITY, Identity, read_identity, require_identity
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, SegmentEntry, archived_bytes, now_ms
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects
-from rewindmq.engine.log.archive.topic_pack import TopicPacker, TopicRecord, UnpackedTopic
+from rewindmq.engine.log.archive.pack import Packer, Record
 from rewindmq.engine.log.archive.topic_records import history_in, record_of, records_of
 from rewindmq.engine.log.archive.topic_seals import TopicSeals
 from rewindmq.engine.log.archive.topic_trims import end_topic_trim
+from rewindmq.engine.log.archive.unpack import Unpacked
+from rewindmq.engine.log.chain import group_start
 from rewindmq.engine.log.contract import BelowStart, LogError
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
@@ -88,7 +90,7 @@ class TopicArchiver:
         self._is_compared = False  # all partitions with what is archived of them
         self._ended: dict[str, tuple[int, int]] = {}  # the floor of each trim that was ended, and the objects below it
         self._behind: dict[str, int] = {}  # the end of each manifest behind which Kafka goes on, as was checked
-        self._gathering: dict[str, TopicPacker] = {}  # stretches that are not whole, by partition
+        self._gathering: dict[str, Packer] = {}  # stretches that are not whole, by partition
 
     def run(
         self,
@@ -194,16 +196,16 @@ class TopicArchiver:
                 raise LogError(f"Kafka: {each.name} ended at offset {ends[each.name]}, and has lost its end")
         return ends
 
-    def gathered(self, manifest: Manifest) -> TopicPacker:
+    def gathered(self, manifest: Manifest) -> Packer:
         """The stretch that goes on behind the end of the manifest: the one that an earlier run began, or a new one."""
         packer = self._gathering.pop(manifest.partition, None)
-        if packer is not None and (packer.base_offset, packer.chain_before) == (manifest.end, manifest.chain):
+        if packer is not None and (packer.base_offset, packer.chain_before) == (manifest.end, manifest.linked[1]):
             return packer
         if packer is not None:
             packer.close()
-        return TopicPacker(manifest.partition, manifest.end, manifest.chain, manifest.max_timestamp_ms)
+        return packer_behind(manifest)
 
-    def keep(self, packer: TopicPacker) -> None:
+    def keep(self, packer: Packer) -> None:
         """Keep a stretch that is not whole for the next run."""
         self._gathering[packer.partition] = packer
 
@@ -212,7 +214,7 @@ class TopicArchiver:
         packer = self._gathering.get(partition)
         return (None, 0) if packer is None else (packer.first_ms, packer.size_bytes)
 
-    def is_due(self, packer: TopicPacker) -> bool:
+    def is_due(self, packer: Packer) -> bool:
         """Return True if a stretch is old enough to be archived."""
         return packer.first_ms is not None and now_ms() - packer.first_ms >= self._age_ms
 
@@ -271,11 +273,11 @@ class _Run:
         manifest, end = self._manifests[partition.name], self._ends[partition.name]
         while not self._stopped and manifest.end < end:
             packer = self._archiver.gathered(manifest)
-            before = packer.next_offset
-            is_large = _gather(packer, partition, end)
+            before = max(packer.next_offset, manifest.end)
+            large = _gather(packer, partition, end)
             self._done += packer.next_offset - before
             self._progress(min(self._done, self._all), self._all)
-            if not is_large and not (packer.first_ms is not None and (roll or self._archiver.is_due(packer))):
+            if large is None and not (packer.first_ms is not None and (roll or self._archiver.is_due(packer))):
                 self._archiver.keep(packer)
                 return
             if self._until():
@@ -284,7 +286,7 @@ class _Run:
                 return
             if manifest.partition != METADATA:
                 self._archive_metadata()
-            with packer.finish(packer.next_offset if is_large else end, now_ms()) as packed:
+            with packer.finish(end if large is None else large, now_ms()) as packed:
                 entry = packed.entry
                 manifest.objects.create(manifest.key(entry, entry.avro), packed.avro)
                 manifest.objects.create(manifest.key(entry, entry.blocks), packed.blocks)
@@ -298,7 +300,7 @@ class _Run:
 
     def _add(self, partition: KafkaPartition, manifest: Manifest, entry: SegmentEntry) -> None:
         """Prove a stretch, and add it, unless another archiver has just added one that begins there."""
-        UnpackedTopic(manifest.objects, manifest.partition, entry).prove()
+        Unpacked(manifest.objects, manifest.partition, entry).prove()
         try:
             entry = manifest.extend(entry)
         except OtherHistory:
@@ -315,15 +317,35 @@ class _Run:
         report.archived_bytes += archived_bytes(entry)
 
 
-def _gather(packer: TopicPacker, partition: KafkaPartition, end: int) -> bool:
-    """Gather the records up to `end`. Returns whether the stretch is large enough before it."""
-    for batch in partition.batches(packer.next_offset, end):
+def packer_behind(manifest: Manifest) -> Packer:
+    """A packer of the stretch that goes on where the archive ends.
+
+    Raises CorruptObject, NoAnswer."""
+    packer = Packer(manifest.partition, manifest.end, *manifest.linked, manifest.max_timestamp_ms)
+    for record in _repeated(manifest):
+        packer.add(record)
+    return packer
+
+
+def _repeated(manifest: Manifest) -> Iterator[Record]:
+    """Yields the archived records of the group in which the archive ends. The next stretch repeats them."""
+    begin, _ = manifest.linked
+    for entry in manifest.segments if begin < manifest.end else ():
+        if entry.next_offset > begin:
+            segment = Unpacked(manifest.objects, manifest.partition, entry)
+            for number in range(segment.find_offset(begin), len(segment.archived)):
+                yield from (record for record in segment.records(number) if record.offset >= begin)
+
+
+def _gather(packer: Packer, partition: KafkaPartition, end: int) -> int | None:
+    """Gather the records up to `end`. Returns the offset at which the stretch should end; None: `end`."""
+    for batch in partition.batches(max(packer.next_offset, packer.base_offset), end):
         for message in batch:
             record = record_of(message)
             if packer.ends_before(record):
-                return True
+                return group_start(record.offset)
             packer.add(record)
-    return False
+    return None
 
 
 def first_waiting_ms(partition: KafkaPartition, archived_end: int) -> int | None:
@@ -437,10 +459,10 @@ def require_same(partition: KafkaPartition, manifest: Manifest, start: int) -> N
         raise OtherHistory(f"Kafka: {partition.name}: {why}")
 
 
-def _last_record(manifest: Manifest) -> TopicRecord | None:
+def _last_record(manifest: Manifest) -> Record | None:
     """The last archived record; None while there is none."""
     if not manifest.segments:
         return None
-    segment = UnpackedTopic(manifest.objects, manifest.partition, manifest.segments[-1])
+    segment = Unpacked(manifest.objects, manifest.partition, manifest.segments[-1])
     *_, last = segment.records(len(segment.archived) - 1)
     return last

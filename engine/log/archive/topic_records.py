@@ -5,20 +5,20 @@ from typing import cast
 
 from confluent_kafka import Message
 
-from rewindmq.engine.log.archive.topic_pack import Headers, TopicRecord, linked
+from rewindmq.engine.log.archive.pack import Record, RecordHeaders
+from rewindmq.engine.log.chain import TopicChain, first_chain
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import METADATA
-from rewindmq.engine.log.embedded.index import first_chain
 from rewindmq.engine.log.kafka.reader import KafkaPartition
 
 
-def record_of(message: Message) -> TopicRecord:
+def record_of(message: Message) -> Record:
     """A record as the archive keeps it."""
-    key, headers = message.key(), cast("Headers | None", message.headers())
-    return TopicRecord(message.offset() or 0, message.timestamp()[1], message.value(), key, headers or ())
+    key, headers = message.key(), cast("RecordHeaders | None", message.headers())
+    return Record(message.offset() or 0, message.timestamp()[1], message.value(), key, headers or ())
 
 
-def records_of(partition: KafkaPartition, start: int, end: int) -> Iterator[TopicRecord]:
+def records_of(partition: KafkaPartition, start: int, end: int) -> Iterator[Record]:
     """Yields the records of a partition from `start` up to `end` (exclusive).
 
     Raises LogError, NoAnswer."""
@@ -34,5 +34,7 @@ def history_in(metadata: KafkaPartition) -> str:
     if start > 0:
         raise LogError(f"Kafka: {metadata.topic} begins at offset {start}: nothing says which history this is")
     for record in records_of(metadata, 0, end):
-        return linked(first_chain(METADATA), record.offset, record.timestamp_ms, record.value or b"").hex()
+        links = TopicChain(0, first_chain(METADATA))
+        links.add(record.offset, record.timestamp_ms, record.value)
+        return links.ends_at(record.offset + 1).hex()
     raise LogError(f"Kafka: {metadata.topic} is empty: start a node first")

@@ -31,14 +31,15 @@ from rewindmq.engine.log.archive.branch import partitions_until
 from rewindmq.engine.log.archive.identity import Identity, read_identity
 from rewindmq.engine.log.archive.manifest import Manifest, SegmentEntry
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects
+from rewindmq.engine.log.archive.pack import Record
 from rewindmq.engine.log.archive.partial_moves import Torn, whole_ends
 from rewindmq.engine.log.archive.reader import ArchivedPartition
-from rewindmq.engine.log.archive.topic_pack import TopicRecord, UnpackedTopic, behind_gap, linked
 from rewindmq.engine.log.archive.topic_records import records_of
 from rewindmq.engine.log.archive.topic_seals import recover_topic_seals
+from rewindmq.engine.log.archive.unpack import Unpacked
+from rewindmq.engine.log.chain import TopicChain, first_chain
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
-from rewindmq.engine.log.embedded.index import first_chain
 from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, KafkaClients, text_of
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.kafka.topics import MAX_MESSAGE_BYTES, KafkaTopics
@@ -133,7 +134,7 @@ def _ends(manifests: Sequence[Manifest], identity: Identity) -> tuple[dict[str, 
     """The offset behind the last record of each partition that is recovered, and why that is not the archived end.
 
     Partitions without records that came later than the end of the metadata log are left out."""
-    partitions = [ArchivedPartition(each.objects, each.partition, framed=True, manifest=each) for each in manifests]
+    partitions = [ArchivedPartition(each.objects, each.partition, shared=True, manifest=each) for each in manifests]
     ends, torn = whole_ends(partitions, identity.begun_with)
     count = partitions_until(partitions[0], ends[0], identity.begun_with)
     count = max([count, *(number for number, end in enumerate(ends) if end)])
@@ -156,9 +157,9 @@ def _size_bytes(manifest: Manifest, end: int) -> int:
     return sum(entry.size_bytes for entry in manifest.segments if entry.base_offset < end)
 
 
-def _records(manifest: Manifest, entry: SegmentEntry, start: int, end: int) -> Iterator[TopicRecord]:
+def _records(manifest: Manifest, entry: SegmentEntry, start: int, end: int) -> Iterator[Record]:
     """Yields the records of an archived stretch from `start` up to `end` (exclusive)."""
-    segment = UnpackedTopic(manifest.objects, manifest.partition, entry)
+    segment = Unpacked(manifest.objects, manifest.partition, entry)
     for number in range(segment.find_offset(start), len(segment.archived)):
         for record in segment.records(number):
             if record.offset >= end:
@@ -231,9 +232,9 @@ class _Filling:
 
     def _fill_gap(self, place: KafkaPartition, count: int, timestamp_ms: int) -> None:
         for _ in range(count):
-            self._append(place, TopicRecord(-1, timestamp_ms, None, FILLER_KEY))
+            self._append(place, Record(-1, timestamp_ms, None, FILLER_KEY))
 
-    def _append(self, place: KafkaPartition, record: TopicRecord) -> None:
+    def _append(self, place: KafkaPartition, record: Record) -> None:
         given: dict[str, Any] = {"headers": list(record.headers)} if record.headers else {}
         while True:
             try:
@@ -279,7 +280,8 @@ def prove_topic(place: KafkaPartition, manifest: Manifest, end: int) -> Recovere
     told = RecoveredTopic(manifest.partition, end, None, 0, 0)
     records = _told(records_of(place, place.start_offset, end), told)
     record = next(records, None)
-    link = manifest.trims[-1].chain if manifest.trims else first_chain(manifest.partition)
+    begun = manifest.trims[-1].chain if manifest.trims else first_chain(manifest.partition)
+    links = TopicChain(manifest.floor, begun)
     for entry in manifest.segments:
         if entry.base_offset >= end:
             break
@@ -290,18 +292,15 @@ def prove_topic(place: KafkaPartition, manifest: Manifest, end: int) -> Recovere
             if any(ours != theirs for ours, theirs in zip_longest(kept, _records(manifest, entry, 0, end))):
                 raise _other(place, other)
             break
-        offset = entry.base_offset
         while record is not None and record.offset < entry.next_offset:
-            link = linked(link, record.offset - offset, record.timestamp_ms, record.value or b"")
-            offset = record.offset + 1
+            links.add(record.offset, record.timestamp_ms, record.value)
             record = next(records, None)
-        link = behind_gap(link, entry.next_offset - offset)
-        if link != entry.chain:
+        if links.ends_at(entry.next_offset) != entry.chain:
             raise _other(place, other)
     return told
 
 
-def _told(records: Iterator[TopicRecord], told: RecoveredTopic) -> Iterator[TopicRecord]:
+def _told(records: Iterator[Record], told: RecoveredTopic) -> Iterator[Record]:
     """Yields the records, and tells what they are."""
     for record in records:
         told.until_ms = max(told.until_ms or 0, record.timestamp_ms)

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from rewindmq.engine.log.archive.manifest import BaseEntry, Manifest, TrimmedEntry, now_ms
 from rewindmq.engine.log.archive.objects import Objects
-from rewindmq.engine.log.archive.pack import CorruptObject
 from rewindmq.engine.log.archive.state_files import OtherBase, archive_file, archived_base, prove_base_of, sound_base
+from rewindmq.engine.log.archive.unpack import CorruptObject
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.tiers import floors_of

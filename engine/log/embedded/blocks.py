@@ -1,6 +1,6 @@
 """A block of a segment: one group commit as bytes, which state their place and carry a checksum.
 
-    raw = encode_block(records, size, sync, first_offset, chain_before)
+    raw = encode_block(bare, size, sync, first_offset, chain_before)
     parse_block(raw, position, header)                   BadBlock: not whole
     require_place(block, position, offset, chain)        Misplaced: whole, and it belongs elsewhere
 
@@ -36,6 +36,7 @@ STORED_BYTES: Final = 65_535  # the most that a stored block of deflate holds
 # A large block is made, hashed and written in pieces of this size: Python copies into one while it holds the lock
 # without which the loop cannot run.
 PIECE_BYTES: Final = 4 << 20
+LARGE_BYTES: Final = 4_096  # of a record on average
 CHAIN_BYTES: Final = 5  # bytes of the hash chain before a block that are in its check
 _FRAME_BYTES: Final = 20  # two longs at their longest
 _CHECK: Final = struct.Struct(">6s5sI")
@@ -46,6 +47,9 @@ _SHIFTS: Final = range(110, -1, -10)
 _DIGITS: Final = bytes(b"0123456789abcdefghijklmnopqrstuv"[byte >> 3] if byte & 7 == 0 else 33 for byte in range(256))
 _ZEROS: Final = bytes(24)
 _ONES: Final = b"\xff" * 24
+
+
+Bare = bytes | memoryview  # a record as a block has it: without its header (schemas/single_object.py)
 
 
 class BadBlock(Exception):
@@ -74,28 +78,27 @@ class Parsed(NamedTuple):
     chain_before: bytes
 
 
-def encode_block(records: Sequence[bytes], size: int, sync: bytes, first_offset: int, chain_before: bytes) -> bytes:
+def encode_block(records: Sequence[Bare], size: int, sync: bytes, first_offset: int, chain_before: bytes) -> bytes:
     """The bytes of one block; `size` is the length of all records together."""
-    return b"".join(encode_pieces(records, size, sync, first_offset, chain_before))
+    parts = one_behind_the_other(records, size)
+    return b"".join(encode_pieces(parts, len(records), size, sync, first_offset, chain_before))
+
+
+def one_behind_the_other(records: Sequence[Bare], size: int) -> Sequence[Bare]:
+    """The records in few parts. Only small ones are copied. `size`: of all records."""
+    return records if size > len(records) * LARGE_BYTES else (b"".join(records),)
 
 
 def encode_pieces(
-    records: Sequence[bytes], size: int, sync: bytes, first_offset: int, chain_before: bytes
+    parts: Sequence[Bare], count: int, size: int, sync: bytes, first_offset: int, chain_before: bytes
 ) -> list[bytes]:
-    """The bytes of `encode_block` in pieces: one behind the other they are the block."""
+    """The bytes of `encode_block` in pieces: one behind the other they are the block.
+
+    `parts`: the `count` records one behind the other, `size` bytes in all."""
     if size <= STORED_BYTES:
-        pieces = [b"".join((_stored_header(size, True), *records, sync))]
+        pieces = [b"".join((_stored_header(size, True), *parts, sync))]
     else:
-        pieces = _joined((*_stored_blocks(records, size), sync))
-    return _with_check(pieces, len(records), first_offset, chain_before)
-
-
-def encode_joined(data: bytes, count: int, sync: bytes, first_offset: int, chain_before: bytes) -> list[bytes]:
-    """The pieces as `encode_pieces` gives them, from `count` records that stand one behind the other in `data`."""
-    if len(data) <= STORED_BYTES:
-        pieces = [b"".join((_stored_header(len(data), True), data, sync))]
-    else:
-        pieces = _joined((*_stored_blocks((data,), len(data)), sync))
+        pieces = _joined((*_stored_blocks(parts, size), sync))
     return _with_check(pieces, count, first_offset, chain_before)
 
 
@@ -213,13 +216,11 @@ def _stored_header(length: int, last: bool) -> bytes:
     return struct.pack("<BHH", last, length, length ^ 0xFFFF)
 
 
-def _stored_blocks(records: Sequence[bytes], size: int) -> list[bytes | memoryview]:
-    """The parts of a block that is larger than a stored block: records with headers between.
-
-    Large records are not copied."""
+def _stored_blocks(given: Sequence[Bare], size: int) -> list[bytes | memoryview]:
+    """The parts of a block that is larger than a stored block: the given ones with headers between, not copied."""
     parts: list[bytes | memoryview] = []
     room = 0
-    for piece in records if size > len(records) * 4_096 else (b"".join(records),):
+    for piece in given:
         view, at = memoryview(piece), 0
         while at < len(piece):
             if not room:

@@ -2,7 +2,7 @@
 
     _<base>.index                                            _<base>.lengths
     +-------------------------------------------------+      +--------------------------------------+
-    | magic | base offset | chain before              |      | length of each record, 4 bytes each, |
+    | magic | base offset | chain before              |      | length of each bare record, 4 bytes, |
     | max timestamp before | CRC                      |      | at 4 * (offset - base offset)        |
     +-------------------------------------------------+      +--------------------------------------+
     | first offset | count | length | position        | per
@@ -15,17 +15,15 @@
   synced.
 - An entry is therefore proof that its block was durable. But the block's own check (blocks.py) decides: an entry that
   disagrees with a sound block is ignored.
-- chain = SHA-256(chain before || block as stored). A segment's header counts as its first block, a new segment goes on
-  with the chain of the one before, and a partition begins with SHA-256(its name).
+- chain: the hash chain behind the block (engine/log/chain.py). A new segment goes on with the chain of the one before.
 - Opening a log looks at the end of each index only. Damage in the middle costs time at every read, until the broker is
   started without the file.
 - `max timestamp` is the largest of the partition so far (milliseconds), so that it never runs backwards; but a segment
   whose header says that time begins anew with it (the clock was set) begins at 0.
 - Their names begin with an underscore, so that Spark and similar tools ignore them when they read the directory.
-- Lengths are kept because walking over 150-byte records takes 1.9 µs each in pure Python, cutting by lengths 0.13 µs.
+- Lengths are kept because walking over 150-byte records takes 1.9 µs each in pure Python, cutting by lengths 0.17 µs.
 """
 
-import hashlib
 import os
 import struct
 import sys
@@ -42,6 +40,7 @@ from rewindmq.engine.log.embedded.segments import read_at
 MAGIC: Final = b"rwmqidx1"
 HEADER: Final = struct.Struct(">8sQ32sqI")
 ENTRY: Final = struct.Struct(">QIIQq32sII")
+LARGE_BYTES: Final = 4_096  # a record of this size is not copied more often than it must be
 _ENTRIES_AT_ONCE: Final = 256
 
 
@@ -100,31 +99,27 @@ def lengths_path(segment: Path) -> Path:
     return segment.with_name(f"_{segment.stem}.lengths")
 
 
-def first_chain(partition: str) -> bytes:
-    """The hash chain with which a partition begins."""
-    return hashlib.sha256(partition.encode()).digest()
-
-
-def next_chain(chain: bytes, *stored: bytes) -> bytes:
-    """The hash chain behind these stored bytes, which may be given in pieces."""
-    digest = hashlib.sha256(chain)
-    for piece in stored:
-        digest.update(piece)
-    return digest.digest()
-
-
 def encode_lengths(lengths: "array[int]") -> bytes:
     """The lengths of records, as stored."""
     return _little_endian(lengths).tobytes()
 
 
-def split(raw: bytes, start: int, lengths: bytes) -> list[bytes]:
-    """The records of a block, cut by their stored lengths; the first begins at byte `start`."""
+def split(raw: bytes, start: int, lengths: bytes, header: bytes = b"") -> list[bytes]:
+    """The records of a block, cut by their stored lengths; the first begins at byte `start`.
+
+    `header`: their first bytes, which the block leaves out; b"" for bare records."""
     if len(lengths) == 4:
-        return [raw[start : start + int.from_bytes(lengths, "little")]]
+        size = int.from_bytes(lengths, "little")
+        if size < LARGE_BYTES:
+            return [header + raw[start : start + size]]
+        return [b"".join((header, memoryview(raw)[start : start + size]))]  # copied once
     cut = array("I")
     cut.frombytes(lengths)
-    return [raw[a:b] for a, b in pairwise(accumulate(_little_endian(cut), initial=start))]
+    places = pairwise(accumulate(_little_endian(cut), initial=start))
+    if len(raw) - start < LARGE_BYTES * len(cut):
+        return [header + raw[a:b] for a, b in places]
+    view = memoryview(raw)
+    return [b"".join((header, view[a:b])) for a, b in places]
 
 
 def encode_index_header(base_offset: int, chain_before: bytes, max_timestamp_before_ms: int) -> bytes:

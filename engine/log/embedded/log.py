@@ -56,7 +56,7 @@ class EmbeddedPartition:
 
     The loop calls `append`, `close_group` and `land`, the thread calls `write_closed`."""
 
-    framed = False
+    shared = False
 
     def __init__(
         self, directory: Path, segment_bytes: int, begin: bool, reserve: Reserve, schema: str | None = None

@@ -17,9 +17,9 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import METADATA
-from rewindmq.engine.log.embedded.index import first_chain
 from rewindmq.engine.log.embedded.segments import base_offset_of, container_metadata, segment_files
 from rewindmq.projections.store.bases import Base, BaseError, Bases
 from rewindmq.schemas.codec import Decoder, UndecodableRecord

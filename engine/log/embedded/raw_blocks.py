@@ -16,15 +16,15 @@ from zlib import crc32
 from rewindmq.engine.log.contract import BelowStart, CorruptLog, LogError
 from rewindmq.engine.log.embedded.blocks import BadBlock, block_lengths, parse_block, require_place
 from rewindmq.engine.log.embedded.ends import End
-from rewindmq.engine.log.embedded.index import Entry, encode_lengths, next_chain, split
-from rewindmq.engine.log.embedded.reader import PartitionReader, Place
+from rewindmq.engine.log.embedded.index import Entry, encode_lengths, split
+from rewindmq.engine.log.embedded.reader import PartitionReader, Place, chain_behind
 from rewindmq.engine.log.embedded.segment_schema import check_schema
 from rewindmq.engine.log.embedded.segments import (
     SYNC_BYTES,
     Header,
     OtherFormat,
     base_offset_of,
-    max_timestamp,
+    max_bare_timestamp,
     parse_header,
     read_at,
     read_long,
@@ -151,8 +151,8 @@ def proven_blocks(data: bytes, place: Place, header: Header, path: Path) -> Prov
             of_block = encode_lengths(block_lengths(block, begun + at, header))
         except BadBlock as bad:
             raise CorruptLog(path, begun + at, place.offset, f"the leader sent {bad.why}") from None
-        newest = max(place.max_timestamp_ms, max_timestamp(split(block.data, block.start, of_block)))
-        chain = next_chain(place.chain, raw)
+        newest = max(place.max_timestamp_ms, max_bare_timestamp(split(block.data, block.start, of_block)))
+        chain = chain_behind(place.chain, header, block, of_block)
         entries.append(Entry(place.offset, block.records, length, begun + at, newest, chain, crc32(of_block)))
         lengths.append(of_block)
         at += length

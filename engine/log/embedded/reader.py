@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 from zlib import crc32
 
+from rewindmq.engine.log.chain import link
 from rewindmq.engine.log.contract import BelowStart, Block, CorruptLog, LogError
 from rewindmq.engine.log.embedded.blocks import (
     BadBlock,
@@ -30,16 +31,16 @@ from rewindmq.engine.log.embedded.blocks import (
     whole_block_behind,
 )
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
-from rewindmq.engine.log.embedded.index import BadIndex, Entry, Index, encode_lengths, next_chain, split
+from rewindmq.engine.log.embedded.index import BadIndex, Entry, Index, encode_lengths, split
 from rewindmq.engine.log.embedded.log_start import base_at_start, beginning_of
-from rewindmq.engine.log.embedded.segment_schema import check_schema, records_of_today
+from rewindmq.engine.log.embedded.segment_schema import check_schema, record_header
 from rewindmq.engine.log.embedded.segments import (
     Header,
+    bare_timestamp,
     base_offset_of,
-    max_timestamp,
+    max_bare_timestamp,
     read_at,
     read_header,
-    record_timestamp,
     segment_files,
 )
 from rewindmq.projections.store.bases import Base
@@ -65,17 +66,24 @@ class Place:
 class StoredBlock:
     """A block as stored (`raw`), with its index entry (as found, or as it must be).
 
-    Its records begin at byte `start` of `data`; the sidecar's `lengths` are their lengths."""
+    Its records stand from byte `start` to `end` of `data`; the sidecar's `lengths` are their lengths. They are bare:
+    without the header, which is that of the segment's schema."""
 
     entry: Entry
     raw: bytes
     data: bytes
     start: int
+    end: int
     lengths: bytes
 
     @property
-    def records(self) -> list[bytes]:
+    def bare(self) -> list[bytes]:
+        """The records as they are stored."""
         return split(self.data, self.start, self.lengths)
+
+    def records(self, header: bytes) -> list[bytes]:
+        """The records behind their header."""
+        return split(self.data, self.start, self.lengths, header)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,7 @@ class SegmentReader:
         try:
             self.header = header or read_header(path, self.descriptor)
             check_schema(self.header, path)
+            self.record_header = record_header(self.header.schema)
             self.index = Index(path, self.header.base_offset, len(self.header.raw))
             if self.index.chain_before != self.header.chain_before:
                 self.index.forget()
@@ -134,9 +143,8 @@ class SegmentReader:
 
     def beginning(self, before: Place) -> Place:
         """The place of the first block, behind `before`: the end of the partition's earlier segments."""
-        chain = next_chain(before.chain, self.header.raw)
         newest = 0 if self.header.begins_anew else before.max_timestamp_ms
-        return Place(self.header.base_offset, len(self.header.raw), chain, newest)
+        return Place(self.header.base_offset, len(self.header.raw), before.chain, newest)
 
     def indexed_end(self) -> Place | None:
         """The end of the segment, if its index reaches to the last byte; else None."""
@@ -198,13 +206,13 @@ class SegmentReader:
             return True
         try:
             entry = self.index.entry(number)
-            beginning = next_chain(self.header.chain_before, self.header.raw)
-            before = self.index.entry(number - 1).chain if number else beginning
-            raw = read_at(self.descriptor, entry.length, entry.position)
-            require_place(parse_block(raw, entry.position, self.header), entry.position, entry.first_offset, before)
+            before = self.index.entry(number - 1).chain if number else self.header.chain_before
+            block = parse_block(read_at(self.descriptor, entry.length, entry.position), entry.position, self.header)
+            require_place(block, entry.position, entry.first_offset, before)
+            lengths = self.index.lengths([entry])[0] or self._walked(block, entry.position)
         except (BadIndex, BadBlock):
             return False
-        return next_chain(before, raw) == entry.chain
+        return self._chain(before, block, lengths) == entry.chain
 
     def begins_by(self, timestamp_ms: int, beginning: Place) -> bool:
         """Return True if the first record has this time or an earlier one; False if there is no record.
@@ -216,7 +224,7 @@ class SegmentReader:
         except BadIndex:
             pass
         for block in self.stored(0, beginning):
-            return record_timestamp(block.records[0]) <= timestamp_ms
+            return bare_timestamp(block.bare[0]) <= timestamp_ms
         return False
 
     @property
@@ -227,10 +235,6 @@ class SegmentReader:
     @staticmethod
     def behind(entry: Entry) -> Place:
         return Place(entry.next_offset, entry.end, entry.chain, entry.max_timestamp_ms)
-
-    def records(self, block: StoredBlock) -> list[bytes]:
-        """A block's records as binaries of today's schema."""
-        return records_of_today(self.header.schema, block.records)
 
     def _indexed(self, entries: list[Entry], chain: bytes) -> Iterator[StoredBlock]:
         """Yields the blocks of successive index entries.
@@ -248,14 +252,14 @@ class SegmentReader:
                 require_place(block, position, entry.first_offset, chain)
                 if block.records != entry.count:
                     raise BadBlock(position, f"{block.records} records, {entry.count} in the index")
-                chain = next_chain(chain, raw)
+                if lengths is None:
+                    lengths = self._walked(block, position)
+                chain = self._chain(chain, block, lengths)
                 if chain != entry.chain:
                     raise BadBlock(position, "its bytes do not match the hash chain in the index")
-                if lengths is None:
-                    lengths = encode_lengths(block_lengths(block, position, self.header))
             except BadBlock:
                 raise _Doubt(entry.end) from None
-            yield StoredBlock(entry, raw, block.data, block.start, lengths)
+            yield StoredBlock(entry, raw, block.data, block.start, block.end, lengths)
 
     def _unindexed(self, place: Place) -> StoredBlock | None:
         """The block at `place`, which the index doesn't know; None at the end of the whole blocks.
@@ -285,10 +289,24 @@ class SegmentReader:
                     why = bad.why if behind is None else f"{bad.why}; a whole block follows at byte {behind}"
                     raise CorruptLog(self.path, place.position, place.offset, why) from None
                 torn = bad
-        newest = max(place.max_timestamp_ms, max_timestamp(split(block.data, block.start, lengths)))
-        chain = next_chain(place.chain, raw)
+        newest = max(place.max_timestamp_ms, max_bare_timestamp(split(block.data, block.start, lengths)))
+        chain = self._chain(place.chain, block, lengths)
         entry = Entry(place.offset, block.records, len(raw), place.position, newest, chain, crc32(lengths))
-        return StoredBlock(entry, raw, block.data, block.start, lengths)
+        return StoredBlock(entry, raw, block.data, block.start, block.end, lengths)
+
+    def chain_behind(self, before: bytes, block: StoredBlock) -> bytes:
+        """The hash chain behind a block that follows on the chain `before`."""
+        data = memoryview(block.data)[block.start : block.end]
+        return link(before, block.entry.first_offset, record_header(self.header.schema), block.lengths, [data])
+
+    def _chain(self, before: bytes, block: Parsed, lengths: bytes) -> bytes:
+        return chain_behind(before, self.header, block, lengths)
+
+    def _walked(self, block: Parsed, position: int) -> bytes:
+        """The lengths of a block's records, found by walking over them.
+
+        Raises BadBlock."""
+        return encode_lengths(block_lengths(block, position, self.header))
 
     def _belonging(self, block: Parsed, place: Place) -> bytes:
         """The lengths of the records of a block that belongs at `place`.
@@ -296,9 +314,15 @@ class SegmentReader:
         Raises Misplaced."""
         require_place(block, place.position, place.offset, place.chain)
         try:
-            return encode_lengths(block_lengths(block, place.position, self.header))
+            return self._walked(block, place.position)
         except BadBlock as bad:  # the block is whole, so these bytes were written, not torn
             raise Misplaced(bad.position, bad.why) from None
+
+
+def chain_behind(before: bytes, header: Header, block: Parsed, lengths: bytes) -> bytes:
+    """The hash chain behind a block, which follows on the chain `before`. `lengths`: of its records, as stored."""
+    data = memoryview(block.data)[block.start : block.end]
+    return link(before, block.first_offset, record_header(header.schema), lengths, [data])
 
 
 class CutMeanwhile(BelowStart):
@@ -316,7 +340,7 @@ class _Doubt(Exception):
 class PartitionReader:
     """One partition, read from its directory."""
 
-    framed = False
+    shared = False
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -384,7 +408,7 @@ class PartitionReader:
                     if entry.next_offset > offset:
                         yield Block(
                             entry.first_offset,
-                            segment.records(block),
+                            block.records(segment.record_header),
                             entry.max_timestamp_ms,
                             entry.chain,
                             segment.path,
@@ -434,8 +458,8 @@ class PartitionReader:
                 place = self._beginning(files, number, segment, None)
                 for block in segment.stored(segment.index.find_timestamp(timestamp_ms), place):
                     if block.entry.max_timestamp_ms > timestamp_ms:
-                        for at, record in enumerate(block.records):
-                            if record_timestamp(record) > timestamp_ms:
+                        for at, bare in enumerate(block.bare):
+                            if bare_timestamp(bare) > timestamp_ms:
                                 return block.entry.first_offset + at
             finally:
                 segment.close()

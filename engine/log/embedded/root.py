@@ -1,14 +1,15 @@
 """The identity with which the history of a data directory begins."""
 
+import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
-from rewindmq.engine.log.embedded.index import first_chain, next_chain
 from rewindmq.engine.log.embedded.reader import SegmentReader
-from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
+from rewindmq.engine.log.embedded.segments import Header, base_offset_of, segment_files
 from rewindmq.engine.log.whole_file import write_whole
 from rewindmq.schemas.formats import formatted, values_in
 
@@ -30,7 +31,12 @@ def root_of(data_dir: Path) -> str:
             raise LogError(f"{data_dir}: the log is empty: start a broker first")
     finally:
         segment.close()
-    return next_chain(first_chain(METADATA), header.raw).hex()
+    return history_begun_with(header)
+
+
+def history_begun_with(header: Header) -> str:
+    """The identity of a history by the first header of its metadata log, whose sync marker is drawn at random."""
+    return hashlib.sha256(first_chain(METADATA) + header.raw).hexdigest()
 
 
 def noted_history(snapshots: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""The schema of a segment's records: today's, or an older one, whose records become records of today's."""
+"""The schema of a segment's records, which its header has: today's, or an older one."""
 
 import functools
 import json
@@ -6,14 +6,14 @@ from pathlib import Path
 
 from rewindmq.engine.log.contract import CorruptLog, NewerSchema
 from rewindmq.engine.log.embedded.segments import Header
-from rewindmq.schemas.evolution import upgraded
 from rewindmq.schemas.registry import (
     envelope_fingerprint,
     envelope_schema_json,
     fingerprint_of,
     released_schema_json,
 )
-from rewindmq.schemas.shapes import UndecodableRecord, UnknownSchema
+from rewindmq.schemas.shapes import UnknownSchema
+from rewindmq.schemas.single_object import header_of
 
 
 @functools.lru_cache(maxsize=64)
@@ -55,18 +55,6 @@ def require_known_schema(schema_json: str, place: str) -> None:
         raise NewerSchema(f"{place}: {what}: {error}") from None
 
 
-def records_of_today(schema_json: str, records: list[bytes]) -> list[bytes]:
-    """Records of a segment with this schema, as binaries of today's schema."""
-    older = older_schema(schema_json)
-    return records if older is None else [_today(record, older) for record in records]
-
-
-def _today(record: bytes, fingerprint: str) -> bytes:
-    """A record of an older schema as one of today's.
-
-    A record that does not fit its own schema must not pass for one of another: it becomes the empty record, which
-    cannot be decoded."""
-    try:
-        return upgraded(record, fingerprint)
-    except UndecodableRecord:
-        return b""
+def record_header(schema_json: str) -> bytes:
+    """The first bytes of the records, which a segment with this schema leaves out."""
+    return header_of(fingerprint_in(schema_json))

@@ -6,7 +6,7 @@
     |         | rewindmq.partition, rewindmq.base_offset, rewindmq.chain_before | sync marker (16 bytes) |
     +--------------------------------------------------------------------------------------------------+
     | count (long) | size (long) | check: 24 empty stored blocks of deflate, 120 bytes                  | block: one
-    | 01 | length, complement | the records' Avro binaries, one behind the other | sync marker           | group commit
+    | 01 | length, complement | the records' envelopes, one behind the other     | sync marker           | group commit
     +--------------------------------------------------------------------------------------------------+
     | ...
 
@@ -22,7 +22,9 @@
   one comparison proves that it follows on the segment before.
 - Blocks are only ever added at the end, and a block is synced before the next one is written. So at most the last block
   of the last segment can be torn by a crash, and any other block that is not whole is corruption.
-- A segment belongs to one schema: a broker with another one begins a new segment.
+- A segment belongs to one schema: a broker with another one begins a new segment. So the header of each record, which
+  names the schema (schemas/single_object.py), is left out here, and readers put it back. In engine/log/embedded, `bare`
+  is a record as it is stored, and `record` one with its header.
 """
 
 import os
@@ -34,6 +36,7 @@ from typing import Final
 
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.schemas.formats import other_format
+from rewindmq.schemas.single_object import HEADER_SIZE
 from rewindmq.schemas.walk import Program, compile_schema
 
 SUFFIX: Final = ".avro"
@@ -154,18 +157,25 @@ def base_offset_of(path: Path) -> int:
 
 def record_timestamp(record: bytes) -> int:
     """A record's timestamp: the envelope's first field, in milliseconds."""
-    return read_long(record, 0)[0]
+    return read_long(record, HEADER_SIZE)[0]
 
 
-def max_timestamp(records: Sequence[bytes]) -> int:
-    """The largest timestamp of some records. Neighbours often have equal ones: equal bytes are not decoded again."""
-    newest = record_timestamp(records[0])
+def bare_timestamp(bare: bytes) -> int:
+    """The timestamp of a record as a segment has it: without its header."""
+    return read_long(bare, 0)[0]
+
+
+def max_bare_timestamp(bare: Sequence[bytes]) -> int:
+    """The largest timestamp of some records as a segment has them.
+
+    Neighbours often have equal ones: equal bytes are not decoded again."""
+    newest = bare_timestamp(bare[0])
     same = b""
-    for record in records:
-        if not (same and record.startswith(same)):
-            timestamp_ms, size = read_long(record, 0)
+    for each in bare:
+        if not (same and each.startswith(same)):
+            timestamp_ms, size = read_long(each, 0)
             newest = max(newest, timestamp_ms)
-            same = record[:size]
+            same = each[:size]
     return newest
 
 

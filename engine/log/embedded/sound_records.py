@@ -1,7 +1,7 @@
-"""Proves that records are envelopes of today's schema, most of them without decoding them.
+"""Proves that records, as a segment has them, are envelopes of today's schema, most of them without decoding them.
 
     sound = SoundRecords()
-    sound.first_unsound(records)     # None, or the index of a record and its fault
+    sound.first_unsound(bare)     # None, or the index of a record and its fault
 
     | timestamp: 2 bytes | rest of it, actor, event's index, route, properties, flags | size | body |
     | timestamp: 2 bytes | rest of it, actor, event's index, vhost, queue, consumer   | ranges of ids |
@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Acked, Published
 from rewindmq.schemas.shapes import UndecodableRecord, long_bytes
+from rewindmq.schemas.single_object import HEADER
 
 _TIME_SIZE = 2
 _NEVER = b"\xff" * 11  # no record has this where a timestamp goes on
@@ -46,11 +47,11 @@ class SoundRecords:
         self._head = self._ack_head = _NEVER
         self._end = self._ack_end = 0  # the positions behind the heads
 
-    def first_unsound(self, records: Iterable[bytes]) -> tuple[int, str] | None:
-        """The first of some records that is no envelope of today's schema: its index, and what is wrong with it."""
+    def first_unsound(self, bare: Iterable[bytes]) -> tuple[int, str] | None:
+        """The first bare record that is no envelope of today's schema: its index, and what is wrong with it."""
         head, end = self._head, self._end
         latest: bytes | None = None  # the head of the record before, with its time
-        for at, record in enumerate(records):
+        for at, record in enumerate(bare):
             alike = latest is not None and record.startswith(latest)
             if not alike and record.startswith(head, _TIME_SIZE) and _goes_on(record):
                 alike, latest = True, record[:end]
@@ -75,8 +76,8 @@ class SoundRecords:
         return None
 
     def _judge(self, record: bytes) -> None:
-        """Decode a record, and compare the next ones with it. Raises UndecodableRecord."""
-        _, _, event = self._decode(record, False)
+        """Decode a bare record, and compare the next ones with it. Raises UndecodableRecord."""
+        _, _, event = self._decode(HEADER + record, False)
         if not _goes_on(record):
             return
         if type(event) is Published:

@@ -18,7 +18,6 @@ The `chain` of the last segment stands for every byte before it: a copy of it th
 proves that nothing was changed since.
 """
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -40,10 +39,12 @@ from rewindmq.engine.log.embedded.reader import (
 from rewindmq.engine.log.embedded.segment_schema import older_schema
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.sound_records import SoundRecords
-from rewindmq.schemas.shapes import Cursor, UndecodableRecord, read, shape_of
+from rewindmq.schemas.evolution import read_older
+from rewindmq.schemas.shapes import UndecodableRecord
+from rewindmq.schemas.single_object import header_of
 
 PARALLEL_BYTES = 64 << 20  # below, the start of other processes costs more than they save
-# The first record that is no envelope of a schema: its index, and what is wrong with it; None: all are sound
+# The first bare record that is no envelope of a schema: its index, and what is wrong with it; None: all are sound
 FirstUnsound = Callable[[Iterable[bytes]], tuple[int, str] | None]
 
 
@@ -140,7 +141,7 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _check_records(path: Path, block: StoredBlock, first_unsound: FirstUnsound) -> None:
-    found = first_unsound(block.records)
+    found = first_unsound(block.bare)
     if found is not None:
         at, why = found
         raise CorruptLog(path, block.entry.position, block.entry.first_offset + at, f"record {at}: {why}")
@@ -148,17 +149,15 @@ def _check_records(path: Path, block: StoredBlock, first_unsound: FirstUnsound) 
 
 def _checker(schema_json: str) -> FirstUnsound:
     """The check of records of this schema. Today's schema has a fast one."""
-    if older_schema(schema_json) is None:
+    older = older_schema(schema_json)
+    if older is None:
         return SoundRecords().first_unsound
-    shape = shape_of(json.loads(schema_json), {}, {})
+    header = header_of(older)
 
-    def first_unsound(records: Iterable[bytes]) -> tuple[int, str] | None:
-        for at, record in enumerate(records):
-            cursor = Cursor(record, 0)
+    def first_unsound(bare: Iterable[bytes]) -> tuple[int, str] | None:
+        for at, each in enumerate(bare):
             try:
-                read(cursor, shape, "envelope")
-                if cursor.pos != len(record):
-                    cursor.fail(f"the record goes on for {len(record) - cursor.pos} bytes behind its end", cursor.pos)
+                read_older(header + each)
             except UndecodableRecord as error:
                 return at, str(error)
         return None

@@ -20,20 +20,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from rewindmq.engine.log.chain import first_chain, link
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.blocks import encode_pieces
+from rewindmq.engine.log.embedded.blocks import Bare, encode_pieces, one_behind_the_other
 from rewindmq.engine.log.embedded.ends import End
 from rewindmq.engine.log.embedded.index import (
     ENTRY,
     HEADER,
+    LARGE_BYTES,
     Entry,
     encode_entry,
     encode_index_header,
     encode_lengths,
-    first_chain,
     index_path,
     lengths_path,
-    next_chain,
 )
 from rewindmq.engine.log.embedded.reader import Place, SegmentReader
 from rewindmq.engine.log.embedded.segment_schema import fingerprint_in
@@ -49,6 +49,7 @@ from rewindmq.engine.log.embedded.segments import (
     write_at,
 )
 from rewindmq.schemas.registry import envelope_fingerprint, schema_json
+from rewindmq.schemas.single_object import HEADER_SIZE, header_of
 
 logger = logging.getLogger(__name__)
 
@@ -175,6 +176,7 @@ class PartitionWriter:
     ) -> None:
         """Add one block, durably; in a new segment if time `begins_anew` with it, or if it has another schema.
 
+        `schema`: that of all the records; None: that of the block before.
         Raises OSError: nothing was added, and the caller may try the same block again."""
         schema = self.schema if schema is None else schema
         is_empty = self.place.offset == self._before.offset
@@ -182,9 +184,12 @@ class PartitionWriter:
         other = schema != self.schema or (begins_anew and not (is_empty and self._begins_anew))
         if full or self._roll_next or other:
             self._roll(begins_anew, schema)
-        lengths = array("I", map(len, records))
+        bare = _without_headers(records, header_of(schema))
+        lengths = array("I", map(len, bare))
         place = self.place
-        pieces = encode_pieces(records, sum(lengths), self._sync, place.offset, place.chain)
+        size = sum(lengths)
+        parts = one_behind_the_other(bare, size)
+        pieces = encode_pieces(parts, len(bare), size, self._sync, place.offset, place.chain)
         end = place.position
         try:
             for piece in pieces:
@@ -201,7 +206,7 @@ class PartitionWriter:
             end - place.position,
             place.position,
             max(max_timestamp_ms, place.max_timestamp_ms),
-            next_chain(place.chain, *pieces),
+            link(place.chain, place.offset, header_of(self.schema), encoded, parts),
             zlib.crc32(encoded),
         )
         self._move_to(entry)
@@ -298,7 +303,7 @@ class PartitionWriter:
         self._begins_anew = begins_anew
         self.schema = schema
         self._before = before
-        self.place = Place(before.offset, len(header), next_chain(before.chain, header), newest)
+        self.place = Place(before.offset, len(header), before.chain, newest)
 
     def _recover(self, path: Path, first: bool, last: bool) -> Place:
         """Check a segment against the end of the one before, repair its sidecars, cut a torn tail. Returns its end."""
@@ -363,6 +368,17 @@ class PartitionWriter:
             )
             os.ftruncate(self._descriptor, position)
             os.fsync(self._descriptor)
+
+
+def _without_headers(records: Sequence[bytes], header: bytes) -> list[Bare]:
+    """The records as a segment of their schema has them. Large ones are not copied."""
+    bare: list[Bare] = [
+        record[HEADER_SIZE:] if len(record) < LARGE_BYTES else memoryview(record)[HEADER_SIZE:]
+        for record in records
+        if record.startswith(header)
+    ]
+    assert len(bare) == len(records), "the records of a block have its schema"
+    return bare
 
 
 def _add_missing(segment: SegmentReader, before: Place, first: int) -> tuple[int, Sidecars]:

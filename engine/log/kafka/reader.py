@@ -28,7 +28,7 @@ _JUMPING = {"fetch.message.max.bytes": 256 * 1024, "queued.min.messages": 1}
 class KafkaPartition:
     """One partition, to read. `name` is RewindMQ's, `topic` and `number` are Kafka's."""
 
-    framed = True
+    shared = True
 
     def __init__(self, clients: KafkaClients, topic: str, number: int, name: str) -> None:
         self._clients = clients

@@ -1,8 +1,7 @@
 """The seals of an embedded log: one file a seal beside the segments, `_<offset of the first record>.seal`.
 
 A `.prints` file of the same name has four bytes a record, which locate a change. A record is sealed as its bytes stand
-in the segment. The hash chain is the one of the index (log/embedded/index.py): over blocks as stored, segments' headers
-too. A file is written whole under another name and then linked, so a seal is never replaced.
+in the segment. A file is written whole under another name and then linked, so a seal is never replaced.
 """
 
 import os
@@ -10,9 +9,9 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
+from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
-from rewindmq.engine.log.embedded.index import first_chain, next_chain
 from rewindmq.engine.log.embedded.reader import CutMeanwhile, PartitionReader, Place, SegmentReader, first_chain_of
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, sync_directory
 from rewindmq.engine.log.seals.seal import BadSeal, Stored, parsed_line
@@ -136,14 +135,12 @@ def _runs(segment: SegmentReader, start: int, end: int | None, chain: bytes) -> 
     it was."""
     before = Place(segment.header.base_offset, 0, segment.header.chain_before, 0)
     number = 0 if before.offset == start else segment.index.find_offset(start)
-    if before.offset == start:
-        chain = next_chain(chain, segment.header.raw)
     for block in segment.stored(number, segment.beginning(before)):
         entry = block.entry
         if end is not None and entry.first_offset >= end:
             return
         if entry.next_offset > start:
-            chain = next_chain(chain, block.raw)
+            chain = segment.chain_behind(chain, block)
             skipped = max(0, start - entry.first_offset)
             kept = None if end is None else end - entry.first_offset
-            yield Run(entry.first_offset + skipped, block.records[skipped:kept], chain)
+            yield Run(entry.first_offset + skipped, block.bare[skipped:kept], chain)

@@ -4,20 +4,20 @@
                       partition 1: its digest (32 bytes), and four bytes for each record, by which a change is located
 
 A record is sealed as its timestamp (milliseconds, 8 bytes, big-endian; the fold goes by Kafka's times) and its value.
-An offset without a record, for example at the end of a transaction, is sealed as empty. So every offset has a leaf in
-the tree and a link in the chain: chain = SHA-256(chain before || timestamp || value).
+An offset without a record, for example at the end of a transaction, is sealed as empty, so every offset has a leaf in
+the tree. A seal states the hash chain behind the last whole group (engine/log/chain.py) at its end or before.
 """
 
 import dataclasses
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from rewindmq.engine.log.chain import TopicChain, first_chain, group_start
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import METADATA
-from rewindmq.engine.log.embedded.index import first_chain, next_chain
 from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, text_of
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.kafka.topics import MAX_MESSAGE_BYTES
@@ -137,17 +137,23 @@ class TopicPartition:
         if end is None and begins > 0:
             raise BadSeal(f"{self.name}: its history begins at offset {begins}: the records before it are gone")
         end = high if end is None else min(end, high)
-        offset = start
-        for block in self._partition.read(start, end):
+        offset, links = start, TopicChain(group_start(start), chain)
+        for block in self._partition.read(links.offset, end):
             assert block.timestamps_ms is not None
-            records = [b""] * (block.first_offset - offset)
-            times = map(_TIME.pack, block.timestamps_ms)
-            records += [time + value for time, value in zip(times, block.records, strict=True)]
-            run = _linked(offset, records, chain)
-            offset, chain = run.next_offset, run.chain
-            yield run
+            for at, (time_ms, value) in enumerate(zip(block.timestamps_ms, block.records, strict=True)):
+                links.add(block.first_offset + at, time_ms, value)
+            behind = block.first_offset + len(block.records)
+            links.ends_at(behind)
+            if behind > start:
+                records = [b""] * max(0, block.first_offset - offset)
+                skipped = max(0, start - block.first_offset)
+                times = map(_TIME.pack, block.timestamps_ms[skipped:])
+                records += [time + value for time, value in zip(times, block.records[skipped:], strict=True)]
+                yield Run(offset, records, links.chain)
+                offset = behind
         if offset < end:
-            yield _linked(offset, [b""] * (end - offset), chain)
+            links.ends_at(end)
+            yield Run(offset, [b""] * (end - offset), links.chain)
 
     def seals(self) -> tuple[list[Stored], list[Harm]]:
         """The seals of this partition. The metadata reports seals in the topic that belong to no existing partition."""
@@ -183,9 +189,3 @@ def in_topics(reader: KafkaLogReader, archive: str | None = None) -> list[TopicP
 def split_time(record: bytes) -> tuple[int, bytes]:
     """(milliseconds, value) of a record in its sealed form."""
     return _TIME.unpack_from(record)[0], record[_TIME.size :]
-
-
-def _linked(offset: int, records: Sequence[bytes], chain: bytes) -> Run:
-    for record in records:
-        chain = next_chain(chain, record)
-    return Run(offset, records, chain)

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.contract import CorruptLog, LogError
-from rewindmq.engine.log.embedded.index import first_chain
 from rewindmq.engine.log.seals.fingerprints import located, print_of
 from rewindmq.engine.log.seals.merkle import Tree, proof
 from rewindmq.engine.log.seals.proof_verifier import FORMAT, leaf_hash

@@ -15,17 +15,20 @@ Faults, as a disk has them:
 
 import asyncio
 import random
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rewindmq.engine.log.chain import first_chain, link
 from rewindmq.engine.log.contract import Block, LogListener
 from rewindmq.engine.log.embedded.blocks import BadBlock, block_lengths, encode_block, parse_block, require_place
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
-from rewindmq.engine.log.embedded.index import encode_lengths, first_chain, next_chain, split
+from rewindmq.engine.log.embedded.index import encode_lengths, split
 from rewindmq.engine.log.embedded.segments import Header, record_timestamp
 from rewindmq.schemas.registry import envelope_fingerprint, envelope_schema_json
+from rewindmq.schemas.single_object import HEADER, HEADER_SIZE
 
 CallLater = Callable[[float, Callable[[], None]], object]
 RETRY_SECONDS = 1.0
@@ -46,7 +49,7 @@ class Faults:
 class MemoryPartition:
     """A partition in memory."""
 
-    framed = False
+    shared = False
     schema = envelope_fingerprint()
 
     def __init__(self, name: str, blocks: list[Block]) -> None:
@@ -108,8 +111,8 @@ class MemoryPartition:
         """Make a block of the gathered records. Returns whether any written block is not durable yet."""
         if self._gathering:
             chain = self.blocks[-1].chain if self.blocks else first_chain(self.name)
-            for record in self._gathering:
-                chain = next_chain(chain, record)
+            lengths = encode_lengths(array("I", map(len, self._gathering)))
+            chain = link(chain, self._written(), HEADER, lengths, self._gathering)
             block = Block(
                 self._written(), tuple(self._gathering), self._newest_ms, chain, Path(self.name), len(self.blocks)
             )
@@ -254,9 +257,9 @@ def _chain_before(partition: MemoryPartition, block: Block) -> bytes:
 
 def _stored(partition: MemoryPartition, block: Block) -> bytes:
     """A block as the embedded log stores it."""
-    size = sum(map(len, block.records))
+    bare = [record[HEADER_SIZE:] for record in block.records]
     sync = _header(partition).sync
-    return encode_block(block.records, size, sync, block.first_offset, _chain_before(partition, block))
+    return encode_block(bare, sum(map(len, bare)), sync, block.first_offset, _chain_before(partition, block))
 
 
 def _damaged(
@@ -294,5 +297,5 @@ def _found(partition: MemoryPartition, block: Block, stored: bytes) -> Block | N
         lengths = encode_lengths(block_lengths(parsed, 0, header))
     except BadBlock:
         return None
-    records = tuple(split(parsed.data, parsed.start, lengths))
+    records = tuple(split(parsed.data, parsed.start, lengths, HEADER))
     return Block(block.first_offset, records, block.max_timestamp_ms, block.chain, block.file, block.position)

@@ -66,7 +66,7 @@ class SharedFaults:
 class HistoryPartition:
     """The records of one partition that are in the log. Four lists of one length."""
 
-    framed = True
+    shared = True
     start_offset = 0
 
     def __init__(self, history: "SharedHistory", name: str) -> None:
@@ -203,7 +203,7 @@ class SharedHistory:
 class MemorySharedPartition:
     """One partition as one node sees it."""
 
-    framed = True
+    shared = True
 
     def __init__(self, log: "MemorySharedLog", history: HistoryPartition) -> None:
         self.name = history.name
@@ -663,7 +663,7 @@ class MemoryStates:
 class ArchivedPartition:
     """One partition as one node sees it, with all that the archive has of it."""
 
-    framed = True
+    shared = True
     start_offset = 0
 
     def __init__(self, log: "MemorySharedPartition") -> None:

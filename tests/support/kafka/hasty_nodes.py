@@ -10,8 +10,8 @@ from typing import Any
 from rewindmq.engine.cli.main import main
 from rewindmq.engine.cluster import keep_topics
 from rewindmq.engine.cluster.topic_trim import TopicTrimming
-from rewindmq.engine.log import trim_schedule
-from rewindmq.engine.log.archive import topic_pack, topic_trims
+from rewindmq.engine.log import chain, trim_schedule
+from rewindmq.engine.log.archive import pack, topic_trims
 from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.log.embedded import steady_time
 from rewindmq.engine.log.kafka.reader import KafkaPartition
@@ -26,7 +26,8 @@ class HastyNode(RunningBroker):
 
 
 if __name__ in ("__main__", "__mp_main__"):
-    topic_pack.SEGMENT_RECORDS = 100  # type: ignore[misc]
+    pack.STRETCH_RECORDS = 100  # type: ignore[misc]
+    chain.RUN = 100
     settled = TopicArchiver._settled
 
     def settled_soon(self: TopicArchiver, *given: Any) -> Any:

@@ -2,8 +2,8 @@
 
 import re
 
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Event
-from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER
 from tests.support.kafka.nodes import Nodes
 from tests.support.kafka.producers import ordered_producer
@@ -27,5 +27,5 @@ def produce(nodes: Nodes, number: int, records: list[tuple[bytes, bytes]], topic
 
 def keyed_event(happened: Event) -> tuple[bytes, bytes]:
     """Key and value of an event that concerns the whole partition."""
-    encoder = FramedEncoder()
+    encoder = Encoder()
     return b"", encoder.encode(encoder.prefix(0, BROKER), happened)

@@ -22,7 +22,8 @@ from rewindmq.projections.machine.rules.versions import schema_of
 from rewindmq.projections.replay import beginning, fold
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.events import CheckpointAsked, Checkpointed
-from rewindmq.schemas.single_object import FramedDecoder, encoder_under
+from rewindmq.schemas.older_schemas import encoder_under
+from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.schemas.values import BROKER
 from tests.support.deadlines import SECONDS
 from tests.support.http_clients import api_client
@@ -168,7 +169,7 @@ class Nodes:
         return agreed
 
     def _claims(self, partition: Any, asked: int) -> dict[str, str]:
-        decode = FramedDecoder().decode
+        decode = SharedDecoder().decode
         found = {}
         for block in partition.read(asked + 1):
             for record in block.records:

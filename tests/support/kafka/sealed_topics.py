@@ -26,7 +26,6 @@ from rewindmq.engine.log.seals.seal import Stored, fingerprint
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Event, Purged
 from rewindmq.schemas.metadata_events import VhostCreated
-from rewindmq.schemas.single_object import wrap
 from rewindmq.schemas.values import Actor
 from tests.support.kafka.producers import ordered_producer
 
@@ -88,7 +87,7 @@ def in_short_stretches() -> Iterator[None]:
 def event(number: int, what: Event) -> tuple[int, bytes]:
     encoder = Encoder()
     at = START_MS + number
-    return at, wrap(encoder.encode(encoder.prefix(at, Actor("ann", 7)), what))
+    return at, encoder.encode(encoder.prefix(at, Actor("ann", 7)), what)
 
 
 def purge(number: int) -> tuple[int, bytes]:

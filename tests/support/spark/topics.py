@@ -12,7 +12,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Acked, ConsumerAttached, Event, Published, QueueDeclared
-from rewindmq.schemas.single_object import wrap
 from rewindmq.schemas.values import Actor, Argument, Route
 from rewindmq.spark_replay.location.log import InKafka
 from tests.support.kafka.producers import ordered_producer
@@ -42,15 +41,12 @@ class Writer:
         self.copied: dict[str, int] = {}
 
     def event(self, number: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
-        self.record(
+        self.value(
             self.place.queues,
             number,
             timestamp_ms,
             self.encoder.encode(self.encoder.prefix(timestamp_ms, actor), event),
         )
-
-    def record(self, topic: str, number: int, timestamp_ms: int, record: bytes) -> None:
-        self.value(topic, number, timestamp_ms, wrap(record))
 
     def value(self, topic: str, number: int, timestamp_ms: int, value: bytes | None) -> None:
         while True:
@@ -77,7 +73,7 @@ class Writer:
             for block in partition.read(start, end):
                 for offset, record in enumerate(block.records, block.first_offset):
                     if start <= offset < end:
-                        self.record(topic, int(partition.name.rpartition("-")[2]), time_of(record), record)
+                        self.value(topic, int(partition.name.rpartition("-")[2]), time_of(record), record)
             self.copied[partition.name] = end
         self.flush()
 

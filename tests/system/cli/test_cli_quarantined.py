@@ -10,12 +10,13 @@ import pytest
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Purged
+from rewindmq.schemas.single_object import HEADER
 from rewindmq.schemas.values import BROKER
 from tests.support.commands import Cli
 from tests.support.forked import run
 from tests.support.running import RunningBroker
 
-REASON = "byte 0 of 1: the record ends within timestamp"
+REASON = "byte 10 of 11: the record ends within timestamp"
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def filled(start_broker: Callable[..., RunningBroker], tmp_path: Path) -> Cli:
     log = EmbeddedLog.open(tmp_path / "data", 1)
     encoder = Encoder()
     log.queues[0].append(1, encoder.encode(encoder.prefix(1, BROKER), Purged("/", "gone")))
-    log.queues[0].append(1, b"\xff")
+    log.queues[0].append(1, HEADER + b"\xff")
     log.commit_and_wait()
     log.close()
     broker = start_broker(tmp_path / "data")

@@ -10,6 +10,7 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Acked, Event, Published
+from rewindmq.schemas.single_object import HEADER
 from rewindmq.schemas.values import Actor, Route
 from tests.support.running import RunningBroker
 
@@ -27,7 +28,7 @@ def append(data: Path, number: int, *records: Event | bytes) -> None:
     encoder = Encoder()
     log = EmbeddedLog.open(data, 2)
     for record in records:
-        value = record if isinstance(record, bytes) else encoder.encode(encoder.prefix(START_MS, ANN), record)
+        value = HEADER + record if isinstance(record, bytes) else encoder.encode(encoder.prefix(START_MS, ANN), record)
         log.queues[number].append(START_MS, value)
     log.commit_and_wait()
     log.close()
@@ -55,7 +56,7 @@ def test_what_makes_no_sense_is_listed_and_counted_also_after_a_restart(
     append(data, HOME, published("nowhere"), b"\xff\xff", Acked("/", "nowhere", 7, ((0, 0),)))
     append(data, 1 - HOME, b"\x00")
     no_queue: dict[str, object] = {"event": "Published", "reason": "no queue 'nowhere' in vhost '/'"}
-    cut: dict[str, object] = {"event": None, "reason": "byte 0 of 2: the record ends within timestamp"}
+    cut: dict[str, object] = {"event": None, "reason": "byte 10 of 12: the record ends within timestamp"}
     no_holder: dict[str, object] = {"event": "Acked", "reason": "consumer 7 holds nothing of queue 'nowhere'"}
     where = {"partition": f"queues-{HOME}", "topic": None}
     expected = [{**where, "offset": at, **what} for at, what in enumerate((no_queue, cut, no_holder))]

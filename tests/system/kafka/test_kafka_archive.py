@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.log.archive import topic_pack, topic_recovery
+from rewindmq.engine.log import chain
+from rewindmq.engine.log.archive import pack, topic_recovery
 from rewindmq.engine.log.archive.archiver import verify
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.reader import ArchivedLog
 from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.log.archive.topic_recovery import recover_topics
+from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.contract import LogError, NoAnswer
-from rewindmq.engine.log.embedded.index import first_chain
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
@@ -26,7 +27,7 @@ from rewindmq.engine.log.seals.in_topic import in_topics
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold
 from rewindmq.schemas.metadata_events import VhostCreated
-from rewindmq.schemas.single_object import wrap
+from rewindmq.schemas.single_object import HEADER
 from rewindmq.spark_replay.location.log import InKafka
 from tests.support.commands import require_failure
 from tests.support.forked import run
@@ -50,7 +51,7 @@ def topics(kafka: KafkaCluster) -> InKafka:
     writer.value(place.metadata, 0, START_MS, value)
     writer.producer.produce(
         place.queues,
-        wrap(b"no record"),
+        HEADER + b"no record",
         "//ö".encode(),
         0,
         timestamp=START_MS + 500,
@@ -76,7 +77,7 @@ def test_records_come_back_with_their_offsets_and_times(topics: InKafka, objects
     assert [error for name in ("metadata-0", "queues-0") for _, error in verify(objects, name)] == [None, None]
     for sealable in in_topics(log):
         *_, last = sealable.walk(0, None, first_chain(sealable.name))
-        assert Manifest.load(objects, sealable.name).chain == last.chain, "a seal holds for what is archived"
+        assert Manifest.load(objects, sealable.name).linked[1] == last.chain, "a seal holds for what is archived"
 
 
 def test_runs_go_on_where_the_archive_ends(topics: InKafka, objects: Objects) -> None:
@@ -106,13 +107,15 @@ def test_the_metadata_log_is_archived_before_a_stretch_of_queues(
         return extend(self, entry)
 
     monkeypatch.setattr(Manifest, "extend", noted)
-    monkeypatch.setattr(topic_pack, "SEGMENT_RECORDS", 5)
+    monkeypatch.setattr(pack, "STRETCH_RECORDS", 3)
+    monkeypatch.setattr(chain, "RUN", 3)
     archive(objects, topics, roll=False, age_ms=10**15)
     assert added == ["metadata-0", "queues-0", "queues-0"], "large stretches only, and the metadata log whole"
 
 
 def test_two_archivers_do_no_harm(topics: InKafka, objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_pack, "SEGMENT_RECORDS", 3)
+    monkeypatch.setattr(pack, "STRETCH_RECORDS", 3)
+    monkeypatch.setattr(chain, "RUN", 3)
     errors: list[Exception] = []
 
     def run_one() -> None:
@@ -134,16 +137,17 @@ def test_two_archivers_do_no_harm(topics: InKafka, objects: Objects, monkeypatch
 def test_another_archiver_that_cuts_elsewhere_is_followed(
     topics: InKafka, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = topic_pack.TopicPacker.finish
+    finish = pack.Packer.finish
 
-    def late(self: topic_pack.TopicPacker, *arguments: Any) -> Any:
-        monkeypatch.setattr(topic_pack.TopicPacker, "finish", finish)
+    def late(self: pack.Packer, *arguments: Any) -> Any:
+        monkeypatch.setattr(pack.Packer, "finish", finish)
         with monkeypatch.context() as patch:
-            patch.setattr(topic_pack, "SEGMENT_RECORDS", 2)
+            patch.setattr(pack, "STRETCH_RECORDS", 2)
+            patch.setattr(chain, "RUN", 2)
             archive(objects, topics, roll=False, age_ms=10**15)
         return finish(self, *arguments)
 
-    monkeypatch.setattr(topic_pack.TopicPacker, "finish", late)
+    monkeypatch.setattr(pack.Packer, "finish", late)
     archive(objects, topics)
     assert len(Manifest.load(objects, "queues-0").segments) > 2
     assert blocks(ArchivedLog(objects.url).queues[0]) == blocks(log_of(topics).queues[0])
@@ -153,7 +157,8 @@ def test_a_store_that_fails_at_any_call_loses_nothing(
     topics: InKafka, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same archiver goes on, as that of a node does; each time the store fails one call later."""
-    monkeypatch.setattr(topic_pack, "SEGMENT_RECORDS", 4)
+    monkeypatch.setattr(pack, "STRETCH_RECORDS", 4)
+    monkeypatch.setattr(chain, "RUN", 4)
     archiver = TopicArchiver(objects, log_of(topics), settle_seconds=0)
     calls, fails_at = 0, 0
 
@@ -222,7 +227,8 @@ def clients(place: InKafka) -> KafkaClients:
 def test_b23_topics_are_made_again_from_the_archive(
     topics: InKafka, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_pack, "SEGMENT_RECORDS", 4)
+    monkeypatch.setattr(pack, "STRETCH_RECORDS", 4)
+    monkeypatch.setattr(chain, "RUN", 4)
     archive(objects, topics)
     prefix = f"again-{uuid.uuid4().hex[:12]}"
     told = recover_topics(objects, clients(topics), prefix)

@@ -9,8 +9,8 @@ from confluent_kafka import Producer
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Tick
-from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER
 from tests.support.deadlines import SECONDS
 from tests.support.http_clients import api_client
@@ -65,7 +65,7 @@ def test_what_is_missing_is_told_when_a_partition_ends_with_no_record(
     service = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": uuid.uuid4().hex})
     service.init_transactions(SECONDS)
     service.begin_transaction()
-    encoder = FramedEncoder()
+    encoder = Encoder()
     for partition in range(2):
         tick = encoder.encode(encoder.prefix(time.time_ns() // 1_000_000, BROKER), Tick())
         service.produce(f"{nodes.prefix}.queues", tick, partition=partition)

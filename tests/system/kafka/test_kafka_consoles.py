@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from rewindmq.schemas.registry import envelope_fingerprint, envelope_schema, released_in_order
-from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.service_records import SharedDecoder
 from tests.support.deadlines import SECONDS, until
 from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster
@@ -182,7 +182,7 @@ def test_b75_a_copy_that_consoles_read(kafka: KafkaCluster, registry: RegistrySe
         rest = io.BytesIO(value[5:])
         read: Any = fastavro.schemaless_reader(rest, schema, None, return_record_name=True)
         assert rest.read() == b""
-        _, actor, event = FramedDecoder().decode(source.value() or b"")
+        _, actor, event = SharedDecoder().decode(source.value() or b"")
         name, fields = read["event"]
         assert (name, read["actor"]["user"]) == (f"rewindmq.history.{type(event).__name__}", actor.user)
         if name.endswith("Published"):

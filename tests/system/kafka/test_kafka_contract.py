@@ -9,7 +9,6 @@ import pytest
 
 from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.projections.replay import PartitionLog
-from rewindmq.schemas.single_object import wrap
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.log_contract import (
     SECONDS,
@@ -45,7 +44,7 @@ class KafkaHistory:
         to = [self._log.metadata, *self._log.queues][partition]
         end = to.next_offset + len(records)
         for each in records:
-            to.append(b"/orders", wrap(each))
+            to.append(b"/orders", each)
         self._log.flush()
         deadline = time.monotonic() + SECONDS
         while to.next_offset < end:

@@ -15,7 +15,8 @@ import pytest
 from rewindmq.engine.cluster import keep_topics, topic_trim
 from rewindmq.engine.cluster.keep_topics import KeepTopics
 from rewindmq.engine.cluster.topic_trim import TopicTrimming
-from rewindmq.engine.log.archive import topic_pack, topic_trims
+from rewindmq.engine.log import chain
+from rewindmq.engine.log.archive import pack, topic_trims
 from rewindmq.engine.log.archive.archiver import verify
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import Objects, open_objects
@@ -67,7 +68,8 @@ def topics(kafka: KafkaCluster) -> InKafka:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stretches of ten records."""
-    monkeypatch.setattr(topic_pack, "SEGMENT_RECORDS", 10)
+    monkeypatch.setattr(pack, "STRETCH_RECORDS", 10)
+    monkeypatch.setattr(chain, "RUN", 10)
 
 
 def keeper(

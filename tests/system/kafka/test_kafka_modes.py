@@ -17,7 +17,7 @@ from pika.exceptions import AMQPError, NackError, UnroutableError
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.projections.rules.placement import partition_of
-from rewindmq.schemas.single_object import wrap
+from rewindmq.schemas.single_object import HEADER
 from tests.support.deadlines import SECONDS, until
 from tests.support.forked import run
 from tests.support.http_clients import api_client
@@ -42,7 +42,7 @@ def test_b49_records_come_once_however_often_a_partition_is_paused(kafka: KafkaC
 
         def send(count: int) -> None:
             for number in itertools.islice(numbers, count):
-                sent.append(wrap(b"%d" % number))
+                sent.append(HEADER + b"%d" % number)
                 partition.append(b"/q", sent[-1])
             log.flush()
 

@@ -21,10 +21,10 @@ from pika.exceptions import (
     UnroutableError,
 )
 
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.metadata_events import GlobalParameterSet, ParameterSet, PolicySet, VhostCreated
 from rewindmq.schemas.producer import Publisher
-from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER
 from tests.support.deadlines import SECONDS, until
 from tests.support.http_clients import api_client
@@ -414,7 +414,7 @@ def test_nonsense_in_the_metadata_topic_is_quarantined_by_all_nodes_alike(
 ) -> None:
     """And whatever is asked of the metadata is answered."""
     listing = "/quarantine?partition=metadata-0"
-    encoder = FramedEncoder()
+    encoder = Encoder()
     events: list[Event] = [
         ParameterSet("/", "a", name, "no JSON"),
         GlobalParameterSet(name, "no JSON"),

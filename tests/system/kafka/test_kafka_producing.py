@@ -18,9 +18,10 @@ from rewindmq.engine.http.properties import properties_of
 from rewindmq.projections.machine.data.effects import Deliver, Effect, Quarantine
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.rules.placement import murmur2, partition_of
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import ConsumerAttached, Event, Published, QueueDeclared
 from rewindmq.schemas.producer import Publisher
-from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.schemas.values import Actor, Route
 from tests.support.deadlines import SECONDS, until
 from tests.support.kafka.cluster import KafkaCluster
@@ -46,7 +47,7 @@ def make_topic(kafka: KafkaCluster, topic: str, partitions: int = PARTITIONS) ->
 
 
 def append(kafka: KafkaCluster, topic: str, partition: int, *events: Event) -> None:
-    encoder = FramedEncoder()
+    encoder = Encoder()
     producer = ordered_producer(kafka.bootstrap)
     for event in events:
         producer.produce(topic, encoder.encode(encoder.prefix(0, SERVICE), event), partition=partition)
@@ -126,7 +127,7 @@ def test_the_examples_of_the_documentation_publish(kafka: KafkaCluster, tmp_path
 def deliveries(records: list[Message], partition: str) -> list[Published]:
     """Fold the records, with and without bodies alike, and return the messages that the consumer gets."""
     machine, without_bodies = Machine(partition), Machine(partition)
-    decoder = FramedDecoder()
+    decoder = SharedDecoder()
     messages: dict[int, Published] = {}
     given: list[Published] = []
     for record in records:
@@ -172,7 +173,7 @@ def test_librdkafkas_murmur2_is_the_brokers(kafka: KafkaCluster, partitions: int
         record = publisher.record(vhost, queue, b"")
         producer.produce(record.topic, key=record.key, value=record.value)
     assert producer.flush(SECONDS) == 0
-    decode = FramedDecoder().decode
+    decode = SharedDecoder().decode
     seen = []
     for message in written(kafka, topic, len(NAMES), partitions):
         value = message.value()

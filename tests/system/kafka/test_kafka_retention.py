@@ -14,7 +14,8 @@ import pytest
 
 from rewindmq.engine.cluster.retention import RetentionWatch
 from rewindmq.engine.cluster.topic_source import TopicSource
-from rewindmq.engine.log.archive import topic_pack
+from rewindmq.engine.log import chain
+from rewindmq.engine.log.archive import pack
 from rewindmq.engine.log.archive.directory_note import NODE
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import Objects
@@ -51,7 +52,8 @@ def topics(kafka: KafkaCluster) -> InKafka:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stretches of ten records."""
-    monkeypatch.setattr(topic_pack, "SEGMENT_RECORDS", 10)
+    monkeypatch.setattr(pack, "STRETCH_RECORDS", 10)
+    monkeypatch.setattr(chain, "RUN", 10)
 
 
 def manifests(objects: Objects) -> dict[str, Manifest]:

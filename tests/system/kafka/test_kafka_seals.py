@@ -26,7 +26,7 @@ from rewindmq.engine.log.seals.proof_verifier import main
 from rewindmq.engine.log.seals.seal import BadSeal, Stored, check_proof
 from rewindmq.engine.log.seals.sealer import Harm, check, prove
 from rewindmq.schemas.events import Purged
-from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.service_records import SharedDecoder
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.plants import PLANTS, of_queues
 from tests.support.kafka.sealed_topics import (
@@ -219,7 +219,7 @@ def test_a_sealed_record_is_kafkas_time_and_the_value(original: Topics) -> None:
     [one] = queues.walk(500, 501, b"")
     timestamp_ms, value = split_time(one.records[0])
     assert (timestamp_ms, value) == original.queues[500]
-    event = FramedDecoder().decode(value)[2]
+    event = SharedDecoder().decode(value)[2]
     assert isinstance(event, Purged)
     assert event.queue == "queue 500"
 

@@ -10,15 +10,16 @@ import pytest
 from rewindmq.engine.cluster import topic_space
 from rewindmq.engine.cluster.archive_states import begin_with_archive
 from rewindmq.engine.cluster.topic_space import TopicSpace
-from rewindmq.engine.log.archive import topic_pack
+from rewindmq.engine.log import chain
+from rewindmq.engine.log.archive import pack
 from rewindmq.engine.log.archive.archiver import verify
 from rewindmq.engine.log.archive.directory_note import NODE, archive_of
 from rewindmq.engine.log.archive.local_space import SpaceLimits
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects
-from rewindmq.engine.log.archive.pack import CorruptObject
 from rewindmq.engine.log.archive.state_files import archive_file
 from rewindmq.engine.log.archive.topic_archiver import require_same
+from rewindmq.engine.log.archive.unpack import CorruptObject
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.kafka.reader import KafkaPartition
 from rewindmq.projections.replay import groups_of, recover
@@ -26,7 +27,7 @@ from rewindmq.projections.rewind import At, state_at
 from rewindmq.projections.store.projector import live_ids
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.events import Published
-from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.spark_replay.location.log import InKafka
 from tests.support.kafka.archived_topics import (
     OWNED,
@@ -60,7 +61,8 @@ def topics(kafka: KafkaCluster) -> InKafka:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stretches of ten records."""
-    monkeypatch.setattr(topic_pack, "SEGMENT_RECORDS", 10)
+    monkeypatch.setattr(pack, "STRETCH_RECORDS", 10)
+    monkeypatch.setattr(chain, "RUN", 10)
 
 
 def space(place: InKafka, objects: Objects, tmp_path: Path, clock: Callable[[], float] | None = None) -> TopicSpace:
@@ -393,5 +395,5 @@ def test_two_owners_at_once_do_no_harm(topics: InKafka, objects: Objects, tmp_pa
     second.keep(SpaceLimits(size_bytes=4_000), OWNED)
     assert start_in_kafka(topics) == FLOOR
     assert blocks(tiered(topics, objects)) == rows
-    decode = FramedDecoder().decode
+    decode = SharedDecoder().decode
     assert type(decode(rows[1][2])[2]) is Published

@@ -10,7 +10,8 @@ import pytest
 
 from rewindmq.engine.cluster import topic_trim
 from rewindmq.engine.cluster.topic_trim import trim_topics
-from rewindmq.engine.log.archive import topic_pack, topic_recovery, topic_trims
+from rewindmq.engine.log import chain
+from rewindmq.engine.log.archive import pack, topic_recovery, topic_trims
 from rewindmq.engine.log.archive.archiver import verify
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.log.archive.objects import Objects, open_objects
@@ -27,7 +28,7 @@ from rewindmq.projections.rewind import At, BelowFloor, state_at
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.events import Checkpointed, Published
-from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.spark_replay.location.log import InArchive, InKafka, read_messages
 from tests.support.forked import run
 from tests.support.kafka.archived_topics import (
@@ -66,7 +67,8 @@ def topics(kafka: KafkaCluster) -> InKafka:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stretches of ten records."""
-    monkeypatch.setattr(topic_pack, "SEGMENT_RECORDS", 10)
+    monkeypatch.setattr(pack, "STRETCH_RECORDS", 10)
+    monkeypatch.setattr(chain, "RUN", 10)
 
 
 def trim(place: InKafka, objects: Objects, wanted: TrimRequest = AT_FLOOR, **options: Any) -> TrimReport:
@@ -101,7 +103,7 @@ def test_b27_a_trim_leaves_what_is_queued_and_all_that_comes_later(
     base = partition.base()
     assert base is not None
     for message_id, record in base.records():
-        _, _, event = FramedDecoder().decode(record, True)
+        _, _, event = SharedDecoder().decode(record, True)
         assert isinstance(event, Published)
         assert event.body == b"kept %d" % (message_id - 1)
         assert partition.record(message_id, 60.0) == record

@@ -204,12 +204,12 @@ from pathlib import Path
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.schemas.events import MachineUpgraded
-from rewindmq.schemas.single_object import encoder_under
+from rewindmq.schemas.older_schemas import encoder_under
 from rewindmq.schemas.values import Actor
 
 log = EmbeddedLog.open(Path(sys.argv[1]), None)
 time_ms = max(block.max_timestamp_ms for block in log.metadata.read())
-encoder = encoder_under(log.metadata.schema, framed=False)
+encoder = encoder_under(log.metadata.schema)
 record = encoder.encode(encoder.prefix(time_ms, Actor("guest", 1)), MachineUpgraded(MACHINE_VERSION))
 log.metadata.append(time_ms, record)
 log.close()

@@ -9,16 +9,15 @@ import pytest
 
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.writer import PartitionWriter
-from rewindmq.schemas.single_object import unwrap
 from tests.support.needs import needed
-from tests.support.samples import SAMPLES, sample_bytes
+from tests.support.samples import SAMPLES, sample_record
 
 NEEDED = ("avro-1", "jackson-", "slf4j-api", "commons-compress", "commons-io")
 
 
 @pytest.mark.java
 def test_java_reads_a_container_file_and_writes_the_same_single_objects(tmp_path: Path) -> None:
-    records = [unwrap(sample_bytes(name)) for name in SAMPLES]
+    records = [sample_record(name) for name in SAMPLES]
     directory = tmp_path / "queues-0"
     directory.mkdir()
     writer = PartitionWriter(directory, 1 << 30, begin=True)  # with the checks of its blocks, that no tool may see
@@ -32,7 +31,7 @@ def test_java_reads_a_container_file_and_writes_the_same_single_objects(tmp_path
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     expected = [
-        f"{type(event).__name__} {timestamp_ms} {sample_bytes(name).hex()}"
+        f"{type(event).__name__} {timestamp_ms} {sample_record(name).hex()}"
         for name, (timestamp_ms, _, event) in SAMPLES.items()
     ]
     assert done.stdout.splitlines() == expected

@@ -7,7 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rewindmq.engine.cluster.topic_trim import trim_topics
-from rewindmq.engine.log.archive import topic_pack
+from rewindmq.engine.log import chain
+from rewindmq.engine.log.archive import pack
 from rewindmq.engine.log.archive.objects import open_objects
 from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.log.archive.topic_recovery import recover_topics
@@ -169,7 +170,8 @@ def test_b27_from_the_floor_on_a_trimmed_kafka_is_as_before(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topic_pack, "SEGMENT_RECORDS", 100)
+    monkeypatch.setattr(pack, "STRETCH_RECORDS", 100)
+    monkeypatch.setattr(chain, "RUN", 100)
     place = make_topics(kafka.bootstrap, "trimmed", 2)
     Writer(place).copy(busy)
     trimmed = replace(place, archive=archived(place, tmp_path).url)

@@ -291,7 +291,7 @@ def test_it_is_said_how_many_events_were_repeats(spark: SparkSession, busy: Path
         count, bounds = 0, [0, *snapshots.offsets(log.name), log.next_offset]
         for start, end in pairwise(bounds):
             machine, decoder = from_snapshot(snapshots, log, start), Decoder()
-            repeats = Repeats(machine, decoder)
+            repeats = Repeats(machine)
             drive(machine, groups_up_to(log, start, end), decoder, repeats=repeats)
             count += repeats.count
         assert count > 0

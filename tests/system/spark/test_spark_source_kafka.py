@@ -16,7 +16,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.rewind import OutsideHistory, RewindError
 from rewindmq.projections.store.snapshots import SnapshotError
-from rewindmq.schemas.single_object import wrap
+from rewindmq.schemas.single_object import HEADER
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.fold import fold_frame
@@ -128,7 +128,7 @@ def test_a_view_has_the_rows_that_it_has_over_a_data_directory(
     assert here
     for row in here:
         if "record" in row:  # as its log has it
-            row["record"] = wrap(row["record"])
+            row["record"] = HEADER + row["record"]
     assert there == here
 
 
@@ -246,7 +246,7 @@ def tell(writer: Writer, *bodies: bytes, ends: str = "commit") -> None:
     writer.producer.begin_transaction()
     for n, body in enumerate(bodies):
         event = writer.encoder.encode(writer.encoder.prefix(START_MS - 1_000, ANN), published(body))
-        writer.record(writer.place.queues, n % 2, START_MS, event)
+        writer.value(writer.place.queues, n % 2, START_MS, event)
     writer.flush()
     if ends == "commit":
         writer.producer.commit_transaction()

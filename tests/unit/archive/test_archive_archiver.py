@@ -13,7 +13,7 @@ from rewindmq.engine.log.archive import state_files
 from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked
+from rewindmq.engine.log.archive.unpack import CorruptObject, Unpacked
 from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.segments import segment_files

@@ -20,7 +20,7 @@ from rewindmq.engine.log.archive.local_space import (
     keep_local,
     removable,
 )
-from rewindmq.engine.log.archive.manifest import SEGMENT, Manifest, OtherHistory, SegmentEntry, StoredObject
+from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, SegmentEntry, StoredObject
 from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.engine.log.archive.recovery import recover
 from rewindmq.engine.log.archive.snapshots import ArchivedSnapshots
@@ -39,6 +39,14 @@ from tests.support.records import START_MS, fill
 from tests.support.traffic import Traffic
 
 OBJECT = StoredObject("x", 1, "0" * 64)
+
+
+def entry_of(
+    base: int, end: int, first_ms: int, newest_ms: int, before: bytes, chain: bytes, size: int
+) -> SegmentEntry:
+    return SegmentEntry(base, end, base, first_ms, newest_ms, False, before, chain, end, chain, size, OBJECT, OBJECT, 0)
+
+
 HOUR_MS = 3_600_000
 
 
@@ -90,7 +98,7 @@ def partitions(draw: st.DrawFn) -> LocalPartition:
         chain, behind = bytes([number]) * 32, bytes([number + 1]) * 32
         size = draw(st.integers(1, 90))
         segments.append(LocalSegment(offset, end, size, size + draw(st.integers(0, 9)), chain, behind))
-        entry = SegmentEntry(SEGMENT, offset, end, time, time, False, chain, behind, size, OBJECT, OBJECT, 0)
+        entry = entry_of(offset, end, time, time, chain, behind, size)
         wrong = draw(
             st.sampled_from([{}] * 8 + [{"next_offset": end + 1}, {"size_bytes": size + 1}, {"chain": b"x" * 32}, None])
         )
@@ -145,8 +153,7 @@ def test_of_several_partitions_the_oldest_records_go_first() -> None:
     def made(name: str, times: list[int]) -> LocalPartition:
         segments = [LocalSegment(n, n + 1, 10, 10, bytes([n]) * 32, bytes([n + 1]) * 32) for n in range(len(times))]
         entries = [
-            SegmentEntry(SEGMENT, n, n + 1, 0, time, False, bytes([n]) * 32, bytes([n + 1]) * 32, 10, OBJECT, OBJECT, 0)
-            for n, time in enumerate(times)
+            entry_of(n, n + 1, 0, time, bytes([n]) * 32, bytes([n + 1]) * 32, 10) for n, time in enumerate(times)
         ]
         return LocalPartition(name, segments, entries)
 

@@ -13,8 +13,8 @@ from rewindmq.engine.log.archive.manifest import (
     OtherHistory,
 )
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects
+from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.embedded.directory import METADATA
-from rewindmq.engine.log.embedded.index import first_chain
 from tests.support.archiving import segment_entry, snapshot_entry
 
 IDENTITY_HERE = Identity("ab" * 32, 2)

@@ -15,13 +15,16 @@ from hypothesis import strategies as st
 from rewindmq.engine.log.archive import pack as packs
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked, pack
+from rewindmq.engine.log.archive.pack import pack
+from rewindmq.engine.log.archive.unpack import CorruptObject
+from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.contract import CorruptLog, LogError
-from rewindmq.engine.log.embedded.index import first_chain, index_path
+from rewindmq.engine.log.embedded.index import index_path
 from rewindmq.engine.log.embedded.reader import PartitionReader, Place
-from rewindmq.engine.log.embedded.segments import read_header, record_timestamp, segment_files
+from rewindmq.engine.log.embedded.segments import bare_timestamp, read_header, segment_files
 from rewindmq.schemas.registry import envelope_schema
-from tests.support.archiving import archive_segments, object_path, original, unpacked, write_segment
+from rewindmq.schemas.single_object import HEADER, header_of
+from tests.support.archiving import archive_segments, object_path, original, stored_blocks, unpacked, write_segment
 from tests.support.examples import examples
 from tests.support.other_schema import EARLIER, EARLIER_SCHEMA, under
 from tests.support.records import SCHEMA_BYTES, START_MS, avro_rows, expected, make_log, record
@@ -44,7 +47,8 @@ def test_the_records_are_a_plain_avro_file(objects: Objects, tmp_path: Path) -> 
         assert avro.metadata["rewindmq.base_offset"] == "0"
     with object_path(manifest, entry, "avro").open("rb") as archived, segment_files(directory)[0].open("rb") as stored:
         assert avro_rows(archived) == avro_rows(stored)
-    assert (entry.base_offset, entry.next_offset, entry.kind) == (0, 38, "segment")
+    assert (entry.base_offset, entry.next_offset, entry.group_offset) == (0, 38, 0)
+    assert (entry.linked_offset, entry.linked_chain) == (38, entry.chain)
     assert (entry.first_ms, entry.max_timestamp_ms) == (START_MS, START_MS + 37)
     assert (entry.chain_before, entry.chain) == (
         first_chain("queues-0"),
@@ -66,9 +70,9 @@ def test_segments_come_back_with_every_block_as_it_was(
         segment = unpacked(manifest, number)
         assert len(segment.archived) > 3
         segment.prove()
-        stored = [block for each in range(len(segment.archived)) for block in segment.read(each)]
+        stored = stored_blocks(segment)
         wanted = [block for block in blocks if block.file == path]
-        assert [block.records for block in stored] == [block.records for block in wanted]
+        assert [block.records(HEADER) for block in stored] == [block.records for block in wanted]
         for ours, block in zip(stored, wanted, strict=True):
             assert ours.entry.first_offset == block.first_offset
             assert ours.entry.max_timestamp_ms == block.max_timestamp_ms
@@ -118,8 +122,8 @@ def test_any_segment_comes_back_byte_for_byte(
         manifest = archive_segments(open_objects(f"{folder}/archive", make=True), directory, [path])
         assert original(manifest) == path.read_bytes()
         unpacked(manifest).prove()
-        given_out = [one for each in range(len(unpacked(manifest).archived)) for one in unpacked(manifest).read(each)]
-        assert [block.records for block in given_out] == records
+        header = header_of(EARLIER) if old_schema else HEADER
+        assert [block.records(header) for block in stored_blocks(unpacked(manifest))] == records
 
 
 def test_records_larger_than_an_archived_block_come_back(objects: Objects, tmp_path: Path) -> None:
@@ -194,7 +198,7 @@ def given_out(manifest: Manifest) -> tuple[list[bytes], list[CorruptObject]]:
         return [], [error]
     for number in range(len(segment.archived)):
         try:
-            records += [each for block in segment.read(number) for each in block.records]
+            records += [each for group in segment.groups(number) for each in group.values]
         except CorruptObject as error:
             errors.append(error)
     return records, errors
@@ -281,8 +285,8 @@ def test_a_sound_block_at_another_place_is_found(
     avro.write_bytes(data[: first.position] + middle + data[second.position + second.length :])
     for number in (1, 2):
         with pytest.raises(CorruptObject, match="hash chain"):
-            segment.read(number)
-    assert [segment.read(number)[0].records for number in (0, 3)] == [groups[0], groups[3]]
+            segment.groups(number)
+    assert [segment.groups(number)[0].values for number in (0, 3)] == [groups[0], groups[3]]
 
 
 def test_the_error_comes_from_another_process_whole() -> None:
@@ -295,6 +299,5 @@ def test_the_error_comes_from_another_process_whole() -> None:
 def test_a_moment_is_the_records_own(objects: Objects, tmp_path: Path) -> None:
     directory = make_log(tmp_path / "data", [1])
     segment = unpacked(archive_segments(objects, directory, segment_files(directory)))
-    [block] = segment.read(0)
-    assert record_timestamp(block.records[0]) == segment.entry.first_ms == START_MS
-    assert isinstance(segment, Unpacked)
+    [block] = stored_blocks(segment)
+    assert bare_timestamp(block.bare[0]) == segment.entry.first_ms == START_MS

@@ -1,10 +1,7 @@
 """A stretch of a topic becomes two objects and comes back as Kafka had it; what was changed in them is found and not
 given out."""
 
-import hashlib
 import json
-import struct
-from itertools import accumulate
 from pathlib import Path
 
 import fastavro
@@ -12,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewindmq.engine.log.archive import topic_pack
+from rewindmq.engine.log.archive import pack
 from rewindmq.engine.log.archive.archiver import verify
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.pack import CorruptObject
+from rewindmq.engine.log.archive.pack import Packer, Record
 from rewindmq.engine.log.archive.reader import ArchivedLog
-from rewindmq.engine.log.archive.topic_pack import TopicPacker, TopicRecord
-from rewindmq.engine.log.embedded.index import first_chain
+from rewindmq.engine.log.archive.unpack import CorruptObject, Unpacked
+from rewindmq.engine.log.chain import RUN, TopicChain, first_chain
 from rewindmq.schemas.registry import envelope_schema
-from rewindmq.schemas.single_object import HEADER, MARKER, wrap
+from rewindmq.schemas.single_object import HEADER, MARKER
 from tests.support.archiving import object_path
 from tests.support.examples import examples
-from tests.support.other_schema import EARLIER, EARLIER_SCHEMA, under
+from tests.support.other_schema import EARLIER_SCHEMA, under
 from tests.support.records import START_MS, record
 from tests.support.topic_archiving import archive_stretch, archived_records, normal, unpacked_topic
 
@@ -34,26 +31,23 @@ PARTITION = "queues-0"
 
 
 def old_value() -> bytes:
-    """A single object of an older version."""
-    return MARKER + bytes.fromhex(EARLIER) + under(EARLIER_SCHEMA, record(0))
+    """A record of an older version."""
+    return under(EARLIER_SCHEMA, record(0))
 
 
-def plain(count: int, first: int = 0) -> list[TopicRecord]:
+def plain(count: int, first: int = 0) -> list[Record]:
     """Records without gaps, one millisecond apart."""
-    return [
-        TopicRecord(number, START_MS + number, wrap(record(number)), b"//orders")
-        for number in range(first, first + count)
-    ]
+    return [Record(number, START_MS + number, record(number), b"//orders") for number in range(first, first + count)]
 
 
 ODD = [
-    TopicRecord(0, START_MS, wrap(record(0)), b"//orders", [("trace", b"\x00\xff"), ("empty", None)]),
-    TopicRecord(2, START_MS + 5, wrap(record(1)), None),
-    TopicRecord(3, START_MS + 1, b"no event", b""),
-    TopicRecord(4, START_MS + 1, None, b"//orders"),
-    TopicRecord(9, START_MS + 9, old_value(), "kö".encode()),
-    TopicRecord(10, START_MS + 9, HEADER + b"\x01\x02 is no record", b"//orders"),
-    TopicRecord(11, START_MS + 9, wrap(record(2)), b"//orders"),
+    Record(0, START_MS, record(0), b"//orders", [("trace", b"\x00\xff"), ("empty", None)]),
+    Record(2, START_MS + 5, record(1), None),
+    Record(3, START_MS + 1, b"no event", b""),
+    Record(4, START_MS + 1, None, b"//orders"),
+    Record(9, START_MS + 9, old_value(), "kö".encode()),
+    Record(10, START_MS + 9, HEADER + b"\x01\x02 is no record", b"//orders"),
+    Record(11, START_MS + 9, record(2), b"//orders"),
 ]
 
 
@@ -64,26 +58,37 @@ def test_the_events_are_a_plain_avro_file(objects: Objects) -> None:
         avro = fastavro.reader(file)
         assert avro.codec == "zstandard"
         assert json.loads(avro.metadata["avro.schema"]) == envelope_schema()
-        assert avro.metadata["rewindmq.log"] == "kafka"
         assert len(list(avro)) == 3, "what is no event of the schema is not in it"
     assert (entry.base_offset, entry.next_offset, entry.first_ms) == (0, 14, START_MS)
     assert entry.max_timestamp_ms == START_MS + 9
     assert archived_records(manifest) == ODD
 
 
-def test_the_hash_chain_is_that_of_the_seals(objects: Objects) -> None:
+def test_the_hash_chain_is_that_of_the_topic(objects: Objects) -> None:
     manifest = archive_stretch(objects, PARTITION, ODD, trailing=2)
-    at = {each.offset: each for each in ODD}
-    leaves = [
-        struct.pack(">q", at[offset].timestamp_ms) + (at[offset].value or b"") if offset in at else b""
-        for offset in range(14)
-    ]
-    *_, chain = accumulate(leaves, lambda c, leaf: hashlib.sha256(c + leaf).digest(), initial=first_chain(PARTITION))
-    assert manifest.chain == chain
+    links = TopicChain(0, first_chain(PARTITION))
+    for each in ODD:
+        links.add(each.offset, each.timestamp_ms, each.value)
+    assert manifest.chain == links.ends_at(14)
+
+
+def test_a_stretch_repeats_the_records_of_the_group_in_which_the_one_before_ends(objects: Objects) -> None:
+    told = plain(RUN + 30)
+    archive_stretch(objects, PARTITION, told[:10])
+    archive_stretch(objects, PARTITION, told[10 : RUN + 10])
+    manifest = archive_stretch(objects, PARTITION, told[RUN + 10 :])
+    ranges = [(each.group_offset, each.base_offset, each.next_offset) for each in manifest.segments]
+    assert ranges == [(0, 0, 10), (0, 10, RUN + 10), (RUN, RUN + 10, RUN + 30)]
+    assert archived_records(manifest) == told
+    links = TopicChain(0, first_chain(PARTITION))
+    for each in told:
+        links.add(each.offset, each.timestamp_ms, each.value)
+    assert manifest.chain == links.ends_at(RUN + 30)
+    assert manifest.linked == (RUN, links.chain)
 
 
 def test_a_stretch_has_the_schema_of_its_first_record(objects: Objects) -> None:
-    older = [TopicRecord(number, START_MS, old_value(), b"") for number in range(3)]
+    older = [Record(number, START_MS, old_value(), b"") for number in range(3)]
     manifest = archive_stretch(objects, PARTITION, older)
     with object_path(manifest, manifest.segments[0], "avro").open("rb") as file:
         avro = fastavro.reader(file)
@@ -94,7 +99,7 @@ def test_a_stretch_has_the_schema_of_its_first_record(objects: Objects) -> None:
 
 @pytest.mark.parametrize("value", [None, b"no event", MARKER + bytes(8) + b"of an unknown schema"])
 def test_a_stretch_without_any_event(objects: Objects, value: bytes | None) -> None:
-    records = [TopicRecord(3, START_MS, value, None)]
+    records = [Record(3, START_MS, value, None)]
     manifest = archive_stretch(objects, PARTITION, records)
     unpacked_topic(manifest).prove()
     assert archived_records(manifest) == records
@@ -106,7 +111,7 @@ VALUES = st.one_of(
     st.none(),
     st.binary(max_size=20),
     st.just(old_value()),
-    st.integers(0, 50).map(lambda number: wrap(record(number))),
+    st.integers(0, 50).map(record),
     st.binary(max_size=20).map(lambda data: HEADER + data),
 )
 HEADERS = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2)
@@ -130,12 +135,12 @@ def test_any_records_come_back(
     objects = open_objects(str(tmp_path_factory.mktemp("archive")))
     offset, time_ms, told = 0, START_MS, []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(topic_pack, "BLOCK_BYTES", block)
+        patch.setattr(pack, "BLOCK_BYTES", block)
         for steps, trailing in stretches:
             records = []
             for gap, step, value, key, headers in steps:
                 offset, time_ms = offset + gap, time_ms + step
-                records.append(TopicRecord(offset, time_ms, value, key, headers))
+                records.append(Record(offset, time_ms, value, key, headers))
                 offset += 1
             offset += trailing
             manifest = archive_stretch(objects, PARTITION, records, trailing)
@@ -143,7 +148,7 @@ def test_any_records_come_back(
     assert normal(archived_records(manifest)) == normal(told)
     assert [error for _, error in verify(objects, PARTITION)] == [None] * len(stretches)
     [partition] = ArchivedLog(objects.url).queues
-    assert (partition.next_offset, partition.framed) == (offset, True)
+    assert (partition.next_offset, partition.shared) == (offset, True)
     for start, end in ((0, None), (offset // 2, None), (offset // 3, offset // 2)):
         read = [
             (block.first_offset + at, block.timestamps_ms[at], value)
@@ -162,41 +167,41 @@ def test_any_records_come_back(
 def test_stretches_that_differ_only_in_a_value_are_told_apart(tmp_path: Path) -> None:
     for number in (1, 3):
         objects = open_objects(str(tmp_path / str(number)), make=True)
-        told = [TopicRecord(0, START_MS, wrap(record(number, START_MS, 5)), None)]
+        told = [Record(0, START_MS, record(number, START_MS, 5), None)]
         archive_stretch(objects, PARTITION, told)
         [block] = ArchivedLog(objects.url).queues[0].read()
         assert block.records == [told[0].value]
 
 
 def test_a_stretch_ends_where_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = plain(2)
-    packer = TopicPacker(PARTITION, 0, first_chain(PARTITION), 0)
+    first, *_, second = plain(RUN + 1)
+    packer = Packer(PARTITION, 0, 0, first_chain(PARTITION), 0)
     assert not packer.ends_before(first)
     packer.add(first)
     assert not packer.ends_before(second)
-    monkeypatch.setattr(topic_pack, "SEGMENT_RECORDS", 1)
+    monkeypatch.setattr(pack, "STRETCH_RECORDS", 1)
     assert packer.ends_before(second)
-    monkeypatch.setattr(topic_pack, "SEGMENT_RECORDS", 10)
-    monkeypatch.setattr(topic_pack, "SEGMENT_BYTES", packer.size_bytes)
+    monkeypatch.setattr(pack, "STRETCH_RECORDS", 10)
+    monkeypatch.setattr(pack, "STRETCH_BYTES", packer.size_bytes)
     assert packer.ends_before(second)
     packer.close()
 
 
 def test_many_values_of_another_version_get_a_stretch_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_pack, "ASIDE_BYTES", 100)
-    packer = TopicPacker(PARTITION, 0, first_chain(PARTITION), 0)
+    monkeypatch.setattr(pack, "ASIDE_BYTES", 100)
+    packer = Packer(PARTITION, 0, 0, first_chain(PARTITION), 0)
     packer.add(plain(1)[0])
     offset = 1
-    while not packer.ends_before(TopicRecord(offset, START_MS, old_value(), b"")):
-        packer.add(TopicRecord(offset, START_MS, old_value(), b""))
+    while not packer.ends_before(Record(offset, START_MS, old_value(), b"")):
+        packer.add(Record(offset, START_MS, old_value(), b""))
         offset += 1
-    assert 1 < offset <= 1 + 100 // len(old_value()) + 1
+    assert offset == RUN, "where the group ends"
     packer.close()
 
 
 @pytest.mark.parametrize("suffix", ["avro", "blocks"])
 def test_each_changed_byte_is_found(objects: Objects, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_pack, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(pack, "BLOCK_BYTES", 300)
     manifest = archive_stretch(objects, PARTITION, [*ODD, *plain(5, 14)])
     path = object_path(manifest, manifest.segments[0], suffix)
     stored = path.read_bytes()
@@ -221,4 +226,4 @@ def test_blocks_of_another_partition_are_refused(objects: Objects) -> None:
     for stored in (entry.avro, entry.blocks):
         objects.create(other.key(entry, stored), objects.get(manifest.key(entry, stored)))
     with pytest.raises(CorruptObject):
-        topic_pack.UnpackedTopic(objects, "queues-1", entry).prove()
+        Unpacked(objects, "queues-1", entry).prove()

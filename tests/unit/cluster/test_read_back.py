@@ -28,9 +28,9 @@ from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.projections.machine.machine import HANDLERS, Machine
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.store import StateStore
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Nacked, NodeLost, Published, QueueDeleted
 from rewindmq.schemas.metadata_events import VhostDeleted
-from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.amqp_wire import IdleSocket
 from tests.support.broker_harness import Client, args
@@ -47,7 +47,7 @@ async def test_a_publish_of_a_lost_node_counts(nodes: Nodes) -> None:
     publish(broker, who, b"too late", confirms)
     partition = broker.queues.partition_for("/", "q")
     epoch = nodes.node("a").epoch
-    lost = FramedEncoder()
+    lost = Encoder()
     record = lost.encode(lost.prefix(nodes.now_ms, BROKER), NodeLost("a", epoch, "lapsed"))
     next(each for each in nodes.history.queues if each.name == partition.name).put(b"", record)
     nodes.log("a").cut(False)

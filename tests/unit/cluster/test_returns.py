@@ -101,7 +101,7 @@ async def test_b71_else_it_goes_on_with_its_own_state(nodes: Nodes, monkeypatch:
 def failing(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Any]) -> None:
     """RocksDB fails when it has dropped what it has of a partition. `meanwhile` is called then, in the thread."""
 
-    def begin(self: StateStore, base: Any) -> None:
+    def begin(self: StateStore, base: Any, decoder: Any) -> None:
         self.discard(base.partition)
         meanwhile()
         raise RuntimeError("IO error: no space left on device")

@@ -7,8 +7,8 @@ import pytest
 from rewindmq.engine.cluster import partition_pausing
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import MachineUpgraded
-from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import Client
 from tests.support.counted_nodes import NAMES, quick, story
@@ -92,7 +92,7 @@ async def test_b49_a_fold_that_fails_behind_a_report_stops_the_node(
     """A record of a newer version arrives while reports are outstanding. It is folded with the last report."""
     on = Story(nodes, monkeypatch)
     await on.begin()
-    encoder = FramedEncoder()
+    encoder = Encoder()
     newer = encoder.encode(encoder.prefix(nodes.now_ms, BROKER), MachineUpgraded(MACHINE_VERSION + 1))
     on.kafka.history.put(b"", newer)
     await eventually(lambda: on.partition._kept)

@@ -14,9 +14,9 @@ from rewindmq.engine.http.app import make_app
 from rewindmq.engine.rewind.restorations import Restoration
 from rewindmq.engine.rewind.restore_plan import Plan, RestoredMessage
 from rewindmq.engine.rewind.worker import WorkerPool
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Event, Fetched, NodeLost, Published
 from rewindmq.schemas.metadata_events import GlobalParameterSet, VhostCreated
-from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.support.broker_harness import Client
 from tests.support.memory_nodes import START_MS, Nodes, declare, on_nodes, publish, run, session, settled
@@ -123,7 +123,7 @@ def test_a_restoration_over_a_lost_node_does_not_say_that_it_is_done(
             broker.restorations.restore(who, Past(), None, Restoration("guest", plan, "q", "name"))  # type: ignore[arg-type]  # no history is read
         )
         await settled()
-        lost = FramedEncoder()
+        lost = Encoder()
         record = lost.encode(lost.prefix(nodes.now_ms, BROKER), NodeLost("a", nodes.node("a").epoch, "lapsed"))
         for partition in (nodes.history.metadata, *nodes.history.queues):
             partition.put(b"", record)
@@ -160,7 +160,7 @@ def test_every_node_lists_nonsense_in_the_metadata_log_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By those that read it when it comes, and by those that find it at their start."""
-    encoder = FramedEncoder()
+    encoder = Encoder()
     no_json = "global parameter 'g' is not JSON: Expecting value: line 1 column 1 (char 0)"
     nonsense: list[tuple[Event, str]] = [
         (GlobalParameterSet("g", "no JSON"), no_json),

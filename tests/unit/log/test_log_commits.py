@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.embedded.blocks import PIECE_BYTES, STORED_BYTES, encode_block, encode_pieces
+from rewindmq.engine.log.embedded.blocks import (
+    PIECE_BYTES,
+    STORED_BYTES,
+    encode_block,
+    encode_pieces,
+    one_behind_the_other,
+)
 from rewindmq.engine.log.embedded.log import BLOCK_BYTES, EmbeddedLog
 from tests.support.log_listener import Listener
 from tests.support.records import START_MS, contents, record
@@ -71,10 +77,10 @@ def test_groups_are_closed_while_the_thread_writes_others(tmp_path: Path) -> Non
 @pytest.mark.parametrize("sizes", [(3 * PIECE_BYTES + 17,), (10, 2 * PIECE_BYTES, 100_000), (30_000,) * 500])
 def test_a_large_block_is_never_in_one_piece(sizes: tuple[int, ...]) -> None:
     records = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
-    arguments = records, sum(sizes), b"s" * 16, 7, b"c" * 32
-    pieces = encode_pieces(*arguments)
+    size, where = sum(sizes), (b"s" * 16, 7, b"c" * 32)
+    pieces = encode_pieces(one_behind_the_other(records, size), len(records), size, *where)
     assert max(map(len, pieces)) <= PIECE_BYTES + STORED_BYTES + 5
-    assert b"".join(pieces) == encode_block(*arguments)
+    assert b"".join(pieces) == encode_block(records, size, *where)
 
 
 def test_a_large_block_is_read_back(tmp_path: Path) -> None:

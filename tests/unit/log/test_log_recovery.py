@@ -4,19 +4,22 @@ place, and what can be derived is derived anew."""
 import logging
 import os
 import shutil
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from rewindmq.engine.log.chain import first_chain, link
 from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.engine.log.embedded.blocks import encode_block
-from rewindmq.engine.log.embedded.index import ENTRY, HEADER, first_chain, index_path, lengths_path, next_chain
+from rewindmq.engine.log.embedded.index import ENTRY, HEADER, encode_lengths, index_path, lengths_path
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import read_header, segment_files
 from rewindmq.engine.log.embedded.verify import verify_chain
-from tests.support.records import SCHEMA_BYTES, START_MS, contents, expected, fill, make_log, record, reopened
+from rewindmq.schemas.single_object import HEADER as PREFIX
+from tests.support.records import SCHEMA_BYTES, START_MS, bare, contents, expected, fill, make_log, record, reopened
 
 
 def blocks_of(data: Path) -> list[tuple[int, int]]:
@@ -273,14 +276,15 @@ def test_history_rewritten_with_its_index_breaks_the_chain(tmp_path: Path) -> No
     forged = segment_files(directory)[0]
     directory = make_log(tmp_path, [10] * 20, segment_bytes=SCHEMA_BYTES + 2_000)
     first, second = segment_files(directory)[:2]
-    blocks = [list(block.records) for block in EmbeddedLogReader(tmp_path).queues[0].read() if block.file == first]
+    blocks = [bare(block.records) for block in EmbeddedLogReader(tmp_path).queues[0].read() if block.file == first]
     blocks[0][3] = blocks[0][3].replace(b"key.3", b"KEY.3")
     with forged.open("rb") as file:
         header = read_header(forged, file.fileno())
-    offset, chain, parts = 0, next_chain(first_chain("queues-0"), header.raw), [header.raw]
+    offset, chain, parts = 0, first_chain("queues-0"), [header.raw]
     for records in blocks:
         raw = encode_block(records, sum(map(len, records)), header.sync, offset, chain)
-        offset, chain = offset + len(records), next_chain(chain, raw)
+        lengths = encode_lengths(array("I", map(len, records)))
+        offset, chain = offset + len(records), link(chain, offset, PREFIX, lengths, records)
         parts.append(raw)
     first.write_bytes(b"".join(parts))
     index_path(first).unlink()

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import pickle
+import random
+import struct
 from array import array
 from pathlib import Path
 
@@ -14,19 +16,21 @@ from hypothesis import strategies as st
 from rewindmq.engine.log.contract import LogError, NewerSchema
 from rewindmq.engine.log.embedded import log as embedded
 from rewindmq.engine.log.embedded import reader, segment_schema
-from rewindmq.engine.log.embedded.index import lengths_path
+from rewindmq.engine.log.embedded.index import encode_lengths, lengths_path, split
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
-from rewindmq.engine.log.embedded.segments import max_timestamp, segment_files
+from rewindmq.engine.log.embedded.segments import max_bare_timestamp, segment_files
 from rewindmq.engine.log.embedded.verify import verify_chain
+from rewindmq.engine.log.embedded.writer import PartitionWriter
 from rewindmq.schemas import walk
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Event, Published
 from rewindmq.schemas.registry import envelope_fingerprint, envelope_schema, envelope_schema_json
+from rewindmq.schemas.single_object import HEADER
 from rewindmq.schemas.values import Actor
 from tests.support.examples import examples
 from tests.support.other_schema import EARLIER
-from tests.support.records import SCHEMA_BYTES, START_MS, contents, expected, fill, make_log, record, reopened
+from tests.support.records import SCHEMA_BYTES, START_MS, bare, contents, expected, fill, make_log, record, reopened
 from tests.support.strategies import actors, timestamps
 from tests.support.strategies import events as any_event
 
@@ -78,17 +82,16 @@ def test_segments_roll_by_size_and_join(tmp_path: Path) -> None:
         assert log.offset_at(START_MS + offset) == offset + 1
 
 
-def test_the_chain_runs_from_the_name_over_every_stored_byte(tmp_path: Path) -> None:
+def test_the_chain_runs_from_the_name_over_every_record(tmp_path: Path) -> None:
     directory = make_log(tmp_path, [5] * 30, segment_bytes=SCHEMA_BYTES + 2_000)
     chain = hashlib.sha256(b"queues-0").digest()
     blocks = list(EmbeddedLogReader(tmp_path).queues[0].read())
     for path in segment_files(directory):
-        data = path.read_bytes()
-        starts = [block.position for block in blocks if block.file == path] + [len(data)]
-        chain = hashlib.sha256(chain + data[: starts[0]]).digest()
         for block in (block for block in blocks if block.file == path):
-            end = starts[starts.index(block.position) + 1]
-            chain = hashlib.sha256(chain + data[block.position : end]).digest()
+            bare = [each.removeprefix(HEADER) for each in block.records]
+            lengths = b"".join(struct.pack("<I", len(each)) for each in bare)
+            head = struct.pack(">QIB", block.first_offset, len(bare), 4)
+            chain = hashlib.sha256(chain + head + HEADER + lengths + b"".join(bare)).digest()
             assert block.chain == chain
     verified = list(verify_chain(directory))
     assert verified[-1].chain == chain
@@ -145,11 +148,10 @@ def test_a_reader_of_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("earlier_schema")
 def test_another_schema_begins_a_new_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log goes on under its schema until it is told another one. All records are read as today's."""
+    """A log goes on under its schema until it is told another one. Each record says its schema."""
     with monkeypatch.context() as earlier:
         earlier.setattr("rewindmq.engine.log.embedded.writer.envelope_fingerprint", lambda: EARLIER)
         directory = make_log(tmp_path, [6])
-    monkeypatch.setattr(segment_schema, "upgraded", lambda old, fingerprint: old + b"+" + fingerprint.encode())
     log = EmbeddedLog.open(tmp_path, 1)
     partition = log.queues[0]
     assert partition.schema == EARLIER
@@ -161,10 +163,30 @@ def test_another_schema_begins_a_new_segment(tmp_path: Path, monkeypatch: pytest
     log.close()
     assert [path.stem[-1] for path in segment_files(directory)] == ["0", "9"]
     records = contents(EmbeddedLogReader(tmp_path).queues[0].read())
-    assert [record.endswith(b"+" + EARLIER.encode()) for record in records] == [True] * 9 + [False] * 2
+    assert records == expected(9, EARLIER) + expected(11)[9:]
     log = EmbeddedLog.open(tmp_path, 1)
     assert log.queues[0].schema == envelope_fingerprint()
     log.close()
+
+
+@pytest.mark.usefixtures("earlier_schema")
+def test_a_record_of_another_schema_than_its_block_is_not_written(tmp_path: Path) -> None:
+    """It would be read as one of the block's schema."""
+    directory = make_log(tmp_path, [2])
+    writer = PartitionWriter(directory, 1 << 30, begin=False)
+    with pytest.raises(AssertionError, match="the records of a block have its schema"):
+        writer.write([record(2), record(3, schema=EARLIER)], START_MS)
+    writer.close()
+    assert reopened(tmp_path) == expected(2)
+
+
+@pytest.mark.parametrize("sizes", [(5,), (5_000,), (5, 9), (5_000, 3, 9_000), (0, 70_000)])
+def test_records_of_every_size_get_their_header_back(sizes: tuple[int, ...]) -> None:
+    bare_ones = [random.Random(size).randbytes(size) for size in sizes]
+    lengths = encode_lengths(array("I", sizes))
+    raw = b"before" + b"".join(bare_ones) + b"behind"
+    assert split(raw, 6, lengths) == bare_ones
+    assert split(raw, 6, lengths, HEADER) == [HEADER + each for each in bare_ones]
 
 
 def test_a_schema_that_nobody_released_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,22 +207,22 @@ def test_lengths_that_are_wrong_mislead_nobody(tmp_path: Path) -> None:
     file.unlink()
     assert contents(EmbeddedLogReader(tmp_path).queues[0].read()) == expected(20)
     assert reopened(tmp_path) == expected(20)
-    assert array("I", file.read_bytes()) == array("I", map(len, expected(20)))
+    assert array("I", file.read_bytes()) == array("I", map(len, bare(expected(20))))
 
 
 @given(st.lists(st.tuples(timestamps, actors, any_event), min_size=1, max_size=5))
 @settings(max_examples=examples(150), deadline=None)
 def test_walking_splits_every_event(events: list[tuple[int, Actor, Event]]) -> None:
     encoder = Encoder()
-    records = [encoder.encode(encoder.prefix(time, actor), event) for time, actor, event in events]
+    records = bare(encoder.encode(encoder.prefix(time, actor), event) for time, actor, event in events)
     program = walk.compile_schema(envelope_schema_json())
     assert walk.record_lengths(program, b"".join(records), len(records)) == list(map(len, records))
-    assert max_timestamp(records) == max(time for time, _, _ in events)
+    assert max_bare_timestamp(records) == max(time for time, _, _ in events)
 
 
 def test_walking_finds_the_same_ends_as_avro() -> None:
     program = walk.compile_schema(envelope_schema_json())
-    records = expected(50)
+    records = bare(expected(50))
     assert walk.record_lengths(program, b"".join(records), 50) == list(map(len, records))
     for wrong in (49, 51):
         with pytest.raises(walk.MalformedRecord):

@@ -8,6 +8,7 @@ import pytest
 from rewindmq.engine.log.embedded.sound_records import SoundRecords
 from rewindmq.schemas.codec import Decoder, Encoder, UndecodableRecord
 from rewindmq.schemas.events import Acked, Event, Published, Tick
+from rewindmq.schemas.single_object import HEADER, HEADER_SIZE
 from rewindmq.schemas.values import Actor, Encryption, Origin, Route
 from tests.support.traffic import START_MS
 
@@ -23,8 +24,9 @@ def publish(route: Route, size: int, **more: object) -> Published:
 
 
 def record(event: Event, timestamp_ms: int = START_MS, actor: Actor = ANN) -> bytes:
+    """A bare record."""
     encoder = Encoder()
-    return encoder.encode(encoder.prefix(timestamp_ms, actor), event)
+    return encoder.encode(encoder.prefix(timestamp_ms, actor), event)[HEADER_SIZE:]
 
 
 def refused(before: bytes, found: bytes) -> bool:
@@ -36,7 +38,7 @@ def refused(before: bytes, found: bytes) -> bool:
 
 def undecodable(found: bytes) -> bool:
     try:
-        Decoder().decode(found)
+        Decoder().decode(HEADER + found)
     except UndecodableRecord:
         return True
     return False

@@ -122,7 +122,7 @@ def decoded(steps: list[Step]) -> list[Step]:
 
 def repetition(seed: int) -> list[Step]:
     """A history of traffic mostly, without its records that cannot be decoded."""
-    made, decoder, steps = Repetition(seed).log(600, False), Decoder(), list[Step]()
+    made, decoder, steps = Repetition(seed).log(600), Decoder(), list[Step]()
     for offset, record in zip(made.offsets, made.records, strict=True):
         with suppress(UndecodableRecord):
             steps.append((offset, *decoder.decode(record)))

@@ -12,20 +12,24 @@ from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import drive
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.codec import Decoder
-from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.events import Event
+from rewindmq.schemas.older_schemas import encoder_under
+from rewindmq.schemas.service_records import SharedDecoder
 from tests.support.examples import examples
 from tests.support.needs import require_pure
+from tests.support.other_schema import EARLIER
 from tests.support.repetition import RepeatedLog, Repetition, difference
-from tests.support.repetition_stories import Story, logs, planted
+from tests.support.repetition_stories import ANN, Story, acked, logs, planted, published
 
 
-def decoder_of(log: RepeatedLog) -> Decoder:
-    return FramedDecoder() if log.framed else Decoder()
+def decoder_of(times: bool) -> Decoder:
+    """The decoder of a log that gives the times of its records, or of one that does not."""
+    return SharedDecoder() if times else Decoder()
 
 
 def event_by_event(log: RepeatedLog, times: bool, end: int | None = None) -> Machine:
     machine = Machine("queues-0")
-    drive(machine, log.groups(1_000, times), decoder_of(log), end)
+    drive(machine, log.groups(1_000, times), decoder_of(times), end)
     return machine
 
 
@@ -40,8 +44,8 @@ def check(log: RepeatedLog, times: bool, stops: Sequence[int], size: int, kind: 
     After every second stop both go on from a snapshot. Returns how many events were repeats."""
     machine, straight = Machine("queues-0"), Machine("queues-0")
     skipped, expected = QuarantineReport(), QuarantineReport()
-    decoder, other = decoder_of(log), decoder_of(log)
-    repeats, count = kind(machine, decoder), 0
+    decoder, other = decoder_of(times), decoder_of(times)
+    repeats, count = kind(machine), 0
     for number, stop in enumerate(sorted({*stops, log.offsets[-1] + 1})):
         groups = log.groups(size, times, machine.next_offset)
         note = skipped.note_undecodable
@@ -56,15 +60,15 @@ def check(log: RepeatedLog, times: bool, stops: Sequence[int], size: int, kind: 
             assert difference(machine.take_dirty(), straight.take_dirty()) == ""
         else:
             count += repeats.count
-            machine, straight, decoder = loaded(machine), loaded(straight), decoder_of(log)
-            repeats = kind(machine, decoder)
+            machine, straight, decoder = loaded(machine), loaded(straight), decoder_of(times)
+            repeats = kind(machine)
     return count + repeats.count
 
 
 @settings(max_examples=examples(50), deadline=None, phases=(Phase.generate,))  # no seed is smaller than another
-@given(st.integers(0, 1 << 32), st.booleans(), st.booleans(), st.integers(1, 300))
-def test_repeats_give_the_state_that_the_events_give(seed: int, framed: bool, times: bool, size: int) -> None:
-    log = Repetition(seed).log(300, framed)
+@given(st.integers(0, 1 << 32), st.booleans(), st.integers(1, 300))
+def test_repeats_give_the_state_that_the_events_give(seed: int, times: bool, size: int) -> None:
+    log = Repetition(seed).log(300)
     dice = random.Random(seed)
     check(log, times, [dice.randrange(log.offsets[-1]) for _ in range(6)], size)
 
@@ -73,7 +77,7 @@ def test_the_histories_are_full_of_repeats() -> None:
     """The test above would prove little if the fast path applied few events.
 
     About one in seven is applied so, but the seeds differ much: half of them have hardly any."""
-    logs = [Repetition(seed).log(300, False) for seed in range(20)]
+    logs = [Repetition(seed).log(300) for seed in range(20)]
     assert sum(check(log, False, (), 50) for log in logs) > sum(len(log.records) for log in logs) // 16
 
 
@@ -82,9 +86,8 @@ def check_story(log: RepeatedLog, kind: type[Repeats] = Repeats) -> int:
     return sum(check(log, times, (end - 3, end - 1), 1_000, kind) for times in (False, True))
 
 
-@pytest.mark.parametrize("framed", [False, True])
-def test_in_each_story_repeats_give_the_state_that_the_events_give(framed: bool) -> None:
-    for name, log in logs(framed):
+def test_in_each_story_repeats_give_the_state_that_the_events_give() -> None:
+    for name, log in logs():
         try:
             check_story(log)
         except AssertionError as error:
@@ -94,13 +97,34 @@ def test_in_each_story_repeats_give_the_state_that_the_events_give(framed: bool)
 def test_plain_traffic_is_applied_by_the_fast_path() -> None:
     """All but the first publish and ack behind each other event."""
     for type in ("classic", "quorum"):
-        story = Story(False)
+        story = Story()
         story.declare(type=type)
         story.consume(1)
         for _ in range(50):
             story.ack(*story.publish(2))
         log = story.log
         assert check(log, False, (), 1_000) == len(log.records) - 4
+
+
+@pytest.mark.usefixtures("earlier_schema")
+def test_repeats_of_an_older_schema_with_the_same_bytes_are_applied() -> None:
+    """Acks are, and publishes are not, whose schema was another. Then the log goes on under today's."""
+    story, older = Story(), encoder_under(EARLIER)
+    story.declare()
+    story.consume(1)
+
+    def under_the_older(event: Event) -> int:
+        story.raw(older.encode(older.prefix(story.now_ms, ANN), event))
+        return len(story.log.records) - 1
+
+    for held in [under_the_older(published()) for _ in range(30)]:
+        under_the_older(acked((held, held)))
+    assert check(story.log, False, (), 1_000) == 29
+    story.ack(*story.publish(30))
+    for _ in range(2):
+        one = under_the_older(published())
+        under_the_older(acked((one, one)))
+    assert check(story.log, False, (), 1_000) == 3 * 29 + 1
 
 
 # Each condition of the fast path, and what is left when it is taken out.
@@ -121,7 +145,7 @@ CONDITIONS = {
     "a holder that is not lost": ("queue.single_active or epoch_of(actor) in self.machine.lost_epochs", "not actor"),
     "no deadline passed": ("self.machine.due_effects[0] == offset or ", ""),
     "no other event": (" or type(event) not in TRAFFIC", ""),
-    "a usual time is learned": ("return low & 0x81 == 0x80 and high > 0x7F and ", "return "),
+    "a usual time is learned": ("usual = low & 0x81 == 0x80 and high > 0x7F and ", "usual = "),
     "plain": ("    return -1, pos\n\n\ndef _longer", "    return 0, pos + PLAIN_SIZE\n\n\ndef _longer"),
     "properties have a size": ("    if size & 1:\n        return -1, pos\n", ""),
     "a body has a size": ("if size & 1 or pos + (size", "if pos + (size"),
@@ -131,7 +155,7 @@ CONDITIONS = {
     "the time goes on behind its second byte": ("!= 0x80 or high < 0x80:", "!= 0x80:"),
     "the time is that of the whole timestamp": (" or begin_ms != start_ms", ""),
     "the log gives the time": (" or times is not None:", ":"),
-    "today's schema": ("            if start and not record.startswith(HEADER):\n                break\n", ""),
+    "the schema of what was learned": ("if not record.startswith(header):", "if False:"),
     "no deadline comes": ("if clock_ms >= machine.next_deadline_ms:", "if False:"),
     "nor just now": ("if clock_ms >= machine.next_deadline_ms:", "if clock_ms > machine.next_deadline_ms:"),
     "the clock may be ahead": ("clock_ms = machine.ahead_ms + (", "clock_ms = ("),
@@ -180,4 +204,4 @@ def test_each_condition_is_needed(condition: str, tales: list[tuple[str, Repeate
 
 @pytest.fixture(scope="module")
 def tales() -> list[tuple[str, RepeatedLog]]:
-    return [*logs(False), *logs(True)]
+    return list(logs())

@@ -18,7 +18,7 @@ from tests.support.next_version import NEXT, know_next
 class InMemory:
     """A partition's log, of these events."""
 
-    name, framed, start_offset = "queues-0", False, 0
+    name, shared, start_offset = "queues-0", False, 0
     first_offset = 0
     timestamps_ms = None
 

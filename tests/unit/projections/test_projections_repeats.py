@@ -23,7 +23,7 @@ from tests.support.traffic import ListLog, live_messages, record
 
 def log_of(seed: int, steps: int = 500) -> ListLog:
     """A random history. Where it has a gap, there is a record that cannot be decoded."""
-    made = Repetition(seed).log(steps, False)
+    made = Repetition(seed).log(steps)
     records = dict(zip(made.offsets, made.records, strict=True))
     return ListLog(records=[records.get(offset, b"\xff") for offset in range(made.offsets[-1] + 1)], block=7)
 
@@ -72,7 +72,7 @@ def differences(log: ListLog, path: Path) -> list[Difference]:
 
 
 def test_each_story_is_stored(tmp_path: Path) -> None:
-    for number, (name, made) in enumerate(logs(False)):
+    for number, (name, made) in enumerate(logs()):
         assert differences(ListLog(records=made.records), tmp_path / str(number)) == [], name
 
 
@@ -91,7 +91,7 @@ def test_each_condition_of_bodies_is_needed(
 ) -> None:
     require_pure("a changed copy of the fast path is an interpreted class, and compiled code takes its own")
     monkeypatch.setattr(replay, "Repeats", planted(there, left).Repeats)
-    for number, (_, made) in enumerate(logs(False)):
+    for number, (_, made) in enumerate(logs()):
         try:
             if differences(ListLog(records=made.records), tmp_path / str(number)):
                 return
@@ -102,7 +102,7 @@ def test_each_condition_of_bodies_is_needed(
 
 def plain_log(count: int) -> tuple[ListLog, list[int]]:
     """So many plain publishes to a queue with a consumer that acks all but the last ten."""
-    story = Story(False)
+    story = Story()
     story.declare()
     story.consume(1)
     held = story.publish(10)
@@ -132,8 +132,8 @@ def test_the_fold_of_a_log_uses_the_fast_path(monkeypatch: pytest.MonkeyPatch) -
     made: list[Repeats] = []
 
     class Noted(Repeats):
-        def __init__(self, machine: Machine, decoder: Decoder) -> None:
-            super().__init__(machine, decoder)
+        def __init__(self, machine: Machine) -> None:
+            super().__init__(machine)
             made.append(self)
 
     monkeypatch.setattr(replay, "Repeats", Noted)
@@ -143,7 +143,7 @@ def test_the_fold_of_a_log_uses_the_fast_path(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_first_event_behind_a_last_word_is_seen(tmp_path: Path) -> None:
     """Another program wrote repeats behind it: they are reported all the same."""
-    story = Story(False)
+    story = Story()
     story.declare()
     story.publish(5)
     final = story.do(Checkpointed(5, "", "", True), BROKER)

@@ -19,6 +19,7 @@ from rewindmq.projections.store.projector import holds
 from rewindmq.projections.store.repair import mend
 from rewindmq.projections.store.store import Projector, StateStore
 from rewindmq.projections.verify import verify_partition
+from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Acked, ConsumerAttached, Published, Purged, QueueDeleted
 from rewindmq.schemas.values import Route
 from tests.support.traffic import ANN, QUEUES, ListLog, Traffic, live_messages, published, queue_declared, record
@@ -261,7 +262,7 @@ def test_a_repaired_store_has_each_shared_body_once_and_its_count(tmp_path: Path
         records = [(offset, log.records[offset]) for offset in queued_offsets(machine)]
         Bases(tmp_path / "bases").write(machine, bytes(32), records)
         store.forget(projector)
-        store.begin(Bases(tmp_path / "bases").open("queues-0", machine.next_offset))
+        store.begin(Bases(tmp_path / "bases").open("queues-0", machine.next_offset), Decoder())
         machine, projector = store.open_partition("queues-0")
         traffic.machine, traffic.projector = machine, projector
     assert_whole(traffic, machine, projector)

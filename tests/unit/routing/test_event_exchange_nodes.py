@@ -5,8 +5,8 @@ from typing import Any
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import headers_of
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Published
-from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import Actor, Route
 from tests.support.broker_harness import Client, args
 from tests.support.memory_nodes import PERSISTENT, Nodes, declare, on_nodes, publish, session, settled
@@ -103,7 +103,7 @@ async def test_b36_the_owner_tells_what_a_service_caused_and_nothing_twice(nodes
     partitions: list[Any] = [broker.queues.partition_for("/", "q") for broker in (a, b)]
     owner, other = sorted(partitions, key=lambda partition: not partition.owned)
     log = next(each for each in nodes.history.queues if each.name == owner.name)
-    encoder = FramedEncoder()
+    encoder = Encoder()
 
     def produce() -> None:
         message = Published(Route("/", "", "q", ("q",)), PERSISTENT, None, None, True, None, None, b"m", 1)

@@ -14,10 +14,11 @@ from rewindmq.schemas.codec import Decoder, Encoder, UndecodableRecord, strip_bo
 from rewindmq.schemas.events import EVENT_TYPES, Acked, Nacked, PolicyApplied, Published, Tick
 from rewindmq.schemas.metadata_events import ExchangeDeclared, VhostDeleted
 from rewindmq.schemas.registry import parsed_envelope_schema
-from rewindmq.schemas.single_object import FramedDecoder, strip_framed_body, unwrap, wrap
+from rewindmq.schemas.service_records import SharedDecoder
+from rewindmq.schemas.single_object import HEADER, HEADER_SIZE
 from rewindmq.schemas.values import BROKER, Actor, Argument, Encryption, Policy, Route
 from tests.support.examples import examples, rounds
-from tests.support.samples import SAMPLES, sample_bytes
+from tests.support.samples import SAMPLES, sample_record
 from tests.support.strategies import EVENTS, actors, events, plain, timestamps
 
 ROUTE = Route("/", "flights", "dep.JFK.AA", ("jfk", "aa"))
@@ -32,6 +33,11 @@ def published(body: bytes = b"body", route: Route = ROUTE, encryption: Encryptio
 def encoded(event: Any, timestamp_ms: int = 1_763_715_845_123, actor: Actor = BROKER) -> bytes:
     encoder = Encoder()
     return encoder.encode(encoder.prefix(timestamp_ms, actor), event)
+
+
+def bare(event: Any, timestamp_ms: int = 1_763_715_845_123, actor: Actor = BROKER) -> bytes:
+    """The record without its header."""
+    return encoded(event, timestamp_ms, actor)[HEADER_SIZE:]
 
 
 def for_fastavro(value: Any) -> Any:
@@ -71,7 +77,7 @@ def _without_names(value: Any, in_union: bool = False) -> Any:
 def test_every_event_is_written_as_fastavro_writes_it_and_comes_back(cls: type, data: st.DataObject) -> None:
     event, actor, timestamp_ms = data.draw(EVENTS[cls]), data.draw(actors), data.draw(timestamps)
     record = encoded(event, timestamp_ms, actor)
-    assert record == by_fastavro(timestamp_ms, actor, event)
+    assert record == HEADER + by_fastavro(timestamp_ms, actor, event)
     decoder = Decoder()
     for _ in range(2):  # the second time from the caches
         got_timestamp_ms, got_actor, got = decoder.decode(record)
@@ -125,19 +131,21 @@ def outcome(decode: Any, record: bytes, bodies: bool, stripped: bool = False) ->
     return timestamp_ms, actor, plain(event)
 
 
-def assert_read_alike(decoder: Decoder, record: bytes) -> Any:
+def assert_read_alike(decoder: Decoder, bare: bytes) -> Any:
     """By the fast way (with whatever this decoder has met before, or nothing) and the judge, with the body, without it,
-    and stripped: the same is undecodable, for the same reason, and all else is the same."""
+    and stripped: the same is undecodable, for the same reason, and all else is the same.
+
+    `bare`: what stands behind the header."""
+    record = HEADER + bare
     judged = outcome(decoder._any, record, bodies=True)
     stripped = strip_body(record)
     for fresh_or_not in (decoder, Decoder()):
         for decode in (fresh_or_not.decode, fresh_or_not._any):
             assert outcome(decode, record, True) == outcome(decode, record, False) == judged
         assert outcome(fresh_or_not.decode, stripped, False, stripped=True) == judged
-    framed = FramedDecoder().decode
-    value = wrap(record)
-    assert outcome(framed, value, True) == outcome(framed, value, False) == judged
-    assert outcome(framed, strip_framed_body(value), False, stripped=True) == judged
+    shared = SharedDecoder().decode
+    assert outcome(shared, record, True) == outcome(shared, record, False)
+    assert outcome(shared, stripped, False, stripped=True) == outcome(shared, record, True)
     return judged
 
 
@@ -147,9 +155,9 @@ INTERESTING = st.sampled_from([0, 1, 2, 3, 0x7F, 0x80, 0xFE, 0xFF]) | st.integer
 @given(event=events, data=st.data())
 @settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_damaged_records_are_refused_or_read_alike_on_every_way(event: Any, data: st.DataObject) -> None:
-    record = bytearray(encoded(event, actor=Actor("guest", 7))[:400])
+    record = bytearray(bare(event, actor=Actor("guest", 7))[:400])
     decoder = Decoder()
-    outcome(decoder.decode, bytes(record), True)  # warm caches must make no difference
+    outcome(decoder.decode, HEADER + record, True)  # warm caches must make no difference
     for _ in range(data.draw(st.integers(0, 3))):
         record[data.draw(st.integers(0, len(record) - 1))] = data.draw(INTERESTING)
     cut = bytes(record[: data.draw(st.integers(0, len(record)))])
@@ -160,7 +168,7 @@ def test_damaged_records_are_refused_or_read_alike_on_every_way(event: Any, data
 @settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_published_records_from_anywhere_are_read_alike(event: Published, user: str, data: st.DataObject) -> None:
     """Mostly damaged where it ends: cut within or exactly behind the body's length, or with bytes too many."""
-    record = bytearray(encoded(event, actor=Actor(user, 0)))
+    record = bytearray(bare(event, actor=Actor(user, 0)))
     for _ in range(data.draw(st.integers(0, 2))):
         record[data.draw(st.integers(0, len(record) - 1))] = data.draw(INTERESTING)
     end = len(record) - len(event.body)
@@ -170,7 +178,7 @@ def test_published_records_from_anywhere_are_read_alike(event: Published, user: 
 
 @pytest.mark.parametrize("body", [b"b", b"body", b"x" * 9_000])
 def test_a_record_cut_right_after_its_bodys_length_is_refused_by_all(body: bytes) -> None:
-    record = encoded(published(body))
+    record = bare(published(body))
     whole = assert_read_alike(Decoder(), record)
     assert isinstance(whole, tuple)
     judged = assert_read_alike(Decoder(), record[: -len(body)])
@@ -180,7 +188,7 @@ def test_a_record_cut_right_after_its_bodys_length_is_refused_by_all(body: bytes
 
 def test_what_looks_like_the_mark_of_an_unstripped_record_is_none() -> None:
     """A record that begins with strip_body's own mark, and one that holds a sound record behind it."""
-    for damaged in (b"\xff" * 11, b"\xff" * 11 + encoded(published()), b"\xff" * 22 + encoded(Tick())):
+    for damaged in (b"\xff" * 11, b"\xff" * 11 + bare(published()), b"\xff" * 22 + bare(Tick())):
         assert "timestamp is longer than 10 bytes" in assert_read_alike(Decoder(), damaged)
 
 
@@ -188,6 +196,23 @@ def test_what_looks_like_the_mark_of_an_unstripped_record_is_none() -> None:
 @settings(max_examples=examples(300), deadline=None)
 def test_random_bytes(record: bytes) -> None:
     assert_read_alike(Decoder(), record)
+
+
+@pytest.mark.parametrize("at", range(HEADER_SIZE))
+def test_another_header_is_noticed_whatever_was_met_before(at: int) -> None:
+    """On each of the ways that compare with what was met: messages without bodies, acks, and all else."""
+    for event in (published(), Acked("/", "q", 3, ((1, 2),)), Nacked("/", "q", 3, ((1, 2),), True, "nack"), Tick()):
+        record = encoded(event)
+        other = record[:at] + bytes([record[at] ^ 1]) + record[at + 1 :]
+        for bodies in (True, False):
+            decoder = Decoder()
+            for _ in range(4):
+                assert plain(decoder.decode(record, bodies)[2]) == plain(Decoder().decode(record, bodies)[2])
+            with pytest.raises(UndecodableRecord, match="no released schema" if at > 1 else "byte 0 of "):
+                decoder.decode(other, bodies)
+            assert strip_body(other) is other
+            with pytest.raises(UndecodableRecord, match="no released schema" if at > 1 else "byte 0 of "):
+                decoder.decode(other, False, stripped=True)
 
 
 @pytest.mark.parametrize("cls", EVENT_TYPES, ids=lambda cls: cls.__name__)
@@ -201,40 +226,40 @@ def test_every_truncation_is_refused(cls: type, data: st.DataObject) -> None:
             decoder.decode(record[:length])
 
 
-HEAD = encoded(Tick())[:-1]
+HEAD = bare(Tick())[:-1]
 
 
 @pytest.mark.parametrize(
-    ("record", "error"),
+    ("damaged", "error"),
     [
-        (b"", "byte 0 of 0: the record ends within timestamp"),
-        (b"\xff" * 9, "byte 0 of 9: the record ends within timestamp"),
-        (b"\xff" * 12, "byte 0 of 12: timestamp is longer than 10 bytes"),
-        (b"\xff" * 9 + b"\x02", "byte 0 of 10: timestamp does not fit into 64 bits"),
-        (b"\x00\x01", "byte 1 of 2: user has the negative length -1"),
-        (b"\x00\x08ab", "byte 2 of 4: user is 4 bytes long, but the record ends after 2"),
-        (b"\x00\x04a\xff\x00\x16", "byte 3 of 6: user is not UTF-8: invalid start byte"),
-        (HEAD + b"\x8e\x01", "byte 8 of 10: there is no event type number 71"),
-        (HEAD + b"\x01", "byte 8 of 9: there is no event type number -1"),
-        (HEAD + b"\x16\x00\x00", "byte 9 of 11: the record goes on for 2 bytes behind its end"),
-        (HEAD + b"\x0c\x00\x00\x02\x00", "byte 12 of 13: if_empty"),
-        (HEAD + b"\x0c\x00\x00\x02\x01", "byte 11 of 13: if_unused is neither true (1) nor false (0) but 2"),
-        (HEAD + b"\x04\x00\x00\x00\x00\x00\x08", "byte 14 of 15: method has no symbol number 4"),
-        (HEAD + b"\x0e\x00\x00\x04", "byte 11 of 12: policy has no branch number 2"),
+        (b"", "byte 10 of 10: the record ends within timestamp"),
+        (b"\xff" * 9, "byte 10 of 19: the record ends within timestamp"),
+        (b"\xff" * 12, "byte 10 of 22: timestamp is longer than 10 bytes"),
+        (b"\xff" * 9 + b"\x02", "byte 10 of 20: timestamp does not fit into 64 bits"),
+        (b"\x00\x01", "byte 11 of 12: user has the negative length -1"),
+        (b"\x00\x08ab", "byte 12 of 14: user is 4 bytes long, but the record ends after 2"),
+        (b"\x00\x04a\xff\x00\x16", "byte 13 of 16: user is not UTF-8: invalid start byte"),
+        (HEAD + b"\x8e\x01", "byte 18 of 20: there is no event type number 71"),
+        (HEAD + b"\x01", "byte 18 of 19: there is no event type number -1"),
+        (HEAD + b"\x16\x00\x00", "byte 19 of 21: the record goes on for 2 bytes behind its end"),
+        (HEAD + b"\x0c\x00\x00\x02\x00", "byte 22 of 23: if_empty"),
+        (HEAD + b"\x0c\x00\x00\x02\x01", "byte 21 of 23: if_unused is neither true (1) nor false (0) but 2"),
+        (HEAD + b"\x04\x00\x00\x00\x00\x00\x08", "byte 24 of 25: method has no symbol number 4"),
+        (HEAD + b"\x0e\x00\x00\x04", "byte 21 of 22: policy has no branch number 2"),
         (
             HEAD + b"\x00\x00\x00\x00\x00\x00" + b"\xfe" + b"\xff" * 7 + b"\x7f",
-            "byte 23 of 23: properties is 4611686018427387903 bytes long, but the record ends after 0",
+            "byte 33 of 33: properties is 4611686018427387903 bytes long, but the record ends after 0",
         ),
         (
             HEAD + b"\x00\x00\x00\x00\x00\x00" + b"\x00\x00\x00\x00" + b"\x02\x00\x00\x00\x00\x03",
-            "byte 23 of 24: reason has the negative length -2",
+            "byte 33 of 34: reason has the negative length -2",
         ),
-        (HEAD + b"\x02\x00\x00\x00\x01\x01\x00", "byte 13 of 15: a block of messages has the negative length -1"),
+        (HEAD + b"\x02\x00\x00\x00\x01\x01\x00", "byte 23 of 25: a block of messages has the negative length -1"),
     ],
 )
-def test_the_error_names_the_byte_and_the_reason(record: bytes, error: str) -> None:
+def test_the_error_names_the_byte_and_the_reason(damaged: bytes, error: str) -> None:
     with pytest.raises(UndecodableRecord) as caught:
-        Decoder().decode(record)
+        Decoder().decode(HEADER + damaged)
     if "if_empty" not in error:
         assert str(caught.value) == error
 
@@ -258,7 +283,7 @@ def test_a_prefix_from_the_first_seconds_of_1970_is_not_taken_for_another() -> N
     decoder = Decoder()
     assert decoder.decode(encoded(Tick(), 100, Actor("b", 5))) == (100, Actor("b", 5), Tick())
     with pytest.raises(UndecodableRecord, match="user is 49 bytes long"):
-        decoder.decode(b"\xc8\x81\x02" + b"\x62" + b"\x0a\x16")
+        decoder.decode(HEADER + b"\xc8\x81\x02" + b"\x62" + b"\x0a\x16")
 
 
 def test_a_long_need_not_be_in_its_shortest_form() -> None:
@@ -335,11 +360,11 @@ def test_a_policy_may_hold_anything_that_is_json_text() -> None:
 def test_the_fast_way_and_the_judge_agree_on_damaged_hot_records() -> None:
     seeded = random.Random(5)
     hot = ("Published", "Acked", "Nacked", "Credited", "Fetched", "Tick")
-    records = [unwrap(sample_bytes(name))[:120] for name in SAMPLES if name.split("-")[0] in hot]
+    records = [sample_record(name)[HEADER_SIZE:][:120] for name in SAMPLES if name.split("-")[0] in hot]
     decoder = Decoder()
     sound, tries = 0, rounds(20_000, quick=4_000)
     for _ in range(tries):
-        outcome(decoder.decode, seeded.choice(records), False)
+        outcome(decoder.decode, HEADER + seeded.choice(records), False)
         damaged = bytearray(seeded.choice(records))
         for _ in range(seeded.randint(1, 3)):
             place, byte = seeded.randrange(len(damaged)), seeded.choice((0, 1, 2, 4, 0x7F, 0x80, 0xFF))
@@ -386,7 +411,7 @@ def test_messages_that_differ_only_in_bodies_are_read_as_by_a_new_decoder(seed: 
             record = record[: dice.randrange(len(record))] + record[dice.randrange(len(record)) :]
         assert told(decoder, record, True, stripped) == told(Decoder(), record, True, stripped)
         assert told(decoder, record, False, stripped) == told(Decoder(), record, False, stripped)
-        if told(decoder, record, False, stripped)[0] == "UndecodableRecord":
+        if told(decoder, record, False, stripped)[0] in ("UndecodableRecord", "UnknownSchema"):
             continue
         decoded = decoder.decode(record, False, stripped)
         shared += id(decoded[2]) in met

@@ -9,8 +9,7 @@ import pytest
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import EVENT_TYPES
 from rewindmq.schemas.registry import RELEASED, envelope_fingerprint
-from rewindmq.schemas.single_object import MARKER, unwrap
-from tests.support.samples import GOLDEN, SAMPLES, golden, readable_envelope, sample_record
+from tests.support.samples import GOLDEN, SAMPLES, golden, golden_record, readable_envelope, sample_record
 
 SETS = sorted(directory.name for directory in GOLDEN.iterdir())
 STORED = {(fingerprint, name): each for fingerprint in SETS for name, each in golden(fingerprint).items()}
@@ -19,8 +18,7 @@ STORED = {(fingerprint, name): each for fingerprint in SETS for name, each in go
 @pytest.mark.parametrize(("fingerprint", "name"), STORED)
 def test_a_golden_sample_says_what_it_always_said(fingerprint: str, name: str) -> None:
     stored = STORED[fingerprint, name]
-    record = unwrap(MARKER + bytes.fromhex(fingerprint) + bytes.fromhex(stored["bytes"]))
-    assert_says(stored["value"], readable_envelope(*Decoder().decode(record)))
+    assert_says(stored["value"], readable_envelope(*Decoder().decode(golden_record(fingerprint, stored))))
 
 
 def assert_says(said: Any, says: Any) -> None:
@@ -40,7 +38,7 @@ def assert_says(said: Any, says: Any) -> None:
 def test_todays_samples_are_golden_byte_for_byte(name: str) -> None:
     stored = STORED.get((envelope_fingerprint(), name))
     assert stored is not None, "the sample is not stored: python -m tests.support.samples"
-    assert bytes.fromhex(stored["bytes"]) == sample_record(name)
+    assert golden_record(envelope_fingerprint(), stored) == sample_record(name)
     assert stored["value"] == json.loads(json.dumps(readable_envelope(*SAMPLES[name])))
 
 

@@ -8,10 +8,12 @@ import pytest
 
 from rewindmq.projections.machine.rules import versions
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION, SCHEMAS, schema_of
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import PolicyApplied, Published, QueueDeclared
-from rewindmq.schemas.evolution import upgraded
+from rewindmq.schemas.evolution import is_unchanged
+from rewindmq.schemas.older_schemas import encoder_under, of_today
 from rewindmq.schemas.registry import envelope_fingerprint
-from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder, encoder_under
+from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.schemas.values import BROKER
 from tests.support.other_schema import EARLIER, EARLIER_SCHEMA, LATER_EVENTS, as_of_earlier
 from tests.support.samples import SAMPLES, readable_envelope
@@ -25,7 +27,7 @@ def test_b73_the_newest_version_is_written_under_todays_schema() -> None:
     assert SCHEMAS[max(SCHEMAS)] == envelope_fingerprint(), "a new schema needs a row, and a machine version"
     assert max(SCHEMAS) <= MACHINE_VERSION
     assert schema_of(MACHINE_VERSION) == envelope_fingerprint()
-    assert type(encoder_under(schema_of(MACHINE_VERSION))) is FramedEncoder
+    assert type(encoder_under(schema_of(MACHINE_VERSION))) is Encoder
 
 
 def test_b73_a_version_without_a_schema_of_its_own_has_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,18 +55,19 @@ def test_b73_an_older_reader_reads_every_event(name: str) -> None:
     read: Any = fastavro.schemaless_reader(record, PARSED, None, return_record_name=True)
     assert record.read() == b""
     assert read["event"][0] == f"rewindmq.history.{type(event).__name__}"
-    today = FramedEncoder()
+    today = Encoder()
     same = today.encode(today.prefix(timestamp_ms, actor), as_of_earlier(event))
     for bodies in (True, False):
-        ours, theirs = (readable_envelope(*FramedDecoder().decode(each, bodies)) for each in (value, same))
+        ours, theirs = (readable_envelope(*SharedDecoder().decode(each, bodies)) for each in (value, same))
         assert ours == theirs
 
 
 @pytest.mark.parametrize("name", [name for name, sample in SAMPLES.items() if not isinstance(sample[2], LATER_EVENTS)])
 def test_b73_a_record_that_means_the_same_is_not_rewritten(name: str) -> None:
     timestamp_ms, actor, event = SAMPLES[name]
-    older, today = encoder_under(EARLIER, framed=False), encoder_under(envelope_fingerprint(), framed=False)
+    older, today = encoder_under(EARLIER), encoder_under(envelope_fingerprint())
     record = older.encode(older.prefix(timestamp_ms, actor), event)
     changed = isinstance(event, Published | QueueDeclared | PolicyApplied)
-    assert (upgraded(record, EARLIER) is record) == (not changed)
-    assert upgraded(record, EARLIER) == today.encode(today.prefix(timestamp_ms, actor), as_of_earlier(event))
+    assert is_unchanged(record) == (not changed)
+    assert of_today(record) == today.encode(today.prefix(timestamp_ms, actor), as_of_earlier(event))
+    assert of_today(of_today(record)) == of_today(record)

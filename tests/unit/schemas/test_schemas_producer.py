@@ -13,9 +13,10 @@ from rewindmq.engine.http.properties import properties_of
 from rewindmq.schemas import producer
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import join_by_name, parse, problem
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.producer import Publisher
-from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.schemas.values import Actor, Origin, Route
 from tests.support.examples import examples
 from tests.support.strategies import producer_properties
@@ -24,7 +25,7 @@ MOMENT = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
 
 
 def event_of(value: bytes) -> tuple[Actor, Published]:
-    _, actor, event = FramedDecoder().decode(value)
+    _, actor, event = SharedDecoder().decode(value)
     assert isinstance(event, Published)
     return actor, event
 
@@ -153,9 +154,9 @@ def test_routes_that_are_remembered_are_bounded() -> None:
 
 def forged(actor: Actor, origin: Origin | None = None, **properties: bytes) -> Published:
     """Return the event that a reader decodes from a record that was appended with these properties."""
-    encoder, raw = FramedEncoder(), join_by_name(properties)
+    encoder, raw = Encoder(), join_by_name(properties)
     event = Published(Route("/", "", "q", ("q",)), raw, None, None, True, origin, None, b"", 0)
-    _, _, found = FramedDecoder().decode(encoder.encode(encoder.prefix(0, actor), event))
+    _, _, found = SharedDecoder().decode(encoder.encode(encoder.prefix(0, actor), event))
     assert isinstance(found, Published)
     return found
 
@@ -186,9 +187,9 @@ def test_b47_a_service_says_no_other_user_than_itself() -> None:
 
 
 def test_b47_damaged_properties_are_read_as_they_are() -> None:
-    encoder = FramedEncoder()
+    encoder = Encoder()
     for raw in (b"", b"\x00", b"\x20\x10\x00", b"\xff\xff\x0ax-restored"):
         event = Published(Route("/", "", "q", ("q",)), raw, None, None, True, None, None, b"", 0)
-        found = FramedDecoder().decode(encoder.encode(encoder.prefix(0, SERVICE), event))[2]
+        found = SharedDecoder().decode(encoder.encode(encoder.prefix(0, SERVICE), event))[2]
         assert isinstance(found, Published)
         assert found.properties == raw

@@ -16,7 +16,7 @@ from rewindmq.schemas.amqp.properties import MAX_PROPERTIES_BYTES, parse, proble
 from rewindmq.schemas.amqp.tables import MAX_DEPTH
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.producer import Publisher
-from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.service_records import SharedDecoder
 from tests.support.examples import examples
 from tests.support.strategies import producer_properties
 
@@ -32,7 +32,7 @@ def door_takes(raw: bytes) -> bool:
 
 
 def encoded(given_properties: dict[str, Any]) -> bytes:
-    _, _, event = FramedDecoder().decode(Publisher("x").record("/", "q", b"", **given_properties).value)
+    _, _, event = SharedDecoder().decode(Publisher("x").record("/", "q", b"", **given_properties).value)
     assert isinstance(event, Published)
     return event.properties
 

@@ -14,7 +14,7 @@ import pytest
 from rewindmq.schemas import evolution, registry
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
 from rewindmq.schemas.events import EVENT_TYPES, Acked, Published
-from rewindmq.schemas.evolution import upgraded
+from rewindmq.schemas.evolution import read_older
 from rewindmq.schemas.placement_events import QueueName
 from rewindmq.schemas.registry import (
     RELEASED,
@@ -26,7 +26,7 @@ from rewindmq.schemas.registry import (
     released_schema_json,
 )
 from rewindmq.schemas.shapes import UnknownSchema, shape_of
-from rewindmq.schemas.single_object import unwrap, wrap
+from rewindmq.schemas.single_object import HEADER, HEADER_SIZE, header_of, schema_in
 from rewindmq.schemas.values import (
     Actor,
     Argument,
@@ -41,7 +41,7 @@ from rewindmq.schemas.values import (
 )
 from tests.support.other_schema import EARLIER, EARLIER_SCHEMA, LATER_EVENTS, as_of_earlier, earlier, released, under
 from tests.support.records import avro_rows
-from tests.support.samples import SAMPLES, readable, sample_bytes
+from tests.support.samples import SAMPLES, readable, sample_record
 
 AVSC = {
     Path(file.name).stem: json.loads(file.read_text("utf-8"))
@@ -170,9 +170,10 @@ def test_the_fingerprint_is_crc_64_avro_of_the_canonical_form() -> None:
 
 
 def test_a_single_object_begins_with_marker_and_fingerprint() -> None:
-    data = wrap(b"record")
-    assert data == b"\xc3\x01" + bytes.fromhex(envelope_fingerprint()) + b"record"
-    assert unwrap(data) == b"record"
+    assert sample_record("Tick").startswith(HEADER)
+    assert HEADER == b"\xc3\x01" + bytes.fromhex(envelope_fingerprint()) == header_of(envelope_fingerprint())
+    assert schema_in(sample_record("Tick")) == envelope_fingerprint()
+    assert len(HEADER) == HEADER_SIZE
 
 
 @pytest.mark.parametrize(
@@ -186,12 +187,12 @@ def test_a_single_object_begins_with_marker_and_fingerprint() -> None:
 )
 def test_what_is_no_single_object_of_ours_is_refused(data: bytes, error: str) -> None:
     with pytest.raises(UndecodableRecord, match=error):
-        unwrap(data)
+        Decoder().decode(data)
 
 
 def test_a_fingerprint_is_never_a_path() -> None:
     with pytest.raises(UnknownSchema):
-        upgraded(b"", f"../released/{envelope_fingerprint()}")
+        registry.released_schema_json(f"../released/{envelope_fingerprint()}")
 
 
 @pytest.fixture
@@ -202,7 +203,7 @@ def older(tmp_path: Path) -> Iterator[str]:
 
 
 def written_under_older(name: str) -> bytes:
-    return under(EARLIER_SCHEMA, unwrap(sample_bytes(name)))
+    return under(EARLIER_SCHEMA, sample_record(name))
 
 
 OF_OLDER = [name for name, (_, _, event) in SAMPLES.items() if not isinstance(event, LATER_EVENTS)]
@@ -210,11 +211,16 @@ OF_OLDER = [name for name, (_, _, event) in SAMPLES.items() if not isinstance(ev
 
 @pytest.mark.parametrize("name", OF_OLDER)
 def test_a_record_of_an_older_schema_is_read_through_resolution(older: str, name: str) -> None:
-    data = b"\xc3\x01" + bytes.fromhex(older) + written_under_older(name)
-    timestamp_ms, actor, event = Decoder().decode(unwrap(data))
+    record = written_under_older(name)
+    assert schema_in(record) == older
+    timestamp_ms, actor, event = Decoder().decode(record)
     assert (timestamp_ms, actor) == SAMPLES[name][:2]
     assert type(event) is type(SAMPLES[name][2])
     assert readable(event) == readable(as_of_earlier(SAMPLES[name][2]))
+    assert readable(read_older(record)) == readable((timestamp_ms, actor, event))
+    assert Decoder().timestamp_ms(record) == timestamp_ms
+    without = readable(event) | ({"body": {"hex": ""}} if isinstance(event, Published) else {})
+    assert readable(Decoder().decode(record, False)[2]) == without
 
 
 def test_released_schemas_are_ordered_by_what_is_in_them(older: str) -> None:
@@ -247,8 +253,7 @@ def test_new_fields_take_their_defaults(tmp_path: Path, monkeypatch: pytest.Monk
             ("UserSet", defaults["UserSet"]),
             ("Published", {"properties": {"hex": "00ff"}}),
         ):
-            old_record = under(schema, unwrap(sample_bytes(sample)))
-            event = Decoder().decode(upgraded(old_record, fingerprint_of(schema)))[2]
+            event = Decoder().decode(under(schema, sample_record(sample)))[2]
             assert readable(event) == readable(SAMPLES[sample][2]) | expected
 
 
@@ -256,9 +261,9 @@ def test_damaged_records_of_an_older_schema_are_refused(older: str) -> None:
     record = written_under_older("QueueDeclared")
     for length in range(len(record)):
         with pytest.raises(UndecodableRecord, match=rf"byte \d+ of {length}: "):
-            upgraded(record[:length], older)
+            Decoder().decode(record[:length])
     with pytest.raises(UndecodableRecord, match="goes on for 1 bytes"):
-        upgraded(record + b"\x00", older)
+        Decoder().decode(record + b"\x00")
 
 
 # --- any Avro tool ----------------------------------------------------------------------------------------------------
@@ -280,4 +285,5 @@ def test_a_container_file_is_read_by_its_own_header() -> None:
     assert rows[0]["event"] == envelope["event"][1]
     assert rows[0]["timestamp"].isoformat() == "2025-11-21T09:04:05.678000+00:00"
     block = file.getvalue()[file.getvalue().index(b"s" * 16) + 16 : -16]
-    assert Decoder().decode(block[2:])[2] == Acked("/", "jfk", 5, ((1, 3),))  # behind count and size, a byte each
+    bare = block[2:]  # behind count and size, a byte each
+    assert Decoder().decode(HEADER + bare)[2] == Acked("/", "jfk", 5, ((1, 3),))

@@ -10,6 +10,7 @@ from rewindmq.projections.replay import beginning, catch_up, decoder_for
 from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.verify import verify_partition
 from rewindmq.schemas.events import Tick
+from rewindmq.schemas.single_object import HEADER
 from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.second_fold import BesideFold
@@ -23,7 +24,7 @@ EVENTS = 1_500
 def history(data: Path, seed: int) -> None:
     made = Recorder(data, partitions=1)
     random_history(made, seed, EVENTS)
-    made.log.queues[0].append(made.now_ms, b"\xff no record")
+    made.log.queues[0].append(made.now_ms, HEADER + b"\xff no record")
     made.append(0, ANN, Tick())
     made.close()
 

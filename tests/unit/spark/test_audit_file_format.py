@@ -98,7 +98,7 @@ class Deduplicated(History):
 
 
 def repetition(seed: int) -> list[Step]:
-    made, decoder, steps = Repetition(seed).log(300, False), Decoder(), list[Step]()
+    made, decoder, steps = Repetition(seed).log(300), Decoder(), list[Step]()
     for offset, record in zip(made.offsets, made.records, strict=True):
         with suppress(UndecodableRecord):
             steps.append((offset, *decoder.decode(record)))

@@ -11,7 +11,7 @@ from rewindmq.projections.history import outcome_rows, outcomes
 from rewindmq.projections.history.product import Product, fold_events
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.codec import Decoder
-from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.spark_replay.history.outcomes import HistoryProduct
 from rewindmq.spark_replay.history.waits import SloOptions, WaitsProduct
 from tests.support.examples import examples
@@ -36,7 +36,7 @@ class WaitsByEvent(WaitsProduct):
 
 
 def rows(product: Product[Any], log: RepeatedLog, times: bool, size: int) -> list[dict[str, Any]]:
-    decoder = FramedDecoder() if log.framed else Decoder()
+    decoder = SharedDecoder() if times else Decoder()
     batches = fold_events(product, Machine("queues-0"), log.groups(size, times), decoder)
     return [row for batch in batches for row in batch.to_pylist()]
 
@@ -58,18 +58,17 @@ def check(log: RepeatedLog, times: bool, size: int, every_ms: int | None = None)
 
 @pytest.mark.long
 @settings(max_examples=examples(25), deadline=None, phases=(Phase.generate,))  # no seed is smaller than another
-@given(st.integers(0, 1 << 32), st.booleans(), st.booleans(), st.sampled_from((1, 3, 7, 10_000)))
-def test_the_rows_are_those_of_the_events(seed: int, framed: bool, times: bool, batch: int) -> None:
-    log = Repetition(seed).log(300, framed)
+@given(st.integers(0, 1 << 32), st.booleans(), st.sampled_from((1, 3, 7, 10_000)))
+def test_the_rows_are_those_of_the_events(seed: int, times: bool, batch: int) -> None:
+    log = Repetition(seed).log(300)
     with pytest.MonkeyPatch.context() as patch:
         for module in (outcome_rows, outcomes):
             patch.setattr(module, "BATCH_ROWS", batch)
         check(log, times, random.Random(seed).randrange(1, 300), every_ms=1_000)
 
 
-@pytest.mark.parametrize("framed", [False, True])
-def test_in_each_story_the_rows_are_those_of_the_events(framed: bool) -> None:
-    for name, log in logs(framed):
+def test_in_each_story_the_rows_are_those_of_the_events() -> None:
+    for name, log in logs():
         try:
             assert check(log, False, 1_000), "there are no rows"
         except AssertionError as error:
@@ -85,7 +84,7 @@ def test_a_product_does_not_see_the_events_of_plain_traffic() -> None:
             seen.append(offset)
             super().event(offset, *given)
 
-    story = Story(False)
+    story = Story()
     story.declare()
     story.consume(1)
     for _ in range(50):

@@ -13,8 +13,8 @@ from rewindmq.engine.upgrades.since_version import require
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
 from rewindmq.projections.topology.fold_image import image_of, restored
 from rewindmq.projections.topology.metadata_fold import MetadataFold
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import MachineUpgraded
-from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.broker_harness import Harness
 from tests.support.counted_nodes import own_all, paused, quick
@@ -93,7 +93,7 @@ async def test_b73_what_a_node_that_died_had_finalized_is_finished(
     await nodes.start("a")
     nodes.brokers.pop("a").close()
     know_next(monkeypatch)
-    encoder = FramedEncoder()
+    encoder = Encoder()
     record = encoder.encode(encoder.prefix(nodes.now_ms, ANN), MachineUpgraded(NEXT))
     nodes.history.metadata.put(b"", record)
     broker = await nodes.start("b")
@@ -119,7 +119,7 @@ async def test_a_node_that_does_not_know_the_machine_version_ends(
     broker = await nodes.start("a")
     partition = broker.partitions[0]
     before = partition.machine.digest()
-    encoder = FramedEncoder()
+    encoder = Encoder()
     record = encoder.encode(encoder.prefix(nodes.now_ms, BROKER), MachineUpgraded(NEXT))
     (nodes.history.metadata if log == "metadata" else nodes.history.queues[0]).put(b"", record)
     await settled()

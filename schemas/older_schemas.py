@@ -1,0 +1,60 @@
+"""Records under older released schemas: written for programs that know no newer one, and brought up to date."""
+
+import functools
+import json
+
+from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.events import CLASSES, EVENT_TYPES, Event
+from rewindmq.schemas.evolution import is_unchanged, unchanged_events
+from rewindmq.schemas.registry import envelope_fingerprint, released_schema_json
+from rewindmq.schemas.shapes import Shape, long_bytes, shape_of, write
+from rewindmq.schemas.single_object import HEADER, HEADER_SIZE, header_of
+
+
+class OlderEncoder(Encoder):
+    """Encodes records of an older released schema.
+
+    An event that the two schemas lay out alike is encoded as fast as under today's. What the older schema has no field
+    for is left out. Raises ValueError, also for an event that it does not have."""
+
+    def __init__(self, schema_fingerprint: str) -> None:
+        super().__init__()
+        self.header = header_of(schema_fingerprint)
+        self._older = _older_events(schema_fingerprint)
+        self._unchanged = {EVENT_TYPES[number].__name__ for number in unchanged_events(schema_fingerprint)}
+
+    def encode(self, prefix: bytes, event: Event) -> bytes:
+        """The record of an event, behind the bytes that `prefix` gave. Raises ValueError."""
+        name = type(event).__name__
+        if name in self._unchanged:
+            return super().encode(prefix, event)
+        found = self._older.get(name)
+        if found is None:
+            raise ValueError(f"{name} is not in the older schema {self.header[2:].hex()}")
+        index, shape = found
+        out = bytearray(prefix + long_bytes(index))
+        write(out, shape, event)
+        return bytes(out)
+
+
+@functools.cache
+def _older_events(schema_fingerprint: str) -> dict[str, tuple[int, Shape]]:
+    """By name: the place of each event in the older schema's union, and its fields there."""
+    envelope = shape_of(json.loads(released_schema_json(schema_fingerprint)), CLASSES, {})
+    return {shape.name: (index, shape) for index, shape in enumerate(envelope.parts[2].parts)}
+
+
+def encoder_under(schema_fingerprint: str) -> Encoder:
+    """An encoder of records under a released schema."""
+    return Encoder() if schema_fingerprint == envelope_fingerprint() else OlderEncoder(schema_fingerprint)
+
+
+def of_today(record: bytes) -> bytes:
+    """The record under today's schema. Raises UnknownSchema, UndecodableRecord."""
+    if record.startswith(HEADER):
+        return record
+    if is_unchanged(record):
+        return HEADER + record[HEADER_SIZE:]
+    timestamp_ms, actor, event = Decoder().decode(record)
+    encoder = Encoder()
+    return encoder.encode(encoder.prefix(timestamp_ms, actor), event)
