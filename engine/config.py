@@ -29,7 +29,7 @@ class ArchiveConfig:
     url: str | None = None  # of the archive; None: nothing is archived
     segment_age_ms: int | None = None  # a segment that is older is closed; None: by its size alone
     lag_ms: int = 60_000  # the archiver looks so often
-    keep_local: str = ""  # the limit of archived segments here (engine/host/local_limits.py); empty: none
+    keep_local: str = ""  # the limit of archived segments here (engine/keeping/local_limits.py); empty: none
 
     @property
     def allowed_lag_ms(self) -> int:
@@ -81,7 +81,7 @@ class Config:
     disk_free_limit: Limit = DISK_FREE_LIMIT  # less free disk space than this blocks publishers
     consumer_timeout_ms: int = 1_800_000  # how long a delivery may stay unacked; a queue's own setting wins
     segment_bytes: int = 268_435_456
-    keep_history_ms: int | None = None  # older history is trimmed (embedded/keep_history.py); None: all is kept
+    keep_history_ms: int | None = None  # older history is trimmed (keeping/keep_history.py); None: all is kept
     find_index_ms: int | None = None  # ids of younger messages are in an index (rewind/id_index.py); None: of none
     snapshot_events: int = 1_000_000
     metadata_snapshot_events: int = 10_000

@@ -53,10 +53,11 @@ from rewindmq.engine.http.live import Live
 from rewindmq.engine.http.logins import Logins
 from rewindmq.engine.http.server import Listening, serve
 from rewindmq.engine.identity.settings import BadKeys
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.log.contract import CorruptLog, LogError, NewerSchema
+from rewindmq.engine.log.embedded.cut import end_trims
 from rewindmq.engine.log.embedded.lock import lock
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
-from rewindmq.engine.log.location import History
 from rewindmq.engine.logging_setup import escaped, log_to_stderr
 from rewindmq.engine.partition.log_clock import ElapsedClock, LogClock, WallClock
 from rewindmq.engine.partition.metadata import ReadBackMetadata, SoleWriterMetadata
@@ -322,7 +323,7 @@ def open_broker(
         opened.callback(store.close)
         require_end(config, log, store, snapshots, history, archived or {})
         embedded.grow(config, log, metadata.topology)
-        embedded.end_trims(config.data, log, metadata.topology)
+        end_trims(config.data, log.queues, metadata.topology)
         embedded.tell_fork(history)
         embedded.keep_layout(config, log, history)
         recoveries = [embedded.recovered(queue_log, store) for queue_log in log.queues]

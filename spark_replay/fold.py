@@ -151,7 +151,7 @@ def broker_snapshots(location: Location) -> SnapshotSet | None:
     url = location.url if isinstance(location, InArchive) else location.archive
     if not url:
         return None
-    from rewindmq.engine.log.archive.snapshots import ArchivedSnapshots
+    from rewindmq.engine.keeping.archive.snapshots import ArchivedSnapshots
 
     return ArchivedSnapshots(url)
 

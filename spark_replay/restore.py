@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import httpx
 
-from rewindmq.engine.log.location import OtherHistory
-from rewindmq.engine.log.single_records import record_digest
+from rewindmq.engine.keeping.location import OtherHistory
+from rewindmq.engine.keeping.single_records import record_digest
 from rewindmq.spark_replay.commands.failures import sql_slip
 from rewindmq.spark_replay.history.history import history_frame, plan_history
 from rewindmq.spark_replay.lineage import lineage

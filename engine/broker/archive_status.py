@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from rewindmq.engine.log.archive.progress import PartitionProgress
+from rewindmq.engine.keeping.archive.progress import PartitionProgress
 
 Item = dict[str, object]
 

@@ -33,7 +33,7 @@ DAY_SECONDS: Final = 86_400.0
 LOCAL, KAFKA = "local", "kafka"
 LOG: Final = "log"
 FOLDERS: Final = (LOG, "snapshots", "bases")
-SEALS: Final = "_*.seal"  # engine/log/seals/in_files.py, which a broker does not import: with it comes cryptography
+SEALS: Final = "_*.seal"  # engine/keeping/seals/in_files.py, which a broker does not import: with it comes cryptography
 Look = tuple[dict[str, int], dict[str, float]]
 
 logger = logging.getLogger(__name__)

@@ -1,11 +1,11 @@
 """Trims of the history beside a broker that runs: the broker's part of them, and what `status` says.
 
-process beside the broker (engine/embedded/keep_history.py)      this broker, in its loop
+process beside the broker (engine/keeping/keep_history.py)      this broker, in its loop
     base written and proven     ->     HistoryTrimmed appended to the metadata log, folded
                                 <-     answered when it is durable
     segments removed
 
-On Kafka the process appends the event itself (engine/cluster/keep_topics.py), and the node reads it as all nodes do.
+On Kafka the process appends the event itself (engine/keeping/keep_topics.py), and the node reads it as all nodes do.
 """
 
 import logging
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rewindmq.engine.broker.turns import Turns
-from rewindmq.engine.log.archive.progress import Kept
+from rewindmq.engine.keeping.archive.progress import Kept
 from rewindmq.engine.partition.metadata import Metadata
 from rewindmq.projections.rewind import format_time
 from rewindmq.projections.topology.about_history import Floor

@@ -16,7 +16,7 @@ from rewindmq.engine.cli.configuration.table import SETTINGS
 from rewindmq.engine.cli.exits import CONFIG, CliError
 
 if TYPE_CHECKING:
-    from rewindmq.engine.log.location import History
+    from rewindmq.engine.keeping.location import History
 
 # The same as those of `start`. They count from the environment, too: these commands read no configuration file.
 NAMES = ("kafka", "kafka_prefix", "kafka_setting", "kafka_config")
@@ -35,7 +35,7 @@ class Kafka:
 
     def history(self, data: Path | None) -> "History":
         """The location of the history: this Kafka, or the data directory."""
-        from rewindmq.engine.log.location import History
+        from rewindmq.engine.keeping.location import History
 
         return History(data, self.servers, self.prefix, self.settings, archive=self.archive)
 

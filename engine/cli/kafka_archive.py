@@ -13,9 +13,9 @@ from rewindmq.engine.cli.kafka import Kafka
 from rewindmq.engine.cli.settings import CliSettings
 
 if TYPE_CHECKING:
-    from rewindmq.engine.log.archive.archiver import Report
-    from rewindmq.engine.log.archive.objects import Objects
-    from rewindmq.engine.log.archive.topic_recovery import RecoveredTopic
+    from rewindmq.engine.keeping.archive.archiver import Report
+    from rewindmq.engine.keeping.archive.objects import Objects
+    from rewindmq.engine.keeping.archive.topic_recovery import RecoveredTopic
     from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 
 T = TypeVar("T")
@@ -36,8 +36,8 @@ def archive_topics(
     """Archive what is new in the topics. `data`: a node's directory, with snapshots of this history.
 
     Raises LogError."""
-    from rewindmq.engine.log.archive.objects import open_objects
-    from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
+    from rewindmq.engine.keeping.archive.objects import open_objects
+    from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
 
     objects = open_objects(url, make=True)
     log = topics_of(kafka, data)
@@ -54,8 +54,8 @@ def topics_of(kafka: Kafka, data: Path | None) -> "KafkaLogReader":
     """The topics, to read. `data`: a node's directory, which must be that of a node on them.
 
     Raises LogError, NoAnswer, OtherHistory, KafkaNotInstalled."""
+    from rewindmq.engine.keeping.location import FIRST_ANSWER_SECONDS
     from rewindmq.engine.log.kafka.reader import KafkaLogReader
-    from rewindmq.engine.log.location import FIRST_ANSWER_SECONDS
 
     assert kafka.servers is not None
     log = KafkaLogReader(kafka.servers, kafka.prefix, dict(kafka.settings))
@@ -69,7 +69,7 @@ def topics_by_name(objects: "Objects", kafka: Kafka) -> "dict[str, KafkaPartitio
     """The partitions of the history in the archived topics, also those that the archive has not begun yet.
 
     Raises OtherHistory, LogError, NoAnswer."""
-    from rewindmq.engine.log.archive.topic_archiver import AddedPartitions, archived_topics
+    from rewindmq.engine.keeping.archive.topic_archiver import AddedPartitions, archived_topics
 
     log = topics_of(kafka, None)
     count = AddedPartitions(log).now(archived_topics(objects, log).queue_partitions)
@@ -80,7 +80,7 @@ def topic_lag(partition: "KafkaPartition", archived_end: int) -> tuple[int, int 
     """Return the number of records in Kafka that are not archived, and the time of the first of them.
 
     Raises LogError, NoAnswer."""
-    from rewindmq.engine.log.archive.topic_archiver import first_waiting_ms
+    from rewindmq.engine.keeping.archive.topic_archiver import first_waiting_ms
 
     start = max(archived_end, partition.start_offset)
     return partition.next_offset - start, first_waiting_ms(partition, start)
@@ -90,8 +90,8 @@ def recover_to_kafka(settings: CliSettings, url: str, kafka: Kafka, replication:
     """Make topics from an archive.
 
     Raises LogError."""
-    from rewindmq.engine.log.archive.objects import open_objects
-    from rewindmq.engine.log.archive.topic_recovery import recover_topics
+    from rewindmq.engine.keeping.archive.objects import open_objects
+    from rewindmq.engine.keeping.archive.topic_recovery import recover_topics
     from rewindmq.engine.log.kafka.clients import KafkaClients
 
     assert kafka.servers is not None

@@ -11,7 +11,7 @@ from typing import Any
 from rewindmq.engine.cli.shapes import ArchivedPartition, CheckedProof, EventLine, Setting
 from rewindmq.engine.http.shapes.history import ChangeSumView, ChangeView, FoundMessageView, OutcomeView, WhatIfView
 from rewindmq.engine.http.shapes.topology import DefinitionsDocument
-from rewindmq.engine.log.seals.proof_verifier import Proven
+from rewindmq.engine.keeping.seals.proof_verifier import Proven
 from rewindmq.projections.machine import describe
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue

@@ -8,15 +8,15 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rewindmq.engine.cli.exits import DATA, USAGE, CliError
-from rewindmq.engine.log.seals import sealer as sealing
-from rewindmq.engine.log.seals import time_stamps
-from rewindmq.engine.log.seals.outside import NotGiven, is_address
-from rewindmq.engine.log.seals.proof_verifier import Unusable, VerifierKey
-from rewindmq.engine.log.seals.proof_verifier import witness_key as parsed_key
-from rewindmq.engine.log.seals.register import Registrar, opened
-from rewindmq.engine.log.seals.seal import Keys, Stored, fingerprint
-from rewindmq.engine.log.seals.sealer import Sealable
-from rewindmq.engine.log.seals.witnesses import cosign
+from rewindmq.engine.keeping.seals import sealer as sealing
+from rewindmq.engine.keeping.seals import time_stamps
+from rewindmq.engine.keeping.seals.outside import NotGiven, is_address
+from rewindmq.engine.keeping.seals.proof_verifier import Unusable, VerifierKey
+from rewindmq.engine.keeping.seals.proof_verifier import witness_key as parsed_key
+from rewindmq.engine.keeping.seals.register import Registrar, opened
+from rewindmq.engine.keeping.seals.seal import Keys, Stored, fingerprint
+from rewindmq.engine.keeping.seals.sealer import Sealable
+from rewindmq.engine.keeping.seals.witnesses import cosign
 
 
 @dataclass(frozen=True, slots=True)

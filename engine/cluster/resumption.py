@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Final, cast
 from rewindmq.engine.cluster import snapshot_import
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.cluster.snapshot_import import begin_with_copy
+from rewindmq.engine.keeping.location import retry_if_trimmed
 from rewindmq.engine.log.contract import LogError, NoAnswer
-from rewindmq.engine.log.location import retry_if_trimmed
 from rewindmq.engine.log.shared_contract import SharedLog
 from rewindmq.engine.partition.snapshot_writer import in_thread
 from rewindmq.projections.replay import Recovery, recover
@@ -116,8 +116,8 @@ class PartitionResumption:
         name, at = partition.name, partition.next_offset
         history = cast("EnteredHistory", partition.history)
         if self._archived:
-            from rewindmq.engine.cluster.archive_states import begin_with_archive
-            from rewindmq.engine.log.topic_tiers import TieredTopic
+            from rewindmq.engine.keeping.archive_states import begin_with_archive
+            from rewindmq.engine.keeping.topic_tiers import TieredTopic
 
             assert isinstance(history, TieredTopic)
             history = tiers = history.archive.tiered(history.topic)  # one for this thread

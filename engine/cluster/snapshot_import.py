@@ -21,9 +21,9 @@ import shutil
 from pathlib import Path
 from typing import Final, Protocol
 
-from rewindmq.engine.cluster.archive_states import written_base
+from rewindmq.engine.keeping.archive_states import written_base
+from rewindmq.engine.keeping.location import HistoryPartition
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.location import HistoryPartition
 from rewindmq.engine.log.shared_contract import StateCopied, StateTopic
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.bases import BaseError, queued_offsets

@@ -18,9 +18,9 @@ from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.cluster.node import ClusterKeeper
 from rewindmq.engine.cluster.snapshot_import import begin_with_copy
 from rewindmq.engine.config import Config
-from rewindmq.engine.log.archive.directory_note import NODE
+from rewindmq.engine.keeping.archive.directory_note import NODE
+from rewindmq.engine.keeping.location import noted_identity, retry_if_trimmed
 from rewindmq.engine.log.contract import LogError, NoAnswer, NobodyAnswers
-from rewindmq.engine.log.location import noted_identity, retry_if_trimmed
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.replay import Recovery, fold, recover
@@ -91,7 +91,7 @@ def histories(log: "KafkaLog", config: Config) -> "Sequence[EnteredHistory]":
     """The queue partitions, each with what the archive has of it, if there is one."""
     if not config.archives_topics:
         return log.queues
-    from rewindmq.engine.log.topic_tiers import TopicArchive
+    from rewindmq.engine.keeping.topic_tiers import TopicArchive
 
     assert config.archive.url is not None
     archive = TopicArchive(config.archive.url, log.metadata)
@@ -125,8 +125,8 @@ def recovered(
     for number, history in enumerate(histories):
         begin_with_copy(history, number, log.states, store, config.data)
         if config.archives_topics:
-            from rewindmq.engine.cluster.archive_states import begin_with_archive
-            from rewindmq.engine.log.topic_tiers import TieredTopic
+            from rewindmq.engine.keeping.archive_states import begin_with_archive
+            from rewindmq.engine.keeping.topic_tiers import TieredTopic
 
             assert isinstance(history, TieredTopic)
             begin_with_archive(history, store, config.data)

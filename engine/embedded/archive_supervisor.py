@@ -29,7 +29,7 @@ from rewindmq.engine.broker.archive_status import ArchiveStatus
 from rewindmq.engine.broker.history_trims import HistoryTrims
 from rewindmq.engine.config import ArchiveConfig, Config
 from rewindmq.engine.host.durations import in_words
-from rewindmq.engine.log.archive.progress import (
+from rewindmq.engine.keeping.archive.progress import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     ArchiveOrder,
@@ -137,7 +137,7 @@ class ArchiveSupervisor:
         """Start a process and wait until it has opened the URL.
 
         Raises ArchiveRefused; EOFError, OSError: the process ended."""
-        from rewindmq.engine.embedded.archive_process import archive_history  # it loads what other brokers never need
+        from rewindmq.engine.keeping.archive_process import archive_history  # it loads what other brokers never need
 
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()

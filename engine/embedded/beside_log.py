@@ -171,8 +171,8 @@ def _seals_behind(directory: Path, offset: int) -> dict[Path, int]:
     """Return the seals about records behind an offset, and their prints, each with the end of the seal."""
     if not any(directory.glob("_*.seal")):  # then nothing need be loaded that reads seals
         return {}
-    from rewindmq.engine.log.embedded.cut_back import seals_behind
-    from rewindmq.engine.log.seals.seal import parsed_line
+    from rewindmq.engine.keeping.cut_back import seals_behind
+    from rewindmq.engine.keeping.seals.seal import parsed_line
 
     found = seals_behind(directory, offset)
     lines = {path: path.with_suffix(".seal") for path in found}

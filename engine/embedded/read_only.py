@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import ReadOnly
+from rewindmq.engine.keeping.location import HistoryPartition
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.location import HistoryPartition
 from rewindmq.engine.partition.flow_control import Flow
 from rewindmq.engine.partition.lifecycle import Members, Place
 from rewindmq.engine.partition.metadata import Metadata

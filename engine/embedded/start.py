@@ -7,7 +7,6 @@ deleted queues, policies, dead letters that still wait
 """
 
 import logging
-from pathlib import Path
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.users import first_user
@@ -16,7 +15,6 @@ from rewindmq.engine.embedded.beside_log import require_whole_blocks
 from rewindmq.engine.embedded.lifecycle import EmbeddedKeeper
 from rewindmq.engine.host.eager import at_once
 from rewindmq.engine.log.contract import LogError, LogPartition
-from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.directory import (
     layout_file,
     other_number,
@@ -24,13 +22,11 @@ from rewindmq.engine.log.embedded.directory import (
     write_layout,
 )
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.log.embedded.log_start import chain_of
 from rewindmq.engine.log.embedded.roles import require_broker
 from rewindmq.engine.partition.log_clock import LogClock
 from rewindmq.engine.partition.metadata import SoleWriterMetadata, unbound
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION, schema_of
 from rewindmq.projections.replay import PartitionLog, Recovery, recover
-from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.topology.about_history import AboutHistory
@@ -74,28 +70,6 @@ def open_snapshots(config: Config, log: EmbeddedLog) -> Snapshots:
     for partition in (log.metadata, *log.queues):
         snapshots.remove_leftovers(partition.name)
     return snapshots
-
-
-def end_trims(data_dir: Path, log: EmbeddedLog, topology: Topology) -> None:
-    """End the trims that the metadata log names and that a crash cut short, and look for the bases of the logs."""
-    for partition in log.queues:
-        floor = topology.history.floors.get(partition.name)
-        if floor is not None and partition.start_offset < floor.event.offset:
-            try:
-                cut(data_dir, partition.name, floor.event.offset)
-                Snapshots(data_dir / "snapshots").discard_below(partition.name, floor.event.offset)
-            except (LogError, OSError) as error:  # the log has everything still, so nothing is lost
-                logger.error("%s: a trim of it could not be ended: %s", partition.name, error)
-        start = partition.start_offset
-        base = Bases(data_dir / "bases").path(partition.name, start)
-        if start > 0 and chain_of(base) is None:
-            logger.warning(
-                "%s begins at offset %d, and its base is lost (%s): the stored state goes on. If that is lost too,"
-                " this partition is: bring the base back from a backup, or trim again",
-                partition.name,
-                start,
-                base,
-            )
 
 
 def tell_fork(about: AboutHistory) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rewindmq.engine.erasure.key_store import DIGITS, KeyStore, by_generation, day_of, ends
-from rewindmq.engine.log.location import HistoryReader
+from rewindmq.engine.keeping.location import HistoryReader
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.replay import PartitionLog, decoder_for, groups_of
 from rewindmq.projections.topology.about_history import Erasure, ExpiredDay

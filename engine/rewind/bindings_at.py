@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from rewindmq.engine.broker.exchanges import Exchanges
 from rewindmq.engine.errors import AmqpError, ConnectionForced
-from rewindmq.engine.log.location import HistoryPartition
+from rewindmq.engine.keeping.location import HistoryPartition
 from rewindmq.engine.partition.sessions import Session
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.replay import decoder_for, events_of

@@ -5,7 +5,7 @@
 Messages that moved to another partition along with their queue are followed there.
 """
 
-from rewindmq.engine.log.location import HistoryPartition, HistoryReader
+from rewindmq.engine.keeping.location import HistoryPartition, HistoryReader
 from rewindmq.projections.machine.data.effects import Effect, endings
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import DELETED, RELOCATED

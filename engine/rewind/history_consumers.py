@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 from rewindmq.engine.errors import NotFound, PreconditionFailed, resource
 from rewindmq.engine.host.memory import Kind
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.location import History
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.rewind.message_sources import PIECE_BYTES, Found, LogSource, MessageSource, MomentSource
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, messages_at

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from rewindmq.engine.keeping.location import History, HistoryPartition, HistoryReader
 from rewindmq.engine.log.contract import Block
-from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.id_index import IdIndex, Indexed, Proof, Stretch, entry, key_of
 from rewindmq.projections.history.search import CORRELATION_ID, MESSAGE_ID, ids_in
 from rewindmq.projections.replay import decoder_for

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Final
 
 from rewindmq.engine.config import Config
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.location import History
 from rewindmq.engine.logging_setup import log_to_stderr
 from rewindmq.engine.rewind.id_index import IdIndex, Indexed
 from rewindmq.engine.rewind.id_index_passes import Indexing

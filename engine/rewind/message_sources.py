@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from itertools import pairwise
 
+from rewindmq.engine.keeping.location import History, HistoryPartition, HistoryReader
 from rewindmq.engine.log.contract import BelowStart
-from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, TIME, Start
 from rewindmq.engine.rewind.outcomes import APART_MS

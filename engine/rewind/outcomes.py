@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
 
-from rewindmq.engine.log.location import HistoryPartition, HistoryReader
+from rewindmq.engine.keeping.location import HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.partition_visits import (
     PartitionVisit,
     QueueLineage,

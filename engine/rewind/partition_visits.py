@@ -17,9 +17,9 @@ Rules of this file
 from dataclasses import dataclass
 from itertools import pairwise
 
+from rewindmq.engine.keeping.location import HistoryPartition, HistoryReader
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import queue_partition
-from rewindmq.engine.log.location import HistoryPartition, HistoryReader
 from rewindmq.projections.machine.data.reasons import RELOCATED
 from rewindmq.projections.marks import moment, name_in
 from rewindmq.projections.rewind import At, OutsideHistory, format_time

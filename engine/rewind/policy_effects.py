@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rewindmq.engine.log.location import History, HistoryPartition, retry_if_trimmed
+from rewindmq.engine.keeping.location import History, HistoryPartition, retry_if_trimmed
 from rewindmq.engine.rewind.outcomes import Deadline, OutOfTime
 from rewindmq.engine.rewind.queue_at import waypoints_of
 from rewindmq.projections.machine.data.effects import DeadLetter, Effect, Forget

@@ -22,9 +22,9 @@ from itertools import islice
 from operator import itemgetter
 
 from rewindmq.engine.config import Config
-from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader, retry_if_trimmed
-from rewindmq.engine.log.single_records import neighbourhoods
-from rewindmq.engine.log.tiers import local_base
+from rewindmq.engine.keeping.location import History, HistoryPartition, HistoryReader, retry_if_trimmed
+from rewindmq.engine.keeping.single_records import neighbourhoods
+from rewindmq.engine.keeping.tiers import local_base
 from rewindmq.engine.rewind.partition_visits import lineage_of, log_at
 from rewindmq.projections.floors import explained
 from rewindmq.projections.machine.data.queue import MessageView, Queue

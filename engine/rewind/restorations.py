@@ -29,8 +29,8 @@ from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.broker.queues import Queues
 from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.errors import NotFound, ResourceError
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.log.contract import NoAnswer
-from rewindmq.engine.log.location import History
 from rewindmq.engine.partition.flow_control import no_room
 from rewindmq.engine.partition.lifecycle import Keeper
 from rewindmq.engine.partition.sessions import Session

@@ -4,9 +4,9 @@ took, or messages by their ids. The broker carries it out (restorations.py)."""
 from collections import Counter
 from dataclasses import dataclass, replace
 
+from rewindmq.engine.keeping.location import History, HistoryPartition, HistoryReader, OtherHistory, retry_if_trimmed
+from rewindmq.engine.keeping.single_records import record_digest
 from rewindmq.engine.log.contract import LogError, NoAnswer
-from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader, OtherHistory, retry_if_trimmed
-from rewindmq.engine.log.single_records import record_digest
 from rewindmq.engine.rewind.bindings_at import bindings_at
 from rewindmq.engine.rewind.fates import fates_since
 from rewindmq.engine.rewind.partition_visits import NOT_YET, PartitionVisit, first_in, log_named, partition_visits

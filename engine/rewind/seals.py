@@ -3,18 +3,18 @@
     sealed(history)                                       a row for each partition
     check(history, "queues-0", keys, first, deadline)     a portion: the stretches from number `first` on
 
-The rules are those of `rewindmq verify_seals` (engine/log/seals/sealer.py). A stretch has some 65,536 records, which
-take a fifth of a second. A portion has at least one.
+The rules are those of `rewindmq verify_seals` (engine/keeping/seals/sealer.py). A stretch has some 65,536 records,
+which take a fifth of a second. A portion has at least one.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rewindmq.engine.log.archive.directory_note import archive_of
-from rewindmq.engine.log.location import History
-from rewindmq.engine.log.seals.in_files import segmented
-from rewindmq.engine.log.seals.seal import Keys
-from rewindmq.engine.log.seals.sealer import Harm, Sealable, examine, plan, unchecked
+from rewindmq.engine.keeping.archive.directory_note import archive_of
+from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.seals.in_files import segmented
+from rewindmq.engine.keeping.seals.seal import Keys
+from rewindmq.engine.keeping.seals.sealer import Harm, Sealable, examine, plan, unchecked
 from rewindmq.engine.rewind.outcomes import Deadline, OutOfTime
 
 
@@ -56,8 +56,8 @@ def partitions_of(history: History) -> Sequence[Sealable]:
     if history.kafka is None:
         assert history.data is not None
         return segmented(history.data)
+    from rewindmq.engine.keeping.seals.in_topic import in_topics
     from rewindmq.engine.log.kafka.reader import KafkaLogReader
-    from rewindmq.engine.log.seals.in_topic import in_topics
 
     archive = history.archive or (None if history.data is None else archive_of(history.data))
     return in_topics(KafkaLogReader(history.kafka, history.prefix, dict(history.settings)), archive)

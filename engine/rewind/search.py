@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rewindmq.engine.erasure.encryption import Subjects
-from rewindmq.engine.log.location import HistoryPartition, HistoryReader
+from rewindmq.engine.keeping.location import HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.id_index import Indexed
 from rewindmq.engine.rewind.partition_visits import is_told_before, lowest, partition_visits
 from rewindmq.projections.history.search import Criteria

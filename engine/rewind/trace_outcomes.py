@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rewindmq.engine.log.location import HistoryPartition, HistoryReader
+from rewindmq.engine.keeping.location import HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.outcomes import QueueRows
 from rewindmq.engine.rewind.partition_visits import lineage_of, lowest, partition_visits
 from rewindmq.projections.history.outcome_rows import PLACE, OutcomeRow, PlainRows, Shared

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rewindmq.engine.log.location import HistoryPartition, HistoryReader
+from rewindmq.engine.keeping.location import HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.outcomes import Deadline, OutOfTime, timely
 from rewindmq.engine.rewind.partition_visits import log_between, lowest, partition_visits
 from rewindmq.engine.rewind.queue_at import NoSuchQueue

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rewindmq.engine.broker.followers import JoinRequest, branching_of
+from rewindmq.engine.keeping.cut_back import cut_back
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.cut_back import cut_back
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
 from rewindmq.engine.log.embedded.ends import End
 from rewindmq.engine.log.embedded.raw_blocks import chain_at, end_at

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from rewindmq.engine.keeping.cut_back import drop_behind
 from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.contract import CorruptLog, LogError
-from rewindmq.engine.log.embedded.cut_back import drop_behind
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
 from rewindmq.engine.log.embedded.ends import End, ends_in, ends_out
 from rewindmq.engine.log.embedded.raw_blocks import proven_blocks, proven_header

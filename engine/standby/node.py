@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.config import Config
 from rewindmq.engine.embedded.read_only import ReadOnlyKeeper, ReadOnlyMetadata, ReadOnlyPartition, end_ms
-from rewindmq.engine.log.location import HistoryPartition
+from rewindmq.engine.keeping.location import HistoryPartition
 from rewindmq.engine.partition.lifecycle import persist
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections.replay import Recovery, catch_up, decoder_for, groups_of

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rewindmq.engine.keeping.cut_back import cut_back, drop_behind
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.cut_back import cut_back, drop_behind
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.ends import End
 from rewindmq.engine.log.embedded.lock import lock

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.log.archive.manifest import Manifest, SegmentEntry
-from rewindmq.engine.log.archive.objects import ArchiveError, open_objects
-from rewindmq.engine.log.archive.unpack import CorruptObject, Unpacked
+from rewindmq.engine.keeping.archive.manifest import Manifest, SegmentEntry
+from rewindmq.engine.keeping.archive.objects import ArchiveError, open_objects
+from rewindmq.engine.keeping.archive.unpack import CorruptObject, Unpacked
 from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checks import Finding, of_row

@@ -9,8 +9,8 @@ Kafka lacks.
 
 from collections.abc import Sequence
 
+from rewindmq.engine.keeping.topic_tiers import TieredTopic
 from rewindmq.engine.log.contract import LogError, NoAnswer
-from rewindmq.engine.log.topic_tiers import TieredTopic
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.location.log import InKafka

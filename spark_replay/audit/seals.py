@@ -3,16 +3,16 @@
     findings = check_seals(spark, location, keys, copies)
 
 Every seal states the hash chain at the end of its range, so ranges are examined at the same time, each by itself.
-The driver checks the seals among themselves. `rewindmq.engine.log.seals.sealer` does all of it; no broker is needed.
+The driver checks the seals among themselves. `engine/keeping/seals/sealer.py` does all of it; no broker is needed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.log.seals.in_files import segmented
-from rewindmq.engine.log.seals.seal import Keys, Stored
-from rewindmq.engine.log.seals.sealer import Harm, Sealable, Step, astray, examine, plan
+from rewindmq.engine.keeping.seals.in_files import segmented
+from rewindmq.engine.keeping.seals.seal import Keys, Stored
+from rewindmq.engine.keeping.seals.sealer import Harm, Sealable, Step, astray, examine, plan
 from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checks import Finding, not_all_ok, of_row
@@ -68,8 +68,8 @@ def sealed_partitions(location: Location) -> Sequence[Sealable]:
 
     Raises LogError when there is no log."""
     if isinstance(location, InKafka):
+        from rewindmq.engine.keeping.seals.in_topic import in_topics
         from rewindmq.engine.log.kafka.reader import KafkaLogReader
-        from rewindmq.engine.log.seals.in_topic import in_topics
 
         log = KafkaLogReader(location.bootstrap, location.prefix, dict(location.settings))
         return in_topics(log, location.archive or None)

@@ -59,8 +59,8 @@ def audit(
     shown: bool | None,
 ) -> int:
     """Check the history against itself, its seals, its hash chain, the broker's claims and its RocksDB."""
-    from rewindmq.engine.log.seals.seal import public_keys as read_keys
-    from rewindmq.engine.log.seals.seal import read_copies
+    from rewindmq.engine.keeping.seals.seal import public_keys as read_keys
+    from rewindmq.engine.keeping.seals.seal import read_copies
     from rewindmq.spark_replay.audit.audit import audit as audit_of
     from rewindmq.spark_replay.audit.audit import ledger_snapshots
     from rewindmq.spark_replay.audit.ledger_files import count_ledgers

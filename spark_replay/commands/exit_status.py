@@ -10,8 +10,8 @@
 
 import click
 
-from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, ObstoreNotInstalled
-from rewindmq.engine.log.archive.unpack import CorruptObject
+from rewindmq.engine.keeping.archive.objects import ArchiveError, MissingObject, ObstoreNotInstalled
+from rewindmq.engine.keeping.archive.unpack import CorruptObject
 from rewindmq.engine.log.contract import CorruptLog, KafkaNotInstalled, LogError, NewerSchema, NoAnswer
 from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.projections.rewind import OutsideHistory, RewindError, UnreadableTime

@@ -9,8 +9,8 @@ from typing import Any, TextIO, cast
 
 import click
 
-from rewindmq.engine.log.archive.objects import Objects
-from rewindmq.engine.log.location import FIRST_ANSWER_SECONDS
+from rewindmq.engine.keeping.archive.objects import Objects
+from rewindmq.engine.keeping.location import FIRST_ANSWER_SECONDS
 from rewindmq.spark_replay.commands.output import Printed, discard_output, nothing_at
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_settings import read_settings

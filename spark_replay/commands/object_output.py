@@ -1,4 +1,4 @@
-"""Writes a table to object storage: the URLs and the logins are those of an archive (engine/log/archive/objects.py).
+"""Writes a table to object storage: URLs and logins are those of an archive (engine/keeping/archive/objects.py).
 
     s3://BUCKET/PREFIX/part-00000-000.parquet     the rows of Spark's partition 0: its first file
     s3://BUCKET/PREFIX/_SUCCESS                   all of it is there
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from rewindmq.engine.log.archive.objects import ArchiveError, Objects
+from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
 
 if TYPE_CHECKING:
     import pyarrow as pa

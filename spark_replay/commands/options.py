@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rewindmq.engine.log.archive.objects import BadUrl, Objects, open_objects
+from rewindmq.engine.keeping.archive.objects import BadUrl, Objects, open_objects
 from rewindmq.projections.rewind import absolute, parse_time
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.log import InKafka, Location, beginnings, open_log

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rewindmq.engine.log.location import HistoryPartition
+from rewindmq.engine.keeping.location import HistoryPartition
 from rewindmq.projections.history.biography import Key, Source, parse_message, with_letters
 from rewindmq.projections.history.outcomes import is_queue
 from rewindmq.projections.topology.placement import Placement

@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.keeping.location import HistoryPartition
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.location import HistoryPartition
 from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.lineage.settings import PREFIX, LineageSettings, dataset_at, heard, read_settings

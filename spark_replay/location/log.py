@@ -18,9 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from rewindmq.engine.keeping.location import HistoryPartition
+from rewindmq.engine.keeping.tiers import TieredLogReader, local_base
 from rewindmq.engine.log.contract import NoAnswer
-from rewindmq.engine.log.location import HistoryPartition
-from rewindmq.engine.log.tiers import TieredLogReader, local_base
 from rewindmq.projections.floors import explained, in_words
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.replay import PartitionLog, RecordGroup, decoder_for
@@ -66,7 +66,7 @@ class InKafka:
 
 @dataclass(frozen=True, slots=True)
 class InArchive:
-    """The archive at a URL (engine/log/archive/objects.py).
+    """The archive at a URL (engine/keeping/archive/objects.py).
 
     Tasks read its objects by themselves, with the credentials in their own environment."""
 
@@ -84,7 +84,7 @@ def in_archive(url: str) -> InArchive:
     """The archive at a URL, or in a directory by its path, in the form that all processes understand.
 
     Raises BadRequest for a URL that is none, ObstoreNotInstalled."""
-    from rewindmq.engine.log.archive.objects import BadUrl, open_objects
+    from rewindmq.engine.keeping.archive.objects import BadUrl, open_objects
 
     try:
         return InArchive(open_objects(url).url)
@@ -98,8 +98,8 @@ def is_of_kafka(location: Location) -> bool:
 
     Raises ArchiveError, NoAnswer."""
     if isinstance(location, InArchive):
-        from rewindmq.engine.log.archive.identity import read_identity
-        from rewindmq.engine.log.archive.objects import open_objects
+        from rewindmq.engine.keeping.archive.identity import read_identity
+        from rewindmq.engine.keeping.archive.objects import open_objects
 
         identity = read_identity(open_objects(location.url))
         return identity is not None and identity.log == "kafka"
@@ -130,12 +130,12 @@ def open_log(location: Location) -> HistoryLog:
         log = KafkaLogReader(location.bootstrap, location.prefix, dict(location.settings))
         log.queues  # noqa: B018  asks Kafka for the topics
         if location.archive:
-            from rewindmq.engine.log.topic_tiers import TieredTopics
+            from rewindmq.engine.keeping.topic_tiers import TieredTopics
 
             return TieredTopics(log, location.archive)
         return log
     if isinstance(location, InArchive):
-        from rewindmq.engine.log.archive.reader import ArchivedLog
+        from rewindmq.engine.keeping.archive.reader import ArchivedLog
 
         return ArchivedLog(location.url)
     return TieredLogReader(Path(location))

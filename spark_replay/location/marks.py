@@ -5,7 +5,7 @@ It also plans the range between two moments.
 
 from collections.abc import Iterable, Mapping
 
-from rewindmq.engine.log.tiers import TieredLogReader
+from rewindmq.engine.keeping.tiers import TieredLogReader
 from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.marks import name_in, positions, topology_of
 from rewindmq.projections.store.snapshots import Snapshots

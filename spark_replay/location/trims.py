@@ -8,16 +8,16 @@ times. A trim is no reason for a finding: an answer that is `doubtful` counts on
 offsets all the time.
 
 Nothing of the history is held for a job: a trim is asked for by law or by a full disk, and a job that was killed would
-hold it for ever. Trims come seldom enough (engine/embedded/keep_history.py) that a job gets to its end.
+hold it for ever. Trims come seldom enough (engine/keeping/keep_history.py) that a job gets to its end.
 """
 
 import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from rewindmq.engine.keeping.location import HistoryPartition
+from rewindmq.engine.keeping.tiers import TieredPartition
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.location import HistoryPartition
-from rewindmq.engine.log.tiers import TieredPartition
 from rewindmq.projections.rewind import TrimmedMeanwhile
 from rewindmq.spark_replay.location.log import InKafka, Location, open_log
 from rewindmq.spark_replay.location.ranges import BadRequest

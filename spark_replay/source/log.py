@@ -25,7 +25,7 @@ from rewindmq.spark_replay.source.options import TableOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rewindmq.engine.log.location import HistoryPartition
+    from rewindmq.engine.keeping.location import HistoryPartition
     from rewindmq.projections.replay import PartitionLog, RecordGroup
     from rewindmq.spark_replay.location.log import HistoryLog
 

@@ -31,7 +31,7 @@ from rewindmq.spark_replay.source.options import TableOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rewindmq.engine.log.location import HistoryPartition
+    from rewindmq.engine.keeping.location import HistoryPartition
     from rewindmq.spark_replay.location.log import HistoryLog
 
 
@@ -58,7 +58,7 @@ def came_later(log: "HistoryLog", names: Iterable[str]) -> set[str]:
     """Return the given partitions that were added to the log after it was made.
 
     An archive may have a partition before it has the event that added it. Raises CorruptLog, LogError."""
-    from rewindmq.engine.log.archive.reader import ArchivedLog
+    from rewindmq.engine.keeping.archive.reader import ArchivedLog
     from rewindmq.spark_replay.location.marks import topology_in
 
     wanted = set(names)

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
-from rewindmq.engine.log.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments, verify
+from rewindmq.engine.keeping.archive.objects import open_objects
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Acked, Published

@@ -16,10 +16,10 @@ from collections import Counter, deque
 from pathlib import Path
 from unittest.mock import patch
 
-from rewindmq.engine.log.archive.archiver import Archiver, close_segments
-from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.reader import ArchivedLog
-from rewindmq.engine.log.archive.snapshots import ArchivedSnapshots
+from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments
+from rewindmq.engine.keeping.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.archive.snapshots import ArchivedSnapshots
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.machine import Machine
@@ -92,7 +92,7 @@ def ask(url: str, moment: float, whole_state: bool) -> None:
 
     begin, began = time.process_time(), time.monotonic()
     with (
-        patch("rewindmq.engine.log.archive.reader.open_objects", opened),
+        patch("rewindmq.engine.keeping.archive.reader.open_objects", opened),
     ):
         partition = ArchivedLog(url).queues[0]
         if whole_state:

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import BinaryIO, TypeVar
 
-from rewindmq.engine.log.archive.objects import Objects
+from rewindmq.engine.keeping.archive.objects import Objects
 from rewindmq.engine.log.contract import NoAnswer
 from tests.support.failing_objects import Killed
 

@@ -24,19 +24,19 @@ from unittest.mock import patch
 
 import pytest
 
-from rewindmq.engine.embedded.trim import trim
-from rewindmq.engine.log.archive import archiver as archivers
-from rewindmq.engine.log.archive import manifest as manifests
-from rewindmq.engine.log.archive import state_files, trims
-from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
-from rewindmq.engine.log.archive.identity import read_identity
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import ArchiveError, open_objects
-from rewindmq.engine.log.archive.unpack import Unpacked
+from rewindmq.engine.keeping.archive import archiver as archivers
+from rewindmq.engine.keeping.archive import manifest as manifests
+from rewindmq.engine.keeping.archive import state_files, trims
+from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments, verify
+from rewindmq.engine.keeping.archive.identity import read_identity
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import ArchiveError, open_objects
+from rewindmq.engine.keeping.archive.unpack import Unpacked
+from rewindmq.engine.keeping.trim import trim
+from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader
-from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 from tests.simulation.archive_store import FaultyStore, object_file
 from tests.support.examples import rounds

@@ -32,24 +32,24 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from rewindmq.engine.embedded import trim as trims
 from rewindmq.engine.erasure.encryption import Subjects, day_at
 from rewindmq.engine.erasure.key_copies import copy_keys, keys_of
 from rewindmq.engine.erasure.key_store import NOBODY, KeyStore, day_of
-from rewindmq.engine.log.archive import archiver as archivers
-from rewindmq.engine.log.archive import local_space
-from rewindmq.engine.log.archive import trims as archive_trims
-from rewindmq.engine.log.archive.directory_note import note_archive
-from rewindmq.engine.log.archive.identity import read_identity
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.reader import ArchivedLog
-from rewindmq.engine.log.archive.recovery import NotYetArchived, recover
+from rewindmq.engine.keeping import local_space
+from rewindmq.engine.keeping import trim as trims
+from rewindmq.engine.keeping.archive import archiver as archivers
+from rewindmq.engine.keeping.archive import trims as archive_trims
+from rewindmq.engine.keeping.archive.directory_note import note_archive
+from rewindmq.engine.keeping.archive.identity import read_identity
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.archive.recovery import NotYetArchived, recover
+from rewindmq.engine.keeping.tiers import TieredLogReader, floors_of
+from rewindmq.engine.keeping.trim_rules import TrimRefused, TrimRequest
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.log.tiers import TieredLogReader, floors_of
-from rewindmq.engine.log.trim_rules import TrimRefused, TrimRequest
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import PartitionLog, fold
 from rewindmq.projections.rewind import nearest

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import open_objects
-from rewindmq.engine.log.archive.unpack import Unpacked
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.unpack import Unpacked
 from rewindmq.engine.log.embedded.segments import segment_files
 from tests.support.forked import run
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.archive.identity import Identity, require_identity
-from rewindmq.engine.log.archive.manifest import Manifest, SegmentEntry, SnapshotEntry, StoredObject
-from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.pack import pack
-from rewindmq.engine.log.archive.unpack import Unpacked
+from rewindmq.engine.keeping.archive.identity import Identity, require_identity
+from rewindmq.engine.keeping.archive.manifest import Manifest, SegmentEntry, SnapshotEntry, StoredObject
+from rewindmq.engine.keeping.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.archive.pack import pack
+from rewindmq.engine.keeping.archive.unpack import Unpacked
 from rewindmq.engine.log.embedded.reader import PartitionReader, Place, StoredBlock
 from rewindmq.engine.log.embedded.root import history_begun_with
 from rewindmq.engine.log.embedded.segments import base_offset_of, parse_header, record_timestamp, segment_files

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.embedded.archive_process import NICENESS
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import open_objects
-from rewindmq.engine.log.archive.unpack import Unpacked
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.unpack import Unpacked
+from rewindmq.engine.keeping.archive_process import NICENESS
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
 from tests.support.archive_commands import Place
 from tests.support.deadlines import until

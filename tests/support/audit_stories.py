@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rewindmq.engine.errors import AmqpError
-from rewindmq.engine.log.location import History
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.rewind.restorations import Restoration
 from rewindmq.engine.rewind.restore_plan import FATES, LOST, THERE, UNDONE_FATES, NoPlan, RestoreRequest, name_of
 from rewindmq.engine.rewind.worker import Question, WorkerPool

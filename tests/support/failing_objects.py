@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, TypeVar
 
-from rewindmq.engine.log.archive.objects import Objects
+from rewindmq.engine.keeping.archive.objects import Objects
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from rewindmq.engine.broker.history_trims import HistoryTrims
 from rewindmq.engine.cli.main import main
-from rewindmq.engine.embedded import archive_process, keep_history, start
-from rewindmq.engine.embedded.trim import Trimming
-from rewindmq.engine.log import trim_schedule
+from rewindmq.engine.embedded import start
+from rewindmq.engine.keeping import archive_process, keep_history, trim_schedule
+from rewindmq.engine.keeping.trim import Trimming
 from rewindmq.engine.log.embedded import cut, steady_time
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from tests.support.records import SCHEMA_BYTES

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rewindmq.engine.log.archive.objects import Objects
+from rewindmq.engine.keeping.archive.objects import Objects
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([__name__, "rewindmq.engine.embedded.trim", "tests.support.forked"])
+_context.set_forkserver_preload([__name__, "rewindmq.engine.keeping.trim", "tests.support.forked"])
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 SECONDS = 120
 

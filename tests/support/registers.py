@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from rewindmq.engine.cli.main import run
+from rewindmq.engine.keeping.seals.proof_verifier import COSIGNATURE, Note, VerifierKey
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.log.seals.proof_verifier import COSIGNATURE, Note, VerifierKey
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Actor, Route

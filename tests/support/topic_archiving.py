@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from rewindmq.engine.log.archive.identity import Identity, require_identity
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.pack import Record
-from rewindmq.engine.log.archive.topic_archiver import packer_behind
-from rewindmq.engine.log.archive.unpack import Unpacked
+from rewindmq.engine.keeping.archive.identity import Identity, require_identity
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.archive.pack import Record
+from rewindmq.engine.keeping.archive.topic_archiver import packer_behind
+from rewindmq.engine.keeping.archive.unpack import Unpacked
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.schemas.codec import Decoder
 

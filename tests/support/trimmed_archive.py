@@ -4,11 +4,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from rewindmq.engine.log.archive.archiver import verify
-from rewindmq.engine.log.archive.directory_note import note_archive
-from rewindmq.engine.log.archive.local_space import SpaceLimits, keep_local
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.archive.archiver import verify
+from rewindmq.engine.keeping.archive.directory_note import note_archive
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.local_space import SpaceLimits, keep_local
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.rewind import At, state_at
 from tests.support.trimming import PARTITION, starts

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from rewindmq.engine.embedded.trim import trim
-from rewindmq.engine.log.trim_rules import TrimReport, TrimRequest
+from rewindmq.engine.keeping.trim import trim
+from rewindmq.engine.keeping.trim_rules import TrimReport, TrimRequest
 from rewindmq.engine.partition.sessions import Session
 from rewindmq.schemas.events import Published
 from tests.support.broker_harness import PERSISTENT, Client, Harness, args

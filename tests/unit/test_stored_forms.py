@@ -20,14 +20,19 @@ from rewindmq.engine.cluster.start import state_belongs_to
 from rewindmq.engine.cluster.store_copy import StateCopy, receive
 from rewindmq.engine.config import Config, VaultPlace
 from rewindmq.engine.erasure.key_store import KeyStore
-from rewindmq.engine.log.archive import recovery
-from rewindmq.engine.log.archive.archiver import Archiver, close_segments
-from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
-from rewindmq.engine.log.archive.identity import read_identity
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.pack import Record
-from rewindmq.engine.log.archive.unpack import Unpacked
+from rewindmq.engine.keeping.archive import recovery
+from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments
+from rewindmq.engine.keeping.archive.directory_note import archive_of, note_archive
+from rewindmq.engine.keeping.archive.identity import read_identity
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.archive.pack import Record
+from rewindmq.engine.keeping.archive.unpack import Unpacked
+from rewindmq.engine.keeping.location import noted_identity
+from rewindmq.engine.keeping.seals.in_files import segmented
+from rewindmq.engine.keeping.seals.register import Register, opened
+from rewindmq.engine.keeping.seals.seal import check_proof, fingerprint, parsed_line, read_copies
+from rewindmq.engine.keeping.seals.sealer import prove, seal
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import begin_growing, read_layout
 from rewindmq.engine.log.embedded.index import index_path
@@ -39,11 +44,6 @@ from rewindmq.engine.log.embedded.root import write_note as note_history
 from rewindmq.engine.log.embedded.segments import container_metadata, segment_files
 from rewindmq.engine.log.embedded.steady_time import steady_now
 from rewindmq.engine.log.kafka.states import END, _Writing
-from rewindmq.engine.log.location import noted_identity
-from rewindmq.engine.log.seals.in_files import segmented
-from rewindmq.engine.log.seals.register import Register, opened
-from rewindmq.engine.log.seals.seal import check_proof, fingerprint, parsed_line, read_copies
-from rewindmq.engine.log.seals.sealer import prove, seal
 from rewindmq.engine.partition.queue_counters import QueueCounters, decoded, encoded, gone_record, round_record
 from rewindmq.engine.rewind.id_index import IdIndex
 from rewindmq.engine.standby.log_copy import MOMENT, Moments

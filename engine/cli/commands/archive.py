@@ -17,8 +17,7 @@ from rewindmq.engine.cli.kafka_archive import archive_topics, is_quiet, topic_la
 from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
 from rewindmq.engine.cli.values import Value
-from rewindmq.engine.host.local_limits import local_limits
-from rewindmq.engine.log.archive.archiver import (
+from rewindmq.engine.keeping.archive.archiver import (
     Archiver,
     Report,
     close_segments,
@@ -26,11 +25,12 @@ from rewindmq.engine.log.archive.archiver import (
     segments_behind,
     verify,
 )
-from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
-from rewindmq.engine.log.archive.identity import identity_of, read_identity
-from rewindmq.engine.log.archive.local_space import SpaceLimits, keep_local
-from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, SegmentEntry, SnapshotEntry
-from rewindmq.engine.log.archive.objects import ArchiveError, BadUrl, Objects, ObstoreNotInstalled, open_objects
+from rewindmq.engine.keeping.archive.directory_note import archive_of, note_archive
+from rewindmq.engine.keeping.archive.identity import identity_of, read_identity
+from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory, SegmentEntry, SnapshotEntry
+from rewindmq.engine.keeping.archive.objects import ArchiveError, BadUrl, Objects, ObstoreNotInstalled, open_objects
+from rewindmq.engine.keeping.local_limits import local_limits
+from rewindmq.engine.keeping.local_space import SpaceLimits, keep_local
 from rewindmq.engine.log.contract import KafkaNotInstalled, LogError, NoAnswer
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition
 from rewindmq.engine.log.embedded.lock import LogInUse

@@ -30,8 +30,8 @@ from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.shapes import EventLine
 from rewindmq.engine.cli.times import A_MOMENT
 from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
+from rewindmq.engine.keeping.location import History, HistoryReader
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.location import History, HistoryReader
 from rewindmq.projections.machine import describe
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
 from rewindmq.projections.machine.machine import Machine, NewerHistory

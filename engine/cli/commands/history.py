@@ -24,8 +24,8 @@ from rewindmq.projections.rewind import At, OutsideHistory, RewindError, Trimmed
 from rewindmq.schemas.json_values import compact_text
 
 if TYPE_CHECKING:
+    from rewindmq.engine.keeping.location import History, HistoryPartition
     from rewindmq.engine.log.contract import LogError
-    from rewindmq.engine.log.location import History, HistoryPartition
     from rewindmq.projections.verify import Verification
 
 COLUMNS = fields(
@@ -172,8 +172,8 @@ def verify(settings: CliSettings, data: Path, event_by_event: bool, kafka: Kafka
     Example:
       rewindmq verify --data ./data
     """
+    from rewindmq.engine.keeping.location import retry_if_trimmed
     from rewindmq.engine.log.contract import LogError
-    from rewindmq.engine.log.location import retry_if_trimmed
     from rewindmq.projections import verify as projection
     from rewindmq.projections.machine.machine import NewerHistory
     from rewindmq.projections.metadata_verification import verify_metadata
@@ -248,8 +248,8 @@ def verified(partition: str, check: str, events: int, result: str) -> dict[str, 
 
 def history_error_code(history: "History", error: "LogError") -> int:
     """The exit code when a history cannot be opened or read."""
+    from rewindmq.engine.keeping.location import OtherHistory
     from rewindmq.engine.log.contract import CorruptLog, NoAnswer
-    from rewindmq.engine.log.location import OtherHistory
 
     if isinstance(error, NoAnswer):
         return UNAVAILABLE

@@ -15,9 +15,9 @@ from rewindmq.engine.cli.usage import DIRECTORY, EXISTING_DIRECTORY, command, op
 from rewindmq.engine.cli.values import Value
 from rewindmq.engine.erasure.key_copies import copy_keys, keys_of
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
-from rewindmq.engine.log.archive.objects import open_objects
-from rewindmq.engine.log.archive.recovery import RecoveredPartition
-from rewindmq.engine.log.archive.recovery import recover as recover_to
+from rewindmq.engine.keeping.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.recovery import RecoveredPartition
+from rewindmq.engine.keeping.archive.recovery import recover as recover_to
 from rewindmq.projections.rewind import RewindError, UnreadableTime, format_time
 
 

@@ -21,16 +21,16 @@ from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.shapes import CheckedProof
 from rewindmq.engine.cli.usage import DIRECTORY, EXISTING_DIRECTORY, FILE, command, option
 from rewindmq.engine.cli.values import Value
+from rewindmq.engine.keeping.location import FIRST_ANSWER_SECONDS, History, retry_if_trimmed
+from rewindmq.engine.keeping.seals import seal as seals
+from rewindmq.engine.keeping.seals import sealer as sealing
+from rewindmq.engine.keeping.seals.in_files import segmented
+from rewindmq.engine.keeping.seals.proof_verifier import Proven, Unusable, parsed_proof, sentences
+from rewindmq.engine.keeping.seals.register import Register
+from rewindmq.engine.keeping.seals.seal import BadFile, BadSeal, Stored
+from rewindmq.engine.keeping.seals.sealer import Checked, Sealable
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import METADATA
-from rewindmq.engine.log.location import FIRST_ANSWER_SECONDS, History, retry_if_trimmed
-from rewindmq.engine.log.seals import seal as seals
-from rewindmq.engine.log.seals import sealer as sealing
-from rewindmq.engine.log.seals.in_files import segmented
-from rewindmq.engine.log.seals.proof_verifier import Proven, Unusable, parsed_proof, sentences
-from rewindmq.engine.log.seals.register import Register
-from rewindmq.engine.log.seals.seal import BadFile, BadSeal, Stored
-from rewindmq.engine.log.seals.sealer import Checked, Sealable
 from rewindmq.projections.machine import describe
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import format_time
@@ -77,8 +77,8 @@ def _done(code: int, what: Callable[[], T], in_kafka: bool = False) -> T:
 
 def _partitions(data: Path | None, kafka: Kafka) -> "Sequence[Sealable]":
     """The partitions to seal or to check. LogError."""
+    from rewindmq.engine.keeping.seals.in_topic import in_topics
     from rewindmq.engine.log.kafka.reader import KafkaLogReader
-    from rewindmq.engine.log.seals.in_topic import in_topics
 
     if data is not None and not kafka.asked_for:
         return segmented(data)
@@ -365,7 +365,7 @@ def _add_register(found: CheckedProof, proven: "Proven") -> None:
 
 def _add_event(found: CheckedProof, log: str, record: bytes) -> str:
     """Adds the event of a sealed record, and returns it in words. `log`: the kind of log."""
-    from rewindmq.engine.log.seals.in_topic import split_time
+    from rewindmq.engine.keeping.seals.in_topic import split_time
     from rewindmq.schemas.service_records import SharedDecoder
     from rewindmq.schemas.single_object import HEADER
 

@@ -13,10 +13,10 @@ from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.times import A_TIME
 from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
 from rewindmq.engine.cli.values import Value
-from rewindmq.engine.embedded.trim import trim as trim_history
-from rewindmq.engine.log.archive.directory_note import archive_of
-from rewindmq.engine.log.archive.objects import open_objects
-from rewindmq.engine.log.trim_rules import TrimReport, TrimRequest
+from rewindmq.engine.keeping.archive.directory_note import archive_of
+from rewindmq.engine.keeping.archive.objects import open_objects
+from rewindmq.engine.keeping.trim import trim as trim_history
+from rewindmq.engine.keeping.trim_rules import TrimReport, TrimRequest
 from rewindmq.projections.rewind import UnreadableTime, format_time, parse_time
 
 
@@ -109,7 +109,7 @@ def _trim_topics(
     settings.banner(_banner(f"{kafka.prefix}.* at {kafka.servers}", dry_run))
 
     def trimmed() -> "list[TrimReport]":
-        from rewindmq.engine.cluster.topic_trim import trim_topics
+        from rewindmq.engine.keeping.topic_trim import trim_topics
 
         return trim_topics(topics_of(kafka, data), open_objects(url), wanted, dry_run)
 

@@ -76,7 +76,7 @@ def _header(name: str) -> str:
 
 
 def _limits(text: str) -> str:
-    from rewindmq.engine.host.local_limits import local_limits
+    from rewindmq.engine.keeping.local_limits import local_limits
 
     if text:
         local_limits(text)

@@ -31,11 +31,11 @@ from rewindmq.engine.http.shapes.history import (
     SealedView,
     TrimAuditView,
 )
-from rewindmq.engine.log.location import History
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.rewind.outcomes import Deadline
 
 if TYPE_CHECKING:
-    from rewindmq.engine.log.seals.seal import Keys
+    from rewindmq.engine.keeping.seals.seal import Keys
 
 # Seals are imported where they are asked for: with them comes cryptography, which a broker seldom needs.
 DEFAULT_COUNT = 100  # of quarantined records
@@ -122,7 +122,7 @@ async def check_seals(call: Call) -> Response:
     texts = call.request.query_params.getlist("public_key")
     if len(texts) > MOST_KEYS:
         raise bad_request(f"at most {MOST_KEYS} keys")
-    from rewindmq.engine.log.seals.seal import BadFile
+    from rewindmq.engine.keeping.seals.seal import BadFile
 
     try:
         named_keys(texts)
@@ -136,7 +136,7 @@ async def check_seals(call: Call) -> Response:
 
 def named_keys(texts: Sequence[str]) -> "Keys":
     """The keys in the query. Raises BadFile."""
-    from rewindmq.engine.log.seals.seal import keys_in
+    from rewindmq.engine.keeping.seals.seal import keys_in
 
     return keys_in({f"public_key {number}": text.encode() for number, text in enumerate(texts, 1)})
 

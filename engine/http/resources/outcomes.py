@@ -52,8 +52,8 @@ from rewindmq.engine.http.shapes.history import (
     TraceView,
     WhatIfView,
 )
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.depth import NeverThere, Tick, depth
 from rewindmq.engine.rewind.outcomes import Deadline, NoSuchMessage, biography, changes, last_outcomes
 from rewindmq.engine.rewind.partition_visits import moment_in

@@ -19,8 +19,8 @@ from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.http.call import ApiError, Call, bad_request, natural, not_authorised, not_found, unless_gone
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.shapes.queues import PastQueueView
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
-from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind import worker
 from rewindmq.engine.rewind.partition_visits import is_unclear, lineage_of, moment_in
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, history_of, queue_at, waypoints_of

@@ -27,7 +27,7 @@ from rewindmq.engine.http.reference.operation import ADMINISTRATOR, POLICYMAKER,
 from rewindmq.engine.http.resources.outcomes import DEADLINE_SECONDS, definition_of, found
 from rewindmq.engine.http.resources.past import number_of
 from rewindmq.engine.http.shapes.topology import PolicyEffectsView, PolicyWish
-from rewindmq.engine.log.location import History
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.rewind.outcomes import Deadline
 from rewindmq.engine.rewind.policy_effects import Change, policy_effects
 from rewindmq.schemas.metadata_events import OperatorPolicyCleared, OperatorPolicySet, PolicyCleared, PolicySet

@@ -25,8 +25,8 @@ from rewindmq.engine.http.call import ApiError, Call, bad_request, not_authorise
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.resources.past import history_in, log_refusal, number_of, read, readable_incarnation
 from rewindmq.engine.http.shapes.history import FoundMessagesView, FoundMessageView
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.id_index import Indexed
 from rewindmq.engine.rewind.search import Ranges, SearchLimits, records_in, search, whole
 from rewindmq.projections.history.search import Criteria

@@ -22,7 +22,7 @@ from rewindmq.schemas.views import LEFT_OUT, From, View
 
 if TYPE_CHECKING:
     from rewindmq.engine.http.call import Call
-    from rewindmq.engine.log.seals.sealer import Harm
+    from rewindmq.engine.keeping.seals.sealer import Harm
     from rewindmq.engine.rewind.bindings_at import LostBinding
     from rewindmq.engine.rewind.depth import Depth, Point, Tick
     from rewindmq.engine.rewind.outcomes import Changes

@@ -15,13 +15,15 @@ A process that reads the partition meanwhile finds a listed segment gone: CutMea
 the new start.
 """
 
+import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.contract import LogError, LogPartition
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.index import index_path, lengths_path
-from rewindmq.engine.log.embedded.log_start import bases_of, cut_notes, unfinished_cut
+from rewindmq.engine.log.embedded.log_start import bases_of, chain_of, cut_notes, unfinished_cut
 from rewindmq.engine.log.embedded.segments import (
     base_offset_of,
     segment_files,
@@ -29,7 +31,11 @@ from rewindmq.engine.log.embedded.segments import (
     stated_chain,
     sync_directory,
 )
-from rewindmq.projections.store.bases import Base, BaseError
+from rewindmq.projections.store.bases import Base, BaseError, Bases
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.topology.topology import Topology
+
+logger = logging.getLogger(__name__)
 
 
 def cut(data_dir: Path, partition: str, offset: int) -> int:
@@ -108,3 +114,25 @@ def _remove_orphans(directory: Path) -> None:
     for note in cut_notes(directory):
         if int(note.stem) <= first:
             note.unlink(missing_ok=True)
+
+
+def end_trims(data_dir: Path, queues: Iterable[LogPartition], topology: Topology) -> None:
+    """End the trims that the metadata log names and that a crash cut short, and look for the bases of the logs."""
+    for partition in queues:
+        floor = topology.history.floors.get(partition.name)
+        if floor is not None and partition.start_offset < floor.event.offset:
+            try:
+                cut(data_dir, partition.name, floor.event.offset)
+                Snapshots(data_dir / "snapshots").discard_below(partition.name, floor.event.offset)
+            except (LogError, OSError) as error:  # the log has everything still, so nothing is lost
+                logger.error("%s: a trim of it could not be ended: %s", partition.name, error)
+        start = partition.start_offset
+        base = Bases(data_dir / "bases").path(partition.name, start)
+        if start > 0 and chain_of(base) is None:
+            logger.warning(
+                "%s begins at offset %d, and its base is lost (%s): the stored state goes on. If that is lost too,"
+                " this partition is: bring the base back from a backup, or trim again",
+                partition.name,
+                start,
+                base,
+            )

@@ -1,7 +1,7 @@
 """Makes and reads the directory of an embedded log, and its layout.
 
     DIR/log/_reserve             room for a full disk (reserve.py)
-    DIR/log/archive.json         which archive has the history, if any (engine/log/archive/directory_note.py)
+    DIR/log/archive.json         which archive has the history, if any (engine/keeping/archive/directory_note.py)
     DIR/log/layout.json          {"format": 1, "queue_partitions": N}, written once, when all of these are made.
                                  Of a fork also {"history": its identity}, which the metadata log decides
     DIR/log/growing.json         {"format": 1, "queue_partitions": N}, while partitions are added (`begin_growing`)

@@ -3,7 +3,7 @@
     <prefix>.metadata    1 partition      metadata-0
     <prefix>.queues      N partitions     queues-0 .. queues-N-1
     <prefix>.nodes       1 partition      nodes-0, heartbeats, kept for an hour
-    <prefix>.chain       2 partitions     seals (log/seals/in_topic.py), made by the first sealer: no node needs it
+    <prefix>.chain       2 partitions     seals (keeping/seals/in_topic.py), made by the first sealer: no node needs it
     <prefix>.counters    N partitions     counters-0 .. counters-N-1, the last counters of each queue, compacted. It is
                                           made by the first node that pauses partitions, and is no part of the history
     <prefix>.states      N partitions     states-0 .. states-N-1, a copy of the newest snapshot of each queue partition

@@ -5,13 +5,13 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from rewindmq.engine.log.archive.archiver import Report, verify
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import Objects
-from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
-from rewindmq.engine.log.archive.topic_records import records_of
+from rewindmq.engine.keeping.archive.archiver import Report, verify
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import Objects
+from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
+from rewindmq.engine.keeping.archive.topic_records import records_of
+from rewindmq.engine.keeping.topic_tiers import TieredTopic, TieredTopics
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
-from rewindmq.engine.log.topic_tiers import TieredTopic, TieredTopics
 from rewindmq.schemas.events import Acked, ConsumerAttached, QueueDeclared
 from rewindmq.schemas.metadata_events import VhostCreated
 from rewindmq.spark_replay.location.log import InKafka

@@ -7,11 +7,11 @@ from typing import Any
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from rewindmq.engine.log.archive.archiver import verify
-from rewindmq.engine.log.archive.objects import open_objects
-from rewindmq.engine.log.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.archive.archiver import verify
+from rewindmq.engine.keeping.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.topic_tiers import TieredTopics
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
-from rewindmq.engine.log.topic_tiers import TieredTopics
 from tests.support.deadlines import SECONDS, until
 from tests.support.kafka.archived_topics import blocks
 from tests.support.kafka.nodes import Nodes

@@ -8,11 +8,11 @@ deleting, deleted, entered, removed.
 from typing import Any
 
 from rewindmq.engine.cli.main import main
-from rewindmq.engine.cluster import keep_topics
-from rewindmq.engine.cluster.topic_trim import TopicTrimming
-from rewindmq.engine.log import chain, trim_schedule
-from rewindmq.engine.log.archive import pack, topic_trims
-from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
+from rewindmq.engine.keeping import keep_topics, trim_schedule
+from rewindmq.engine.keeping.archive import pack, topic_trims
+from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
+from rewindmq.engine.keeping.topic_trim import TopicTrimming
+from rewindmq.engine.log import chain
 from rewindmq.engine.log.embedded import steady_time
 from rewindmq.engine.log.kafka.reader import KafkaPartition
 from tests.support.hasty_trims import dying

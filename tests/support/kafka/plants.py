@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rewindmq.engine.log.seals.seal import Seal, parsed_line, signed
+from rewindmq.engine.keeping.seals.seal import Seal, parsed_line, signed
 from tests.support.kafka.sealed_topics import Topics, purge
 
 Plant = Callable[[Topics], None]

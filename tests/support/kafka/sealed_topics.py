@@ -18,11 +18,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from rewindmq.engine.keeping.seals import sealer as sealing
+from rewindmq.engine.keeping.seals.in_topic import in_topics
+from rewindmq.engine.keeping.seals.seal import Stored, fingerprint
 from rewindmq.engine.log.kafka import reader as kafka_reading
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
-from rewindmq.engine.log.seals import sealer as sealing
-from rewindmq.engine.log.seals.in_topic import in_topics
-from rewindmq.engine.log.seals.seal import Stored, fingerprint
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Event, Purged
 from rewindmq.schemas.metadata_events import VhostCreated

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.archive.archiver import close_segments
+from rewindmq.engine.keeping.archive.archiver import close_segments
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from tests.support.archive_commands import Place
 from tests.support.archiving_brokers import begin as begin

@@ -16,8 +16,8 @@ from pathlib import Path
 import pika
 import pytest
 
-from rewindmq.engine.log.archive.directory_note import archive_of
-from rewindmq.engine.log.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.directory_note import archive_of
+from rewindmq.engine.keeping.archive.objects import open_objects
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
 from tests.support.archive_commands import Place
 from tests.support.archiving_brokers import (

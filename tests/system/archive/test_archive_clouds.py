@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.archive.objects import MissingObject, Objects, open_objects
-from rewindmq.engine.log.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.archive.objects import MissingObject, Objects, open_objects
+from rewindmq.engine.keeping.archive.reader import ArchivedLog
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import segment_files

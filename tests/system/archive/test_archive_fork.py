@@ -13,7 +13,7 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
-from rewindmq.engine.log.archive.identity import identity_of
+from rewindmq.engine.keeping.archive.identity import identity_of
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import parse_header
 from rewindmq.projections.rewind import format_time

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(900)  # the first test may have to build the S3
 MIB = 96
 UPLOAD = """
 import os, sys, tempfile, threading
-from rewindmq.engine.log.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.objects import open_objects
 
 def anonymous_kib():
     return int(open("/proc/self/status").read().split("RssAnon:")[1].split()[0])

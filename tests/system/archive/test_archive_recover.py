@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.archive.objects import Objects
-from rewindmq.engine.log.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.archive.objects import Objects
+from rewindmq.engine.keeping.archive.reader import ArchivedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import segment_files
 from tests.support.archive_commands import Place, archive

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.embedded.trim import trim
-from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import open_objects
-from rewindmq.engine.log.archive.recovery import recover
-from rewindmq.engine.log.tiers import floors_of
-from rewindmq.engine.log.trim_rules import TrimRequest
+from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments, verify
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.recovery import recover
+from rewindmq.engine.keeping.tiers import floors_of
+from rewindmq.engine.keeping.trim import trim
+from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.projections.rewind import format_time
 from tests.support.archive_commands import Place, archive
 from tests.support.broker_harness import Harness

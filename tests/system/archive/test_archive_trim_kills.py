@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.embedded.start import end_trims
-from rewindmq.engine.embedded.trim import trim
-from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
-from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
-from rewindmq.engine.log.archive.objects import open_objects
-from rewindmq.engine.log.archive.reader import ArchivedLog
-from rewindmq.engine.log.archive.recovery import recover
+from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments, verify
+from rewindmq.engine.keeping.archive.directory_note import archive_of, note_archive
+from rewindmq.engine.keeping.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.archive.recovery import recover
+from rewindmq.engine.keeping.tiers import TieredLogReader, floors_of
+from rewindmq.engine.keeping.trim import trim
+from rewindmq.engine.keeping.trim_rules import TrimRequest
+from rewindmq.engine.log.embedded.cut import end_trims
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
-from rewindmq.engine.log.tiers import TieredLogReader, floors_of
-from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.rewind import At, state_at
@@ -62,7 +62,7 @@ def do_archive(data: Path, before_ms: int) -> None:
 def do_start(data: Path, before_ms: int) -> None:
     """End a trim as a starting broker does, and archive as the archiver beside it does."""
     log = EmbeddedLog.open(data, None)
-    end_trims(data, log, topology_of(EmbeddedLogReader(data).metadata))
+    end_trims(data, log.queues, topology_of(EmbeddedLogReader(data).metadata))
     log.close()
     do_archive(data, before_ms)
 

@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from rewindmq.engine.cli.outputs import OUTPUTS, VERIFIER
-from rewindmq.engine.log.seals import proof_verifier
-from rewindmq.engine.log.seals.register import opened
-from rewindmq.engine.log.seals.seal import fingerprint
+from rewindmq.engine.keeping.seals import proof_verifier
+from rewindmq.engine.keeping.seals.register import opened
+from rewindmq.engine.keeping.seals.seal import fingerprint
 from tests.support.commands import Cli
 from tests.support.http_clients import publish_to
 from tests.support.outputs import judged

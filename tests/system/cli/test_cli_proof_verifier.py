@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from rewindmq.engine.cli.main import run
-from rewindmq.engine.log.seals import proof_verifier as verifier
-from rewindmq.engine.log.seals.proof_verifier import Proven, Trust, Unsound, Unusable, VerifierKey
-from rewindmq.engine.log.seals.register import opened
-from rewindmq.engine.log.seals.seal import fingerprint
+from rewindmq.engine.keeping.seals import proof_verifier as verifier
+from rewindmq.engine.keeping.seals.proof_verifier import Proven, Trust, Unsound, Unusable, VerifierKey
+from rewindmq.engine.keeping.seals.register import opened
+from rewindmq.engine.keeping.seals.seal import fingerprint
 from tests.support.authority import TimeStampAuthority
 from tests.support.examples import examples
 from tests.support.needs import needed

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.cli.main import run
-from rewindmq.engine.log.seals import outside
+from rewindmq.engine.keeping.seals import outside
 from tests.support.authority import REPLY, Answer, TimeStampAuthority, text_of
 from tests.support.certificates import Authority
 from tests.support.needs import needed

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from rewindmq.engine.log.location import History
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.rewind.trace_outcomes import WantedTraces, traced_outcomes, whole
 from rewindmq.projections.traces.spans import Span, Spans
 from tests.support.commands import Cli, require_failure

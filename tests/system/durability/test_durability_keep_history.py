@@ -22,8 +22,8 @@ import pika.exceptions
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import open_objects
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
 from tests.support.archiving_brokers import archiver_of
 from tests.support.certificates import openssl

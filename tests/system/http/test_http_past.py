@@ -15,7 +15,7 @@ import pytest
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.engine.http.call import ApiError
 from rewindmq.engine.http.resources.past import Question, read
-from rewindmq.engine.log.location import History
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.projections.rewind import At
 from tests.support.moments import now

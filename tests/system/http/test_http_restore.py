@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from pika.adapters.blocking_connection import BlockingChannel
 
 from rewindmq.engine.cli.main import rewindmq
+from rewindmq.engine.keeping.single_records import record_digest
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
-from rewindmq.engine.log.single_records import record_digest
 from tests.support.moments import now
 from tests.support.running import RunningBroker
 

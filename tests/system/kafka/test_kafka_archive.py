@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
+from rewindmq.engine.keeping.archive import pack, topic_recovery
+from rewindmq.engine.keeping.archive.archiver import verify
+from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory
+from rewindmq.engine.keeping.archive.objects import Objects
+from rewindmq.engine.keeping.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
+from rewindmq.engine.keeping.archive.topic_recovery import recover_topics
+from rewindmq.engine.keeping.seals.in_topic import in_topics
 from rewindmq.engine.log import chain
-from rewindmq.engine.log.archive import pack, topic_recovery
-from rewindmq.engine.log.archive.archiver import verify
-from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
-from rewindmq.engine.log.archive.objects import Objects
-from rewindmq.engine.log.archive.reader import ArchivedLog
-from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
-from rewindmq.engine.log.archive.topic_recovery import recover_topics
 from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.engine.log.kafka.topics import KafkaTopics
-from rewindmq.engine.log.seals.in_topic import in_topics
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold
 from rewindmq.schemas.metadata_events import VhostCreated

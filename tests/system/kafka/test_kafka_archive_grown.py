@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.cluster.topic_space import TopicSpace
-from rewindmq.engine.cluster.topic_trim import TopicTrimming
-from rewindmq.engine.log.archive import topic_recovery
-from rewindmq.engine.log.archive.identity import read_identity
-from rewindmq.engine.log.archive.local_space import SpaceLimits
-from rewindmq.engine.log.archive.manifest import OtherHistory
-from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.partial_moves import torn_at
-from rewindmq.engine.log.archive.reader import ArchivedLog
-from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
-from rewindmq.engine.log.archive.topic_recovery import recover_topics
+from rewindmq.engine.keeping.archive import topic_recovery
+from rewindmq.engine.keeping.archive.identity import read_identity
+from rewindmq.engine.keeping.archive.manifest import OtherHistory
+from rewindmq.engine.keeping.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.archive.partial_moves import torn_at
+from rewindmq.engine.keeping.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
+from rewindmq.engine.keeping.archive.topic_recovery import recover_topics
+from rewindmq.engine.keeping.local_space import SpaceLimits
+from rewindmq.engine.keeping.seals.in_topic import in_topics
+from rewindmq.engine.keeping.seals.sealer import check, seal
+from rewindmq.engine.keeping.topic_space import TopicSpace
+from rewindmq.engine.keeping.topic_trim import TopicTrimming
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.engine.log.kafka.topics import KafkaTopics
-from rewindmq.engine.log.seals.in_topic import in_topics
-from rewindmq.engine.log.seals.sealer import check, seal
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold
 from rewindmq.projections.rewind import format_time

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.archive.archiver import verify
-from rewindmq.engine.log.archive.objects import open_objects
-from rewindmq.engine.log.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.archive.archiver import verify
+from rewindmq.engine.keeping.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.reader import ArchivedLog
 from rewindmq.projections.rules.placement import partition_of
 from tests.support.archiving_brokers import archive_item, archiver_of
 from tests.support.deadlines import until

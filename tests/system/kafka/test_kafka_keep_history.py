@@ -12,19 +12,19 @@ from typing import Any
 import pika.exceptions
 import pytest
 
-from rewindmq.engine.cluster import keep_topics, topic_trim
-from rewindmq.engine.cluster.keep_topics import KeepTopics
-from rewindmq.engine.cluster.topic_trim import TopicTrimming
+from rewindmq.engine.keeping import keep_topics, topic_trim
+from rewindmq.engine.keeping.archive import pack, topic_trims
+from rewindmq.engine.keeping.archive.archiver import verify
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.archive.progress import Kept, TopicsOrder
+from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
+from rewindmq.engine.keeping.keep_topics import KeepTopics
+from rewindmq.engine.keeping.topic_floors import TopicFloors
+from rewindmq.engine.keeping.topic_trim import TopicTrimming
 from rewindmq.engine.log import chain
-from rewindmq.engine.log.archive import pack, topic_trims
-from rewindmq.engine.log.archive.archiver import verify
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.progress import Kept, TopicsOrder
-from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.log.kafka.reader import KafkaPartition
-from rewindmq.engine.log.topic_floors import TopicFloors
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.schemas.events import Checkpointed
 from rewindmq.spark_replay.location.log import InKafka

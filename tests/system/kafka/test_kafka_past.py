@@ -20,11 +20,11 @@ import pytest
 from confluent_kafka import Producer
 from rocksdict import Rdict
 
+from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.single_records import NEIGHBOURS
 from rewindmq.engine.log.kafka.follower import BATCH_RECORDS
 from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.engine.log.kafka.reader import KafkaPartition
-from rewindmq.engine.log.location import History
-from rewindmq.engine.log.single_records import NEIGHBOURS
 from rewindmq.engine.rewind.queue_at import queue_at
 from rewindmq.projections.rewind import At, parse_time
 from rewindmq.projections.rules.placement import partition_of

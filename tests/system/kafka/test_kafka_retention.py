@@ -12,15 +12,15 @@ from typing import Any
 import httpx
 import pytest
 
-from rewindmq.engine.cluster.retention import RetentionWatch
-from rewindmq.engine.cluster.topic_source import TopicSource
+from rewindmq.engine.keeping.archive import pack
+from rewindmq.engine.keeping.archive.directory_note import NODE
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import Objects
+from rewindmq.engine.keeping.archive.progress import TopicsOrder
+from rewindmq.engine.keeping.archive.topic_archiver import LostRecords
+from rewindmq.engine.keeping.retention import RetentionWatch
+from rewindmq.engine.keeping.topic_source import TopicSource
 from rewindmq.engine.log import chain
-from rewindmq.engine.log.archive import pack
-from rewindmq.engine.log.archive.directory_note import NODE
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import Objects
-from rewindmq.engine.log.archive.progress import TopicsOrder
-from rewindmq.engine.log.archive.topic_archiver import LostRecords
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.kafka.topics import Retention
 from rewindmq.spark_replay.location.log import InKafka

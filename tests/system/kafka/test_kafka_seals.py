@@ -11,20 +11,20 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from rewindmq.engine.cli.main import run
-from rewindmq.engine.log.archive.objects import open_objects
-from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
-from rewindmq.engine.log.archive.topic_recovery import recover_topics
-from rewindmq.engine.log.archive.topic_seals import recover_topic_seals
+from rewindmq.engine.keeping.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
+from rewindmq.engine.keeping.archive.topic_recovery import recover_topics
+from rewindmq.engine.keeping.archive.topic_seals import recover_topic_seals
+from rewindmq.engine.keeping.seals import sealer as sealing
+from rewindmq.engine.keeping.seals.in_topic import in_topics, split_time
+from rewindmq.engine.keeping.seals.proof_verifier import main
+from rewindmq.engine.keeping.seals.seal import BadSeal, Stored, check_proof
+from rewindmq.engine.keeping.seals.sealer import Harm, check, prove
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka import topics as kafka_topics
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
-from rewindmq.engine.log.seals import sealer as sealing
-from rewindmq.engine.log.seals.in_topic import in_topics, split_time
-from rewindmq.engine.log.seals.proof_verifier import main
-from rewindmq.engine.log.seals.seal import BadSeal, Stored, check_proof
-from rewindmq.engine.log.seals.sealer import Harm, check, prove
 from rewindmq.schemas.events import Purged
 from rewindmq.schemas.service_records import SharedDecoder
 from tests.support.kafka.cluster import KafkaCluster

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.cluster import topic_space
-from rewindmq.engine.cluster.archive_states import begin_with_archive
-from rewindmq.engine.cluster.topic_space import TopicSpace
+from rewindmq.engine.keeping import topic_space
+from rewindmq.engine.keeping.archive import pack
+from rewindmq.engine.keeping.archive.archiver import verify
+from rewindmq.engine.keeping.archive.directory_note import NODE, archive_of
+from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory
+from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
+from rewindmq.engine.keeping.archive.state_files import archive_file
+from rewindmq.engine.keeping.archive.topic_archiver import require_same
+from rewindmq.engine.keeping.archive.unpack import CorruptObject
+from rewindmq.engine.keeping.archive_states import begin_with_archive
+from rewindmq.engine.keeping.local_space import SpaceLimits
+from rewindmq.engine.keeping.topic_space import TopicSpace
 from rewindmq.engine.log import chain
-from rewindmq.engine.log.archive import pack
-from rewindmq.engine.log.archive.archiver import verify
-from rewindmq.engine.log.archive.directory_note import NODE, archive_of
-from rewindmq.engine.log.archive.local_space import SpaceLimits
-from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
-from rewindmq.engine.log.archive.objects import ArchiveError, Objects
-from rewindmq.engine.log.archive.state_files import archive_file
-from rewindmq.engine.log.archive.topic_archiver import require_same
-from rewindmq.engine.log.archive.unpack import CorruptObject
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.kafka.reader import KafkaPartition
 from rewindmq.projections.replay import groups_of, recover

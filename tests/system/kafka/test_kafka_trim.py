@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.cluster import topic_trim
-from rewindmq.engine.cluster.topic_trim import trim_topics
+from rewindmq.engine.keeping import topic_trim
+from rewindmq.engine.keeping.archive import pack, topic_recovery, topic_trims
+from rewindmq.engine.keeping.archive.archiver import verify
+from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory
+from rewindmq.engine.keeping.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
+from rewindmq.engine.keeping.archive.topic_recovery import recover_topics
+from rewindmq.engine.keeping.topic_floors import TopicFloors
+from rewindmq.engine.keeping.topic_trim import trim_topics
+from rewindmq.engine.keeping.trim_rules import TrimRefused, TrimReport, TrimRequest
 from rewindmq.engine.log import chain
-from rewindmq.engine.log.archive import pack, topic_recovery, topic_trims
-from rewindmq.engine.log.archive.archiver import verify
-from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
-from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.reader import ArchivedLog
-from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
-from rewindmq.engine.log.archive.topic_recovery import recover_topics
 from rewindmq.engine.log.contract import BelowStart, LogError, NoAnswer
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
-from rewindmq.engine.log.topic_floors import TopicFloors
-from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, TrimRequest
 from rewindmq.projections.replay import recover
 from rewindmq.projections.rewind import At, BelowFloor, state_at
 from rewindmq.projections.rules.placement import partition_of

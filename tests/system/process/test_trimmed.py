@@ -7,7 +7,7 @@ from pathlib import Path
 import pika
 import pytest
 
-from rewindmq.engine.log.archive.archiver import close_segments
+from rewindmq.engine.keeping.archive.archiver import close_segments
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.rewind import format_time
 from tests.support.forked import run

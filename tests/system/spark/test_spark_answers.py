@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
-from rewindmq.engine.log.location import History
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.rewind import outcomes
 from rewindmq.engine.rewind.outcomes import Deadline, biography, change_of, changes, last_outcomes
 from rewindmq.engine.rewind.search import SearchLimits, search, whole

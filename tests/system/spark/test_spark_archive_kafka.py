@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from rewindmq.engine.cluster.topic_trim import trim_topics
+from rewindmq.engine.keeping.archive import pack
+from rewindmq.engine.keeping.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
+from rewindmq.engine.keeping.archive.topic_recovery import recover_topics
+from rewindmq.engine.keeping.topic_trim import trim_topics
+from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log import chain
-from rewindmq.engine.log.archive import pack
-from rewindmq.engine.log.archive.objects import open_objects
-from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
-from rewindmq.engine.log.archive.topic_recovery import recover_topics
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
-from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.projections.rewind import BelowFloor
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.kafka_retention import retention_findings

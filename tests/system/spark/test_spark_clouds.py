@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.objects import open_objects
 from tests.support.archiving import archive_all
 from tests.support.clouds import cloud
 from tests.support.running import ROOT

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from rewindmq.engine.log.archive.archiver import Archiver
-from rewindmq.engine.log.archive.local_space import SpaceLimits, keep_local
-from rewindmq.engine.log.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.archiver import Archiver
+from rewindmq.engine.keeping.archive.objects import open_objects
+from rewindmq.engine.keeping.local_space import SpaceLimits, keep_local
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.rewind import format_time
 from rewindmq.projections.store.snapshots import Snapshots

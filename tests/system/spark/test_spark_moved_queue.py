@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from rewindmq.engine.log.archive.objects import Objects
-from rewindmq.engine.log.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.archive.objects import Objects
+from rewindmq.engine.keeping.archive.reader import ArchivedLog
 from rewindmq.projections.rewind import format_time
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.diff import diff_frame, plan_moments

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
+from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects, open_objects
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.commands import object_output
 from rewindmq.spark_replay.history.history import history

@@ -9,9 +9,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pyspark.sql import SparkSession
 
+from rewindmq.engine.keeping.seals import sealer as sealing
+from rewindmq.engine.keeping.seals.in_files import segmented
 from rewindmq.engine.log.embedded.segments import segment_files
-from rewindmq.engine.log.seals import sealer as sealing
-from rewindmq.engine.log.seals.in_files import segmented
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.seals import check_seals

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from rewindmq.engine.log.location import History
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.rewind.trace_outcomes import WantedTraces, traced_outcomes, whole
 from rewindmq.projections.traces.spans import Span, Spans
 from rewindmq.schemas.amqp import tables

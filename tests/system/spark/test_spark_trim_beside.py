@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from rewindmq.engine.embedded.trim import trim
-from rewindmq.engine.log.archive.archiver import Archiver, close_segments
-from rewindmq.engine.log.archive.directory_note import note_archive
-from rewindmq.engine.log.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments
+from rewindmq.engine.keeping.archive.directory_note import note_archive
+from rewindmq.engine.keeping.archive.objects import open_objects
+from rewindmq.engine.keeping.trim import trim
+from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
-from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.projections.rewind import TrimmedMeanwhile
 from rewindmq.spark_replay.__main__ import run
 from rewindmq.spark_replay.audit import archive_bytes, log_bytes

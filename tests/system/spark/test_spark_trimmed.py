@@ -7,12 +7,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pyspark.sql import SparkSession
 
-from rewindmq.engine.embedded.trim import trim
+from rewindmq.engine.keeping.seals import sealer
+from rewindmq.engine.keeping.seals.in_files import segmented
+from rewindmq.engine.keeping.seals.seal import fingerprint
+from rewindmq.engine.keeping.trim import trim
+from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
-from rewindmq.engine.log.seals import sealer
-from rewindmq.engine.log.seals.in_files import segmented
-from rewindmq.engine.log.seals.seal import fingerprint
-from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.projections.rewind import BelowFloor, format_time
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay.__main__ import run

@@ -8,12 +8,12 @@ from typing import BinaryIO
 
 import pytest
 
-from rewindmq.engine.log.archive import archiver as archivers
-from rewindmq.engine.log.archive import state_files
-from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
-from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
-from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.unpack import CorruptObject, Unpacked
+from rewindmq.engine.keeping.archive import archiver as archivers
+from rewindmq.engine.keeping.archive import state_files
+from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments, verify
+from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory
+from rewindmq.engine.keeping.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.archive.unpack import CorruptObject, Unpacked
 from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.segments import segment_files

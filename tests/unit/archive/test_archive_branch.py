@@ -12,15 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rewindmq.engine.log.archive import pack as packs
-from rewindmq.engine.log.archive import recovery as recoveries
-from rewindmq.engine.log.archive.archiver import Archiver, close_segments
-from rewindmq.engine.log.archive.descriptions import decode_checked, encode_checked
-from rewindmq.engine.log.archive.identity import identity_of, read_identity
-from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
-from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
-from rewindmq.engine.log.archive.reader import ArchivedLog
-from rewindmq.engine.log.archive.recovery import recover
+from rewindmq.engine.keeping.archive import pack as packs
+from rewindmq.engine.keeping.archive import recovery as recoveries
+from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments
+from rewindmq.engine.keeping.archive.descriptions import decode_checked, encode_checked
+from rewindmq.engine.keeping.archive.identity import identity_of, read_identity
+from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory
+from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects, open_objects
+from rewindmq.engine.keeping.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.archive.recovery import recover
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import RECOVERY, layout_file, read_fork, write_layout
 from rewindmq.engine.log.embedded.log import EmbeddedLog

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewindmq.engine.log.archive import manifest as manifests
-from rewindmq.engine.log.archive import pack as packs
-from rewindmq.engine.log.archive import reader as readers
-from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
-from rewindmq.engine.log.archive.identity import read_identity
-from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.reader import ArchivedLog
-from rewindmq.engine.log.archive.snapshots import ArchivedSnapshots
+from rewindmq.engine.keeping.archive import manifest as manifests
+from rewindmq.engine.keeping.archive import pack as packs
+from rewindmq.engine.keeping.archive import reader as readers
+from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments, verify
+from rewindmq.engine.keeping.archive.identity import read_identity
+from rewindmq.engine.keeping.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.archive.snapshots import ArchivedSnapshots
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.projections.machine.machine import Machine

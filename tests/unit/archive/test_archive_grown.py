@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.config import ArchiveConfig, Config
-from rewindmq.engine.embedded.trim import trim
-from rewindmq.engine.log.archive import recovery as recoveries
-from rewindmq.engine.log.archive.archiver import Archiver, close_segments
-from rewindmq.engine.log.archive.directory_note import note_archive
-from rewindmq.engine.log.archive.identity import Identity, read_identity
-from rewindmq.engine.log.archive.local_space import SpaceLimits, keep_local
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
-from rewindmq.engine.log.archive.recovery import recover
+from rewindmq.engine.keeping.archive import recovery as recoveries
+from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments
+from rewindmq.engine.keeping.archive.directory_note import note_archive
+from rewindmq.engine.keeping.archive.identity import Identity, read_identity
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects, open_objects
+from rewindmq.engine.keeping.archive.recovery import recover
+from rewindmq.engine.keeping.local_space import SpaceLimits, keep_local
+from rewindmq.engine.keeping.trim import trim
+from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.directory import read_layout
 from rewindmq.engine.log.embedded.segments import segment_files
-from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.engine.process import open_broker
 from rewindmq.projections.rewind import format_time
 from tests.support.amqp_wire import method, publish

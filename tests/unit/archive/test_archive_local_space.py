@@ -8,10 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewindmq.engine.host.local_limits import local_limits
-from rewindmq.engine.log.archive import local_space
-from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
-from rewindmq.engine.log.archive.local_space import (
+from rewindmq.engine.keeping import local_space
+from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments, verify
+from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory, SegmentEntry, StoredObject
+from rewindmq.engine.keeping.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.archive.recovery import recover
+from rewindmq.engine.keeping.archive.snapshots import ArchivedSnapshots
+from rewindmq.engine.keeping.local_limits import local_limits
+from rewindmq.engine.keeping.local_space import (
     STAY,
     LocalPartition,
     LocalSegment,
@@ -20,16 +24,12 @@ from rewindmq.engine.log.archive.local_space import (
     keep_local,
     removable,
 )
-from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, SegmentEntry, StoredObject
-from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.recovery import recover
-from rewindmq.engine.log.archive.snapshots import ArchivedSnapshots
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.steady_time import steady_ms
-from rewindmq.engine.log.location import History
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.projections.store.bases import Bases, queued_offsets
@@ -223,7 +223,7 @@ def test_a_later_cut_takes_records_from_the_base_not_the_archive(
     def away(url: str) -> Objects:
         raise NoAnswer(f"{url} is away")
 
-    monkeypatch.setattr("rewindmq.engine.log.archive.objects.open_objects", away)
+    monkeypatch.setattr("rewindmq.engine.keeping.archive.objects.open_objects", away)
     report = keep_local(data, archive, SpaceLimits(size_bytes=1))
     [done] = report.partitions
     assert done.start_offset > first

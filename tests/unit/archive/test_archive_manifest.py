@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.archive.descriptions import decode_checked, encode_checked
-from rewindmq.engine.log.archive.identity import IDENTITY, Identity, read_identity, require_identity
-from rewindmq.engine.log.archive.manifest import (
+from rewindmq.engine.keeping.archive.descriptions import decode_checked, encode_checked
+from rewindmq.engine.keeping.archive.identity import IDENTITY, Identity, read_identity, require_identity
+from rewindmq.engine.keeping.archive.manifest import (
     Manifest,
     OtherHistory,
 )
-from rewindmq.engine.log.archive.objects import ArchiveError, Objects
+from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
 from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.embedded.directory import METADATA
 from tests.support.archiving import segment_entry, snapshot_entry

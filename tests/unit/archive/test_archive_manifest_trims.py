@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rewindmq.engine.log.archive.manifest import (
+from rewindmq.engine.keeping.archive.manifest import (
     BaseEntry,
     Manifest,
     OtherHistory,
@@ -12,7 +12,7 @@ from rewindmq.engine.log.archive.manifest import (
     StoredObject,
     TrimmedEntry,
 )
-from rewindmq.engine.log.archive.objects import Objects
+from rewindmq.engine.keeping.archive.objects import Objects
 from tests.support.archiving import segment_entry, snapshot_entry
 
 CHAINS = {0: None, 10: bytes([1]) * 32, 20: bytes([11]) * 32, 30: bytes([21]) * 32}

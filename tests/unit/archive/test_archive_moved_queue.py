@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.archive.recovery import recover
+from rewindmq.engine.keeping.archive.recovery import recover
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.log.embedded.directory import read_layout
-from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.queue_at import queue_at
 from rewindmq.projections.rewind import At, format_time
 from tests.support.archiving import archive_all

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.archive.objects import BadUrl, MissingObject, Objects, open_objects
+from rewindmq.engine.keeping.archive.objects import BadUrl, MissingObject, Objects, open_objects
 from rewindmq.engine.log.contract import NoAnswer
 
 
@@ -32,7 +32,7 @@ def test_a_range_ends_with_the_object(objects: Objects) -> None:
 
 
 def test_a_large_object_is_read_in_pieces(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewindmq.engine.log.archive.objects.PIECE_BYTES", 5)
+    monkeypatch.setattr("rewindmq.engine.keeping.archive.objects.PIECE_BYTES", 5)
     for size in (0, 4, 5, 12):
         objects.create(f"of-{size}", b"x" * size)
         pieces = list(objects.pieces(f"of-{size}"))
@@ -79,7 +79,7 @@ def test_a_disk_that_takes_nothing_leaves_nothing(objects: Objects, monkeypatch:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rewindmq.engine.log.archive.objects.os.fsync", full)
+        patch.setattr("rewindmq.engine.keeping.archive.objects.os.fsync", full)
         with pytest.raises(NoAnswer, match="No space left on device"):
             objects.create("a/one", b"x")
     assert list(objects.list("a")) == []

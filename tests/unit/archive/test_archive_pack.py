@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewindmq.engine.log.archive import pack as packs
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.pack import pack
-from rewindmq.engine.log.archive.unpack import CorruptObject
+from rewindmq.engine.keeping.archive import pack as packs
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.archive.pack import pack
+from rewindmq.engine.keeping.archive.unpack import CorruptObject
 from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.index import index_path

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rewindmq.engine.log.archive import manifest as manifests
-from rewindmq.engine.log.archive.archiver import verify
-from rewindmq.engine.log.archive.manifest import Manifest, SegmentEntry
-from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
-from rewindmq.engine.log.archive.pages import page_key
+from rewindmq.engine.keeping.archive import manifest as manifests
+from rewindmq.engine.keeping.archive.archiver import verify
+from rewindmq.engine.keeping.archive.manifest import Manifest, SegmentEntry
+from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects, open_objects
+from rewindmq.engine.keeping.archive.pages import page_key
 from rewindmq.engine.log.contract import NoAnswer
 from tests.support.archiving import segment_entry, snapshot_entry
 from tests.support.examples import examples
@@ -71,7 +71,7 @@ def test_an_archive_of_10_000_segments_opens_with_some_hundred_requests(
     objects: Objects, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:  # the entries are written to be read
-        patch.setattr("rewindmq.engine.log.archive.objects.os.fsync", lambda descriptor: None)
+        patch.setattr("rewindmq.engine.keeping.archive.objects.os.fsync", lambda descriptor: None)
         written = Manifest.load(objects, "queues-0")
         for _ in range(10_000):
             written.extend(next_segment(written))

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rewindmq.engine.log.archive import pack as packs
-from rewindmq.engine.log.archive import reader as readers
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import ArchiveError, Objects
-from rewindmq.engine.log.archive.reader import ArchivedLog, ArchivedPartition
-from rewindmq.engine.log.archive.unpack import CorruptObject
+from rewindmq.engine.keeping.archive import pack as packs
+from rewindmq.engine.keeping.archive import reader as readers
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
+from rewindmq.engine.keeping.archive.reader import ArchivedLog, ArchivedPartition
+from rewindmq.engine.keeping.archive.unpack import CorruptObject
 from rewindmq.engine.log.contract import Block, LogError
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader

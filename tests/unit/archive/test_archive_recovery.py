@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.archive import pack as packs
-from rewindmq.engine.log.archive import recovery as recoveries
-from rewindmq.engine.log.archive.archiver import Archiver, close_segments
-from rewindmq.engine.log.archive.descriptions import decode_checked, encode_checked
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
-from rewindmq.engine.log.archive.recovery import recover
-from rewindmq.engine.log.archive.unpack import CorruptObject
+from rewindmq.engine.keeping.archive import pack as packs
+from rewindmq.engine.keeping.archive import recovery as recoveries
+from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments
+from rewindmq.engine.keeping.archive.descriptions import decode_checked, encode_checked
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects, open_objects
+from rewindmq.engine.keeping.archive.recovery import recover
+from rewindmq.engine.keeping.archive.unpack import CorruptObject
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import RECOVERY
 from rewindmq.engine.log.embedded.index import index_path, lengths_path

@@ -1,18 +1,18 @@
-"""Seals are archived with what they seal, and come back with it (engine/log/archive/seals.py)."""
+"""Seals are archived with what they seal, and come back with it (engine/keeping/archive/seals.py)."""
 
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rewindmq.engine.log.archive.archiver import Archiver, close_segments
-from rewindmq.engine.log.archive.objects import ArchiveError, Objects
-from rewindmq.engine.log.archive.recovery import recover
+from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments
+from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
+from rewindmq.engine.keeping.archive.recovery import recover
+from rewindmq.engine.keeping.seals import sealer
+from rewindmq.engine.keeping.seals.in_files import segmented
+from rewindmq.engine.keeping.seals.seal import fingerprint
+from rewindmq.engine.keeping.seals.sealer import check
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.log.seals import sealer
-from rewindmq.engine.log.seals.in_files import segmented
-from rewindmq.engine.log.seals.seal import fingerprint
-from rewindmq.engine.log.seals.sealer import check
 from tests.support.records import fill
 
 KEY = Ed25519PrivateKey.generate()

@@ -6,7 +6,7 @@ import pytest
 
 from rewindmq.engine.broker.archive_status import ArchiveStatus
 from rewindmq.engine.http.shapes.node import ArchiveView
-from rewindmq.engine.log.archive.progress import PartitionProgress
+from rewindmq.engine.keeping.archive.progress import PartitionProgress
 from tests.support.records import START_MS
 
 

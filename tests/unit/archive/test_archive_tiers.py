@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.archive.archiver import Archiver
-from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
-from rewindmq.engine.log.archive.local_space import SpaceLimits, keep_local
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.archiver import Archiver
+from rewindmq.engine.keeping.archive.directory_note import archive_of, note_archive
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import open_objects
+from rewindmq.engine.keeping.local_space import SpaceLimits, keep_local
+from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.tiers import TieredLogReader, TieredPartition
 from rewindmq.engine.log.contract import BelowStart, Block, CorruptLog, LogError, NoAnswer
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
-from rewindmq.engine.log.location import History
-from rewindmq.engine.log.tiers import TieredLogReader, TieredPartition
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold
 from rewindmq.schemas.codec import Encoder

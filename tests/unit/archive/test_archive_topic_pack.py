@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewindmq.engine.log.archive import pack
-from rewindmq.engine.log.archive.archiver import verify
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.pack import Packer, Record
-from rewindmq.engine.log.archive.reader import ArchivedLog
-from rewindmq.engine.log.archive.unpack import CorruptObject, Unpacked
+from rewindmq.engine.keeping.archive import pack
+from rewindmq.engine.keeping.archive.archiver import verify
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.archive.pack import Packer, Record
+from rewindmq.engine.keeping.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.archive.unpack import CorruptObject, Unpacked
 from rewindmq.engine.log.chain import RUN, TopicChain, first_chain
 from rewindmq.schemas.registry import envelope_schema
 from rewindmq.schemas.single_object import HEADER, MARKER
@@ -72,7 +72,7 @@ def test_the_hash_chain_is_that_of_the_topic(objects: Objects) -> None:
     assert manifest.chain == links.ends_at(14)
 
 
-def test_a_stretch_repeats_the_records_of_the_group_in_which_the_one_before_ends(objects: Objects) -> None:
+def test_a_stretch_repeats_the_group_in_which_the_one_before_ends(objects: Objects) -> None:
     told = plain(RUN + 30)
     archive_stretch(objects, PARTITION, told[:10])
     archive_stretch(objects, PARTITION, told[10 : RUN + 10])

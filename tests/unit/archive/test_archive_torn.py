@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.embedded.trim import trim
-from rewindmq.engine.log.archive.archiver import Archiver, close_segments
-from rewindmq.engine.log.archive.directory_note import note_archive
-from rewindmq.engine.log.archive.identity import read_identity
-from rewindmq.engine.log.archive.objects import open_objects
-from rewindmq.engine.log.archive.partial_moves import Torn, torn_at, whole_ends
-from rewindmq.engine.log.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments
+from rewindmq.engine.keeping.archive.directory_note import note_archive
+from rewindmq.engine.keeping.archive.identity import read_identity
+from rewindmq.engine.keeping.archive.objects import open_objects
+from rewindmq.engine.keeping.archive.partial_moves import Torn, torn_at, whole_ends
+from rewindmq.engine.keeping.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.trim import trim
+from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.directory import METADATA
-from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.projections.replay import events_of
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.events import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.log.location import History
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.rewind.restorations import Restoration, RestoreResult
 from rewindmq.engine.rewind.restore_plan import Plan, RestoreRequest, name_of
 from rewindmq.projections.machine.machine import Machine

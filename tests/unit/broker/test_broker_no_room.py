@@ -13,7 +13,7 @@ from pamqp import commands
 from rewindmq.engine.amqp.basic_publish import message
 from rewindmq.engine.errors import ResourceError
 from rewindmq.engine.http.metrics.node import churn
-from rewindmq.engine.log.location import History
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.partition.flow_control import LARGE_BYTES, Flow
 from rewindmq.engine.rewind.restorations import Restoration, RestoreResult
 from rewindmq.engine.rewind.restore_plan import Plan, RestoreRequest, name_of

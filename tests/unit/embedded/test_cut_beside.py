@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.archive.archiver import Archiver
-from rewindmq.engine.log.archive.local_space import SpaceLimits, keep_local
-from rewindmq.engine.log.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.archive.archiver import Archiver
+from rewindmq.engine.keeping.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.local_space import SpaceLimits, keep_local
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.log.embedded import base_records
 from rewindmq.engine.log.embedded import cut as cutting

@@ -8,22 +8,21 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.broker.history_trims import HistoryTrims
-from rewindmq.engine.embedded import keep_history
-from rewindmq.engine.embedded import trim as trimming
-from rewindmq.engine.embedded.keep_history import KeepHistory
-from rewindmq.engine.log import trim_audit
-from rewindmq.engine.log.archive.archiver import Archiver
-from rewindmq.engine.log.archive.directory_note import archive_of
-from rewindmq.engine.log.archive.local_space import SpaceLimits, keep_local
-from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.progress import Kept
+from rewindmq.engine.keeping import keep_history, trim_audit
+from rewindmq.engine.keeping import trim as trimming
+from rewindmq.engine.keeping.archive.archiver import Archiver
+from rewindmq.engine.keeping.archive.directory_note import archive_of
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.archive.progress import Kept
+from rewindmq.engine.keeping.keep_history import KeepHistory
+from rewindmq.engine.keeping.local_space import SpaceLimits, keep_local
+from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.trim_rules import TrimRefused
+from rewindmq.engine.keeping.trim_schedule import NOTE, trusted_ms
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.segments import segment_files
-from rewindmq.engine.log.location import History
-from rewindmq.engine.log.trim_rules import TrimRefused
-from rewindmq.engine.log.trim_schedule import NOTE, trusted_ms
 from rewindmq.engine.rewind.arguments import FIRST, Start
 from rewindmq.engine.rewind.message_sources import LogSource
 from rewindmq.projections.floors import in_words

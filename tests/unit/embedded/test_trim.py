@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.cli.main import run
-from rewindmq.engine.embedded import trim as trimming
-from rewindmq.engine.embedded.trim import trim
+from rewindmq.engine.keeping import trim as trimming
+from rewindmq.engine.keeping.location import History, retry_if_trimmed
+from rewindmq.engine.keeping.trim import trim
+from rewindmq.engine.keeping.trim_rules import TrimRefused, TrimRequest
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.verify import verify_chain
-from rewindmq.engine.log.location import History, retry_if_trimmed
-from rewindmq.engine.log.trim_rules import TrimRefused, TrimRequest
 from rewindmq.engine.rewind.queue_at import PastQueue, queue_at
 from rewindmq.engine.rewind.restore_plan import LOST, Plan, RestoreRequest
 from rewindmq.projections.marks import topology_of

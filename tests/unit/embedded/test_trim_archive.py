@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.embedded import trim as trims
-from rewindmq.engine.embedded.trim import trim
-from rewindmq.engine.log.archive import reader as readers
-from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
-from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
-from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
-from rewindmq.engine.log.archive.objects import Objects, open_objects
-from rewindmq.engine.log.archive.reader import ArchivedLog
-from rewindmq.engine.log.archive.recovery import NotYetArchived, recover
+from rewindmq.engine.keeping import trim as trims
+from rewindmq.engine.keeping.archive import reader as readers
+from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments, verify
+from rewindmq.engine.keeping.archive.directory_note import archive_of, note_archive
+from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory
+from rewindmq.engine.keeping.archive.objects import Objects, open_objects
+from rewindmq.engine.keeping.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.archive.recovery import NotYetArchived, recover
+from rewindmq.engine.keeping.location import HistoryPartition
+from rewindmq.engine.keeping.tiers import TieredLogReader, floors_of
+from rewindmq.engine.keeping.trim import trim
+from rewindmq.engine.keeping.trim_rules import TrimRefused, TrimReport, TrimRequest
 from rewindmq.engine.log.contract import BelowStart, LogError, NoAnswer
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
-from rewindmq.engine.log.location import HistoryPartition
-from rewindmq.engine.log.tiers import TieredLogReader, floors_of
-from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, TrimRequest
 from rewindmq.projections.floors import base_differs
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, BelowFloor, format_time, state_at
@@ -379,7 +379,7 @@ def test_a_recovery_that_was_begun_before_the_trim_is_told(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("rewindmq.engine.log.archive.recovery._recover_partitions", stop)
+        patched.setattr("rewindmq.engine.keeping.archive.recovery._recover_partitions", stop)
         with pytest.raises(KeyboardInterrupt):
             recover(place.objects, tmp_path / "fork", at=moment)
     trimmed(place, story, 3)

@@ -72,7 +72,7 @@ def test_the_chain_of_a_topic_is_written_out_group_by_group(rows: list[Row]) -> 
 
 
 @given(topics(), st.data())
-def test_the_chain_at_an_offset_does_not_depend_on_what_comes_later_or_who_asked(
+def test_the_chain_at_an_offset_does_not_depend_on_later_records(
     rows: list[Row], data: st.DataObject
 ) -> None:
     cut = data.draw(st.integers(1, len(rows)))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from rewindmq.engine.keeping.cut_back import cut_back
 from rewindmq.engine.log.contract import CorruptLog
-from rewindmq.engine.log.embedded.cut_back import cut_back
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, write_layout
 from rewindmq.engine.log.embedded.ends import End
 from rewindmq.engine.log.embedded.log import EmbeddedLog

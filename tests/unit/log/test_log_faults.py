@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from rewindmq.engine.keeping.seals.in_files import segmented
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded import commit, segments
 from rewindmq.engine.log.embedded.index import index_path
 from rewindmq.engine.log.embedded.log import EmbeddedLog, EmbeddedPartition
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.verify import verify_chain
-from rewindmq.engine.log.seals.in_files import segmented
 from tests.support.log_listener import Listener
 from tests.support.records import SCHEMA_BYTES, START_MS, contents, expected, fill, make_log, record, reopened
 

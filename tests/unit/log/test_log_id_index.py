@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewindmq.engine.embedded.trim import trim
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
+from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.trim import trim
+from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.log.location import History
-from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.rewind import id_index_passes, search
 from rewindmq.engine.rewind.id_index import Stretch, entry, key_of

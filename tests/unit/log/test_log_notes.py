@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewindmq.engine.log.seals import proof_verifier as verifier
-from rewindmq.engine.log.seals.proof_verifier import VerifierKey, is_signed, parsed_note
+from rewindmq.engine.keeping.seals import proof_verifier as verifier
+from rewindmq.engine.keeping.seals.proof_verifier import VerifierKey, is_signed, parsed_note
 from tests.support.examples import examples
 from tests.support.registers import ORIGIN
 from tests.support.running import ROOT

@@ -10,10 +10,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rewindmq.engine.cli.main import run
-from rewindmq.engine.log.seals.merkle import consistency, root
-from rewindmq.engine.log.seals.proof_verifier import leaf_hash, node_hash, parsed_note
-from rewindmq.engine.log.seals.register import Register, opened
-from rewindmq.engine.log.seals.seal import fingerprint
+from rewindmq.engine.keeping.seals.merkle import consistency, root
+from rewindmq.engine.keeping.seals.proof_verifier import leaf_hash, node_hash, parsed_note
+from rewindmq.engine.keeping.seals.register import Register, opened
+from rewindmq.engine.keeping.seals.seal import fingerprint
 from tests.support.registers import ORIGIN, SealKeys, seal, write
 
 

@@ -15,18 +15,27 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from rewindmq.engine.cli.main import run
+from rewindmq.engine.keeping.seals import sealer as sealing
+from rewindmq.engine.keeping.seals.fingerprints import located
+from rewindmq.engine.keeping.seals.in_files import segmented
+from rewindmq.engine.keeping.seals.merkle import Tree, proof
+from rewindmq.engine.keeping.seals.proof_verifier import leaf_hash, root_of
+from rewindmq.engine.keeping.seals.seal import (
+    BadSeal,
+    Keys,
+    Seal,
+    Stored,
+    check_proof,
+    fingerprint,
+    read_copies,
+    signed,
+)
+from rewindmq.engine.keeping.seals.sealer import Harm, check, check_parent, prove
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.index import index_path, lengths_path
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.segments import segment_files
-from rewindmq.engine.log.seals import sealer as sealing
-from rewindmq.engine.log.seals.fingerprints import located
-from rewindmq.engine.log.seals.in_files import segmented
-from rewindmq.engine.log.seals.merkle import Tree, proof
-from rewindmq.engine.log.seals.proof_verifier import leaf_hash, root_of
-from rewindmq.engine.log.seals.seal import BadSeal, Keys, Seal, Stored, check_proof, fingerprint, read_copies, signed
-from rewindmq.engine.log.seals.sealer import Harm, check, check_parent, prove
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Published, Purged
 from rewindmq.schemas.values import Actor, Route

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from rewindmq.engine.keeping.seals import sealer as sealing
+from rewindmq.engine.keeping.seals.in_files import SegmentedPartition, segmented
+from rewindmq.engine.keeping.seals.seal import BadSeal, Seal, check_proof, fingerprint
+from rewindmq.engine.keeping.seals.sealer import Checked, check, prove
 from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.verify import verify_chain
-from rewindmq.engine.log.seals import sealer as sealing
-from rewindmq.engine.log.seals.in_files import SegmentedPartition, segmented
-from rewindmq.engine.log.seals.seal import BadSeal, Seal, check_proof, fingerprint
-from rewindmq.engine.log.seals.sealer import Checked, check, prove
 from tests.support.trimming import PARTITION, directory_of, starts, write_base, write_traffic
 
 KEY = Ed25519PrivateKey.generate()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log import trim_audit
+from rewindmq.engine.keeping import trim_audit
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.projections.machine.data.effects import Effect, Forget, endings
 from rewindmq.projections.rewind import At, state_at

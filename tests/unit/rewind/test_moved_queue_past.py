@@ -11,7 +11,7 @@ import pytest
 
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
-from rewindmq.engine.log.location import History
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NUMBER, TIME, Start
 from rewindmq.engine.rewind.bindings_at import bindings_at
 from rewindmq.engine.rewind.depth import depth

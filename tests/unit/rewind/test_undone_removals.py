@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.location import History
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.rewind.restore_plan import NoPlan, Plan, RestoreRequest
 from rewindmq.projections.machine.events.removal import MOST_REMOVED

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.location import History
+from rewindmq.engine.keeping.location import History
 from rewindmq.engine.rewind import what_if as module
 from rewindmq.engine.rewind.outcomes import Deadline, OutOfTime
 from rewindmq.engine.rewind.what_if import MEMORY, TIME, WhatIf, candidate_for, what_if

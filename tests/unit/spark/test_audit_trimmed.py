@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.embedded.trim import trim
+from rewindmq.engine.keeping.trim import trim
+from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
-from rewindmq.engine.log.trim_rules import TrimRequest
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.spark_replay.audit.checks import Finding
 from tests.support.auditing import findings_of

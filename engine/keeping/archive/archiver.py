@@ -1,0 +1,318 @@
+"""The archiver: brings what is new in a data directory into the archive. A broker may run meanwhile.
+
+    report = Archiver(open_objects(url, make=True), data_dir).run()
+
+For each partition, the metadata log first, and for each closed segment behind the end of the manifest:
+
+    1  pack        every block is verified, and the segment must go on where the archive ends
+    2  create      both objects, under names that their bytes give them
+    3  prove       both objects are read back: SHA-256, and the hash chain of the log
+    4  extend      one entry in the manifest: from here on the segment counts as archived
+
+A partition whose local log was trimmed to an offset behind the archived end begins there, with its base (trims.py).
+At the end of a run, trims that were cut short are ended, and what lies below a floor is deleted.
+
+Then the same for each snapshot below the archived end, and for seals (seals.py). The last segment of a partition is
+still being written, and is left out.
+
+- A crash before step 4 leaves objects that no entry names. The next run packs the same bytes and finds them.
+- Partitions that a repartition adds have manifests from the next run on, before the metadata log says that queues are
+  there.
+- Two archivers of one history do the same work, and one of them extends the manifest. An archiver of another history
+  is stopped by `archive.json`, or by the hash chain.
+- Keys of subjects are not archived.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+
+from rewindmq.engine.keeping.archive.branch import partitions_until
+from rewindmq.engine.keeping.archive.identity import Identity, identity_of, require_identity
+from rewindmq.engine.keeping.archive.manifest import (
+    BaseEntry,
+    Entry,
+    Manifest,
+    OtherHistory,
+    SnapshotEntry,
+    archived_bytes,
+    now_ms,
+)
+from rewindmq.engine.keeping.archive.objects import ArchiveError, MissingObject, Objects
+from rewindmq.engine.keeping.archive.pack import pack
+from rewindmq.engine.keeping.archive.pages import page_key
+from rewindmq.engine.keeping.archive.seals import archive_seals
+from rewindmq.engine.keeping.archive.state_files import OtherBase, archive_file, floor_base, prove_file
+from rewindmq.engine.keeping.archive.trims import delete_trimmed, durable_trim, end_trim
+from rewindmq.engine.keeping.archive.unpack import CorruptObject, Unpacked
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded.directory import (
+    METADATA,
+    partition_directory,
+    queue_partition,
+    read_layout,
+)
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reader import PartitionReader, Place
+from rewindmq.engine.log.embedded.segments import base_offset_of, record_timestamp, segment_files, stated_chain
+from rewindmq.projections.store.bases import Bases
+from rewindmq.projections.store.snapshots import Snapshots
+
+
+@dataclass(slots=True)
+class PartitionReport:
+    """The result of a run for one partition. Sizes are in bytes: of segments, and of the objects that hold them."""
+
+    partition: str
+    archived_end: int = 0
+    segments: int = 0
+    records: int = 0
+    segment_bytes: int = 0
+    archived_bytes: int = 0
+    snapshots: int = 0
+
+
+@dataclass(slots=True)
+class Report:
+    """The result of a run. `stopped`: it was asked to end before everything was archived."""
+
+    partitions: list[PartitionReport] = field(default_factory=list)
+    stopped: bool = False
+
+
+class Archiver:
+    """Archives the history of one data directory."""
+
+    def __init__(self, objects: Objects, data_dir: Path) -> None:
+        self._objects = objects
+        self._data_dir = data_dir
+        self._snapshots = Snapshots(data_dir / "snapshots")
+        self._bases = Bases(data_dir / "bases")
+        self.manifests: list[Manifest] = []  # of the metadata log and each queue partition, once a run has read them
+        self._deleted: dict[str, int] = {}  # how many objects lay below the floor when they were deleted
+        self._seals: dict[str, str] = {}  # the key of the last archived seal, by partition
+
+    def run(
+        self, until: Callable[[], bool] = lambda: False, progress: Callable[[int, int], None] = lambda done, all: None
+    ) -> Report:
+        """Archive all that is closed and not archived yet.
+
+        `until`: asked before each segment whether to stop. `progress`: told the bytes done and those of all segments.
+        Raises OtherHistory, CorruptLog (of the log, or of an object that was read back), LogError, NoAnswer."""
+        identity = identity_of(self._data_dir)
+        try:
+            manifests = self._read_manifests(identity)
+        except OtherHistory:
+            if identity_of(self._data_dir) == identity:
+                raise
+            return self.run(until, progress)  # partitions were added, and another archiver was faster
+        for manifest in manifests[1:]:
+            if self._begins_behind(manifest):
+                end_trim(manifest, durable_trim(self._data_dir, manifest.partition), self._bases)
+        waiting = [self._waiting(manifest) for manifest in manifests]
+        if identity_of(self._data_dir) != identity:  # the metadata log may say by now what is in partitions that came
+            return self.run(until, progress)
+        total = sum(path.stat().st_size for paths in waiting for path in paths)
+        done = 0
+        report = Report()
+        for manifest, paths in zip(manifests, waiting, strict=True):
+            of_partition = PartitionReport(manifest.partition)
+            report.partitions.append(of_partition)
+            manifest.make_pages()  # that a run left out which was ended
+            for path in paths:
+                if report.stopped or until():
+                    report.stopped = True
+                    break
+                if base_offset_of(path) == manifest.end:  # else another archiver has just done it
+                    self._archive_segment(manifest, path, of_partition)
+                done += path.stat().st_size
+                progress(done, total)
+            if not report.stopped:
+                for offset in self._snapshots.offsets(manifest.partition):
+                    archive_snapshot(manifest, self._snapshots, offset, of_partition)
+                self._archive_seals(manifest)
+            of_partition.archived_end = manifest.end
+        for manifest, of_partition in zip(manifests[1:], report.partitions[1:], strict=True):
+            if not report.stopped:
+                self._end_trim(manifest)
+                of_partition.archived_end = manifest.end
+        return report
+
+    def _read_manifests(self, identity: Identity) -> list[Manifest]:
+        """All manifests of this history; a later run reads only the entries that came since.
+
+        Raises OtherHistory, ArchiveError, NoAnswer."""
+        known, self.manifests = self.manifests, []  # after an error, the next run reads all entries again
+        for manifest in known:
+            manifest.refresh()
+
+        def made_with() -> int:
+            log = PartitionReader(partition_directory(self._data_dir, METADATA))
+            return partitions_until(log, 0, identity.queue_partitions)
+
+        metadata = require_identity(self._objects, identity, known[0] if known else None, made_with)
+        queues = known[1:]
+        for number in range(len(queues), identity.queue_partitions):
+            queues.append(Manifest.load(self._objects, queue_partition(number)))
+        self.manifests = [metadata, *queues]
+        return self.manifests
+
+    def _begins_behind(self, manifest: Manifest) -> bool:
+        """Return True if the local log begins after the archived end."""
+        files = segment_files(partition_directory(self._data_dir, manifest.partition))
+        return bool(files) and base_offset_of(files[0]) > manifest.end
+
+    def _end_trim(self, manifest: Manifest) -> None:
+        """End a trim that was cut short, and delete what it left."""
+        event = durable_trim(self._data_dir, manifest.partition)
+        end_trim(manifest, event, self._bases)
+        if self._deleted.get(manifest.partition, 0) != len(manifest.trimmed_keys):
+            delete_trimmed(manifest, event)
+            self._deleted[manifest.partition] = len(manifest.trimmed_keys)
+
+    def _waiting(self, manifest: Manifest) -> list[Path]:
+        """The closed segments behind the end of the manifest.
+
+        Raises OtherHistory where the log does not go on where the manifest ends."""
+        return segments_behind(partition_directory(self._data_dir, manifest.partition), manifest)[:-1]
+
+    def _archive_segment(self, manifest: Manifest, path: Path, report: PartitionReport) -> None:
+        before = Place(manifest.end, 0, manifest.chain, manifest.max_timestamp_ms)
+        with pack(path, before, now_ms()) as packed:
+            entry = packed.entry
+            self._objects.create(manifest.key(entry, entry.avro), packed.avro)
+            self._objects.create(manifest.key(entry, entry.blocks), packed.blocks)
+        Unpacked(self._objects, manifest.partition, entry).prove()
+        try:
+            entry = manifest.extend(entry)
+        except OtherHistory:
+            if entry.base_offset >= manifest.floor:
+                raise
+            return  # another archiver has trimmed it meanwhile
+        report.segments += 1
+        report.records += entry.next_offset - entry.base_offset
+        report.segment_bytes += entry.size_bytes
+        report.archived_bytes += archived_bytes(entry)
+
+    def _archive_seals(self, manifest: Manifest) -> None:
+        """Archive the seals of a partition."""
+        name = manifest.partition
+        directory = partition_directory(self._data_dir, name)
+        self._seals[name] = archive_seals(manifest, directory, self._seals.get(name, ""))
+
+
+def archive_snapshot(manifest: Manifest, snapshots: Snapshots, offset: int, report: PartitionReport) -> None:
+    """Archive a snapshot, unless it is archived already, or lies below the floor or beyond the archived end.
+
+    Raises CorruptObject, ArchiveError, NoAnswer."""
+    if not manifest.floor <= offset <= manifest.end or any(each.offset == offset for each in manifest.snapshots):
+        return
+    try:
+        entry = archive_file(manifest, snapshots.path(manifest.partition, offset), SnapshotEntry)
+    except FileNotFoundError:  # any snapshot may be deleted at any time
+        return
+    report.snapshots += 1
+    report.archived_bytes += entry.object.size_bytes
+
+
+def segments_behind(directory: Path, manifest: Manifest) -> list[Path]:
+    """The segments from the end of the manifest on: the closed ones, and the last one, which is open.
+
+    Raises OtherHistory where the log does not go on where the manifest ends."""
+    files = segment_files(directory)
+    behind = [path for path in files if base_offset_of(path) >= manifest.end]
+    if not behind or base_offset_of(behind[0]) != manifest.end:
+        what = "ends before" if not behind else "has no segment that begins at"
+        raise OtherHistory(f"{directory}: the log {what} offset {manifest.end}, up to which it is archived")
+    if stated_chain(behind[0]) != manifest.chain:
+        why = f"its records before offset {manifest.end} are others than the archived ones"
+        raise OtherHistory(f"{behind[0]}: {why}: archive to another URL")
+    return behind
+
+
+def first_waiting_ms(directory: Path, archived_end: int) -> int | None:
+    """The time of the first record of a partition that is not archived; None if there is none.
+
+    Raises LogError, CorruptLog."""
+    for block in PartitionReader(directory).read(archived_end, archived_end + 1):
+        return record_timestamp(block.records[archived_end - block.first_offset])
+    return None
+
+
+def close_segments(data_dir: Path) -> None:
+    """Begin a new segment in each partition, so that all records can be archived. No broker may run.
+
+    Raises LogError, CorruptLog."""
+    read_layout(data_dir)  # there must be a log: none is made here
+    log = EmbeddedLog.open(data_dir, None)
+    try:
+        for partition in (log.metadata, *log.queues):
+            partition.roll()
+    except OSError as error:
+        raise LogError(f"{data_dir}: no new segment could be made: {error.strerror}") from None
+    finally:
+        log.close()
+
+
+def verify(objects: Objects, partition: str) -> Iterator[tuple[Entry | None, LogError | None]]:
+    """Read all that is archived of a partition. Yields each entry, with what is wrong with it, if anything.
+
+    What was trimmed is passed over. The last trim holds if the base at the floor is the one with which it was made.
+    What is wrong with the manifest or its pages comes last, without an entry. Raises NoAnswer."""
+    manifest = Manifest(objects, partition, use_pages=False)
+    broken: ArchiveError | None = None
+    try:
+        manifest.refresh()
+    except ArchiveError as error:
+        broken = error
+    for segment in manifest.segments:
+        try:
+            Unpacked(objects, partition, segment).prove()
+        except CorruptObject as error:
+            yield segment, error
+        else:
+            yield segment, None
+    files: list[SnapshotEntry | BaseEntry] = [*manifest.snapshots, *manifest.bases]
+    for file in files:
+        try:
+            prove_file(manifest, file)
+        except CorruptObject as error:
+            yield file, error
+        else:
+            yield file, None
+    if manifest.trims:
+        yield manifest.trims[-1], _wrong_floor(manifest)
+    for damage in _wrong_pages(manifest):
+        yield None, damage
+    if broken is not None:
+        yield None, broken
+
+
+def _wrong_floor(manifest: Manifest) -> LogError | None:
+    """Return the error in the base at the floor; None if the base is sound.
+
+    Raises NoAnswer."""
+    try:
+        floor_base(manifest)
+    except (CorruptObject, OtherBase) as error:
+        return error
+    return None
+
+
+def _wrong_pages(manifest: Manifest) -> Iterator[CorruptObject]:
+    """Yields what is wrong with the pages of a manifest. One that is missing is not wrong.
+
+    Raises NoAnswer."""
+    for number in range(manifest.whole_pages):
+        key = page_key(manifest.partition, number)
+        try:
+            page = manifest.objects.get(key)
+        except MissingObject:
+            continue
+        wanted = manifest.page(number)
+        if page != wanted:
+            same = (ours == theirs for ours, theirs in zip(page, wanted, strict=False))
+            position = sum(1 for _ in takewhile(bool, same))
+            why = "its entries are not those of the manifest: delete it, and the next archive run makes it again"
+            yield CorruptObject(manifest.objects.place(key), position, 0, why)

@@ -1,0 +1,111 @@
+"""The identity of an archive: which history it holds, and in how many partitions.
+
+    URL/archive.json      created once; the number of queue partitions is the one with which the log was made
+    `grown`               an entry in the manifest of the metadata log: from here on there are more (manifest.py)
+
+    read_identity(objects)               None: no archive was begun
+    require_identity(objects, identity)  begins the archive, or lets it grow
+
+- A history gets more partitions when it is repartitioned. The entry is there before anything of a new partition is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from rewindmq.engine.keeping.archive.descriptions import decode_checked, encode_checked
+from rewindmq.engine.keeping.archive.manifest import GrownEntry, Manifest, OtherHistory, now_ms
+from rewindmq.engine.keeping.archive.objects import ArchiveError, MissingObject, Objects
+from rewindmq.engine.log.embedded.directory import METADATA, read_fork, read_layout
+from rewindmq.engine.log.embedded.root import root_of
+
+IDENTITY: Final = "archive.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which history a log or an archive holds.
+
+    `history`: the hash chain behind the first segment header of the metadata log, whose sync marker is random.
+    `queue_partitions`: how many there are by now. `begun_with`: of an archive, how many there were at its beginning."""
+
+    history: str
+    queue_partitions: int
+    log: str = "embedded"
+    begun_with: int = field(default=0, compare=False)
+
+    def is_of(self, history: "Identity") -> bool:
+        """Return True if an archive with this identity is the history's, which may have more partitions by now."""
+        same = (self.history, self.log) == (history.history, history.log)
+        return same and self.queue_partitions <= history.queue_partitions
+
+
+def identity_of(data_dir: Path) -> Identity:
+    """Which history a data directory holds.
+
+    A fork has an identity of its own. Raises LogError where there is no history, or not yet any record."""
+    count = read_layout(data_dir)
+    fork = read_fork(data_dir)
+    return Identity(root_of(data_dir) if fork is None else fork, count)
+
+
+def read_identity(objects: Objects, metadata: Manifest | None = None) -> Identity | None:
+    """The history that is archived here; None if no archive was begun.
+
+    `metadata`: the manifest of the metadata log, if the caller has just read it. Raises ArchiveError, NoAnswer."""
+    begun = begun_identity(objects)
+    return None if begun is None else _by_now(begun, metadata or Manifest.load(objects, METADATA))
+
+
+def require_identity(
+    objects: Objects,
+    identity: Identity,
+    metadata: Manifest | None = None,
+    made_with: Callable[[], int] | None = None,
+) -> Manifest:
+    """Begin the archive of this history, or check that it is the one that is archived here.
+
+    If the history has more partitions by now, the archive has them, too, from here on. `metadata`: as `read_identity`.
+    `made_with`: the number of partitions with which the log was made; it is asked when the archive is begun.
+    Returns the manifest of the metadata log. Raises OtherHistory, ArchiveError, NoAnswer."""
+    begun = begun_identity(objects)
+    if begun is None:
+        first = identity if made_with is None else replace(identity, queue_partitions=made_with())
+        objects.create(IDENTITY, encode_checked(_as_json(first)))
+        begun = begun_identity(objects)
+    if metadata is None:
+        metadata = Manifest.load(objects, METADATA)
+    found = None if begun is None else _by_now(begun, metadata)
+    if found is None or not found.is_of(identity):
+        raise OtherHistory(
+            f"{objects.place(IDENTITY)}: the archive of another history ({found}; this is {identity}):"
+            " archive to another URL"
+        )
+    if found.queue_partitions < identity.queue_partitions:
+        metadata.extend(GrownEntry(identity.queue_partitions, now_ms()))
+    return metadata
+
+
+def begun_identity(objects: Objects) -> Identity | None:
+    """The history with the partitions that the archive was begun with; None if none was.
+
+    Raises ArchiveError, NoAnswer."""
+    try:
+        stored = objects.get(IDENTITY)
+    except MissingObject:
+        return None
+    try:
+        values = decode_checked(stored, objects.place(IDENTITY))
+        history, log, begun_with = values["history"], values["log"], int(values["queue_partitions"])
+    except (ValueError, KeyError, TypeError):
+        raise ArchiveError(f"{objects.place(IDENTITY)}: not a description of an archive: it was changed") from None
+    return Identity(history, begun_with, log, begun_with)
+
+
+def _by_now(begun: Identity, metadata: Manifest) -> Identity:
+    return replace(begun, queue_partitions=metadata.queue_partitions or begun.begun_with)
+
+
+def _as_json(identity: Identity) -> dict[str, Any]:
+    return {"history": identity.history, "queue_partitions": identity.queue_partitions, "log": identity.log}

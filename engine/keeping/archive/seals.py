@@ -1,0 +1,71 @@
+"""Seals in the archive: a copy of each seal and of its prints, once all records that it seals are archived.
+
+    PARTITION/seals/BASE20.seal, BASE20.prints
+
+A seal proves itself by its signature, so no entry of the manifest names it. As with every object, it is created once
+and never replaced, and it is read back before it counts as archived. A seal that is damaged is left to `verify_seals`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
+from rewindmq.engine.keeping.seals.seal import BadSeal, parsed_line
+
+SUFFIXES = (".prints", ".seal")  # a seal counts when its prints are there
+
+
+def archive_seals(manifest: Manifest, directory: Path, after: str = "") -> str:
+    """Archive the seals of a partition that are not archived yet.
+
+    `after`: the key of a seal that is known to be archived, as those before it; the seals of a partition are archived
+    in their order. Returns the key of the last one. Raises ArchiveError, NoAnswer, OSError."""
+    partition, objects = manifest.partition, manifest.objects
+    local = [path for path in sorted(directory.glob("_*.seal")) if _key(partition, path, ".seal") > after]
+    if not local:
+        return after
+    after = max((key for key in objects.list(seals_folder(partition), after) if key.endswith(".seal")), default=after)
+    for path in local:
+        if _key(partition, path, ".seal") <= after:
+            continue
+        content = path.read_bytes()
+        try:
+            end = parsed_line(content, str(path)).seal.next_offset
+        except BadSeal:
+            continue
+        if end > manifest.end:
+            break
+        for suffix in SUFFIXES:
+            file = path.with_suffix(suffix)
+            if file.exists():  # prints only locate a change
+                create_seal(objects, _key(partition, path, suffix), file.read_bytes())
+        after = _key(partition, path, ".seal")
+    return after
+
+
+def recover_seals(manifest: Manifest, directory: Path) -> Iterator[tuple[Path, bytes]]:
+    """Yields the files of the archived seals of a partition that are not in the directory, with their content.
+
+    Raises ArchiveError, NoAnswer."""
+    for key in manifest.objects.list(seals_folder(manifest.partition)):
+        path = directory / f"_{key.rpartition('/')[2]}"
+        if path.suffix in SUFFIXES and not path.exists():
+            yield path, manifest.objects.get(key)
+
+
+def create_seal(objects: Objects, key: str, content: bytes) -> None:
+    """Create an object, or find that it is there as it should be.
+
+    Raises ArchiveError."""
+    objects.create(key, content)
+    if objects.get(key) != content:
+        raise ArchiveError(f"{objects.place(key)}: another seal than the one in the log is archived there")
+
+
+def seals_folder(partition: str) -> str:
+    return f"{partition}/seals"
+
+
+def _key(partition: str, path: Path, suffix: str) -> str:
+    return f"{seals_folder(partition)}/{path.stem.removeprefix('_')}{suffix}"

@@ -1,0 +1,468 @@
+"""Archives a log in Kafka: brings what is new in its topics into the archive. Nodes may run meanwhile.
+
+    archiver = TopicArchiver(open_objects(url, make=True), KafkaLogReader(bootstrap, prefix))
+    report = archiver.run(roll=True)
+
+Each record is archived with its offset, Kafka's time, key and headers. The records of a partition go in stretches:
+
+    1  read        the records behind the end of the manifest, below the high watermark of two seconds ago
+    2  pack        a stretch ends when it is large (pack.py), or old enough, or with `roll`
+    3  create      both objects; they are read back and proven
+    4  extend      one entry in the manifest: from here on the stretch counts as archived
+
+- An archiver that runs again and again keeps the stretch that is not whole yet, and reads each record once.
+- Two archivers of one history do the same work, and cut it at different places. The first one adds its stretch, and the
+  other one goes on behind it.
+- The metadata log is archived before a stretch of queues, up to a later end. So a recovered history knows all nodes
+  whose events are in its queues, and no node gets the number of a former one.
+- The archive knows its history by the first record of the metadata log, not by the ids of topics: so the archive goes
+  on when topics were made from it (topic_recovery.py).
+- Seals in Kafka are archived when all that they seal is (topic_seals.py).
+- A trim that was cut short is ended (topic_trims.py).
+- After a repartition the archive grows when the first record is in a new partition. A program that was started before
+  does not know the new partitions. It archives the others.
+- Topics that have other records than the archive are refused. The first run of each program compares all partitions,
+  also those that it does not archive: topics that were made of a part of the archive would else go on with the others.
+- A partition of queues that lost records is not archived any further; the others are.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from rewindmq.engine.keeping.archive.archiver import PartitionReport, Report, archive_snapshot
+from rewindmq.engine.keeping.archive.branch import partitions_until
+from rewindmq.engine.keeping.archive.identity import IDENTITY, Identity, read_identity, require_identity
+from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory, SegmentEntry, archived_bytes, now_ms
+from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
+from rewindmq.engine.keeping.archive.pack import Packer, Record
+from rewindmq.engine.keeping.archive.topic_records import history_in, record_of, records_of
+from rewindmq.engine.keeping.archive.topic_seals import TopicSeals
+from rewindmq.engine.keeping.archive.topic_trims import end_topic_trim
+from rewindmq.engine.keeping.archive.unpack import Unpacked
+from rewindmq.engine.keeping.topic_floors import TopicFloors
+from rewindmq.engine.log.chain import group_start
+from rewindmq.engine.log.contract import BelowStart, LogError
+from rewindmq.engine.log.embedded.directory import METADATA
+from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
+from rewindmq.projections.replay import events_of
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.schemas.placement_events import PartitionsAdded
+
+SETTLE_SECONDS: Final = 2.0
+SEGMENT_AGE_MS: Final = 3_600_000
+
+
+class LostRecords(LogError):
+    """Kafka has removed records that are not archived."""
+
+
+class TopicArchiver:
+    """Archives the history of one prefix of topics.
+
+    `partitions`: names of the queue partitions to archive; None: all. The metadata log goes with each. `snapshots`: a
+    node's directory of snapshots, whose snapshots are archived, too. `age_ms`: a stretch is archived when its first
+    record is as old, although it is not large. `settle_seconds`: records that are younger wait for the next run."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        log: KafkaLogReader,
+        partitions: Collection[str] | None = None,
+        snapshots: Path | None = None,
+        age_ms: int = SEGMENT_AGE_MS,
+        settle_seconds: float = SETTLE_SECONDS,
+    ) -> None:
+        self.objects = objects
+        self._log = log
+        self.partitions = partitions
+        self._snapshots = None if snapshots is None else Snapshots(snapshots)
+        self._age_ms = age_ms
+        self._settle_seconds = settle_seconds
+        self._seals = TopicSeals(log)
+        self.manifests: dict[str, Manifest] = {}  # by partition, once a run has read them
+        self._floors = TopicFloors(log.metadata)
+        self._added = AddedPartitions(log)
+        self._is_compared = False  # all partitions with what is archived of them
+        self._ended: dict[str, tuple[int, int]] = {}  # the floor of each trim that was ended, and the objects below it
+        self._behind: dict[str, int] = {}  # the end of each manifest behind which Kafka goes on, as was checked
+        self._gathering: dict[str, Packer] = {}  # stretches that are not whole, by partition
+
+    def run(
+        self,
+        roll: bool = False,
+        until: Callable[[], bool] = lambda: False,
+        progress: Callable[[int, int], None] = lambda done, all: None,
+    ) -> Report:
+        """Archive what is new. `roll`: the last stretches, too, although they are neither large nor old.
+
+        `until`: asked before each stretch whether to stop. `progress`: told the records done and all of them.
+        Raises OtherHistory, CorruptObject, LostRecords where all else is done, LogError where Kafka cannot be read,
+        NoAnswer."""
+        metadata = self._refreshed(METADATA)
+        topics = self._log.queues[: require_topics(self.objects, self._log, metadata, self._added)]
+        queues = [each for each in topics if self.partitions is None or each.name in self.partitions]
+        ends = self._settled([*queues, self._log.metadata])
+        for name in self._gathering.keys() - ends.keys():  # another archiver's now
+            self._gathering.pop(name).close()
+        for name in self.manifests.keys() - ends.keys():
+            del self.manifests[name]
+        self._take(self._log.metadata, metadata)
+        lost: dict[str, LostRecords] = {}
+        for each in queues:
+            try:
+                self._take(each, self._refreshed(each.name))
+            except LostRecords as error:
+                lost[each.name] = error
+        self._compare([each for each in topics if each not in queues])
+        queues = [each for each in queues if each.name not in lost]
+        report = _Run(self, ends, roll, until, progress).archived(self._log.metadata, queues)
+        if not report.stopped:
+            self._seals.archive(self.manifests)
+            self._end_trims(queues)
+        for found in lost.values():
+            raise found
+        return report
+
+    def _end_trims(self, queues: list[KafkaPartition]) -> None:
+        """End the trims that the metadata topic names, and that were cut short (topic_trims.py).
+
+        Raises LogError, CorruptObject, NoAnswer."""
+        floors = self._floors.now() if queues else {}
+        for each in queues:
+            floor, manifest = floors.get(each.name), self.manifests[each.name]
+            if floor is None or self._ended.get(each.name) == (floor.event.offset, len(manifest.trimmed_keys)):
+                continue
+            end_topic_trim(each, manifest, self.manifests[METADATA], floor)
+            if manifest.floor >= floor.event.offset:
+                self._ended[each.name] = floor.event.offset, len(manifest.trimmed_keys)
+
+    def _refreshed(self, name: str) -> Manifest:
+        """Return the manifest of a partition, as the archive has it now. Later runs read only the new entries.
+
+        Raises ArchiveError, NoAnswer."""
+        known = self.manifests.pop(name, None)  # after an error, the next run reads all entries again
+        if known is None:
+            return Manifest.load(self.objects, name)
+        known.refresh()
+        return known
+
+    def _take(self, partition: KafkaPartition, manifest: Manifest) -> None:
+        """Take a partition into this run.
+
+        Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
+        try:
+            self.require_behind(partition, manifest)
+        except LostRecords:
+            self.manifests[partition.name] = manifest  # it is as it was read
+            raise
+        manifest.make_pages()  # that a run left out which was ended
+        self.manifests[partition.name] = manifest
+
+    def _compare(self, others: Iterable[KafkaPartition]) -> None:
+        """Check, once, that the topic goes on where the archive ends, for the partitions that others archive.
+
+        Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
+        if self._is_compared:
+            return
+        require_all_behind(others, partial(Manifest.load, self.objects))
+        self._is_compared = True
+
+    def require_behind(self, partition: KafkaPartition, manifest: Manifest) -> None:
+        """Check that the topic goes on where the archive ends.
+
+        Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
+        start = require_reach(partition, manifest)
+        if self._behind.get(partition.name) != manifest.end:
+            require_same(partition, manifest, start)
+            self._behind[partition.name] = manifest.end
+
+    def note_end(self, manifest: Manifest) -> None:
+        """Note that this archiver has read the records before the end of the manifest in Kafka."""
+        self._behind[manifest.partition] = manifest.end
+
+    def _settled(self, partitions: list[KafkaPartition]) -> dict[str, int]:
+        """The end of each partition a moment ago, below which all records are still there.
+
+        The partitions are asked in order: the end of the metadata log, the last one, is not before any other."""
+        ends = {each.name: each.next_offset for each in partitions}
+        time.sleep(self._settle_seconds)
+        for each in partitions:
+            if each.next_offset < ends[each.name]:
+                raise LogError(f"Kafka: {each.name} ended at offset {ends[each.name]}, and has lost its end")
+        return ends
+
+    def gathered(self, manifest: Manifest) -> Packer:
+        """The stretch that goes on behind the end of the manifest: the one that an earlier run began, or a new one."""
+        packer = self._gathering.pop(manifest.partition, None)
+        if packer is not None and (packer.base_offset, packer.chain_before) == (manifest.end, manifest.linked[1]):
+            return packer
+        if packer is not None:
+            packer.close()
+        return packer_behind(manifest)
+
+    def keep(self, packer: Packer) -> None:
+        """Keep a stretch that is not whole for the next run."""
+        self._gathering[packer.partition] = packer
+
+    def waiting(self, partition: str) -> tuple[int | None, int]:
+        """Of the records that are read and not archived: the time of the first one, and the size of all in bytes."""
+        packer = self._gathering.get(partition)
+        return (None, 0) if packer is None else (packer.first_ms, packer.size_bytes)
+
+    def is_due(self, packer: Packer) -> bool:
+        """Return True if a stretch is old enough to be archived."""
+        return packer.first_ms is not None and now_ms() - packer.first_ms >= self._age_ms
+
+    def archive_snapshots(self, manifest: Manifest, report: PartitionReport) -> None:
+        """Archive the node's snapshots of a partition."""
+        if self._snapshots is None:
+            return
+        for offset in self._snapshots.offsets(manifest.partition):
+            archive_snapshot(manifest, self._snapshots, offset, report)
+
+    def close(self) -> None:
+        """Drop what was gathered."""
+        while self._gathering:
+            self._gathering.popitem()[1].close()
+
+
+class _Run:
+    """One run of an archiver."""
+
+    def __init__(
+        self,
+        archiver: TopicArchiver,
+        ends: dict[str, int],
+        roll: bool,
+        until: Callable[[], bool],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self._archiver = archiver
+        self._ends = ends
+        self._roll = roll
+        self._until, self._progress = until, progress
+        self._reports: dict[str, PartitionReport] = {}
+        self._manifests = archiver.manifests
+        self._metadata: KafkaPartition | None = None  # until it is archived up to its end
+        self._stopped = False
+        self._done = self._all = 0
+
+    def archived(self, metadata: KafkaPartition, queues: list[KafkaPartition]) -> Report:
+        """Archive all partitions."""
+        self._metadata = metadata
+        for partition in (metadata, *queues):
+            self._reports[partition.name] = PartitionReport(partition.name)
+            self._all += max(0, self._ends[partition.name] - self._manifests[partition.name].end)
+        for partition in queues:
+            self._archive(partition, self._roll)
+        if self._metadata is not None:
+            self._archive(metadata, self._roll)
+        for name, report in self._reports.items():
+            if not self._stopped:
+                self._archiver.archive_snapshots(self._manifests[name], report)
+            report.archived_end = self._manifests[name].end
+        return Report(list(self._reports.values()), self._stopped)
+
+    def _archive(self, partition: KafkaPartition, roll: bool) -> None:
+        """Archive a partition, up to its end."""
+        manifest, end = self._manifests[partition.name], self._ends[partition.name]
+        while not self._stopped and manifest.end < end:
+            packer = self._archiver.gathered(manifest)
+            before = max(packer.next_offset, manifest.end)
+            large = _gather(packer, partition, end)
+            self._done += packer.next_offset - before
+            self._progress(min(self._done, self._all), self._all)
+            if large is None and not (packer.first_ms is not None and (roll or self._archiver.is_due(packer))):
+                self._archiver.keep(packer)
+                return
+            if self._until():
+                self._stopped = True
+                self._archiver.keep(packer)
+                return
+            if manifest.partition != METADATA:
+                self._archive_metadata()
+            with packer.finish(end if large is None else large, now_ms()) as packed:
+                entry = packed.entry
+                manifest.objects.create(manifest.key(entry, entry.avro), packed.avro)
+                manifest.objects.create(manifest.key(entry, entry.blocks), packed.blocks)
+            self._add(partition, manifest, entry)
+
+    def _archive_metadata(self) -> None:
+        """Archive the metadata log up to its end, before the first stretch of queues."""
+        metadata, self._metadata = self._metadata, None
+        if metadata is not None:
+            self._archive(metadata, roll=True)
+
+    def _add(self, partition: KafkaPartition, manifest: Manifest, entry: SegmentEntry) -> None:
+        """Prove a stretch, and add it, unless another archiver has just added one that begins there."""
+        Unpacked(manifest.objects, manifest.partition, entry).prove()
+        try:
+            entry = manifest.extend(entry)
+        except OtherHistory:
+            if manifest.end <= entry.base_offset:
+                raise
+            manifest.refresh()
+            self._archiver.require_behind(partition, manifest)
+            return
+        self._archiver.note_end(manifest)
+        report = self._reports[manifest.partition]
+        report.segments += 1
+        report.records += entry.next_offset - entry.base_offset
+        report.segment_bytes += entry.size_bytes
+        report.archived_bytes += archived_bytes(entry)
+
+
+def packer_behind(manifest: Manifest) -> Packer:
+    """A packer of the stretch that goes on where the archive ends.
+
+    Raises CorruptObject, NoAnswer."""
+    packer = Packer(manifest.partition, manifest.end, *manifest.linked, manifest.max_timestamp_ms)
+    for record in _repeated(manifest):
+        packer.add(record)
+    return packer
+
+
+def _repeated(manifest: Manifest) -> Iterator[Record]:
+    """Yields the archived records of the group in which the archive ends. The next stretch repeats them."""
+    begin, _ = manifest.linked
+    for entry in manifest.segments if begin < manifest.end else ():
+        if entry.next_offset > begin:
+            segment = Unpacked(manifest.objects, manifest.partition, entry)
+            for number in range(segment.find_offset(begin), len(segment.archived)):
+                yield from (record for record in segment.records(number) if record.offset >= begin)
+
+
+def _gather(packer: Packer, partition: KafkaPartition, end: int) -> int | None:
+    """Gather the records up to `end`. Returns the offset at which the stretch should end; None: `end`."""
+    for batch in partition.batches(max(packer.next_offset, packer.base_offset), end):
+        for message in batch:
+            record = record_of(message)
+            if packer.ends_before(record):
+                return group_start(record.offset)
+            packer.add(record)
+    return None
+
+
+def first_waiting_ms(partition: KafkaPartition, archived_end: int) -> int | None:
+    """The time of the first record that is not archived; None if there is none.
+
+    Raises LogError, NoAnswer."""
+    first = next(records_of(partition, archived_end, partition.next_offset), None)
+    return None if first is None else first.timestamp_ms
+
+
+def topic_identity(log: KafkaLogReader) -> Identity:
+    """Which history the topics hold.
+
+    Raises as `history_in`."""
+    return Identity(history_in(log.metadata), len(log.queues), "kafka")
+
+
+def archived_topics(objects: Objects, log: KafkaLogReader, metadata: Manifest | None = None) -> Identity:
+    """Return the present identity of the archive of the history in these topics. `metadata`: as for `read_identity`.
+
+    Raises OtherHistory, LogError if there is no archive, NoAnswer."""
+    found, here = read_identity(objects, metadata), topic_identity(log)
+    if found is None:
+        raise ArchiveError(f"{objects.place(IDENTITY)}: no archive is here (`rewindmq archive` makes one)")
+    if (found.history, found.log) != (here.history, here.log):
+        raise OtherHistory(f"{objects.url}: not the archive of the history in {log.topics.metadata}")
+    return found
+
+
+class AddedPartitions:
+    """The queue partitions that a repartition has added to the topics. Each question reads what is new in the metadata
+    topic."""
+
+    def __init__(self, log: KafkaLogReader) -> None:
+        self._log = log
+        self._end = 0
+        self._count = 0
+
+    def now(self, archived: int) -> int:
+        """Return the number of queue partitions of the history, if the archive has `archived` of them.
+
+        Added partitions count once one of them has a record: until then no node works with them. Partitions that
+        somebody else added to the topic do not count.
+
+        Raises LogError, NoAnswer."""
+        if not any(each.next_offset for each in self._log.queues[archived:]):
+            return archived
+        metadata = self._log.metadata
+        end = metadata.next_offset
+        for _, _, _, event in events_of(metadata, self._end) if self._end < end else ():
+            if isinstance(event, PartitionsAdded):
+                self._count = max(self._count, event.partitions)
+        self._end = end
+        return max(archived, min(self._count, len(self._log.queues)))
+
+
+def require_topics(objects: Objects, log: KafkaLogReader, metadata: Manifest, added: AddedPartitions) -> int:
+    """Begin the archive of the history in these topics, or check that it is the one that is archived here.
+
+    After a repartition it grows when the first record is in a new partition. `metadata`: the manifest of the metadata
+    log, as it is now. Returns how many queue partitions the archive has; a program that was started before they came
+    knows fewer. Raises OtherHistory, LogError, NoAnswer."""
+    identity = topic_identity(log)
+    found = read_identity(objects, metadata)
+    if found is not None:
+        identity = replace(identity, queue_partitions=added.now(found.queue_partitions))
+    made_with = partial(partitions_until, log.metadata, 0, identity.queue_partitions)
+    require_identity(objects, identity, metadata, made_with)
+    return identity.queue_partitions
+
+
+def require_all_behind(partitions: Iterable[KafkaPartition], manifest_of: Callable[[str], Manifest]) -> None:
+    """Check that these partitions go on where the archive ends. Lost records are another question.
+
+    Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
+    for partition in partitions:
+        manifest = manifest_of(partition.name)
+        with suppress(LostRecords):
+            require_same(partition, manifest, require_reach(partition, manifest))
+
+
+def require_reach(partition: KafkaPartition, manifest: Manifest) -> int:
+    """Check that no record between the end of the archive and that of the topic is gone.
+
+    Returns where the topic begins. Raises LostRecords, OtherHistory, LogError, NoAnswer."""
+    start, end = partition.start_offset, partition.next_offset
+    if start > manifest.end:
+        why = f"begins at offset {start}, and is archived up to {manifest.end} only: {start - manifest.end} offsets"
+        raise LostRecords(f"Kafka: {partition.name} {why} are lost")
+    if end < manifest.end:
+        why = f"ends at offset {end}, and is archived up to {manifest.end}: archive to another URL"
+        raise OtherHistory(f"Kafka: {partition.name} {why}")
+    return start
+
+
+def require_same(partition: KafkaPartition, manifest: Manifest, start: int) -> None:
+    """Check that the last archived record is the one in the topic, which begins at `start`.
+
+    Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
+    archived = _last_record(manifest)
+    if archived is None or archived.offset < start:
+        return
+    try:
+        found = next(records_of(partition, archived.offset, archived.offset + 1), None)
+    except BelowStart:
+        if partition.start_offset <= archived.offset:
+            raise
+        return  # it was removed meanwhile
+    if found is None or (found.timestamp_ms, found.value) != (archived.timestamp_ms, archived.value):
+        why = f"its record at offset {archived.offset} is another than the archived one: archive to another URL"
+        raise OtherHistory(f"Kafka: {partition.name}: {why}")
+
+
+def _last_record(manifest: Manifest) -> Record | None:
+    """The last archived record; None while there is none."""
+    if not manifest.segments:
+        return None
+    segment = Unpacked(manifest.objects, manifest.partition, manifest.segments[-1])
+    *_, last = segment.records(len(segment.archived) - 1)
+    return last

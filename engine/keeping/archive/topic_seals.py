@@ -1,0 +1,89 @@
+"""Seals of a log in Kafka in the archive: a copy of each seal and of its prints, once all that it seals is archived.
+
+    PARTITION/seals/BASE20-DIGEST16.seal, BASE20-DIGEST16.prints
+
+As with the seals of a directory (seals.py), no entry names them: a seal proves itself by its signature. Two sealers may
+seal the same stretch at once, so the digest of the seal is part of the name. A record of the topic that is no seal is
+left out. `recover` writes the archived seals into the topic of the new history.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.objects import ArchiveError, MissingObject, Objects
+from rewindmq.engine.keeping.archive.seals import create_seal, seals_folder
+from rewindmq.engine.keeping.seals.in_topic import ChainTopic
+from rewindmq.engine.keeping.seals.seal import BadSeal, Stored, parsed_line
+from rewindmq.engine.log.kafka.reader import KafkaLogReader
+
+
+class TopicSeals:
+    """The seals of topics, as an archiver that runs again and again sees them: it reads each of them once."""
+
+    def __init__(self, log: KafkaLogReader) -> None:
+        self._chain = ChainTopic(log)
+        self._read_to = 0  # offset in the topic of the seals
+        self._waiting: list[Stored] = []
+        self._there: dict[str, set[str]] = {}  # names of the archived objects, by partition
+
+    def archive(self, manifests: Mapping[str, Manifest]) -> None:
+        """Archive the seals of these partitions that are not archived yet.
+
+        Raises ArchiveError, LogError, NoAnswer."""
+        if not self._chain.exists:
+            return
+        found, _, self._read_to = self._chain.seals_from(self._read_to)
+        self._waiting += found
+        waiting = []
+        for stored in self._waiting:
+            manifest = manifests.get(stored.seal.partition)
+            if manifest is None or stored.seal.next_offset > manifest.end:
+                waiting.append(stored)
+            else:
+                self._archive(manifest.objects, stored)
+        self._waiting = waiting
+
+    def _archive(self, objects: Objects, stored: Stored) -> None:
+        folder = seals_folder(stored.seal.partition)
+        if folder not in self._there:
+            self._there[folder] = set(objects.list(folder))
+        name = f"{folder}/{stored.seal.base_offset:020d}-{stored.seal.digest[:16]}"
+        if f"{name}.seal" in self._there[folder]:
+            return
+        prints = self._chain.prints(stored)
+        if prints:
+            create_seal(objects, f"{name}.prints", prints)
+        create_seal(objects, f"{name}.seal", replace(stored, prints_at=None).line.encode())
+        self._there[folder].add(f"{name}.seal")
+
+
+def recover_topic_seals(objects: Objects, log: KafkaLogReader, ends: Mapping[str, int]) -> int:
+    """Write the archived seals into the topic of the seals, those that are not there. Returns how many.
+
+    `ends`: where the partitions end: what seals more is left out. Raises ArchiveError, LogError, NoAnswer."""
+    chain = ChainTopic(log)
+    there = {stored.seal.digest for stored in chain.seals[0]}
+    count = 0
+    for partition in (log.metadata, *log.queues):
+        for stored, prints in sorted(_archived(objects, partition.name), key=lambda each: each[0].seal.next_offset):
+            if stored.seal.digest not in there and stored.seal.next_offset <= ends[partition.name]:
+                chain.append(stored, prints)
+                count += 1
+    return count
+
+
+def _archived(objects: Objects, partition: str) -> Iterator[tuple[Stored, bytes]]:
+    """Yields the archived seals of a partition with their prints, which are empty where they are gone."""
+    for key in objects.list(seals_folder(partition)):
+        if not key.endswith(".seal"):
+            continue
+        try:
+            stored = parsed_line(objects.get(key), objects.place(key))
+        except BadSeal as error:
+            raise ArchiveError(str(error)) from None
+        try:
+            prints = objects.get(f"{key.removesuffix('.seal')}.prints")
+        except MissingObject:
+            prints = b""
+        yield stored, prints

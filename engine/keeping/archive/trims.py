@@ -1,0 +1,109 @@
+"""Trims an archive: what lies below the floor of a partition goes, when the metadata log says durably that it may.
+
+    archive_base(manifest, bases, event)               before the HistoryTrimmed is logged
+    freed = trim_archive(objects, data_dir, name)      behind it
+
+    1  base      of the floor: in the archive, read back, with the chain and the digest of the HistoryTrimmed
+    2  event     HistoryTrimmed in the metadata log, durable (engine/keeping/trim.py; on Kafka
+                 engine/keeping/topic_trim.py)
+    3  entry     `trimmed` in the manifest: from here on the archived history begins at the floor
+    4  objects   those below the floor go, the oldest first
+
+- An object goes only if an entry names it, that entry lies below the floor of the manifest, and below the floor of a
+  HistoryTrimmed that is durable in the data directory, or in the metadata topic.
+- A kill between two steps is made good by the next run of an archiver, or by the next trim (`end_trim`): the floor of
+  the metadata log is compared with the manifest's. What is gone already is passed over.
+- A history that was trimmed before its first archive begins with steps 1 and 3.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+from rewindmq.engine.keeping.archive.manifest import BaseEntry, Manifest, TrimmedEntry, now_ms
+from rewindmq.engine.keeping.archive.objects import Objects
+from rewindmq.engine.keeping.archive.state_files import (
+    OtherBase,
+    archive_file,
+    archived_base,
+    prove_base_of,
+    sound_base,
+)
+from rewindmq.engine.keeping.archive.unpack import CorruptObject
+from rewindmq.engine.keeping.tiers import floors_of
+from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.projections.store.bases import BaseError, Bases
+from rewindmq.schemas.metadata_events import HistoryTrimmed
+
+FOLDERS = ("segments", "snapshots", "bases")
+
+
+def trim_archive(objects: Objects, data_dir: Path, partition: str) -> int:
+    """Trim the archive of a partition as the metadata log of the data directory says. Returns the bytes that went.
+
+    It may be called again at any time: it does what is left to do. The caller has made sure that this is the archive of
+    this history. Raises OtherHistory, CorruptObject, LogError, NoAnswer."""
+    manifest = Manifest.load(objects, partition)
+    before, event = manifest.archived_bytes, durable_trim(data_dir, partition)
+    end_trim(manifest, event, Bases(data_dir / "bases"))
+    delete_trimmed(manifest, event)
+    return before - manifest.archived_bytes
+
+
+def durable_trim(data_dir: Path, partition: str) -> HistoryTrimmed | None:
+    """The last HistoryTrimmed of a partition, which is durable when this returns; None if it was never trimmed.
+
+    Raises CorruptLog, LogError."""
+    floor = floors_of(data_dir).get(partition)
+    if floor is None:
+        return None
+    durable = PartitionReader(partition_directory(data_dir, METADATA)).durable_offset  # it syncs what is not yet
+    assert floor.at < durable, "it was read, so it lies before the end"
+    return floor.event
+
+
+def end_trim(manifest: Manifest, event: HistoryTrimmed | None, bases: Bases | None = None) -> None:
+    """Let the archived history of a partition begin where its last durable HistoryTrimmed says, if it begins before.
+
+    `bases`: those beside the log, if there are any. Raises as `trim_archive`."""
+    if event is None or event.offset <= manifest.floor:
+        return
+    archive_base(manifest, bases, event)
+    manifest.extend(trimmed_entry(event))
+
+
+def trimmed_entry(event: HistoryTrimmed) -> TrimmedEntry:
+    """The entry that says of an archive what the event says of a history."""
+    return TrimmedEntry(event.offset, event.chain, event.digest, event.until_ms, event.findings, event.reason, now_ms())
+
+
+def archive_base(manifest: Manifest, bases: Bases | None, event: HistoryTrimmed) -> None:
+    """Bring the base at the floor of a trim into the archive, unless it is there. It is read back and proven.
+
+    Raises CorruptObject, OtherBase if neither the archive nor `bases` has this base, NoAnswer."""
+    with suppress(CorruptObject, OtherBase):  # then another one is archived beside it
+        sound_base(manifest, event.offset, event.chain, event.digest)
+        return
+    where = f"{event.partition} is to begin at offset {event.offset}, and the archive has no base there"
+    if bases is None:
+        raise OtherBase(where)
+    try:
+        base = bases.open(event.partition, event.offset)
+    except BaseError as error:
+        raise OtherBase(f"{where}: {error}: bring it back from a backup") from None
+    prove_base_of(base, event.chain, event.digest)
+    prove_base_of(archived_base(manifest, archive_file(manifest, base.path, BaseEntry)), event.chain, event.digest)
+
+
+def delete_trimmed(manifest: Manifest, event: HistoryTrimmed | None) -> int:
+    """Delete the objects below the floor that are still there, the oldest first. Returns how many went.
+
+    `event`: the last durable HistoryTrimmed of the partition. Raises LogError, NoAnswer."""
+    floor = 0 if event is None else min(event.offset, manifest.floor)
+    goes = {key for key, behind in manifest.trimmed_keys.items() if behind <= floor}
+    if not goes:
+        return 0
+    there = [key for each in FOLDERS for key in manifest.objects.list(f"{manifest.partition}/{each}") if key in goes]
+    for key in there:
+        manifest.objects.delete(key)
+    return len(there)

@@ -1,0 +1,259 @@
+"""The register of a history: all seals in one order, with signed notes, for readers who trust neither log nor owner.
+
+    DIR/seals.jsonl                   a seal a line; the signed bytes of seal number n are leaf n of a tree (RFC 6962)
+    DIR/verifier_key                  the name of the register and its public key, as a witness wants them
+    DIR/note                          the newest note with all its signatures
+    DIR/notes/SIZE20.note             a note: a checkpoint of C2SP over the first SIZE seals, signed by the sealer
+    DIR/notes/SIZE20.cosignatures     signature lines of witnesses
+    DIR/notes/SIZE20.tsr              the answer of a time-stamp authority about the bytes of SIZE20.note (RFC 3161)
+
+Seals are appended as they are found in the log, so the seals of all partitions stand in one order. A line is never
+changed, and a note never replaced: one cosigned note stands for every seal before it. The register is kept away from
+the log, by the person who seals, and is also a file of copies (`--copies DIR/seals.jsonl`). One process writes it at a
+time. A line without an end is what a crash left: the next process cuts it, and adds the seal again.
+"""
+
+import base64
+import dataclasses
+import fcntl
+import os
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from rewindmq.engine.keeping.seals.merkle import Tree, proof, root
+from rewindmq.engine.keeping.seals.proof_verifier import (
+    MOST_NOTE_BYTES,
+    SIGNATURE,
+    Note,
+    Unsound,
+    VerifierKey,
+    is_name,
+    leaf_hash,
+    parsed_note,
+    signed_by,
+)
+from rewindmq.engine.keeping.seals.seal import BadFile, BadSeal, Keys, Stored, parsed_line
+from rewindmq.engine.log.embedded.segments import sync_directory
+from rewindmq.engine.log.whole_file import write_whole
+
+SEALS, NOTES, NEWEST, VERIFIER_KEY = "seals.jsonl", "notes", "note", "verifier_key"
+
+
+class Register:
+    """A register as it is in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._notes = directory / NOTES
+
+    @cached_property
+    def seals(self) -> list[Stored]:
+        """The seals, in the order of the register. Raises BadFile."""
+        path = self.directory / SEALS
+        lines = self._content(path).split(b"\n")[:-1]
+        try:
+            return [parsed_line(line, f"{path}:{n}") for n, line in enumerate(lines, 1)]
+        except BadSeal as bad:
+            raise BadFile(str(bad)) from None
+
+    @cached_property
+    def leaves(self) -> list[bytes]:
+        """The hashes of the leaves of the tree."""
+        return [leaf_hash(each.seal.statement) for each in self.seals]
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of seals that each note covers, ascending."""
+        return sorted(int(path.stem) for path in self._notes.glob("*.note") if path.stem.isdecimal())
+
+    def note(self, size: int) -> Note:
+        """The note over the first `size` seals, with all its signatures.
+
+        Raises BadFile, BadSeal: the note is not over these seals."""
+        return self._note(size, root(self.leaves[:size]) if size <= len(self.leaves) else None)
+
+    def _note(self, size: int, wanted: bytes | None) -> Note:
+        """`wanted`: the root over the first `size` seals."""
+        path = self._path(size, "note")
+        try:
+            note = parsed_note((self._content(path) + self._content(self._path(size, "cosignatures"))).decode())
+        except ValueError as error:
+            raise BadFile(f"{path}: {error}") from None
+        if (note.size, note.root) != (size, wanted):
+            raise BadSeal(f"{path}: the seals in {self.directory / SEALS} are not those that the note is over")
+        return note
+
+    def signed_note(self, size: int) -> bytes:
+        """The note as the sealer signed it, without witnesses: a time stamp is about these bytes. Raises BadFile."""
+        return self._content(self._path(size, "note"))
+
+    def time_stamp(self, size: int) -> bytes:
+        """The answer of an authority about the note; empty if there is none. Raises BadFile."""
+        return self._content(self._path(size, "tsr"))
+
+    def check(self, keys: Keys) -> Iterator[str]:
+        """Yields what is wrong with the notes. Raises BadFile."""
+        tree, roots, sizes = Tree(), {}, dict.fromkeys(self.sizes)
+        for leaf in self.leaves:
+            tree.add(leaf)
+            if tree.size in sizes:
+                roots[tree.size] = tree.root()
+        for size in sizes:
+            try:
+                self._check_signature(self._note(size, roots.get(size)), keys)
+            except BadSeal as bad:
+                yield str(bad)
+
+    def way_to(self, digest: str) -> dict[str, Any]:
+        """The part of a proof that leads from a seal to a note.
+
+        The first note with a time stamp and a witness is taken, else the first with one of them, else the first.
+        Raises BadFile, BadSeal."""
+        entry = self._entries.get(digest)
+        sizes = [] if entry is None else [size for size in self.sizes if size > entry]
+        if entry is None or not sizes:
+            raise BadSeal(f"{self.directory}: no note is over the seal: run 'rewindmq seal --register' with it")
+        with_both = (self._path(size, "tsr").exists() + self._path(size, "cosignatures").exists() for size in sizes)
+        size = max(zip(with_both, sizes, strict=True), key=lambda each: (each[0], -each[1]))[1]
+        note = self.note(size)
+        found = {
+            "entry": entry,
+            "path": [each.hex() for each in proof(self.leaves[:size], entry)],
+            "note": note.with_signatures(note.signatures),
+        }
+        stamp = self.time_stamp(size)
+        return found | {"time_stamp": base64.b64encode(stamp).decode()} if stamp else found
+
+    @property
+    def digests(self) -> Collection[str]:
+        """The digests of all seals."""
+        return self._entries.keys()
+
+    @cached_property
+    def _entries(self) -> dict[str, int]:
+        """The number of each seal, by its digest."""
+        return {each.seal.digest: number for number, each in enumerate(self.seals)}
+
+    def _check_signature(self, note: Note, keys: Keys) -> None:
+        try:
+            if signed_by(note, [VerifierKey(note.origin, SIGNATURE, key.public_bytes_raw()) for key in keys.values()]):
+                return
+            raise Unsound("no signature is one of the key")
+        except Unsound as error:
+            raise BadSeal(f"{self._path(note.size, 'note')}: {error}") from None
+
+    def _path(self, size: int, suffix: str) -> Path:
+        return self._notes / f"{size:020d}.{suffix}"
+
+    def _content(self, path: Path) -> bytes:
+        """The content of a file; empty if it is not there. Raises BadFile."""
+        try:
+            if path.parent == self._notes and path.stat().st_size > MOST_NOTE_BYTES:
+                raise BadFile(f"{path}: longer than {MOST_NOTE_BYTES} bytes")
+            return path.read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise BadFile(f"{path}: {error.strerror}") from None
+
+
+class Registrar(Register):
+    """A register that is written, by this process alone."""
+
+    def __init__(self, directory: Path, origin: str | None, key: Ed25519PrivateKey, keys: Keys) -> None:
+        """`key` signs new notes; `keys`: it, and those that signed before.
+
+        Raises BadFile; BadSeal: seals or notes are not as they were written."""
+        super().__init__(directory)
+        self._key, self._keys = key, keys
+        newest = self.note(self.sizes[-1]) if self.sizes else None
+        if newest is not None:
+            self._check_signature(newest, keys)
+            if origin not in (None, newest.origin):
+                raise BadFile(f"{directory}: it is the register {newest.origin}, and not {origin}")
+            origin = newest.origin
+        if origin is None:
+            raise BadFile(f"{directory}: a new register needs a name: give --origin, such as example.org/orders")
+        if not is_name(origin):
+            raise BadFile(f"--origin: {origin!r} is no name of a register: it has no space and no +")
+        self.verifier_key = VerifierKey(origin, SIGNATURE, key.public_key().public_bytes_raw())
+        write_whole(directory / VERIFIER_KEY, f"{self.verifier_key}\n".encode(), os.rename)
+
+    def add(self, found: Iterable[Stored]) -> None:
+        """Append the seals that are not in the register yet, durably."""
+        unknown = {each.seal.digest: each for each in found if each.seal.digest not in self._entries}
+        new = [dataclasses.replace(each, prints_at=None) for each in unknown.values()]
+        if not new:
+            return
+        with (self.directory / SEALS).open("ab") as file:
+            file.write("".join(f"{each.line}\n" for each in new).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        for each in new:
+            self._entries[each.seal.digest] = len(self.seals)
+            self.leaves.append(leaf_hash(each.seal.statement))
+            self.seals.append(each)
+
+    def sign(self) -> int:
+        """Sign a note over all seals, if there is none. Returns how many seals the newest note is over; 0: none."""
+        size = len(self.seals)
+        if size and size not in self.sizes:
+            text = f"{self.verifier_key.name}\n{size}\n{base64.b64encode(root(self.leaves)).decode()}\n"
+            note = Note(self.verifier_key.name, size, root(self.leaves), text, [])
+            own = (self.verifier_key.name, self.verifier_key.id + self._key.sign(text.encode()))
+            self._store(size, "note", note.with_signatures([own]).encode())
+        return size
+
+    def add_cosignature(self, size: int, cosignature: tuple[str, bytes]) -> None:
+        """Add the cosignature of a witness to a note."""
+        line = f"— {cosignature[0]} {base64.b64encode(cosignature[1]).decode()}\n".encode()
+        self._store(size, "cosignatures", self._content(self._path(size, "cosignatures")) + line)
+
+    def add_time_stamp(self, size: int, answer: bytes) -> None:
+        """Store the answer of a time-stamp authority about a note."""
+        self._store(size, "tsr", answer)
+
+    def _store(self, size: int, suffix: str, content: bytes) -> None:
+        path = self._path(size, suffix)
+        write_whole(path, content, os.rename if suffix == "cosignatures" else os.link)
+        sync_directory(self._notes)
+        if size == self.sizes[-1]:
+            note = self.note(size)
+            write_whole(self.directory / NEWEST, note.with_signatures(note.signatures).encode(), os.rename)
+
+
+@contextmanager
+def opened(directory: Path, origin: str | None, key: Ed25519PrivateKey, keys: Keys) -> Iterator[Registrar]:
+    """Open a register to write it; create it if it is not there.
+
+    Raises BadFile, also while another process writes it; BadSeal."""
+    try:
+        (directory / NOTES).mkdir(parents=True, exist_ok=True)
+        with (directory / SEALS).open("ab+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BadFile(f"{directory}: another process writes this register: try again later") from None
+            _cut_torn_line(file.fileno())
+            yield Registrar(directory, origin, key, keys)
+    except OSError as error:
+        raise BadFile(f"{error.filename or directory}: {error.strerror}") from None
+
+
+def _cut_torn_line(descriptor: int) -> None:
+    """Cut off what follows the last line end of a file."""
+    end = at = os.fstat(descriptor).st_size
+    while at:
+        begin = max(0, at - 65_536)
+        found = os.pread(descriptor, at - begin, begin).rfind(b"\n")
+        if found >= 0:
+            at = begin + found + 1
+            break
+        at = begin
+    if at < end:
+        os.ftruncate(descriptor, at)

@@ -1,0 +1,235 @@
+"""Seals: signed statements about stretches of a log, which need no broker to be checked.
+
+    {"format": 1, "seal": {log, partition, base_offset, next_offset, root, chain, prints, previous, time_ms}, "key",
+     "signature"}
+
+- `root` is the Merkle root over the records base_offset .. next_offset - 1 (merkle.py), `chain` the partition's hash
+  chain behind the last of them, `previous` the SHA-256 of the seal before in the same partition. Stretches follow on
+  each other from offset 0. So one seal stands for all the history of its partition up to its end: the owner of a copy
+  can tell if any byte was changed, or taken away.
+- The signature is Ed25519 over the seal as canonical JSON; `key` is the SHA-256 of the public key, to tell keys apart.
+- `prints` is the SHA-256 of four bytes of each record's hash, which locate a change (fingerprints.py). The prints
+  themselves stand elsewhere: a seal is one line of JSON, of some 700 bytes.
+- A seal is never changed, and never taken away. in_files.py (`log` "embedded", files) and in_topic.py ("kafka", a
+  topic) say where seals live, and which bytes a record is. sealer.py makes and checks them.
+- A proof is the record, its path to the root, and the seal. A reader needs only the public key to check it, and
+  proof_verifier.py. With a register (register.py) it also has the way from the seal to a note that others have signed.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+
+from rewindmq.engine.keeping.seals.proof_verifier import Proven, Trust, Unsound, VerifierKey, statement, verify
+from rewindmq.engine.log.contract import LogError
+from rewindmq.schemas.formats import formatted, values_in
+
+
+class BadSeal(Exception):
+    """A seal or a proof is not valid; the text says which, and why."""
+
+
+class BadFile(LogError):
+    """A given file is no usable key, or no usable copies of seals."""
+
+
+Keys = Mapping[str, Ed25519PublicKey]  # by fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """A statement about a stretch of a partition.
+
+    `digest`: the next seal names this one by it. Offsets form a range: the end is exclusive."""
+
+    log: str
+    partition: str
+    base_offset: int
+    next_offset: int
+    root: str
+    chain: str
+    prints: str
+    previous: str
+    time_ms: int
+
+    @property
+    def statement(self) -> bytes:
+        """The seal as canonical JSON: the bytes that are signed."""
+        return statement({name: getattr(self, name) for name in self.__slots__})
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the statement, by which the next seal names this one."""
+        return hashlib.sha256(self.statement).hexdigest()
+
+    @property
+    def offsets(self) -> str:
+        """The range of offsets, for people; its end is inclusive."""
+        return f"offsets {self.base_offset} to {self.next_offset - 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A seal as it was found.
+
+    `where`: its place, for people; `at`: its place, for the code that stored it. `prints_at`: the offset at which its
+    prints may be, in Kafka; it is not signed."""
+
+    seal: Seal
+    key: str
+    signature: bytes
+    where: str
+    at: int | None = None
+    prints_at: int | None = None
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The stored form, before it becomes JSON."""
+        found = {
+            "seal": json.loads(self.seal.statement),
+            "key": self.key,
+            "signature": base64.b64encode(self.signature).decode(),
+        }
+        return found if self.prints_at is None else found | {"prints_at": self.prints_at}
+
+    @property
+    def line(self) -> str:
+        """The stored form: a line of JSON."""
+        return formatted(self.content)
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def private_key(path: Path) -> Ed25519PrivateKey:
+    """The private key in a file.
+
+    Raises BadFile."""
+    try:
+        key = load_pem_private_key(_read(path), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise BadFile(f"{path}: not a private key in PEM without a password: {error}") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise BadFile(f"{path}: not an Ed25519 key: make one with 'openssl genpkey -algorithm ed25519'")
+    return key
+
+
+def public_keys(paths: Iterable[Path]) -> Keys:
+    """The public keys in these files.
+
+    Raises BadFile."""
+    return keys_in({str(path): _read(path) for path in paths})
+
+
+def keys_in(texts: Mapping[str, bytes]) -> Keys:
+    """The public keys in these texts, which are PEM, by where they come from.
+
+    Raises BadFile."""
+    found = {}
+    for where, text in texts.items():
+        try:
+            key = load_pem_public_key(text)
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise BadFile(f"{where}: not a public key in PEM: {error}") from None
+        if not isinstance(key, Ed25519PublicKey):
+            raise BadFile(f"{where}: not an Ed25519 key")
+        found[fingerprint(key)] = key
+    return found
+
+
+def fingerprint(key: Ed25519PublicKey) -> str:
+    """The name of a key: the SHA-256 of its public half."""
+    return hashlib.sha256(key.public_bytes_raw()).hexdigest()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadFile(f"{path}: {error.strerror}") from None
+
+
+# -- stored form -------------------------------------------------------------------------------------------------------
+
+
+def signed(seal: Seal, key: Ed25519PrivateKey) -> Stored:
+    """Sign a seal."""
+    return Stored(seal, fingerprint(key.public_key()), key.sign(seal.statement), "a new seal")
+
+
+def parsed_line(line: str | bytes, where: str, at: int | None = None) -> Stored:
+    """The seal in a line of JSON.
+
+    Raises BadSeal."""
+    try:
+        content = values_in(line, where, BadSeal)
+        seal = Seal(**content["seal"])
+        kinds = {name: type(getattr(seal, name)) for name in Seal.__slots__}
+        if any(kinds[name] is not kind for name, kind in Seal.__annotations__.items()):
+            raise TypeError
+        if not 0 <= seal.base_offset < seal.next_offset:
+            raise ValueError
+        bytes.fromhex(seal.chain)
+        (seal.log + seal.partition).encode()  # half a surrogate pair can't even be shown
+        signature, prints_at = base64.b64decode(content["signature"], validate=True), content.get("prints_at")
+        return Stored(seal, str(content["key"]), signature, where, at, prints_at if type(prints_at) is int else None)
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise BadSeal(f"{where}: not a seal") from None
+
+
+def verify_signature(stored: Stored, keys: Keys) -> None:
+    """Check the signature of a seal.
+
+    Raises BadSeal."""
+    key = keys.get(stored.key)
+    try:
+        if key is not None:
+            key.verify(stored.signature, stored.seal.statement)
+            return
+    except InvalidSignature:
+        pass
+    wanted = ", ".join(f"{each[:16]}..." for each in keys)
+    raise BadSeal(f"{stored.where}: the signature is not one of the key {wanted}")
+
+
+def read_copies(path: Path) -> list[Stored]:
+    """Read copies of seals: a file with a seal a line, or all such files in a directory.
+
+    Raises BadFile."""
+    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+    found = []
+    for file in files:
+        try:
+            lines = _read(file).splitlines()
+            found += [parsed_line(line, f"{file}:{n}") for n, line in enumerate(lines, 1) if line.strip()]
+        except BadSeal as bad:
+            raise BadFile(str(bad)) from None
+    return found
+
+
+# -- proofs ------------------------------------------------------------------------------------------------------------
+
+
+def check_proof(
+    given: Any,
+    keys: Keys,
+    origin: str | None = None,
+    witnesses: Sequence[VerifierKey] = (),
+    roots: Path | None = None,
+) -> Proven:
+    """Check a proof, as proof_verifier.py does.
+
+    Raises BadSeal, Unusable, OSError (for `roots`)."""
+    trust = Trust([key.public_bytes_raw() for key in keys.values()], origin, witnesses, roots)
+    try:
+        return verify(given, trust)
+    except Unsound as error:
+        raise BadSeal(str(error)) from None

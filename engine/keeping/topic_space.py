@@ -1,0 +1,229 @@
+"""Keeps a Kafka small: removes the oldest records of the queue partitions that this node owns, when the archive has
+them.
+
+    space = TopicSpace(KafkaLogReader(...), open_objects(url), data_dir)
+    report = space.keep(SpaceLimits(age_ms=7 * 86_400_000, size_bytes=50_000_000_000), {"queues-0"})
+
+1  decide    which portions may go: `removable`, as for an embedded log (engine/keeping/local_space.py)
+2  prove     the objects in the archive are whole; each record that goes is read from Kafka and from there, and is the
+             same
+3  base      the state at the cut, and the record of each message that is queued there, go into the archive; they are
+             read back
+4  remove    Kafka drops the records below the cut (DeleteRecords)
+
+- A portion is a number of archived stretches: an hour, or 256 MiB, or a tenth of the limit if that is less. So not
+  each stretch needs a base. The last whole portion of each partition stays, with all that came after it.
+- A portion goes when it is older than the limit of age, or the records are more than the limit of size; of several
+  partitions the oldest portion first. With those that go with it, it frees more than the base takes.
+- Age is measured in log time, which counts as for an embedded log (embedded/steady_time.py), in `DIR/keep_local.json`.
+- The metadata log stays whole. Records that this node does not own are the business of their owner.
+- Two nodes may remove at once while the ownership moves: each proves what it removes, and Kafka keeps the later start.
+- A node that is killed between two steps leaves a base that the next look uses, or a newer one.
+"""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Final
+
+from rewindmq.engine.keeping.archive.manifest import BaseEntry, Manifest, OtherHistory, SegmentEntry
+from rewindmq.engine.keeping.archive.objects import Objects
+from rewindmq.engine.keeping.archive.state_files import archive_file, prove_file
+from rewindmq.engine.keeping.archive.topic_archiver import archived_topics
+from rewindmq.engine.keeping.archive.topic_records import records_of
+from rewindmq.engine.keeping.archive.unpack import Unpacked
+from rewindmq.engine.keeping.archive_states import state_at_offset
+from rewindmq.engine.keeping.local_space import (
+    NOTE,
+    CutPartition,
+    LocalPartition,
+    LocalSegment,
+    Report,
+    SpaceLimits,
+    expected_bytes,
+    removable,
+)
+from rewindmq.engine.keeping.single_records import queued_records
+from rewindmq.engine.keeping.topic_tiers import TieredTopics
+from rewindmq.engine.log.contract import BelowStart
+from rewindmq.engine.log.embedded.directory import METADATA
+from rewindmq.engine.log.embedded.steady_time import steady_now
+from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
+from rewindmq.projections.store.bases import BaseError, Bases, queued_offsets
+
+PORTION_MS: Final = 3_600_000
+PORTION_BYTES: Final = 256 << 20
+_OF_LIMIT: Final = 10  # a portion is at most this part of a limit
+
+
+class TopicSpace:
+    """Removes the oldest records of a node's partitions from Kafka. `data_dir`: the node's directory."""
+
+    def __init__(
+        self, log: KafkaLogReader, objects: Objects, data_dir: Path, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._monotonic = monotonic
+        self._log = log
+        self._objects = objects
+        self._data_dir = data_dir
+        self._bases = Bases(data_dir / "bases")
+        self._tiers = {each.name: each for each in TieredTopics(log, objects.url).queues}
+        self._manifests: dict[str, Manifest] = {}
+        self._too_large: dict[str, tuple[int, int, str]] = {}  # as in local_space.py, by partition
+
+    def keep(self, limits: SpaceLimits, owned: Collection[str]) -> Report:
+        """Remove what is beyond the limits and in the archive, of the partitions with these names.
+
+        Raises OtherHistory, ArchiveError, NoAnswer, LogError, NewerHistory, OSError."""
+        archived = archived_topics(self._objects, self._log, self._manifest(METADATA))
+        topics = self._log.queues[: archived.queue_partitions]
+        manifests = {each.name: self._manifest(each.name) for each in topics}
+        starts = {each.name: each.start_offset for each in topics}
+        newest_ms = max(each.max_timestamp_ms for each in manifests.values())
+        steady_ms = None
+        if limits.age_ms is not None:
+            steady_ms = steady_now(self._data_dir / NOTE, newest_ms, newest_ms, self._monotonic())
+        counting = limits if steady_ms is not None else replace(limits, age_ms=None)
+        portions = {name: portions_of(each.segments, starts[name], limits) for name, each in manifests.items()}
+        here = [_as_local(name, whole) for name, (whole, _) in portions.items()]
+        goes = removable(here, counting, steady_ms or 0, sum(rest for _, rest in portions.values()))
+        report = Report(age_counts=limits.age_ms is None or steady_ms is not None)
+        for topic in topics:
+            if topic.name not in owned:
+                continue
+            going = portions[topic.name][0][: goes[topic.name]]
+            if going:
+                report.partitions.append(self._cut(topic, manifests[topic.name], starts[topic.name], going))
+            else:
+                report.partitions.append(CutPartition(topic.name, starts[topic.name]))
+        sizes = (sum(each.size_bytes for each in whole) + rest for whole, rest in portions.values())
+        report.local_bytes = sum(sizes) - report.freed_bytes
+        return report
+
+    def _manifest(self, name: str) -> Manifest:
+        """Return the manifest of a partition as it is now; later calls read only the entries added since."""
+        known = self._manifests.pop(name, None)  # after an error, the next look reads all entries again
+        if known is None:
+            known = Manifest.load(self._objects, name)
+        else:
+            known.refresh()
+        self._manifests[name] = known
+        return known
+
+    def _cut(
+        self, topic: KafkaPartition, manifest: Manifest, start: int, portions: Sequence[SegmentEntry]
+    ) -> CutPartition:
+        """Remove these portions, after all that is proven which has to be."""
+        name, last = topic.name, portions[-1]
+        offset, freed_bytes = last.next_offset, sum(each.size_bytes for each in portions)
+        report = CutPartition(name, start)
+        known = self._too_large.get(name, (0, 0, ""))
+        if known[:2] == (start, offset):
+            report.why = known[2]
+            return report
+        entry = next((each for each in manifest.bases if each.offset == offset), None)
+        if entry is None:
+            machine = state_at_offset(self._tiers[name], offset, self._data_dir)
+            queued = queued_offsets(machine)
+            base_bytes = expected_bytes(machine, len(queued))
+            if base_bytes >= freed_bytes:
+                report.why = f"a base would take {base_bytes} bytes for what is queued, and free {freed_bytes}"
+                self._too_large[name] = start, offset, report.why
+                return report
+            require_archived(topic, manifest, start, offset)
+            self._bases.remove_leftovers(name)  # of a node that was killed
+            self._bases.discard_below(name, offset + 1)
+            path = self._bases.write(machine, last.chain, queued_records(self._tiers[name], queued))
+            try:
+                self._bases.open(name, offset).machine()
+                entry = archive_file(manifest, path, BaseEntry)
+            except BaseError as error:
+                raise OtherHistory(f"{name}: its base cannot be used: {error}") from None
+            finally:
+                path.unlink(missing_ok=True)
+        else:
+            require_archived(topic, manifest, start, offset)
+            prove_file(manifest, entry)
+        topic.delete_below(offset)
+        report.base_bytes, report.freed_bytes = entry.object.size_bytes, freed_bytes
+        report.segments, report.start_offset = len(portions), offset
+        return report
+
+
+def portions_of(segments: Sequence[SegmentEntry], start: int, limits: SpaceLimits) -> tuple[list[SegmentEntry], int]:
+    """The archived stretches that reach behind `start`, put together to portions. The last one, which is not whole, is
+    left out; its size in bytes comes second."""
+    most_ms = min(PORTION_MS, (limits.age_ms or PORTION_MS * _OF_LIMIT) // _OF_LIMIT)
+    most_bytes = min(PORTION_BYTES, (limits.size_bytes or PORTION_BYTES * _OF_LIMIT) // _OF_LIMIT)
+    whole: list[SegmentEntry] = []
+    portion: SegmentEntry | None = None
+    for entry in segments:
+        if entry.next_offset <= start:
+            continue
+        portion = entry if portion is None else _joined(portion, entry)
+        if portion.size_bytes >= most_bytes or portion.max_timestamp_ms - portion.first_ms >= most_ms:
+            whole.append(portion)
+            portion = None
+    return whole, 0 if portion is None else portion.size_bytes
+
+
+def require_archived(
+    topic: KafkaPartition,
+    manifest: Manifest,
+    start: int,
+    offset: int,
+    between: Callable[[], object] = lambda: None,
+) -> None:
+    """Check that the archive has each record of a partition from `start` up to `offset` as Kafka has it.
+
+    `between`: called before each archived stretch. A record that leaves Kafka meanwhile is not compared. Raises
+    OtherHistory for one that differs, CorruptObject, NoAnswer, LogError."""
+    while True:
+        try:
+            return _compare(topic, manifest, start, offset, between)
+        except BelowStart:
+            begins = topic.start_offset
+            if begins <= start:
+                raise
+            start = begins
+
+
+def _compare(topic: KafkaPartition, manifest: Manifest, start: int, offset: int, between: Callable[[], object]) -> None:
+    """`require_archived`, once. Raises BelowStart, too."""
+    for entry in manifest.segments:
+        if entry.next_offset <= start or entry.base_offset >= offset:
+            continue
+        between()
+        segment = Unpacked(manifest.objects, manifest.partition, entry)
+        segment.prove()
+        numbers = range(segment.find_offset(start), len(segment.archived))
+        archived = (each for number in numbers for each in segment.records(number) if each.offset >= start)
+        kept = records_of(topic, max(start, entry.base_offset), entry.next_offset)
+        for ours, theirs in zip_longest(kept, archived):
+            if ours != theirs:
+                at = min(each.offset for each in (ours, theirs) if each is not None)
+                why = f"its record at offset {at} is another than the archived one"
+                raise OtherHistory(f"Kafka: {topic.name}: {why}: nothing is removed")
+
+
+def _joined(portion: SegmentEntry, entry: SegmentEntry) -> SegmentEntry:
+    return replace(
+        portion,
+        next_offset=entry.next_offset,
+        max_timestamp_ms=max(portion.max_timestamp_ms, entry.max_timestamp_ms),
+        chain=entry.chain,
+        size_bytes=portion.size_bytes + entry.size_bytes,
+    )
+
+
+def _as_local(name: str, portions: Sequence[SegmentEntry]) -> LocalPartition:
+    """Portions as segments that are here and archived."""
+    here = [
+        LocalSegment(
+            each.base_offset, each.next_offset, each.size_bytes, each.size_bytes, each.chain_before, each.chain
+        )
+        for each in portions
+    ]
+    return LocalPartition(name, here, portions)
