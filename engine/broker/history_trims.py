@@ -5,7 +5,7 @@ process beside the broker (engine/keeping/keep_history.py)      this broker, in 
                                 <-     answered when it is durable
     segments removed
 
-On Kafka the process appends the event itself (engine/keeping/keep_topics.py), and the node reads it as all nodes do.
+On Kafka the process appends the event itself (engine/keeping/keep_history.py), and the node reads it as all nodes do.
 """
 
 import logging

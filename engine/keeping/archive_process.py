@@ -6,8 +6,8 @@
         None: the log is open     ->                   passes begin; on Kafka the names of the partitions that this
                                                        node owns, and again when they change
                                   <-    Progress after each pass, and during a long one
-                                  <-    Kept after each look at --keep-history (keep_history.py; on Kafka
-                                        engine/keeping/keep_topics.py, which asks for no event)
+                                  <-    Kept after each look at --keep-history (keep_history.py); on Kafka nothing
+                                        is asked:
                                   <-    TrimAsked
         TrimAnswer                ->                   the segments go
 
@@ -31,7 +31,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from rewindmq.engine.keeping.archive.archiver import Archiver, first_waiting_ms
 from rewindmq.engine.keeping.archive.directory_note import note_archive
@@ -49,11 +49,11 @@ from rewindmq.engine.keeping.archive.progress import (
     TrimAnswer,
     TrimAsked,
 )
+from rewindmq.engine.keeping.in_directory import directory_keeper
 from rewindmq.engine.keeping.keep_history import KeepHistory
 from rewindmq.engine.keeping.local_limits import local_limits
 from rewindmq.engine.keeping.local_space import Report, SpaceLimits, keep_local
 from rewindmq.engine.keeping.trim_rules import TrimRefused
-from rewindmq.engine.keeping.trim_schedule import TrimSchedule
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition
 from rewindmq.engine.log.embedded.root import root_of
@@ -61,9 +61,6 @@ from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
 from rewindmq.engine.logging_setup import log_to_stderr
 from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.schemas.metadata_events import HistoryTrimmed
-
-if TYPE_CHECKING:
-    from rewindmq.engine.keeping.keep_topics import KeepTopics
 
 NICENESS: Final = 10
 TOLD_SECONDS: Final = 5.0  # between two reports of one pass
@@ -295,15 +292,7 @@ class Duties:
         """`objects`: the archive; None: there is none."""
         self._connection = connection
         self._passes = None if objects is None else ArchivePasses(connection, order, objects)
-        self._topics: KeepTopics | None = None
-        self._history: TrimSchedule | None = None
-        keep_ms, url = order.keep_history_ms, order.url
-        if keep_ms is not None and order.topics is None:
-            self._history = KeepHistory(order.data_dir, keep_ms, self._log_trim, self._alive, url=url)
-        elif keep_ms is not None:
-            assert objects is not None, "on Kafka a trim needs the archive"
-            self._topics = _keep_topics(order, objects, keep_ms, self._alive)
-            self._history = self._topics
+        self._history = _keeper(order, objects, self._log_trim, self._alive)
         self._polled = 0.0  # by the monotonic clock
 
     def run(self) -> None:
@@ -327,8 +316,8 @@ class Duties:
     def _take(self, owned: frozenset[str] | None) -> None:
         if self._passes is not None:
             self._passes.owned(owned)
-        if self._topics is not None:
-            self._topics.owned = owned or frozenset()
+        if self._history is not None:
+            self._history.owned = owned
 
     def _take_all(self) -> None:
         """Take what the broker has sent.
@@ -358,11 +347,21 @@ class Duties:
             self._take(told)
 
 
-def _keep_topics(order: ArchiveOrder, objects: Objects, keep_ms: int, alive: Callable[[], object]) -> "KeepTopics":
-    from rewindmq.engine.keeping.keep_topics import KeepTopics
+def _keeper(
+    order: ArchiveOrder,
+    objects: Objects | None,
+    log_event: Callable[[HistoryTrimmed], object],
+    alive: Callable[[], object],
+) -> KeepHistory | None:
+    """What trims the history that is older than the order says; None: all of it stays."""
+    if order.keep_history_ms is None:
+        return None
+    if order.topics is None:
+        return directory_keeper(order.data_dir, order.url, order.keep_history_ms, log_event, alive)
+    from rewindmq.engine.keeping.in_topics import topics_keeper
 
-    assert order.topics is not None
-    return KeepTopics(order.topics, order.data_dir, objects, keep_ms, alive)
+    assert objects is not None, "on Kafka a trim needs the archive"
+    return topics_keeper(order.topics, order.data_dir, objects, order.keep_history_ms, alive)
 
 
 def progress_of(manifests: Iterable[Manifest], data_dir: Path) -> tuple[PartitionProgress, ...]:

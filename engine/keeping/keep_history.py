@@ -1,149 +1,222 @@
-"""Trims what is older than --keep-history while the broker runs: in the process beside it (archive_process.py).
+"""Trims what is older than --keep-history beside a broker or a node, in its process (archive_process.py).
 
-    looks at the start, then every ten minutes      what is older than the limit, in whole segments, stretch by stretch:
-    floor -> audit -> base, proven -> the broker logs HistoryTrimmed, durably -> cut -> archive
+    looks at the start, then every ten minutes      what is older than the limit, in whole cuts, stretch by stretch:
+    floor -> audit -> base, proven -> HistoryTrimmed, durable -> what lies below the floor goes
 
-- The steps are those of trim.py. The event alone is the broker's, because it alone writes the metadata log
-  (engine/broker/history_trims.py).
+- The steps are those of trim.py. Beside a broker the event alone is the broker's, because it alone writes the metadata
+  log (engine/broker/history_trims.py). On Kafka the process appends it: of the partitions that the node owns.
 - A stretch is 256 MiB long, or four times as long as the base before it, if that is more. So memory does not grow with
   what is due, the archiver gets its turn between two stretches, and bases cost little beside what goes.
-- After a kill before the event is durable all is there still. After it, the next look ends the cut, or the next start.
-- Findings of the audit stop the trim of that partition. They are told, and the stretch is not audited again until its
-  end moves.
-- Two segments of each partition stay.
-- A partition is trimmed when its oldest segments are older than the limit and a day, or a 24th of the limit if that is
-  less: then all that is older than the limit goes. So a floor stays for about a day, and a job that reads for hours
-  beside it has to begin anew once at most.
+- After a kill before the event is durable all is there still. After it, the next look ends the trim, or the next start,
+  or the archiver of the partition's next owner. Two nodes may trim a partition at once while the ownership moves: a
+  floor only rises, and both bases are archived.
+- Findings of the audit, and a record that Kafka has otherwise than the archive, stop the trim of that partition. They
+  are told, and the stretch is not audited again until its end moves.
+- A partition is trimmed when its oldest cut is older than the limit and a day, or a 24th of the limit if that is less:
+  then all that is older than the limit goes. So a floor stays for about a day, and a job that reads for hours beside it
+  has to begin anew once at most.
 
-What counts as now: engine/keeping/trim_schedule.py.
+Age is counted from the steady time (engine/log/embedded/steady_time.py), or from the wall clock, if that is earlier. A
+note beside the log has it. The first look only notes the log time, so a node that never looked before trims nothing for
+half a minute. If a hole in the log shows that a clock may have jumped before that, it notes the time before the hole.
 """
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from rewindmq.engine.host.durations import in_words
-from rewindmq.engine.keeping.tiers import floors_of
-from rewindmq.engine.keeping.trim import Trimming, archive_for
+from rewindmq.engine.keeping.archive.manifest import OtherHistory
+from rewindmq.engine.keeping.archive.progress import Kept
+from rewindmq.engine.keeping.port import KeptHistory
+from rewindmq.engine.keeping.trim import Trimming
 from rewindmq.engine.keeping.trim_rules import TrimRefused, TrimReport, refusal
-from rewindmq.engine.keeping.trim_schedule import NOTE, TrimSchedule
-from rewindmq.engine.log.contract import CorruptLog, LogError
-from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, read_layout
-from rewindmq.engine.log.embedded.log_start import bases_of
-from rewindmq.engine.log.embedded.reader import PartitionReader
-from rewindmq.engine.log.embedded.segments import segment_files
-from rewindmq.engine.log.embedded.steady_time import APART_SECONDS, newest_ms_of
+from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
+from rewindmq.engine.log.embedded.steady_time import APART_SECONDS, steady_now
 from rewindmq.projections.floors import KEEP_HISTORY
-from rewindmq.projections.rewind import OutsideHistory
+from rewindmq.projections.machine.machine import NewerHistory
+from rewindmq.projections.replay import PartitionLog
+from rewindmq.projections.rewind import OutsideHistory, begin_ms, time_at
 from rewindmq.projections.store.bases import BaseError
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 
+NOTE: Final = "keep_history.json"
+LOOK_SECONDS: Final = 600.0  # between two looks
 STRETCH_BYTES: Final = 256 << 20
+BASES: Final = 4  # a stretch is so many times as long as the base before it
 SELDOM_MS: Final = 86_400_000  # between two trims of a partition, or:
 SELDOM: Final = 24  # a part of the limit
-BASES: Final = 4  # a stretch is so many times as long as the base before it
-LEFTOVER_SECONDS: Final = 3_600.0
+PARTS: Final = 8  # of the kept time: none of them is without an event, where no clock jumped
+
+logger = logging.getLogger(__name__)
 
 
-class KeepHistory(TrimSchedule):
-    """The trims of one data directory, and of its archive: that at `url`, or the one that the directory names.
+class KeepHistory:
+    """The trims of one history.
 
-    `log_event` returns when the broker's metadata log has the event, durably; it raises TrimRefused if the broker
-    refuses it. `alive` is called again and again, and raises EOFError when the broker ended."""
+    `open_history`: called at each look; None: nothing is to be trimmed yet. `note`: the file of the steady time.
+    `alive` is called again and again, and raises EOFError when the broker ended. `owned`: names of the partitions to
+    trim; None: all. The caller sets it when it changes."""
 
     def __init__(
         self,
-        data_dir: Path,
+        open_history: Callable[[], KeptHistory | None],
+        note: Path,
         keep_ms: int,
-        log_event: Callable[[HistoryTrimmed], None],
         alive: Callable[[], object],
         monotonic: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        url: str | None = None,
     ) -> None:
-        super().__init__(data_dir, keep_ms, alive, monotonic, wall_ms)
-        self._data_dir = data_dir
-        self._url = url
-        self._log_event = log_event
-        self._trimming: Trimming | None = None
+        self.owned: frozenset[str] | None = None
+        self._open = open_history
+        self._note = note
+        self._keep_ms = keep_ms
+        self._alive = alive
+        self._monotonic = monotonic
+        self._wall_ms = wall_ms
+        self._next = monotonic()  # when to look
+        self._trimming: Trimming | None = None  # while more is to be trimmed, as the last look left it
         self._begun: set[str] = set()  # partitions that are trimmed up to the limit, stretch by stretch
+        self._before_ms: int | None = None
+        self._stays: dict[str, str] = {}
+        self._freed_bytes = 0
+        self._trimmed: list[HistoryTrimmed] = []
+        self._refused: dict[str, tuple[int, int, str]] = {}  # start and floor of a stretch, and the reason
 
-    def _look(self) -> None:
-        trimming = self._trimming
-        if trimming is None or not self._more:
-            objects = archive_for(self._data_dir, self._url)
-            trimming = self._trimming = Trimming(self._data_dir, read_layout(self._data_dir), objects)
-            trimming.note_archive()
+    @property
+    def seconds_left(self) -> float:
+        """The time until the next look."""
+        return max(0.0, self._next - self._monotonic())
+
+    def look(self) -> Kept | None:
+        """Trim what is due next. None: it is not time to look.
+
+        Raises EOFError, BrokenPipeError, ConnectionResetError: the broker ended."""
+        if self.seconds_left > 0:
+            return None
+        self._next = self._monotonic() + LOOK_SECONDS
+        self._freed_bytes = 0
+        self._trimmed = []
+        error: str | None = None
+        going_on, self._trimming = self._trimming, None
+        try:
+            self._trimming = self._looked(going_on)
+        except (LogError, NewerHistory, OutsideHistory, BaseError) as found:
+            error = str(found)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise
+        except OSError as found:
+            error = f"{found.filename or self._note.parent}: {found.strerror or found}"
+        except Exception as found:  # a defect of ours must not end the process
+            logger.exception("the history was not trimmed")
+            error = f"a defect of rewindmq: {type(found).__name__}, see the broker's log"
+        if self._trimming is not None:
+            self._next = self._monotonic()
+        return Kept(self._before_ms, tuple(self._stays.items()), self._freed_bytes, error, tuple(self._trimmed))
+
+    def _looked(self, trimming: Trimming | None) -> Trimming | None:
+        """Trim the next stretch that is due. `trimming`: that of the last look, where more was due.
+
+        Returns it, if more may be due. Raises LogError and the like, OSError."""
+        if trimming is None:
+            history = self._open()
+            if history is None:
+                return None
+            trimming = Trimming(history)
             self._stays = {}
-            self._before_ms = self._oldest_kept_ms(trimming)
-            self._end_trims(trimming)
-        self._more = False
+            self._before_ms = self._oldest_kept_ms(history)
+            trimming.end(self._mine(history), self._not_ended)
         if self._before_ms is None:
             self._next = self._monotonic() + APART_SECONDS
-            return
-        for name in trimming.readers:
+            return None
+        for name in self._mine(trimming.history):
             try:
-                self._trim(trimming, name, self._before_ms)
+                if self._trim(trimming, name, self._before_ms):
+                    return trimming  # the archiver gets its turn
+            except NoAnswer:
+                raise
             except (LogError, OutsideHistory, BaseError) as error:  # the other partitions go on
                 self._stays[name] = str(error)
+        return None
 
-    # -- what is due ---------------------------------------------------------------------------------------------------
+    def _not_ended(self, name: str, error: LogError) -> None:
+        self._stays[name] = f"a trim could not be ended: {error}"
 
-    def _oldest_kept_ms(self, trimming: Trimming) -> int | None:
+    def _oldest_kept_ms(self, history: KeptHistory) -> int | None:
         """The time before which history goes; None: not known yet."""
-        metadata = PartitionReader(partition_directory(self._data_dir, METADATA))
-        readers = [metadata, *trimming.readers.values()]
-        newest_ms = newest_ms_of(reader.directory for reader in readers)
-        return self._oldest_kept(self._data_dir / "log" / NOTE, newest_ms, readers)
+        newest_ms = history.newest_ms()
+        if not newest_ms:
+            return None
+        first_ms = newest_ms if self._note.exists() else trusted_ms(history.logs(), newest_ms, self._keep_ms)
+        steady_ms = steady_now(self._note, newest_ms, first_ms, self._monotonic())
+        return None if steady_ms is None else min(steady_ms, self._wall_ms()) - self._keep_ms
 
-    def _trim(self, trimming: Trimming, name: str, before_ms: int) -> None:
-        """Trim the next stretch of a partition, if one is due."""
-        directory, start = trimming.readers[name].directory, trimming.log(name).start_offset
-        base = bases_of(directory).path(name, start)
-        begun = name in self._begun
+    def _mine(self, history: KeptHistory) -> list[str]:
+        """The partitions to trim, the one with the oldest history first."""
+
+        def oldest_ms(name: str) -> int:
+            return next((each.newest_ms for each in history.partition(name).cuts()), 0)
+
+        return sorted((name for name in history.names if self.owned is None or name in self.owned), key=oldest_ms)
+
+    def _trim(self, trimming: Trimming, name: str, before_ms: int) -> bool:
+        """Trim the next stretch of a partition. Returns whether one was due.
+
+        Raises LogError, OutsideHistory, BaseError, NoAnswer, OSError."""
+        history = trimming.history
+        partition = history.partition(name)
+        start, seldom_ms = partition.start_offset, min(SELDOM_MS, self._keep_ms // SELDOM)
+        if name not in self._begun and trimming.floor(name, before_ms - seldom_ms) <= start:
+            return False
+        floor = trimming.floor(name, before_ms, max(STRETCH_BYTES, BASES * partition.base_bytes))
         self._begun.discard(name)
-        if not begun and not self._is_time(trimming, name, before_ms):
-            return
-        most_bytes = max(STRETCH_BYTES, BASES * base.stat().st_size if base.exists() else 0)
-        floor = trimming.floor_among(name, segment_files(directory)[:-1], before_ms, most_bytes)
-        if floor <= start:
-            return
-        if self._was_refused(name, (start, floor)):
-            return
+        if floor <= start or self._was_refused(name, (start, floor)):
+            return False
         report = TrimReport(name, start, floor)
         try:
             machine = trimming.audit(report, self._alive)
             if report.findings:
                 raise TrimRefused(refusal(report.findings))
-        except (CorruptLog, TrimRefused) as error:
-            self._refuse(name, (start, floor), str(error))
-            return
-        trimming.remove_leftovers(name, LEFTOVER_SECONDS)
-        self._log_event(trimming.write_base(report, machine, f"{KEEP_HISTORY} {in_words(self._keep_ms)}"))
-        try:
-            trimming.remove(report)
-        finally:
-            self._freed_bytes += report.freed_bytes
-        if trimming.floor_among(name, segment_files(directory)[:-1], before_ms) > floor:
-            self._more = True
-            self._begun.add(name)
+        except (CorruptLog, OtherHistory, TrimRefused) as error:
+            self._stays[name] = str(error)
+            self._refused[name] = start, floor, str(error)
+            return False
+        event = trimming.write_base(report, machine, f"{KEEP_HISTORY} {in_words(self._keep_ms)}")
+        history.append([event])
+        if history.shared:
+            self._trimmed.append(event)
+        self._begun.add(name)
+        self._freed_bytes += report.freed_bytes
+        trimming.end([name])
+        return True
 
-    def _is_time(self, trimming: Trimming, name: str, before_ms: int) -> bool:
-        """Return True if the oldest segment is so much older than the limit that a trim is worth it."""
-        early_ms = before_ms - min(SELDOM_MS, self._keep_ms // SELDOM)
-        files = segment_files(trimming.readers[name].directory)[:-1]
-        return trimming.floor_among(name, files, early_ms) > trimming.log(name).start_offset
+    def _was_refused(self, name: str, stretch: tuple[int, int]) -> bool:
+        """Return True if this stretch was refused before, and note the same reason again."""
+        start, floor, why = self._refused.get(name, (0, 0, ""))
+        if (start, floor) != stretch:
+            return False
+        self._stays[name] = why
+        return True
 
-    def _end_trims(self, trimming: Trimming) -> None:
-        """End the trims that the metadata log names, and that a kill cut short."""
-        for name, floor in floors_of(self._data_dir).items():
-            start = trimming.readers[name].start_offset
-            if start < floor.event.offset:
-                report = TrimReport(name, start, floor.event.offset)
-                try:
-                    trimming.remove(report)
-                except LogError as error:  # the log has everything still
-                    self._stays[name] = f"a trim could not be ended: {error}"
-                self._freed_bytes += report.freed_bytes
-        trimming.end_in_archive()
+
+def trusted_ms(readers: Sequence[PartitionLog], newest_ms: int, keep_ms: int) -> int:
+    """The newest log time, or, where the clock may have jumped within the kept time, the time before that.
+
+    The kept time is divided into equal parts. A part without any event, behind the log's first one, may be a jump."""
+    oldest_ms = min((found for found in map(begin_ms, readers) if found is not None), default=newest_ms)
+    bounds = [newest_ms - keep_ms + keep_ms * part // PARTS for part in range(PARTS + 1)]
+    for begin, end in pairwise(bounds):
+        if begin >= oldest_ms and all(reader.offset_at(begin - 1) == reader.offset_at(end - 1) for reader in readers):
+            return max(_last_before(reader, begin) for reader in readers)
+    return newest_ms
+
+
+def _last_before(reader: PartitionLog, time_ms: int) -> int:
+    """The time of the last record before this time; 0 if there is none."""
+    offset = reader.offset_at(time_ms - 1) - 1
+    if offset < reader.start_offset:
+        return 0
+    return max(time_at(reader, block, offset) for block in reader.read(offset, offset + 1))

@@ -24,7 +24,6 @@ them.
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -32,9 +31,8 @@ from rewindmq.engine.keeping.archive.manifest import BaseEntry, Manifest, OtherH
 from rewindmq.engine.keeping.archive.objects import Objects
 from rewindmq.engine.keeping.archive.state_files import archive_file, prove_file
 from rewindmq.engine.keeping.archive.topic_archiver import archived_topics
-from rewindmq.engine.keeping.archive.topic_records import records_of
-from rewindmq.engine.keeping.archive.unpack import Unpacked
 from rewindmq.engine.keeping.archive_states import state_at_offset
+from rewindmq.engine.keeping.in_topics import require_archived
 from rewindmq.engine.keeping.local_space import (
     NOTE,
     CutPartition,
@@ -47,7 +45,6 @@ from rewindmq.engine.keeping.local_space import (
 )
 from rewindmq.engine.keeping.single_records import queued_records
 from rewindmq.engine.keeping.topic_tiers import TieredTopics
-from rewindmq.engine.log.contract import BelowStart
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.engine.log.embedded.steady_time import steady_now
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
@@ -167,45 +164,6 @@ def portions_of(segments: Sequence[SegmentEntry], start: int, limits: SpaceLimit
             whole.append(portion)
             portion = None
     return whole, 0 if portion is None else portion.size_bytes
-
-
-def require_archived(
-    topic: KafkaPartition,
-    manifest: Manifest,
-    start: int,
-    offset: int,
-    between: Callable[[], object] = lambda: None,
-) -> None:
-    """Check that the archive has each record of a partition from `start` up to `offset` as Kafka has it.
-
-    `between`: called before each archived stretch. A record that leaves Kafka meanwhile is not compared. Raises
-    OtherHistory for one that differs, CorruptObject, NoAnswer, LogError."""
-    while True:
-        try:
-            return _compare(topic, manifest, start, offset, between)
-        except BelowStart:
-            begins = topic.start_offset
-            if begins <= start:
-                raise
-            start = begins
-
-
-def _compare(topic: KafkaPartition, manifest: Manifest, start: int, offset: int, between: Callable[[], object]) -> None:
-    """`require_archived`, once. Raises BelowStart, too."""
-    for entry in manifest.segments:
-        if entry.next_offset <= start or entry.base_offset >= offset:
-            continue
-        between()
-        segment = Unpacked(manifest.objects, manifest.partition, entry)
-        segment.prove()
-        numbers = range(segment.find_offset(start), len(segment.archived))
-        archived = (each for number in numbers for each in segment.records(number) if each.offset >= start)
-        kept = records_of(topic, max(start, entry.base_offset), entry.next_offset)
-        for ours, theirs in zip_longest(kept, archived):
-            if ours != theirs:
-                at = min(each.offset for each in (ours, theirs) if each is not None)
-                why = f"its record at offset {at} is another than the archived one"
-                raise OtherHistory(f"Kafka: {topic.name}: {why}: nothing is removed")
 
 
 def _joined(portion: SegmentEntry, entry: SegmentEntry) -> SegmentEntry:

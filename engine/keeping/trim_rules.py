@@ -2,7 +2,7 @@
 
     TrimRequest -> oldest_kept_ms -> last_floor -> the audit (trim_audit.py) -> TrimReport, or TrimRefused
 
-The steps themselves differ: engine/keeping/trim.py, engine/keeping/topic_trim.py.
+The steps themselves differ: engine/keeping/trim.py, engine/keeping/trim.py.
 """
 
 from collections.abc import Callable, Iterable, Sequence

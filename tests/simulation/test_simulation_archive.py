@@ -32,7 +32,7 @@ from rewindmq.engine.keeping.archive.identity import read_identity
 from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import ArchiveError, open_objects
 from rewindmq.engine.keeping.archive.unpack import Unpacked
-from rewindmq.engine.keeping.trim import trim
+from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.log import EmbeddedLog
@@ -80,7 +80,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def trim_to(data: Path, floor: int) -> None:
     reader = PartitionReader(data / "log" / "queues-0")
     [newest] = [each.max_timestamp_ms for each in reader.segments() if each.next_offset == floor]
-    [report] = trim(data, TrimRequest(before_ms=newest + 1, accept_findings=True), wall_ms=START_MS + 10**9)
+    [report] = trim_directory(data, TrimRequest(before_ms=newest + 1, accept_findings=True), wall_ms=START_MS + 10**9)
     assert report.offset == floor
 
 
@@ -234,7 +234,7 @@ def entry_before_proof(self: Archiver, manifest: Any, path: Path, report: Any) -
     Unpacked(self._objects, manifest.partition, manifest.segments[-1]).prove()
 
 
-def delete_more(manifest: Manifest, event: HistoryTrimmed | None) -> None:
+def delete_more(manifest: Manifest, event: HistoryTrimmed) -> None:
     """Plant: a segment goes that begins at the floor."""
     trims.delete_trimmed(manifest, event)
     if manifest.trims and manifest.segments:

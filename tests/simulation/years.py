@@ -35,7 +35,7 @@ from unittest.mock import patch
 from rewindmq.engine.erasure.encryption import Subjects, day_at
 from rewindmq.engine.erasure.key_copies import copy_keys, keys_of
 from rewindmq.engine.erasure.key_store import NOBODY, KeyStore, day_of
-from rewindmq.engine.keeping import local_space
+from rewindmq.engine.keeping import in_directory, local_space
 from rewindmq.engine.keeping import trim as trims
 from rewindmq.engine.keeping.archive import archiver as archivers
 from rewindmq.engine.keeping.archive import trims as archive_trims
@@ -45,6 +45,7 @@ from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import Objects, open_objects
 from rewindmq.engine.keeping.archive.reader import ArchivedLog
 from rewindmq.engine.keeping.archive.recovery import NotYetArchived, recover
+from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.tiers import TieredLogReader, floors_of
 from rewindmq.engine.keeping.trim_rules import TrimRefused, TrimRequest
 from rewindmq.engine.log.contract import LogError, NoAnswer
@@ -194,9 +195,9 @@ class Years:
         return Decoder().timestamp_ms(self.records[allowed])
 
     def _trim(self, store: Objects, before_ms: int) -> None:
-        with patch.object(trims, "open_objects", lambda url: store):
+        with patch.object(in_directory, "open_objects", lambda url: store):
             wanted = TrimRequest(before_ms=before_ms, reason="a test", accept_findings=True)
-            trims.trim(self.data, wanted, wall_ms=self.now_ms)
+            trim_directory(self.data, wanted, wall_ms=self.now_ms)
 
     def expire(self, step: int) -> None:
         self.child("expire", step, self._expire, self.keys_due())
@@ -408,7 +409,7 @@ def run(seed: int) -> set[str]:
 def remove_first(self: trims.Trimming, report: Any, machine: Machine, reason: str) -> Any:
     """Plant: what goes is removed before the event is durable."""
     event = _write_base(self, report, machine, reason)
-    cut(self._data_dir, report.partition, report.offset)
+    cut(Path(self.history.place), report.partition, report.offset)
     return event
 
 
@@ -437,7 +438,7 @@ def no_tombstone(self: KeyStore, key_id: str, source: KeyStore) -> bool:
 _write_base, _delete_trimmed, _take = trims.Trimming.write_base, archive_trims.delete_trimmed, KeyStore.take
 PLANTED: dict[str, tuple[Any, str, Any]] = {
     "removed before the event": (trims.Trimming, "write_base", remove_first),
-    "the base has no queued messages": (trims, "queued_records", lambda log, queued: iter(())),
+    "the base has no queued messages": (in_directory, "queued_records", lambda log, queued: iter(())),
     "more goes from the archive": (archive_trims, "delete_trimmed", delete_more),
     "what is not archived goes": (local_space, "_covered", all_closed),
     "a queue holds no day back": (Years, "days_held", all_due),

@@ -15,7 +15,7 @@ from typing import Any
 from rewindmq.engine.broker.history_trims import HistoryTrims
 from rewindmq.engine.cli.main import main
 from rewindmq.engine.embedded import start
-from rewindmq.engine.keeping import archive_process, keep_history, trim_schedule
+from rewindmq.engine.keeping import archive_process, keep_history
 from rewindmq.engine.keeping.trim import Trimming
 from rewindmq.engine.log.embedded import cut, steady_time
 from rewindmq.engine.log.embedded.log import EmbeddedLog
@@ -69,12 +69,12 @@ def dying(owner: Any, name: str, before: str = "", after: str = "") -> None:
 
 if __name__ in ("__main__", "__mp_main__"):
     start.open_log = lambda config: EmbeddedLog.open(config.data, config.partitions, SCHEMA_BYTES + 14_000)
-    trim_schedule.LOOK_SECONDS = 0.2  # type: ignore[misc]
+    keep_history.LOOK_SECONDS = 0.2  # type: ignore[misc]
     keep_history.APART_SECONDS = steady_time.APART_SECONDS = 0.1  # type: ignore[attr-defined,misc]
     keep_history.STRETCH_BYTES = 200_000  # type: ignore[misc]
     dying(Trimming, "audit", after="audited")
     dying(Trimming, "write_base", after="written")
-    dying(Trimming, "remove", after="removed")
+    dying(Trimming, "end", after="removed")
     dying(archive_process.Duties, "_log_trim", before="asking", after="answered")
     dying(cut, "_remove", after="cutting")
     dying(HistoryTrims, "log", before="asked", after="appended")

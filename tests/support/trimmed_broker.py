@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from rewindmq.engine.keeping.trim import trim
+from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.trim_rules import TrimReport, TrimRequest
 from rewindmq.engine.partition.sessions import Session
 from rewindmq.schemas.events import Published
@@ -87,5 +87,5 @@ def _publish(h: Harness, session: Session, name: str, body: bytes, priority: int
 
 def trimmed(data: Path, story: Story, day: int, reason: str = "") -> TrimReport:
     """Trim what is older than a day's beginning. Returns the report of the one partition."""
-    [report] = trim(data, TrimRequest(before_ms=story.days[day], reason=reason), wall_ms=story.end_ms)
+    [report] = trim_directory(data, TrimRequest(before_ms=story.days[day], reason=reason), wall_ms=story.end_ms)
     return report

@@ -1,5 +1,7 @@
 """Our own command: remove the oldest part of a history for good. It asks no broker."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,7 +17,7 @@ from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
 from rewindmq.engine.cli.values import Value
 from rewindmq.engine.keeping.archive.directory_note import archive_of
 from rewindmq.engine.keeping.archive.objects import open_objects
-from rewindmq.engine.keeping.trim import trim as trim_history
+from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.trim_rules import TrimReport, TrimRequest
 from rewindmq.projections.rewind import UnreadableTime, format_time, parse_time
 
@@ -75,52 +77,31 @@ def trim(
         wanted = TrimRequest(None if before is None else parse_time(before), keep, partition, reason, accept_findings)
     except UnreadableTime as error:
         raise CliError(USAGE, str(error)) from None
+    run: Callable[[], list[TrimReport]]
     if wants_kafka(data, kafka):
-        reports = _trim_topics(settings, kafka, data, archive_url, wanted, dry_run)
+        place = f"{kafka.prefix}.* at {kafka.servers}"
+        url = archive_url or (None if data is None else archive_of(data))
+        if url is None:
+            raise CliError(USAGE, "a history in Kafka is trimmed with its archive: give --archive URL")
+        run = partial(_trim_topics, kafka, data, url, wanted, dry_run)
     else:
         assert data is not None, "the history is in Kafka, or in a directory"
-        reports = _trim_directory(settings, data, archive_url, wanted, dry_run)
+        place, run = str(data), partial(trim_directory, data, wanted, dry_run, url=archive_url)
+    settings.banner(f"Auditing what would be trimmed of {place} ..." if dry_run else f"Trimming {place} ...")
+    reports = done(run)
     settings.show([_row(report) for report in reports])
     for report in reports:
         for finding in report.findings:
             click.echo(f"{report.partition}: {finding}", err=True)
 
 
-def _trim_directory(
-    settings: CliSettings, data: Path, archive_url: str | None, wanted: "TrimRequest", dry_run: bool
-) -> "list[TrimReport]":
+def _trim_topics(kafka: Kafka, data: Path | None, url: str, wanted: TrimRequest, dry_run: bool) -> list[TrimReport]:
+    from rewindmq.engine.keeping.in_topics import trim_topics
 
-    settings.banner(_banner(str(data), dry_run))
-    return done(lambda: trim_history(data, wanted, dry_run, url=archive_url))
+    return trim_topics(topics_of(kafka, data), open_objects(url), wanted, dry_run)
 
 
-def _trim_topics(
-    settings: CliSettings,
-    kafka: Kafka,
-    data: Path | None,
-    archive_url: str | None,
-    wanted: "TrimRequest",
-    dry_run: bool,
-) -> "list[TrimReport]":
-
-    url = archive_url or (None if data is None else archive_of(data))
-    if url is None:
-        raise CliError(USAGE, "a history in Kafka is trimmed with its archive: give --archive URL")
-    settings.banner(_banner(f"{kafka.prefix}.* at {kafka.servers}", dry_run))
-
-    def trimmed() -> "list[TrimReport]":
-        from rewindmq.engine.keeping.topic_trim import trim_topics
-
-        return trim_topics(topics_of(kafka, data), open_objects(url), wanted, dry_run)
-
-    return done(trimmed)
-
-
-def _banner(place: str, dry_run: bool) -> str:
-    return f"Auditing what would be trimmed of {place} ..." if dry_run else f"Trimming {place} ..."
-
-
-def _row(report: "TrimReport") -> dict[str, Value]:
+def _row(report: TrimReport) -> dict[str, Value]:
     trimmed = report.offset > report.start
     return {
         "partition": report.partition,

@@ -44,7 +44,7 @@ from rewindmq.engine.keeping.archive.pack import pack
 from rewindmq.engine.keeping.archive.pages import page_key
 from rewindmq.engine.keeping.archive.seals import archive_seals
 from rewindmq.engine.keeping.archive.state_files import OtherBase, archive_file, floor_base, prove_file
-from rewindmq.engine.keeping.archive.trims import delete_trimmed, durable_trim, end_trim
+from rewindmq.engine.keeping.archive.trims import durable_trim, end_trim
 from rewindmq.engine.keeping.archive.unpack import CorruptObject, Unpacked
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import (
@@ -90,7 +90,7 @@ class Archiver:
         self._snapshots = Snapshots(data_dir / "snapshots")
         self._bases = Bases(data_dir / "bases")
         self.manifests: list[Manifest] = []  # of the metadata log and each queue partition, once a run has read them
-        self._deleted: dict[str, int] = {}  # how many objects lay below the floor when they were deleted
+        self._ended: dict[str, tuple[int, int]] = {}  # the floor of each trim that was ended, and the objects below it
         self._seals: dict[str, str] = {}  # the key of the last archived seal, by partition
 
     def run(
@@ -109,7 +109,7 @@ class Archiver:
             return self.run(until, progress)  # partitions were added, and another archiver was faster
         for manifest in manifests[1:]:
             if self._begins_behind(manifest):
-                end_trim(manifest, durable_trim(self._data_dir, manifest.partition), self._bases)
+                self._end_trim(manifest)
         waiting = [self._waiting(manifest) for manifest in manifests]
         if identity_of(self._data_dir) != identity:  # the metadata log may say by now what is in partitions that came
             return self.run(until, progress)
@@ -166,10 +166,9 @@ class Archiver:
     def _end_trim(self, manifest: Manifest) -> None:
         """End a trim that was cut short, and delete what it left."""
         event = durable_trim(self._data_dir, manifest.partition)
-        end_trim(manifest, event, self._bases)
-        if self._deleted.get(manifest.partition, 0) != len(manifest.trimmed_keys):
-            delete_trimmed(manifest, event)
-            self._deleted[manifest.partition] = len(manifest.trimmed_keys)
+        if event is not None and self._ended.get(manifest.partition) != (event.offset, len(manifest.trimmed_keys)):
+            end_trim(manifest, event, self._bases)
+            self._ended[manifest.partition] = event.offset, len(manifest.trimmed_keys)
 
     def _waiting(self, manifest: Manifest) -> list[Path]:
         """The closed segments behind the end of the manifest.

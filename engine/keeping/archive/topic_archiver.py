@@ -18,7 +18,7 @@ Each record is archived with its offset, Kafka's time, key and headers. The reco
 - The archive knows its history by the first record of the metadata log, not by the ids of topics: so the archive goes
   on when topics were made from it (topic_recovery.py).
 - Seals in Kafka are archived when all that they seal is (topic_seals.py).
-- A trim that was cut short is ended (topic_trims.py).
+- A trim that was cut short is ended (trims.py).
 - After a repartition the archive grows when the first record is in a new partition. A program that was started before
   does not know the new partitions. It archives the others.
 - Topics that have other records than the archive are refused. The first run of each program compares all partitions,
@@ -42,7 +42,7 @@ from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
 from rewindmq.engine.keeping.archive.pack import Packer, Record
 from rewindmq.engine.keeping.archive.topic_records import history_in, record_of, records_of
 from rewindmq.engine.keeping.archive.topic_seals import TopicSeals
-from rewindmq.engine.keeping.archive.topic_trims import end_topic_trim
+from rewindmq.engine.keeping.archive.trims import end_trim
 from rewindmq.engine.keeping.archive.unpack import Unpacked
 from rewindmq.engine.keeping.topic_floors import TopicFloors
 from rewindmq.engine.log.chain import group_start
@@ -129,7 +129,7 @@ class TopicArchiver:
         return report
 
     def _end_trims(self, queues: list[KafkaPartition]) -> None:
-        """End the trims that the metadata topic names, and that were cut short (topic_trims.py).
+        """End the trims that the metadata topic names, and that were cut short (trims.py).
 
         Raises LogError, CorruptObject, NoAnswer."""
         floors = self._floors.now() if queues else {}
@@ -137,8 +137,8 @@ class TopicArchiver:
             floor, manifest = floors.get(each.name), self.manifests[each.name]
             if floor is None or self._ended.get(each.name) == (floor.event.offset, len(manifest.trimmed_keys)):
                 continue
-            end_topic_trim(each, manifest, self.manifests[METADATA], floor)
-            if manifest.floor >= floor.event.offset:
+            if self.manifests[METADATA].end > floor.at:  # what is made from the archive knows of the trim
+                end_trim(manifest, floor.event, None, each.delete_below)
                 self._ended[each.name] = floor.event.offset, len(manifest.trimmed_keys)
 
     def _refreshed(self, name: str) -> Manifest:

@@ -1,26 +1,27 @@
 """Trims an archive: what lies below the floor of a partition goes, when the metadata log says durably that it may.
 
-    archive_base(manifest, bases, event)               before the HistoryTrimmed is logged
-    freed = trim_archive(objects, data_dir, name)      behind it
+    archive_base(manifest, bases, event)               before the HistoryTrimmed is logged (engine/keeping/trim.py)
+    freed = end_trim(manifest, event, bases)           behind it
 
     1  base      of the floor: in the archive, read back, with the chain and the digest of the HistoryTrimmed
-    2  event     HistoryTrimmed in the metadata log, durable (engine/keeping/trim.py; on Kafka
-                 engine/keeping/topic_trim.py)
-    3  entry     `trimmed` in the manifest: from here on the archived history begins at the floor
-    4  objects   those below the floor go, the oldest first
+    2  event     HistoryTrimmed in the metadata log, durable
+    3  topic     Kafka drops its records below the floor (DeleteRecords)
+    4  entry     `trimmed` in the manifest: from here on the archived history begins at the floor
+    5  objects   those below the floor go, the oldest first
 
 - An object goes only if an entry names it, that entry lies below the floor of the manifest, and below the floor of a
   HistoryTrimmed that is durable in the data directory, or in the metadata topic.
-- A kill between two steps is made good by the next run of an archiver, or by the next trim (`end_trim`): the floor of
-  the metadata log is compared with the manifest's. What is gone already is passed over.
-- A history that was trimmed before its first archive begins with steps 1 and 3.
+- On Kafka the archive has the HistoryTrimmed before step 3, so topics that are made from it begin where it does.
+- A kill between two steps is made good by the next run of an archiver, or by the next trim: the floor of the metadata
+  log is compared with the manifest's. What is gone already is passed over.
+- A history that was trimmed before its first archive begins with steps 1 and 4.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from rewindmq.engine.keeping.archive.manifest import BaseEntry, Manifest, TrimmedEntry, now_ms
-from rewindmq.engine.keeping.archive.objects import Objects
 from rewindmq.engine.keeping.archive.state_files import (
     OtherBase,
     archive_file,
@@ -38,18 +39,6 @@ from rewindmq.schemas.metadata_events import HistoryTrimmed
 FOLDERS = ("segments", "snapshots", "bases")
 
 
-def trim_archive(objects: Objects, data_dir: Path, partition: str) -> int:
-    """Trim the archive of a partition as the metadata log of the data directory says. Returns the bytes that went.
-
-    It may be called again at any time: it does what is left to do. The caller has made sure that this is the archive of
-    this history. Raises OtherHistory, CorruptObject, LogError, NoAnswer."""
-    manifest = Manifest.load(objects, partition)
-    before, event = manifest.archived_bytes, durable_trim(data_dir, partition)
-    end_trim(manifest, event, Bases(data_dir / "bases"))
-    delete_trimmed(manifest, event)
-    return before - manifest.archived_bytes
-
-
 def durable_trim(data_dir: Path, partition: str) -> HistoryTrimmed | None:
     """The last HistoryTrimmed of a partition, which is durable when this returns; None if it was never trimmed.
 
@@ -62,14 +51,24 @@ def durable_trim(data_dir: Path, partition: str) -> HistoryTrimmed | None:
     return floor.event
 
 
-def end_trim(manifest: Manifest, event: HistoryTrimmed | None, bases: Bases | None = None) -> None:
-    """Let the archived history of a partition begin where its last durable HistoryTrimmed says, if it begins before.
+def end_trim(
+    manifest: Manifest,
+    event: HistoryTrimmed,
+    bases: Bases | None = None,
+    drop_below: Callable[[int], object] = lambda offset: None,
+) -> int:
+    """Let the archived history of a partition begin at its floor, and delete what lies below. Returns the bytes of it.
 
-    `bases`: those beside the log, if there are any. Raises as `trim_archive`."""
-    if event is None or event.offset <= manifest.floor:
-        return
-    archive_base(manifest, bases, event)
-    manifest.extend(trimmed_entry(event))
+    `event`: the last durable HistoryTrimmed of the partition. `bases`: those beside the log, if there are any.
+    `drop_below`: lets Kafka do the same, before the manifest says so. It may be called again at any time: it does what
+    is left to do. Raises OtherHistory, CorruptObject, OtherBase, LogError, NoAnswer."""
+    before = manifest.archived_bytes
+    if event.offset > manifest.floor:
+        archive_base(manifest, bases, event)
+        drop_below(event.offset)
+        manifest.extend(trimmed_entry(event))
+    delete_trimmed(manifest, event)
+    return before - manifest.archived_bytes
 
 
 def trimmed_entry(event: HistoryTrimmed) -> TrimmedEntry:
@@ -95,11 +94,11 @@ def archive_base(manifest: Manifest, bases: Bases | None, event: HistoryTrimmed)
     prove_base_of(archived_base(manifest, archive_file(manifest, base.path, BaseEntry)), event.chain, event.digest)
 
 
-def delete_trimmed(manifest: Manifest, event: HistoryTrimmed | None) -> int:
+def delete_trimmed(manifest: Manifest, event: HistoryTrimmed) -> int:
     """Delete the objects below the floor that are still there, the oldest first. Returns how many went.
 
     `event`: the last durable HistoryTrimmed of the partition. Raises LogError, NoAnswer."""
-    floor = 0 if event is None else min(event.offset, manifest.floor)
+    floor = min(event.offset, manifest.floor)
     goes = {key for key, behind in manifest.trimmed_keys.items() if behind <= floor}
     if not goes:
         return 0

@@ -8,10 +8,11 @@ deleting, deleted, entered, removed.
 from typing import Any
 
 from rewindmq.engine.cli.main import main
-from rewindmq.engine.keeping import keep_topics, trim_schedule
-from rewindmq.engine.keeping.archive import pack, topic_trims
+from rewindmq.engine.keeping import keep_history
+from rewindmq.engine.keeping.archive import pack, trims
 from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
-from rewindmq.engine.keeping.topic_trim import TopicTrimming
+from rewindmq.engine.keeping.in_topics import TopicsHistory
+from rewindmq.engine.keeping.trim import Trimming
 from rewindmq.engine.log import chain
 from rewindmq.engine.log.embedded import steady_time
 from rewindmq.engine.log.kafka.reader import KafkaPartition
@@ -27,7 +28,7 @@ class HastyNode(RunningBroker):
 
 if __name__ in ("__main__", "__mp_main__"):
     pack.STRETCH_RECORDS = 100  # type: ignore[misc]
-    chain.RUN = 100
+    chain.RUN = 10  # as the test has it that reads what these nodes archive
     settled = TopicArchiver._settled
 
     def settled_soon(self: TopicArchiver, *given: Any) -> Any:
@@ -35,15 +36,14 @@ if __name__ in ("__main__", "__mp_main__"):
         return settled(self, *given)
 
     TopicArchiver._settled = settled_soon  # type: ignore[assignment,method-assign]
-    trim_schedule.LOOK_SECONDS = 0.5  # type: ignore[misc]
-    keep_topics.APART_SECONDS = steady_time.APART_SECONDS = 0.1  # type: ignore[attr-defined,misc]
-    keep_topics.STRETCH_BYTES = 200_000  # type: ignore[misc]
-    dying(TopicTrimming, "audit", after="audited")
-    dying(TopicTrimming, "write_base", after="written")
-    dying(TopicTrimming, "append", after="appended")
+    keep_history.LOOK_SECONDS = 0.5  # type: ignore[misc]
+    keep_history.APART_SECONDS = steady_time.APART_SECONDS = 0.1  # type: ignore[attr-defined,misc]
+    keep_history.STRETCH_BYTES = 200_000  # type: ignore[misc]
+    dying(Trimming, "audit", after="audited")
+    dying(Trimming, "write_base", after="written")
+    dying(TopicsHistory, "append", after="appended")
     dying(KafkaPartition, "delete_below", before="deleting", after="deleted")
-    dying(topic_trims, "end_trim", after="entered")
-    dying(topic_trims, "delete_trimmed", after="removed")
+    dying(trims, "delete_trimmed", before="entered", after="removed")
 if __name__ == "__main__":
     import sys
 

@@ -10,8 +10,8 @@ from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments, v
 from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import open_objects
 from rewindmq.engine.keeping.archive.recovery import recover
+from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.tiers import floors_of
-from rewindmq.engine.keeping.trim import trim
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.projections.rewind import format_time
 from tests.support.archive_commands import Place, archive
@@ -84,7 +84,7 @@ def test_the_archive_is_named_where_the_directory_does_not(tmp_path: Path, place
 
 
 def do_trim(data: Path, before_ms: int, wall_ms: int) -> None:
-    trim(data, TrimRequest(before_ms=before_ms), wall_ms=wall_ms)
+    trim_directory(data, TrimRequest(before_ms=before_ms), wall_ms=wall_ms)
 
 
 @pytest.mark.rare(place=["directory"])

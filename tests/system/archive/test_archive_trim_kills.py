@@ -11,8 +11,8 @@ from rewindmq.engine.keeping.archive.directory_note import archive_of, note_arch
 from rewindmq.engine.keeping.archive.objects import open_objects
 from rewindmq.engine.keeping.archive.reader import ArchivedLog
 from rewindmq.engine.keeping.archive.recovery import recover
+from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.tiers import TieredLogReader, floors_of
-from rewindmq.engine.keeping.trim import trim
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.cut import end_trims
 from rewindmq.engine.log.embedded.log import EmbeddedLog
@@ -52,7 +52,7 @@ def traffic(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, int]:
 
 
 def do_trim(data: Path, before_ms: int) -> None:
-    trim(data, TrimRequest(before_ms=before_ms, accept_findings=True), wall_ms=START_MS + 10**9)
+    trim_directory(data, TrimRequest(before_ms=before_ms, accept_findings=True), wall_ms=START_MS + 10**9)
 
 
 def do_archive(data: Path, before_ms: int) -> None:

@@ -15,11 +15,11 @@ from rewindmq.engine.keeping.archive.partial_moves import torn_at
 from rewindmq.engine.keeping.archive.reader import ArchivedLog
 from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.keeping.archive.topic_recovery import recover_topics
+from rewindmq.engine.keeping.in_topics import TopicsHistory
 from rewindmq.engine.keeping.local_space import SpaceLimits
 from rewindmq.engine.keeping.seals.in_topic import in_topics
 from rewindmq.engine.keeping.seals.sealer import check, seal
 from rewindmq.engine.keeping.topic_space import TopicSpace
-from rewindmq.engine.keeping.topic_trim import TopicTrimming
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
@@ -134,7 +134,7 @@ def torn(kafka: KafkaCluster, moved: Moved, objects: Objects, tmp_path: Path) ->
     old.run(roll=True)
     before = TopicSpace(log_of(place), objects, tmp_path / "before")
     KafkaTopics(KafkaClients(place.bootstrap), place.prefix).add_partitions(AFTER, only_ask=False)
-    trimming = TopicTrimming(log_of(place), objects, lambda: 0)
+    trimming = TopicsHistory(log_of(place), objects, lambda: 0)
     archive(objects, place, partitions=frozenset())
     assert partitions_of(objects) == len(trimming.names) == BEFORE, "no record is in a new partition"
     copied, writer = writer.copied, Writer(place)  # which knows the new partitions
@@ -196,7 +196,7 @@ def test_a_torn_archive_gives_topics_up_to_the_time_when_it_was_whole(
         with pytest.raises(OtherHistory, match=why):
             archive(objects, recovered, partitions=partitions)
     with pytest.raises(OtherHistory, match=why):
-        TopicTrimming(KafkaLogReader(torn.bootstrap, prefix), objects, lambda: 0)
+        TopicsHistory(KafkaLogReader(torn.bootstrap, prefix), objects, lambda: 0)
     writer = Writer(recovered)
     for _ in range(9):
         writer.value(recovered.queues, moved.source, moved.end_ms, b"of another history")

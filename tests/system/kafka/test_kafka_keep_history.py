@@ -12,16 +12,18 @@ from typing import Any
 import pika.exceptions
 import pytest
 
-from rewindmq.engine.keeping import keep_topics, topic_trim
-from rewindmq.engine.keeping.archive import pack, topic_trims
+from rewindmq.engine.keeping import keep_history
+from rewindmq.engine.keeping import trim as trim_steps
+from rewindmq.engine.keeping.archive import pack, trims
 from rewindmq.engine.keeping.archive.archiver import verify
 from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import Objects, open_objects
 from rewindmq.engine.keeping.archive.progress import Kept, TopicsOrder
 from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
-from rewindmq.engine.keeping.keep_topics import KeepTopics
+from rewindmq.engine.keeping.in_topics import TopicPartition, TopicsHistory, topics_keeper
+from rewindmq.engine.keeping.keep_history import KeepHistory
 from rewindmq.engine.keeping.topic_floors import TopicFloors
-from rewindmq.engine.keeping.topic_trim import TopicTrimming
+from rewindmq.engine.keeping.trim import Trimming
 from rewindmq.engine.log import chain
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.log.kafka.reader import KafkaPartition
@@ -79,23 +81,23 @@ def keeper(
     clock: Callable[[], float] | None = None,
     wall_ms: int = END_MS,
     owned: frozenset[str] = OWNED,
-) -> KeepTopics:
+) -> KeepHistory:
     """Return the trimmer beside a node with this directory. By default its clock advances by a minute at each look."""
     node.mkdir(exist_ok=True)
     order = TopicsOrder(place.bootstrap, place.prefix, (), 1_000)
-    made = KeepTopics(order, node, objects, KEEP_MS, lambda: None, clock or Ticking(), lambda: wall_ms)
+    made = topics_keeper(order, node, objects, KEEP_MS, lambda: None, clock or Ticking(), lambda: wall_ms)
     made.owned = owned
     return made
 
 
-def look(keeping: KeepTopics) -> Kept:
+def look(keeping: KeepHistory) -> Kept:
     """The next look; the clock is ahead of it."""
     while (kept := keeping.look()) is None:
         pass
     return kept
 
 
-def trimmed(keeping: KeepTopics) -> list[Kept]:
+def trimmed(keeping: KeepHistory) -> list[Kept]:
     """Looks until nothing more is due, behind the one that only notes the time."""
     looks = [look(keeping), look(keeping)]
     while looks[-1].trimmed:
@@ -124,8 +126,8 @@ def test_b40_stretch_by_stretch_with_the_archivers_turn_between(
     topics: InKafka, objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive(objects, topics)
-    monkeypatch.setattr(keep_topics, "STRETCH_BYTES", 1)
-    monkeypatch.setattr(keep_topics, "BASES", 0)
+    monkeypatch.setattr(keep_history, "STRETCH_BYTES", 1)
+    monkeypatch.setattr(keep_history, "BASES", 0)
     looks = trimmed(keeper(topics, objects, tmp_path / "north"))
     assert [[event.offset for event in each.trimmed] for each in looks[1:-1]] == [[at] for at in range(10, 120, 10)]
     require_trimmed(topics, objects, FLOOR)
@@ -167,13 +169,13 @@ def test_b40_a_clock_that_jumps_trims_nothing(topics: InKafka, objects: Objects,
 
 
 STEPS: dict[str, tuple[Any, str]] = {
-    "base": (topic_trim, "archive_base"),
-    "event": (TopicTrimming, "append"),
+    "base": (trim_steps, "archive_base"),
+    "event": (TopicsHistory, "append"),
     "metadata": (TopicArchiver, "run"),
-    "end": (topic_trim, "end_topic_trim"),
+    "end": (TopicPartition, "end_trim"),
     "kafka": (KafkaPartition, "delete_below"),
-    "entry": (topic_trims, "end_trim"),
-    "objects": (topic_trims, "delete_trimmed"),
+    "entry": (trims, "trimmed_entry"),
+    "objects": (trims, "delete_trimmed"),
 }
 
 
@@ -209,7 +211,7 @@ def test_b40_the_next_owner_ends_what_a_kill_cut_short(
     assert state_at(tiered(topics, objects), None, At(offset=end)).digest() == digest
 
 
-@pytest.mark.parametrize("moment", ["write_base", "append", "end"])
+@pytest.mark.parametrize("moment", ["write_base", "append", "end_trim"])
 def test_b40_two_owners_at_once_do_no_harm(
     topics: InKafka, objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -218,18 +220,18 @@ def test_b40_two_owners_at_once_do_no_harm(
     [whole] = log_of(topics).queues
     end = whole.next_offset
     digest = state_at(whole, None, At(offset=end)).digest()
-    doing = getattr(TopicTrimming, moment)
+    owner = {"write_base": Trimming, "append": TopicsHistory, "end_trim": TopicPartition}[moment]
+    doing = getattr(owner, moment)
     north, south = keeper(topics, objects, tmp_path / "north"), keeper(topics, objects, tmp_path / "south")
     assert look(north).before_ms is None
     assert look(south).before_ms is None
 
     def late(self: Any, *given: Any) -> Any:
-        if moment != "end" or TopicFloors(log_of(topics).metadata).now():
-            monkeypatch.setattr(TopicTrimming, moment, doing)
-            assert look(south).error is None
+        monkeypatch.setattr(owner, moment, doing)
+        assert look(south).error is None
         return doing(self, *given)
 
-    monkeypatch.setattr(TopicTrimming, moment, late)
+    monkeypatch.setattr(owner, moment, late)
     kept = look(north)
     assert (kept.error, kept.stays) == (None, ())
     require_trimmed(topics, objects, FLOOR)
@@ -256,7 +258,7 @@ def test_b40_findings_stop_the_trim_until_a_person_decides(
     def again(*_: Any) -> None:
         raise AssertionError("the same stretch is audited again")
 
-    monkeypatch.setattr(TopicTrimming, "audit", again)
+    monkeypatch.setattr(Trimming, "audit", again)
     assert look(keeping).stays == looks[-1].stays
 
 

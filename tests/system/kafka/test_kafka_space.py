@@ -17,6 +17,7 @@ from rewindmq.engine.keeping.archive.state_files import archive_file
 from rewindmq.engine.keeping.archive.topic_archiver import require_same
 from rewindmq.engine.keeping.archive.unpack import CorruptObject
 from rewindmq.engine.keeping.archive_states import begin_with_archive
+from rewindmq.engine.keeping.in_topics import require_archived
 from rewindmq.engine.keeping.local_space import SpaceLimits
 from rewindmq.engine.keeping.topic_space import TopicSpace
 from rewindmq.engine.log import chain
@@ -130,7 +131,7 @@ def test_b27_checks_go_on_behind_what_is_removed_meanwhile(topics: InKafka, obje
     archive(objects, topics)
     manifest, [partition] = Manifest.load(objects, "queues-0"), log_of(topics).queues
     delete_before(topics.bootstrap, topics.queues, 150)
-    topic_space.require_archived(partition, manifest, 0, manifest.end)
+    require_archived(partition, manifest, 0, manifest.end)
     delete_before(topics.bootstrap, topics.queues, manifest.end)
     require_same(partition, manifest, 0)
 

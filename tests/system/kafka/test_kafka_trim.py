@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.keeping import topic_trim
-from rewindmq.engine.keeping.archive import pack, topic_recovery, topic_trims
+from rewindmq.engine.keeping import trim as trim_steps
+from rewindmq.engine.keeping.archive import pack, topic_recovery, trims
 from rewindmq.engine.keeping.archive.archiver import verify
 from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.keeping.archive.objects import Objects, open_objects
 from rewindmq.engine.keeping.archive.reader import ArchivedLog
 from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.keeping.archive.topic_recovery import recover_topics
+from rewindmq.engine.keeping.in_topics import TopicPartition, TopicsHistory, trim_topics
 from rewindmq.engine.keeping.topic_floors import TopicFloors
-from rewindmq.engine.keeping.topic_trim import trim_topics
 from rewindmq.engine.keeping.trim_rules import TrimRefused, TrimReport, TrimRequest
 from rewindmq.engine.log import chain
 from rewindmq.engine.log.contract import BelowStart, LogError, NoAnswer
@@ -149,13 +149,13 @@ def test_b27_a_second_trim_begins_with_the_base_of_the_first(topics: InKafka, ob
 
 
 STEPS: dict[str, tuple[Any, str]] = {
-    "base": (topic_trim, "archive_base"),
-    "event": (topic_trim.TopicTrimming, "append"),
+    "base": (trim_steps, "archive_base"),
+    "event": (TopicsHistory, "append"),
     "metadata": (TopicArchiver, "run"),
-    "end": (topic_trim, "end_topic_trim"),
+    "end": (TopicPartition, "end_trim"),
     "kafka": (KafkaPartition, "delete_below"),
-    "entry": (topic_trims, "end_trim"),
-    "objects": (topic_trims, "delete_trimmed"),
+    "entry": (trims, "trimmed_entry"),
+    "objects": (trims, "delete_trimmed"),
 }
 
 
@@ -235,14 +235,14 @@ def test_b27_a_kill_before_any_change_of_the_archive_is_made_good(kafka: KafkaCl
 def test_b27_two_trims_at_once_do_no_harm(topics: InKafka, objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
     """One goes further than the other, and is done just before the other one's event."""
     archive(objects, topics)
-    append = topic_trim.TopicTrimming.append
+    append = TopicsHistory.append
 
     def late(self: Any, events: Any) -> None:
-        monkeypatch.setattr(topic_trim.TopicTrimming, "append", append)
+        monkeypatch.setattr(TopicsHistory, "append", append)
         assert trim(topics, objects, TrimRequest(before_ms=START_MS + 1_000 * 150)).offset == 150
         append(self, events)
 
-    monkeypatch.setattr(topic_trim.TopicTrimming, "append", late)
+    monkeypatch.setattr(TopicsHistory, "append", late)
     trim(topics, objects)
     require_trimmed(topics, objects, 150)
     assert tiered(topics, objects).start_offset == 150
@@ -382,12 +382,12 @@ def test_b27_nodes_and_tools_go_on_from_the_floor(kafka: KafkaCluster, tmp_path:
         north = nodes.start("north")
         nodes.start("south")
         backlog(north)
-        publish(north, range(30))
+        publish(north, range(300))
         for queue in QUEUES:
-            assert take(north, queue, 30) == numbered(range(30))
+            assert take(north, queue, 300) == numbered(range(300))
         nodes.stop("south")
         wait_for_archive(nodes)
-        publish(north, range(30, 40))
+        publish(north, range(300, 310))
         wait_for_archive(nodes)
         options = (*nodes.options_of_tools(), "--archive", nodes.url)
         tried = run("trim", "--before", "-0s", "--dry-run", "--formatter", "json", *options)
@@ -399,7 +399,7 @@ def test_b27_nodes_and_tools_go_on_from_the_floor(kafka: KafkaCluster, tmp_path:
         assert [row["floor"] for row in json.loads(tried.stdout)] <= floors
         assert nodes.starts() == floors
         assert all(floors)
-        publish(north, range(40, 50))
+        publish(north, range(310, 320))
         nodes.start("south")
         east = nodes.start("east")
         nodes.digests()
@@ -408,7 +408,7 @@ def test_b27_nodes_and_tools_go_on_from_the_floor(kafka: KafkaCluster, tmp_path:
             assert take(east, queue, 10) == [b"kept %d" % number for number in range(10)]
             assert take(nodes.running["south"], queue, 10) == [b"kept %d" % number for number in range(10, 20)]
         for queue in QUEUES:
-            assert take(east, queue, 20) == numbered(range(30, 50))
+            assert take(east, queue, 20) == numbered(range(300, 320))
         queue = QUEUES[0]
         below = run("rewind", queue, "--offset", "1", *options)
         assert below.returncode != 0

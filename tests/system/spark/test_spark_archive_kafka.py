@@ -10,7 +10,7 @@ from rewindmq.engine.keeping.archive import pack
 from rewindmq.engine.keeping.archive.objects import open_objects
 from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.keeping.archive.topic_recovery import recover_topics
-from rewindmq.engine.keeping.topic_trim import trim_topics
+from rewindmq.engine.keeping.in_topics import trim_topics
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log import chain
 from rewindmq.engine.log.contract import LogError

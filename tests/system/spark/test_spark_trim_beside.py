@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments
 from rewindmq.engine.keeping.archive.directory_note import note_archive
 from rewindmq.engine.keeping.archive.objects import open_objects
-from rewindmq.engine.keeping.trim import trim
+from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.rewind import TrimmedMeanwhile
@@ -64,7 +64,9 @@ class Trimmed:
     def trim(self) -> None:
         self.trims += 1
         before_ms = START_MS + self.trims * (self.end_ms - START_MS) // (self.trims + 1)
-        trim(self.data, TrimRequest(before_ms=before_ms, reason="a test", accept_findings=True), wall_ms=self.end_ms)
+        trim_directory(
+            self.data, TrimRequest(before_ms=before_ms, reason="a test", accept_findings=True), wall_ms=self.end_ms
+        )
 
     def before(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, times: int = 1) -> None:
         """Let it be trimmed right before a function is called: what was planned is gone then."""

@@ -7,10 +7,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pyspark.sql import SparkSession
 
+from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.seals import sealer
 from rewindmq.engine.keeping.seals.in_files import segmented
 from rewindmq.engine.keeping.seals.seal import fingerprint
-from rewindmq.engine.keeping.trim import trim
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.rewind import BelowFloor, format_time
@@ -50,7 +50,7 @@ def trimmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[
         list(sealer.seal(partition, KEY, 5_000))
     shutil.copytree(whole, data)
     before_ms = START_MS + 3 * (recorded.now_ms - START_MS) // 4
-    reports = trim(
+    reports = trim_directory(
         data, TrimRequest(before_ms=before_ms, reason="a test", accept_findings=True), wall_ms=recorded.now_ms
     )
     floors = {report.partition: report.offset for report in reports}

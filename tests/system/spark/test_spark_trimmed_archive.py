@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments
 from rewindmq.engine.keeping.archive.directory_note import note_archive
 from rewindmq.engine.keeping.archive.objects import open_objects
+from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.local_space import SpaceLimits, keep_local
-from rewindmq.engine.keeping.trim import trim
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.projections.rewind import BelowFloor, format_time
@@ -44,7 +44,7 @@ def trimmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, InArc
     note_archive(data, objects.url)
     keep_local(data, objects, SpaceLimits(size_bytes=1))
     before_ms = START_MS + (recorded.now_ms - START_MS) // 2
-    reports = trim(
+    reports = trim_directory(
         data, TrimRequest(before_ms=before_ms, reason="a test", accept_findings=True), wall_ms=recorded.now_ms
     )
     floors = {report.partition: report.offset for report in reports}

@@ -16,8 +16,8 @@ from rewindmq.engine.keeping.archive.identity import Identity, read_identity
 from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects, open_objects
 from rewindmq.engine.keeping.archive.recovery import recover
+from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.local_space import SpaceLimits, keep_local
-from rewindmq.engine.keeping.trim import trim
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.directory import read_layout
 from rewindmq.engine.log.embedded.segments import segment_files
@@ -155,7 +155,7 @@ def test_a_partition_without_an_entry_stands_in_nobodys_way(data: Path, objects:
     assert [each.partition for each in cut.partitions] == [f"queues-{number}" for number in range(MORE)]
     with Harness(data) as h:
         newest_ms = h.now_ms
-    trimmed = trim(data, TrimRequest(before_ms=newest_ms + HOUR_MS))
+    trimmed = trim_directory(data, TrimRequest(before_ms=newest_ms + HOUR_MS))
     assert [each.offset for each in trimmed[2:]] == [0, 0, 0]
     require_all(data, MORE)
 

@@ -14,7 +14,7 @@ from rewindmq.engine.keeping.archive.identity import read_identity
 from rewindmq.engine.keeping.archive.objects import open_objects
 from rewindmq.engine.keeping.archive.partial_moves import Torn, torn_at, whole_ends
 from rewindmq.engine.keeping.archive.reader import ArchivedLog
-from rewindmq.engine.keeping.trim import trim
+from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.projections.replay import events_of
@@ -231,7 +231,7 @@ def test_messages_that_came_below_the_floor_are_not_missed(tmp_path: Path) -> No
     Archiver(objects, tmp_path / "data").run()
     note_archive(tmp_path / "data", objects.url)
     wanted = TrimRequest(before_ms=history.now_ms + 1_000, partition=f"queues-{target}", accept_findings=True)
-    trimmed = trim(tmp_path / "data", wanted)
+    trimmed = trim_directory(tmp_path / "data", wanted)
     log = ArchivedLog(objects.url)
     assert [each.offset for each in trimmed] == [log.queues[target].next_offset], "all that is archived went"
     assert torn_in(log) is None

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.broker.history_trims import HistoryTrims
-from rewindmq.engine.keeping import keep_history, trim_audit
+from rewindmq.engine.keeping import in_directory, keep_history, trim_audit
 from rewindmq.engine.keeping import trim as trimming
 from rewindmq.engine.keeping.archive.archiver import Archiver
 from rewindmq.engine.keeping.archive.directory_note import archive_of
 from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import Objects, open_objects
 from rewindmq.engine.keeping.archive.progress import Kept
-from rewindmq.engine.keeping.keep_history import KeepHistory
+from rewindmq.engine.keeping.in_directory import directory_keeper
+from rewindmq.engine.keeping.keep_history import NOTE, KeepHistory, trusted_ms
 from rewindmq.engine.keeping.local_space import SpaceLimits, keep_local
 from rewindmq.engine.keeping.location import History
 from rewindmq.engine.keeping.trim_rules import TrimRefused
-from rewindmq.engine.keeping.trim_schedule import NOTE, trusted_ms
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.segments import segment_files
@@ -68,7 +68,7 @@ class Beside:
     def keeper(self, keep_ms: int = 2 * DAY_MS) -> KeepHistory:
         """Another process."""
         clocks = lambda: self.seconds, lambda: self.wall_ms
-        return KeepHistory(self.data, keep_ms, self.log, lambda: None, *clocks, self.url)
+        return directory_keeper(self.data, self.url, keep_ms, self.log, lambda: None, *clocks)
 
     def log(self, event: HistoryTrimmed) -> None:
         """Have the broker log the event, and wait for its answer."""
@@ -355,9 +355,9 @@ def killed(*_: object) -> None:
 
 STEPS: tuple[tuple[str, Callable[[Beside, pytest.MonkeyPatch], None]], ...] = (
     ("audited", lambda beside, patch: patch.setattr(trimming.Trimming, "write_base", killed)),
-    ("base written", lambda beside, patch: patch.setattr(trimming, "prove_base", killed)),
+    ("base written", lambda beside, patch: patch.setattr(trimming, "prove_base_of", killed)),
     ("asked", lambda beside, patch: patch.setattr(beside, "log", killed)),
-    ("logged", lambda beside, patch: patch.setattr(trimming, "cut", killed)),
+    ("logged", lambda beside, patch: patch.setattr(in_directory, "cut", killed)),
     ("cut", lambda beside, patch: patch.setattr(Snapshots, "discard_below", killed)),
 )
 

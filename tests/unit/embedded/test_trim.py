@@ -2,13 +2,15 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rewindmq.engine.cli.main import run
+from rewindmq.engine.keeping import in_directory
 from rewindmq.engine.keeping import trim as trimming
+from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.location import History, retry_if_trimmed
-from rewindmq.engine.keeping.trim import trim
 from rewindmq.engine.keeping.trim_rules import TrimRefused, TrimRequest
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
@@ -161,7 +163,7 @@ def test_a_history_is_trimmed_again_and_again(data: Path, story: Story) -> None:
 
 def test_a_dry_run_changes_nothing(data: Path, story: Story) -> None:
     before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file() and path.name != "_reserve"}
-    [planned] = trim(data, TrimRequest(before_ms=story.days[2]), dry_run=True, wall_ms=story.end_ms)
+    [planned] = trim_directory(data, TrimRequest(before_ms=story.days[2]), dry_run=True, wall_ms=story.end_ms)
     assert {path: path.read_bytes() for path in before} == before
     assert not (data / "bases").exists()
     report = trimmed(data, story, 2)
@@ -176,7 +178,7 @@ def test_b22_a_lost_base_or_a_trim_killed_before_its_event_takes_nothing(
 
     first = trimmed(data, story, 1)
     with monkeypatch.context() as patched:
-        patched.setattr(trimming, "prove_base", killed)
+        patched.setattr(trimming, "prove_base_of", killed)
         with pytest.raises(KeyboardInterrupt):
             trimmed(data, story, 2)
     bases = Bases(data / "bases")
@@ -191,7 +193,7 @@ def test_b22_a_lost_base_or_a_trim_killed_before_its_event_takes_nothing(
     assert starts(data)[0] == first.offset
 
 
-STEPS = ("prove_base", "cut")
+STEPS: dict[str, Any] = {"prove_base_of": trimming, "cut": in_directory}
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -202,7 +204,7 @@ def test_b22_a_kill_between_two_steps_is_made_good(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(trimming, step, killed)
+        patched.setattr(STEPS[step], step, killed)
         with pytest.raises(KeyboardInterrupt):
             trimmed(data, story, 2)
     assert starts(data)[0] == 0, "nothing is removed before the event is durable"
@@ -223,7 +225,7 @@ def test_the_next_trim_ends_one_that_was_killed(data: Path, story: Story, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(trimming, "cut", killed)
+        patched.setattr(in_directory, "cut", killed)
         with pytest.raises(KeyboardInterrupt):
             trimmed(data, story, 2)
     assert starts(data)[0] == 0
@@ -241,7 +243,7 @@ def test_damage_in_the_stretch_is_refused(data: Path, story: Story) -> None:
         trimmed(data, story, 3)
     accepted = TrimRequest(before_ms=story.days[3], accept_findings=True)
     with pytest.raises(CorruptLog):  # a message that is still queued is in the damaged block
-        trim(data, accepted, wall_ms=story.end_ms)
+        trim_directory(data, accepted, wall_ms=story.end_ms)
     assert starts(data)[0] == 0
 
 
@@ -255,24 +257,26 @@ def test_a_false_claim_in_the_stretch_is_a_finding(data: Path, story: Story, mon
 
 def test_a_kept_time_counts_from_the_newest_event_unless_a_clock_jumped(data: Path, story: Story) -> None:
     keep = TrimRequest(keep_ms=2 * DAY_MS)
-    [far] = trim(data, keep, dry_run=True, wall_ms=story.end_ms + 10_000 * DAY_MS)
-    [near] = trim(data, keep, dry_run=True, wall_ms=story.end_ms)
+    [far] = trim_directory(data, keep, dry_run=True, wall_ms=story.end_ms + 10_000 * DAY_MS)
+    [near] = trim_directory(data, keep, dry_run=True, wall_ms=story.end_ms)
     assert far.offset == near.offset > 0
-    [behind] = trim(data, keep, dry_run=True, wall_ms=story.days[1])
+    [behind] = trim_directory(data, keep, dry_run=True, wall_ms=story.days[1])
     assert behind.offset == 0
     with Harness(data, now_ms=story.end_ms + 4_000 * DAY_MS, partitions=1, segment_bytes=SEGMENT_BYTES):
         pass
     with pytest.raises(TrimRefused, match="a clock may have jumped; name the time with --before"):
-        trim(data, TrimRequest(keep_ms=400 * DAY_MS), wall_ms=story.end_ms + 4_000 * DAY_MS)
-    [late] = trim(data, keep, dry_run=True, wall_ms=story.end_ms)  # the log is ahead: the wall clock is right again
+        trim_directory(data, TrimRequest(keep_ms=400 * DAY_MS), wall_ms=story.end_ms + 4_000 * DAY_MS)
+    [late] = trim_directory(
+        data, keep, dry_run=True, wall_ms=story.end_ms
+    )  # the log is ahead: the wall clock is right again
     assert late.offset == near.offset
 
 
 def test_what_is_asked_wrongly_is_refused(data: Path, story: Story) -> None:
     with pytest.raises(TrimRefused, match="no partition 'queues-7': queues-0"):
-        trim(data, TrimRequest(before_ms=story.days[2], partition="queues-7"))
+        trim_directory(data, TrimRequest(before_ms=story.days[2], partition="queues-7"))
     with pytest.raises(LogError, match="no RewindMQ log"):
-        trim(data / "nothing", TrimRequest(before_ms=1))
+        trim_directory(data / "nothing", TrimRequest(before_ms=1))
 
 
 def put_another_base(data: Path, offset: int) -> None:
@@ -333,7 +337,7 @@ def test_a_trim_behind_an_opened_base_is_overtaken(
 def test_a_trim_that_overtakes_a_verification_is_no_difference(data: Path, story: Story) -> None:
     """Messages of the stored state that a newer base lacks are not differences: the question is asked again."""
     trimmed(data, story, 1, "a test")
-    end = trim(data, TrimRequest(before_ms=story.days[3]), dry_run=True)[0].offset
+    end = trim_directory(data, TrimRequest(before_ms=story.days[3]), dry_run=True)[0].offset
     machines = [state_at(reader_of(data), None, At(offset=at)) for at in range(starts(data)[0] + 1, end, 7)]
     report = trimmed(data, story, 3, "a test")
     kept = {at for at, _ in Bases(data / "bases").open(PARTITION, report.offset).records()}

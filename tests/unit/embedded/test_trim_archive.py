@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.keeping import trim as trims
+from rewindmq.engine.keeping import in_directory
 from rewindmq.engine.keeping.archive import reader as readers
 from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments, verify
 from rewindmq.engine.keeping.archive.directory_note import archive_of, note_archive
@@ -13,9 +13,9 @@ from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.keeping.archive.objects import Objects, open_objects
 from rewindmq.engine.keeping.archive.reader import ArchivedLog
 from rewindmq.engine.keeping.archive.recovery import NotYetArchived, recover
+from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.location import HistoryPartition
 from rewindmq.engine.keeping.tiers import TieredLogReader, floors_of
-from rewindmq.engine.keeping.trim import trim
 from rewindmq.engine.keeping.trim_rules import TrimRefused, TrimReport, TrimRequest
 from rewindmq.engine.log.contract import BelowStart, LogError, NoAnswer
 from rewindmq.engine.log.embedded.log import EmbeddedLog
@@ -58,7 +58,7 @@ def place(lived: tuple[Place, Story], tmp_path: Path) -> Place:
 
 
 def trimmed(place: Place, story: Story, day: int = DAY, reason: str = "ticket 7") -> TrimReport:
-    [report] = trim(place.data, TrimRequest(before_ms=story.days[day], reason=reason), wall_ms=story.end_ms)
+    [report] = trim_directory(place.data, TrimRequest(before_ms=story.days[day], reason=reason), wall_ms=story.end_ms)
     return report
 
 
@@ -74,7 +74,7 @@ def test_b26_what_is_queued_stays_and_the_past_begins_at_the_floor(
     whole = EmbeddedLogReader(lived[0].data).queues[0]
     begins = cut_locally(place) if local != "all" else 0
     before = place.manifest.archived_bytes
-    [planned] = trim(place.data, TrimRequest(before_ms=story.days[DAY]), dry_run=True, wall_ms=story.end_ms)
+    [planned] = trim_directory(place.data, TrimRequest(before_ms=story.days[DAY]), dry_run=True, wall_ms=story.end_ms)
     report = trimmed(place, story)
     assert (planned.offset, planned.queued, planned.archived_bytes) == (
         report.offset,
@@ -136,7 +136,7 @@ def test_the_archive_of_a_history_that_was_trimmed_before(
     data = tmp_path / "data"
     shutil.copytree(lived[0].data, data)
     (data / "log" / "archive.json").unlink()
-    [report] = trim(data, TrimRequest(before_ms=story.days[1], reason="before"), wall_ms=story.end_ms)
+    [report] = trim_directory(data, TrimRequest(before_ms=story.days[1], reason="before"), wall_ms=story.end_ms)
     close_segments(data)
     place = Place(data, open_objects(str(tmp_path / "archive"), make=True))
     for _ in range(2):
@@ -164,9 +164,9 @@ def test_an_archive_with_a_trim_but_no_base_is_not_recovered(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(trims, "cut", killed)
+        patched.setattr(in_directory, "cut", killed)
         with pytest.raises(KeyboardInterrupt):
-            trim(data, TrimRequest(before_ms=story.days[1], reason="before"), wall_ms=story.end_ms)
+            trim_directory(data, TrimRequest(before_ms=story.days[1], reason="before"), wall_ms=story.end_ms)
     close_segments(data)
     objects = open_objects(str(tmp_path / "archive"), make=True)
     end = PartitionReader(data / "log" / "metadata-0").next_offset
@@ -228,12 +228,12 @@ def test_another_archive_is_refused(place: Place, story: Story, tmp_path: Path) 
     (tmp_path / "other").mkdir()
     wanted = TrimRequest(before_ms=story.days[DAY])
     with pytest.raises(TrimRefused, match=rf"its archive is {place.objects.url}, and not .*other; nothing was removed"):
-        trim(place.data, wanted, url=str(tmp_path / "other"))
+        trim_directory(place.data, wanted, url=str(tmp_path / "other"))
     (place.data / "log" / "archive.json").unlink()
     with pytest.raises(OtherHistory, match=r"not the archive of the history in .*; nothing was removed"):
-        trim(place.data, wanted, url=str(tmp_path / "other"))
+        trim_directory(place.data, wanted, url=str(tmp_path / "other"))
     assert_nothing_happened(place, story)
-    [report] = trim(place.data, wanted, url=place.objects.url, wall_ms=story.end_ms)
+    [report] = trim_directory(place.data, wanted, url=place.objects.url, wall_ms=story.end_ms)
     assert archive_of(place.data) == place.objects.url
     assert_trimmed(place, report.offset)
 
@@ -286,7 +286,7 @@ def test_b26_a_store_that_refuses_to_delete_is_told_and_asked_again(
     keys = place.keys
     with monkeypatch.context() as patched:
         patched.setattr(Objects, "delete", refuses)
-        said = r"queues-0 is trimmed here, and not yet in the archive: .*HTTP 403.*: the next run of the archiver"
+        said = r"the trim is in the history, and is not ended: .*HTTP 403.*: the next run of the archiver"
         with pytest.raises(NoAnswer, match=said):
             trimmed(place, story)
         assert keys < place.keys  # the base came

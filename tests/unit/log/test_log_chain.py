@@ -72,9 +72,7 @@ def test_the_chain_of_a_topic_is_written_out_group_by_group(rows: list[Row]) -> 
 
 
 @given(topics(), st.data())
-def test_the_chain_at_an_offset_does_not_depend_on_later_records(
-    rows: list[Row], data: st.DataObject
-) -> None:
+def test_the_chain_at_an_offset_does_not_depend_on_later_records(rows: list[Row], data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, len(rows)))
     asked, straight = TopicChain(0, BEGIN), TopicChain(0, BEGIN)
     for row in rows[:cut]:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
+from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.location import History
-from rewindmq.engine.keeping.trim import trim
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.partition.sessions import Session
@@ -255,7 +255,7 @@ def test_b46_a_trimmed_log_is_searched_from_its_begin_and_its_base_too(tmp_path:
     wanted = [Criteria("/", None, str(number)) for number in (0, 149, 150, 201, 349, 401, 549)]
     before = [found(tmp_path, each, None) for each in wanted]
     assert [len(names) for names in before] == [1, 1, 0, 1, 1, 1, 1]
-    [report] = trim(tmp_path, TrimRequest(before_ms=begun_ms, reason=""), wall_ms=end_ms)
+    [report] = trim_directory(tmp_path, TrimRequest(before_ms=begun_ms, reason=""), wall_ms=end_ms)
     start = History(tmp_path).open().queues[0].start_offset
     assert start > 200, report
     assert [found(tmp_path, each, index) for each in wanted] == before, "all are queued, so the base has the older ones"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.keeping.trim import trim
+from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.rewind import At, state_at
@@ -29,7 +29,7 @@ def test_b18_a_trimmed_history_of_everything_is_sound_from_every_floor(tmp_path:
     assert not wrong(findings_of(data))
     floors = 0
     for before_ms in range(START_MS, history.now_ms, max(1, (history.now_ms - START_MS) // 12)):
-        reports = trim(data, TrimRequest(before_ms=before_ms, accept_findings=True), wall_ms=history.now_ms)
+        reports = trim_directory(data, TrimRequest(before_ms=before_ms, accept_findings=True), wall_ms=history.now_ms)
         assert not [finding for report in reports for finding in report.findings if "quarantined" not in finding]
         if any(report.offset > report.start for report in reports):
             floors += 1
