@@ -1,6 +1,7 @@
-"""Finds moves of queues that are archived in part: partitions are archived one by one, each up to an end of its own.
+"""Finds messages that are archived in part as they go from one partition to another: each partition is archived up to
+an end of its own.
 
-    torn = torn_at(metadata, queues, identity.begun_with)       None: each queue that moved is whole
+    torn = torn_at(metadata, queues, identity.begun_with)       None: all is whole
     torn.whole_ms                          up to this time the archive is whole in all partitions
     torn.text                              what is missing, in one line
     ends, torn = whole_ends(partitions, identity.begun_with)    offsets up to which all is whole, of a log in Kafka
@@ -11,6 +12,7 @@
     metadata     QueueMoveEnded                          the incarnation that it names, in the target
     source       QueueDrained                            QueueMoveBegan, in the metadata log
     a partition  a queue that is declared there          an event of the metadata log that places its name there
+    target       a dead letter that came from a queue    the event by which the message died there
 
 - A recovery up to the archived ends would lose messages, or have a queue where no name leads. All of it is in the
   archive as of an earlier time.
@@ -23,9 +25,10 @@
 - A message that follows a queue which was deleted arrives nowhere, and nothing lacks it. The state of the partition
   where the queue was tells so. It is folded only if a message is found nowhere: else an archive that is whole could not
   be recovered. It also knows of messages that came below the floor.
-- Messages are numbered when they leave. If they had come, and not left, other ones would leave with their numbers: the
-  target would take these for those that it has.
-- Only a history that was repartitioned is read for it.
+- Messages are numbered when they leave, dead letters too. If they had come, and not left, other ones would leave with
+  their numbers: the target would take these for those that it has.
+- Dead letters are found by the states of partitions at their archived ends: a target knows the numbers that came from
+  each queue. Only what is torn is looked for in the events. All else is read in a repartitioned history alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +38,7 @@ from typing import Final
 
 from rewindmq.engine.keeping.archive.objects import ArchiveError
 from rewindmq.engine.keeping.archive.reader import ArchivedPartition
+from rewindmq.engine.keeping.archive.snapshots import ArchivedSnapshots
 from rewindmq.engine.keeping.topic_tiers import part_of
 from rewindmq.engine.log.contract import Block, LogError
 from rewindmq.engine.log.embedded.directory import queue_partition
@@ -44,6 +48,7 @@ from rewindmq.projections.replay import beginning, decoder_for, events_of, fold,
 from rewindmq.projections.rewind import begin_ms, format_time
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.projections.store.bases import BaseError
+from rewindmq.projections.store.snapshots import SnapshotError
 from rewindmq.projections.topology.json_texts import Nonsense
 from rewindmq.projections.topology.placement import Placement
 from rewindmq.schemas.codec import UndecodableRecord
@@ -74,7 +79,7 @@ def torn_at(metadata: ArchivedPartition, queues: Sequence[ArchivedPartition], be
     NoAnswer; LogError where this version cannot fold a partition."""
     moves = _Moves(metadata)
     placement = moves.placement
-    if not placement.count and len(queues) == begun_with:
+    if len(queues) == 1 and not placement.count:
         return None
     later = range(len(queues), placement.count)
     queues = [*queues, *(metadata.beside(queue_partition(number)) for number in later)]
@@ -203,11 +208,14 @@ class _Search:
 
     def found(self) -> Torn | None:
         """The earliest of what is torn."""
-        self._look_at_ends()
-        gone: list[_Gone] = []
+        if self._moves.placement.count or len(self._queues) > self._begun_with:
+            self._look_at_ends()
+            gone: list[_Gone] = []
+            for index in range(len(self._queues)):
+                gone += self._look_at(index)
+            self._look_for(gone)
         for index in range(len(self._queues)):
-            gone += self._look_at(index)
-        self._look_for(gone)
+            self._look_for_deaths(index)
         return None if self._first is None else Torn(self._first[0] - 1, self._first[1], self._needs)
 
     def _look_at_ends(self) -> None:
@@ -260,9 +268,9 @@ class _Search:
 
     def _look_for_drained(self, target: ArchivedPartition, arrived: Mapping[_Source, list[_Heard]]) -> None:
         """Look whether messages that came to a partition have left the ones from which they came."""
-        made_with = self._moves.placement.made_with or self._begun_with
-        for (vhost, name, queue_id, origin), heard in arrived.items():
-            index = partition_of(vhost, name, made_with) if origin == -1 else origin
+        for key, heard in arrived.items():
+            vhost, name, queue_id, _ = key
+            index = self._index_of(key)
             source = self._queues[index]
             since_ms = self._end_ms(source) - self._skew_ms
             late = [each for each in heard if each[2] >= since_ms]
@@ -274,6 +282,43 @@ class _Search:
             for sequence, at, time_ms in late:
                 if sequence >= queue.next_sequence:
                     self._note(target, at, time_ms, source, f"messages of queue '{name}' have left it later")
+
+    def _look_for_deaths(self, index: int) -> None:
+        """Look whether the dead letters that came to a partition have died where they came from."""
+        early: dict[_Source, int] = {}  # the first number that the archived history of the source has not given yet
+        for queue in self._state(index).by_id.values():
+            for (vhost, name, queue_id, number, relocated), seen in queue.letters_seen.items():
+                source = vhost, name, queue_id, number
+                following = None if relocated else self._next_number(source, index)
+                if following is not None and seen >= following:
+                    early[source] = following
+        if not early:
+            return
+        target, sources = self._queues[index], {each: self._queues[self._index_of(each)] for each in early}
+        since_ms = min(map(self._end_ms, sources.values())) - self._skew_ms
+        for at, time_ms, event in _events(target, target.offset_at(since_ms - 1), target.next_offset):
+            origin = event.origin if isinstance(event, Published) else None
+            if origin is not None and not origin.restore and origin.reason != RELOCATED:
+                source = origin.vhost, origin.queue, origin.queue_id, origin.partition
+                if origin.sequence >= early.get(source, origin.sequence + 1):
+                    self._note(target, at, time_ms, sources[source], f"messages of queue '{origin.queue}' died later")
+
+    def _next_number(self, source: _Source, target: int) -> int | None:
+        """The number of the next letter of a queue; None where no number can be given twice."""
+        index = self._index_of(source)
+        if index == target or index >= len(self._queues):
+            return None
+        queue_id = source[2]
+        queue = self._state(index).by_id.get(queue_id)
+        if queue is not None and not queue.gone:
+            return queue.next_sequence
+        return 0 if queue_id >= self._queues[index].next_offset else None  # else it was deleted
+
+    def _index_of(self, source: _Source) -> int:
+        """The number of the partition in which a source is."""
+        vhost, name, _, origin = source
+        made_with = self._moves.placement.made_with or self._begun_with
+        return partition_of(vhost, name, made_with) if origin == -1 else origin
 
     def _has_forwarded(self, index: int, queue: tuple[str, str, int]) -> int:
         """The number up to which the end of a partition says that the messages of a queue have come; -1: nothing."""
@@ -319,11 +364,12 @@ class _Search:
 
         Raises CorruptObject, ArchiveError, NoAnswer; LogError where this version cannot fold it."""
         if index not in self._folded:
+            partition = self._queues[index]
             try:
-                self._folded[index] = beginning(self._queues[index])
-                fold(self._folded[index], self._queues[index])
+                self._folded[index] = _newest(partition) or beginning(partition)
+                fold(self._folded[index], partition)
             except (NewerHistory, BaseError) as error:
-                raise LogError(f"{self._queues[index].name}: {error}") from None
+                raise LogError(f"{partition.name}: {error}") from None
         return self._folded[index]
 
     def _is_placed(self, event: QueueDeclared, index: int, time_ms: int) -> bool:
@@ -360,6 +406,16 @@ class _Search:
             return partition.manifest.trims[-1].until_ms
         index, placement = int(partition.name.rpartition("-")[2]), self._moves.placement
         return next((each.until_ms for each in reversed(placement.earlier) if each.count <= index), 0)
+
+
+def _newest(partition: ArchivedPartition) -> Machine | None:
+    """The newest archived state of a partition that can be used; None if there is none."""
+    snapshots = ArchivedSnapshots(partition.manifest.objects.url)
+    for offset in reversed(snapshots.offsets(partition.name)):
+        if partition.start_offset <= offset <= partition.next_offset:
+            with suppress(SnapshotError):
+                return snapshots.load(partition.name, offset)
+    return None
 
 
 def _events(partition: ArchivedPartition, start: int, end: int) -> Iterator[tuple[int, int, Event]]:

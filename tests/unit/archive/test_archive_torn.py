@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from rewindmq.engine.keeping.archive.reader import ArchivedLog
 from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.directory import METADATA
+from rewindmq.projections.machine.data.effects import DeadLetter, Effect
 from rewindmq.projections.replay import events_of
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.events import (
@@ -24,15 +26,17 @@ from rewindmq.schemas.events import (
     Event,
     MetadataEvent,
     Nacked,
+    Published,
     QueueDeclared,
     QueueDeleted,
     QueueDrained,
 )
 from rewindmq.schemas.placement_events import PartitionsAdded, QueueMoveBegan, QueueMoveEnded
-from rewindmq.schemas.values import BROKER, Actor
+from rewindmq.schemas.values import BROKER, Actor, Origin, Route
 from tests.support.archiving import archive_all
+from tests.support.letters import message_of
 from tests.support.moved_queue import QUEUE, Moved, MovingRecorder, write_back, write_moved
-from tests.support.spark.histories import ANN
+from tests.support.spark.histories import ANN, Recorder
 from tests.support.topic_archiving import archive_as_topics
 
 
@@ -235,3 +239,75 @@ def test_messages_that_came_below_the_floor_are_not_missed(tmp_path: Path) -> No
     log = ArchivedLog(objects.url)
     assert [each.offset for each in trimmed] == [log.queues[target].next_offset], "all that is archived went"
     assert torn_in(log) is None
+
+
+class LetterRecorder(Recorder):
+    """A recorder with a segment for each record, whose dead letters go to a queue of another partition."""
+
+    def __init__(self, data: Path) -> None:
+        self.letters: list[DeadLetter] = []
+        super().__init__(data)
+
+    def append(self, index: int, actor: Actor, event: Event) -> int:
+        offset = super().append(index, actor, event)
+        self.log.commit_and_wait()
+        self.log.queues[index].roll()
+        self.now_ms += 1
+        return offset
+
+    def follow(self, effects: list[Effect]) -> None:
+        super().follow(effects)
+        self.letters += [each for each in effects if isinstance(each, DeadLetter)]
+
+    def forward(self, index: int) -> int:
+        """Publish the last letter to the queue `dead`, as a broker does. Returns its offset in partition `index`."""
+        letter = self.letters[-1]
+        queue = letter.queue
+        origin = Origin("/", queue.name, queue.queue_id, message_of(letter), letter.reason, letter.sequence)
+        route = Route("/", "", "dead", ("dead",))
+        event = Published(route, b"\x10\x00\x02", None, None, True, origin, None, b"body", 4)
+        return self.append(index, BROKER, event)
+
+
+@pytest.mark.parametrize("clocks", ["one clock", "two clocks"])
+def test_a_dead_letter_whose_death_is_missing_is_found(clocks: str, tmp_path: Path) -> None:
+    """Its target knows it by a number that the next message which dies in the recovered source would get."""
+    history = LetterRecorder(tmp_path / "data")
+    target = history.partition("dead")
+    name = next(f"q{n}" for n in range(99) if history.partition(f"q{n}") != target)
+    source = history.partition(name)
+    history.declare("dead")
+    declared = history.declare(name, {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    deaths = []  # the offset of each death in the source, and that of the letter in the target
+    for number in range(3):
+        message = history.publish(name, b"body")
+        history.get(name, 1)
+        died = history.nack(name, 1, message, requeue=False)
+        deaths.append((died, history.forward(target)))
+        if number == 1:
+            history.append(source, BROKER, DeadLettersForwarded("/", name, declared, history.letters[-1].sequence))
+    history.close()
+    url = str(tmp_path / "whole")
+    if clocks == "one clock":
+        archive_all(tmp_path / "data", url)
+    else:
+        archive_as_topics(tmp_path / "data", url, 2, {f"queues-{source}": 40})
+    whole = ArchivedLog(url)
+    assert torn_in(whole) is None
+    counts = {each.name: len(each.segments) for each in whole.partitions}
+    seen = {False: 0, True: 0}
+    for ends in product(range(2, counts[f"queues-{source}"] + 1), range(2, counts[f"queues-{target}"] + 1)):
+        most = counts | {f"queues-{source}": ends[0], f"queues-{target}": ends[1]}
+        log = cut(Path(url), tmp_path / f"cut{ends}", most)
+        reached = {each.name: each.next_offset for each in log.queues}
+        has_come = [died for died, came in deaths if came < reached[f"queues-{target}"]]
+        expected = any(died >= reached[f"queues-{source}"] for died in has_come)
+        torn = torn_in(log)
+        assert (torn is not None) == expected, (ends, torn)
+        seen[expected] += 1
+        if torn is not None:
+            assert f"messages of queue '{name}' died later" in torn.text
+            whole_at, _ = whole_ends(log.partitions, 2)
+            kept = [died for died, came in deaths if came < whole_at[1 + target]]
+            assert all(died < whole_at[1 + source] for died in kept), (ends, whole_at)
+    assert min(seen.values()) > 5, seen
