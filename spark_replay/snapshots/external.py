@@ -91,13 +91,16 @@ def begins_otherwise(noted: Mapping[str, str], found: Mapping[str, str]) -> str 
 
 
 def begins_of(location: Location) -> dict[str, str]:
-    """SHA-256 of the first record of each partition that has one: two logs hardly have the same."""
+    """SHA-256 of the first record of each partition that has one, and of the kind of its log.
+
+    Two logs hardly have the same one, except for a copy, and topics give records times of their own."""
     found = {}
     log = open_log(location)
     for partition in (log.metadata, *log.queues):
         record = _first_record(partition)
         if record is not None:
-            found[partition.name] = hashlib.sha256(record).hexdigest()
+            kind = b"shared" if partition.shared else b"sole"
+            found[partition.name] = hashlib.sha256(kind + record).hexdigest()
     return found
 
 

@@ -299,7 +299,7 @@ class Packer:
         """Write the header of the .avro. Its records are values that begin with `prefix`, without it."""
         self._prefix = prefix
         self._program = compile_schema(schema)
-        self._sync = sync_of(self.partition, self.base_offset, self.chain_before)
+        self._sync = sync_of(self.partition, self.group_offset, self.chain_before)
         self._write(avro_header(self.partition, self.group_offset, schema, self._sync))
 
     def _begin_group(self, offset: int) -> None:
@@ -395,9 +395,9 @@ def known_schema(prefix: bytes) -> str | None:
         return None
 
 
-def sync_of(partition: str, base_offset: int, chain: bytes) -> bytes:
+def sync_of(partition: str, group_offset: int, chain: bytes) -> bytes:
     """The sync marker of an .avro: nobody can foresee the hash chain of a history."""
-    return hashlib.sha256(b"archive %s %d %s" % (partition.encode(), base_offset, chain)).digest()[:SYNC_BYTES]
+    return hashlib.sha256(b"archive %s %d %s" % (partition.encode(), group_offset, chain)).digest()[:SYNC_BYTES]
 
 
 def avro_header(partition: str, group_offset: int, schema: str, sync: bytes) -> bytes:

@@ -137,7 +137,7 @@ class Unpacked:
         self._partition = partition
         self._avro = f"{partition}/segments/{entry.avro.name}"
         self._blocks = f"{partition}/segments/{entry.blocks.name}"
-        self._sync = sync_of(partition, entry.base_offset, entry.chain_before)
+        self._sync = sync_of(partition, entry.group_offset, entry.chain_before)
         body = self._blocks_body()
         try:
             self._parse(body)

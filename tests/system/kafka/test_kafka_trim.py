@@ -375,8 +375,11 @@ def test_b27_fillers_go_in_portions_and_a_kill_between_is_made_good(
     assert done[-1][0] == done[-1][1]
 
 
-def test_b27_nodes_and_tools_go_on_from_the_floor(kafka: KafkaCluster, tmp_path: Path) -> None:
+def test_b27_nodes_and_tools_go_on_from_the_floor(
+    kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A node runs while its history is trimmed. Then a new one starts, and one that was away; all by commands."""
+    monkeypatch.undo()  # groups are as long as those of the nodes
     assert {partition_of("/", queue, 2) for queue in QUEUES} == {0, 1}
     with FloorNodes(tmp_path, kafka, timeout=NEVER) as nodes:
         north = nodes.start("north")

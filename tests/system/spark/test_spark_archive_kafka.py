@@ -12,7 +12,6 @@ from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.keeping.archive.topic_recovery import recover_topics
 from rewindmq.engine.keeping.in_topics import trim_topics
 from rewindmq.engine.keeping.trim_rules import TrimRequest
-from rewindmq.engine.log import chain
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
@@ -171,11 +170,10 @@ def test_b27_from_the_floor_on_a_trimmed_kafka_is_as_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pack, "STRETCH_RECORDS", 100)
-    monkeypatch.setattr(chain, "RUN", 100)
     place = make_topics(kafka.bootstrap, "trimmed", 2)
     Writer(place).copy(busy)
     trimmed = replace(place, archive=archived(place, tmp_path).url)
-    before_ms = START_MS + 7_000
+    before_ms = START_MS + 12_000
     wanted = TrimRequest(before_ms=before_ms, reason="a test", accept_findings=True)
     log, objects = KafkaLogReader(place.bootstrap, place.prefix), open_objects(str(tmp_path))
     floors = {each.partition: each.offset for each in trim_topics(log, objects, wanted)}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rewindmq.engine.keeping.archive import pack
 from rewindmq.engine.keeping.archive.archiver import verify
-from rewindmq.engine.keeping.archive.manifest import Manifest
+from rewindmq.engine.keeping.archive.manifest import BaseEntry, Manifest, StoredObject, TrimmedEntry
 from rewindmq.engine.keeping.archive.objects import Objects, open_objects
 from rewindmq.engine.keeping.archive.pack import Packer, Record
 from rewindmq.engine.keeping.archive.reader import ArchivedLog
@@ -85,6 +85,19 @@ def test_a_stretch_repeats_the_group_in_which_the_one_before_ends(objects: Objec
         links.add(each.offset, each.timestamp_ms, each.value)
     assert manifest.chain == links.ends_at(RUN + 30)
     assert manifest.linked == (RUN, links.chain)
+
+
+def test_a_floor_inside_a_stretch_begins_with_what_the_next_one_repeats(objects: Objects) -> None:
+    """Only a group's beginning can be a floor. The records behind it are in the objects that begin there."""
+    told = plain(RUN + 30)
+    archive_stretch(objects, PARTITION, told[: RUN + 10])
+    manifest = archive_stretch(objects, PARTITION, told[RUN + 10 :])
+    manifest.extend(BaseEntry(RUN, StoredObject("a.base", 1, ""), 7))
+    manifest.extend(TrimmedEntry(RUN, manifest.segments[-1].chain_before, "", START_MS, (), "", 7))
+    for found in (manifest, Manifest.load(objects, PARTITION)):
+        assert [(each.group_offset, each.base_offset) for each in found.segments] == [(RUN, RUN)]
+        unpacked_topic(found).prove()
+        assert archived_records(found) == told[RUN:]
 
 
 def test_a_stretch_has_the_schema_of_its_first_record(objects: Objects) -> None:
