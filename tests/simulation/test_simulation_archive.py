@@ -234,9 +234,12 @@ def entry_before_proof(self: Archiver, manifest: Any, path: Path, report: Any) -
     Unpacked(self._objects, manifest.partition, manifest.segments[-1]).prove()
 
 
+delete_trimmed = trims.delete_trimmed
+
+
 def delete_more(manifest: Manifest, event: HistoryTrimmed) -> None:
     """Plant: a segment goes that begins at the floor."""
-    trims.delete_trimmed(manifest, event)
+    delete_trimmed(manifest, event)
     if manifest.trims and manifest.segments:
         manifest.objects.delete(manifest.key(manifest.segments[0], manifest.segments[0].avro))
 
@@ -250,7 +253,7 @@ archive_segment = Archiver._archive_segment
 PLANTED: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "segments are not proven": (Unpacked, "prove", lambda segment: None),
     "snapshots are not proven": (state_files, "prove_file", lambda manifest, entry: None),
-    "more goes than was trimmed": (archivers, "delete_trimmed", delete_more),
+    "more goes than was trimmed": (trims, "delete_trimmed", delete_more),
     "the bases of trims are not looked for": (trims, "archive_base", lambda manifest, bases, event: None),
     "the entry comes before the proof": (Archiver, "_archive_segment", entry_before_proof),
     "pages are not proven": (manifests, "proven_entries", entries_of_page),
