@@ -31,6 +31,7 @@ from rewindmq.engine.amqp.server import AmqpServer
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.followers import Fenced, Followers
 from rewindmq.engine.cluster import start as cluster
+from rewindmq.engine.cluster.metadata import ReadBackMetadata
 from rewindmq.engine.cluster.node import ClusterKeeper
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.cluster.store_copy import remove_leftovers
@@ -41,6 +42,7 @@ from rewindmq.engine.embedded import start as embedded
 from rewindmq.engine.embedded.archive_supervisor import ArchiveRefused, ArchiveSupervisor, order_of
 from rewindmq.engine.embedded.beside_log import LostEnd, note_history, open_store, require_directories, require_end
 from rewindmq.engine.embedded.lifecycle import EmbeddedKeeper
+from rewindmq.engine.embedded.metadata import SoleWriterMetadata
 from rewindmq.engine.embedded.partition import SoleWriterPartition
 from rewindmq.engine.embedded.segment_ages import SegmentAges
 from rewindmq.engine.errors import AmqpError
@@ -60,7 +62,6 @@ from rewindmq.engine.log.embedded.lock import lock
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.logging_setup import escaped, log_to_stderr
 from rewindmq.engine.partition.log_clock import ElapsedClock, LogClock, WallClock
-from rewindmq.engine.partition.metadata import ReadBackMetadata, SoleWriterMetadata
 from rewindmq.engine.reload import Reread, apply_settings
 from rewindmq.engine.rewind.worker import NICENESS, WorkerPool
 from rewindmq.engine.service_manager import ServiceManager
@@ -128,23 +129,23 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
     if await _stopped_before(opening, stopping):  # a follower's first copy may take hours, and Kafka may be away
         return
     broker = await opening
-    keep_freed_memory(broker.memory.limit_bytes)
+    keep_freed_memory(broker.host.memory.limit_bytes)
     collect_seldom()
-    broker.loop_share.start(switch_threads)
+    broker.host.loop_share.start(switch_threads)
     try:
         if not config.read_only:
             _look_after_keys(broker)
-            broker.expiry.start()
+            broker.history.expiry.start()
             await _load_definitions(broker)
         amqp_door, http_door = shares(descriptors, len(broker.partitions))
         server = AmqpServer(broker, amqp_door)
-        broker.alarms.start(server)
-        if config.kafka is None:
-            broker.history_size.start()
+        broker.host.alarms.start(server)
+        if broker.keeper.holds_log:
+            broker.history.size.start()
         _start_tokens(broker)
         if archiver is not None:
             owned = partial(_owned, broker) if config.kafka is not None else lambda: None
-            archiver.start(broker.archive, broker.trims, owned)
+            archiver.start(broker.history.archive, broker.history.trims, owned)
         contexts: list[LiveContext] = []
         await _listen(server, config, contexts)
         broker.serve(server, (amqp_door, http_door))
@@ -153,27 +154,27 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
         app = make_app(broker, body_workers, live)
         listening = _listen_http(config, contexts)
         end = partial(_end_streams, broker, live)
-        serving = serve(app, listening, http_door, broker.loop_share, end, config.http_balancers)
+        serving = serve(app, listening, http_door, broker.host.loop_share, end, config.http_balancers)
         http = asyncio.create_task(serving)
         reloads = asyncio.create_task(_reload(broker, contexts, reread, hung_up, manager))
         try:
-            broker.id_index.start()
+            broker.history.id_index.start()
             where = ", ".join(f"{protocol} {bracketed(address)}:{port}" for protocol, address, port in config.listeners)
             _say_ready(config, where)
             manager.ready(f"running: {where}")
             manager.begin_watchdog()
             if config.loop_warning_ms:
-                broker.loop_watch.start()
+                broker.host.loop_watch.start()
             await _until_stopped(stopping, http)
         finally:
             manager.stopping()
-            broker.loop_watch.stop()
+            broker.host.loop_watch.stop()
             reloads.cancel()
             await server.stop()
             http.cancel()
             await asyncio.wait([http])
             body_workers.close()
-            broker.id_index.stop()
+            broker.history.id_index.stop()
         if not http.cancelled():
             _raise_http(http)
     finally:
@@ -203,7 +204,7 @@ def _end_streams(broker: Broker, live: Live) -> None:
 
 def _start_tokens(broker: Broker) -> None:
     try:
-        broker.tokens.start()
+        broker.access.tokens.start()
     except (BadKeys, OSError) as error:
         raise Failure(CONFIG_ERROR, f"oauth_keys: {error}") from error
 
@@ -346,7 +347,7 @@ def open_broker(
         if ages is not None:
             ages.start()
         tell_due(broker.topology)
-        broker.clock_watch.start(gap_ms)
+        broker.host.clock_watch.start(gap_ms)
         broker.repartition.start()
         opened.pop_all()
     return broker
@@ -365,7 +366,7 @@ def open_read_only(config: Config) -> Broker:
     end_ms = read_only.end_ms(metadata, [machine for machine, _ in ends])
     embedded.tell_fork(metadata.topology.history)
     partitions = [
-        read_only.ReadOnlyPartition(index, queue_log, *end, config)
+        read_only.UnstoredPartition(index, queue_log, *end, config)
         for index, (queue_log, end) in enumerate(zip(log.queues, ends, strict=True))
     ]
     onlooker = read_only.ReadOnlyKeeper(config, metadata)
@@ -448,7 +449,7 @@ async def open_node(
         log.follow(offsets | {partition.name: partition.next_offset for partition in partitions}, node)
         await cluster.join(broker, node)
         tell_due(broker.topology)
-        broker.clock_watch.start()
+        broker.host.clock_watch.start()
         broker.repartition.start()
         opened.pop_all()
     return broker

@@ -55,7 +55,7 @@ async def apply_settings(broker: Broker, contexts: Sequence[LiveContext], reread
         for context in contexts:
             assert config.tls is not None, "a listener with TLS has settings of it"
             context.prepare(config.tls)
-        take_tokens = broker.tokens.changed_to(config.tokens)
+        take_tokens = broker.access.tokens.changed_to(config.tokens)
         if config.load_definitions is not None:
             await load(broker, config.load_definitions)
     except NotTakenOver as error:

@@ -46,7 +46,7 @@ class BasicConsume:
         channel, shared, prefetch = self.channel, self.channel.shared, self.prefetch
         no_ack = self.method.flag("no_ack")
         given = channel.output, channel.settlement, self.tag, no_ack, prefetch, shared.cancel_notify, channel.gone
-        if prefetch >= LEAST_PREFETCH and not no_ack and channel.broker.keeper.reads_back:
+        if prefetch >= LEAST_PREFETCH and not no_ack and channel.broker.nodes.reads_back:
             return LookaheadConsumer(*given, shared.creditors, channel.broker.turns.end)
         return AmqpConsumer(*given, shared.creditors)
 

@@ -115,7 +115,7 @@ class BasicPublish:
             self.destinations = known
         else:
             self.destinations = broker.exchanges.route(session, self.exchange, self.routing_key, None)
-        self.route_checked = self.mandatory and not self.returned and broker.keeper.reads_back
+        self.route_checked = self.mandatory and not self.returned and broker.nodes.reads_back
         self.early_confirms = {to: early_confirm(to) for to in self.destinations}
         self.partition = None
         self.route = None

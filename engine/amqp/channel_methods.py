@@ -50,7 +50,7 @@ def handle(channel: Channel, method: Method) -> Work | None:
     if method.name not in GATHERED:
         channel.settlement.flush()
     if method.name in USES_MEMORY:
-        channel.broker.memory.check()
+        channel.broker.host.memory.check()
     if method.name not in NAMING:
         return handler(channel, method)
     broker = channel.broker
@@ -67,7 +67,7 @@ def reply(channel: Channel, name: str, **values: int | bool | str | bytes) -> No
 
 def reply_when_durable(channel: Channel, name: str, **values: int | bool | str | bytes) -> None:
     """Send a method, and all that the channel sends after it, when everything that was done so far is durable."""
-    if channel.broker.keeper.reads_back:
+    if channel.broker.nodes.reads_back:
         reply(channel, name, **values)
     elif not channel.closing:
         channel.output.hold(methods.encode(channel.number, name, **values))
@@ -344,7 +344,7 @@ async def basic_get(channel: Channel, method: Method) -> None:
     get = BasicGet(channel.output, channel.settlement)
     name, no_ack = queue_name(channel, method), method.flag("no_ack")
     if channel.broker.consumers.is_next_large(channel.session, name):
-        await channel.broker.loop_share.turn()
+        await channel.broker.host.loop_share.turn()
         if channel.closing:
             return
     partition, queue, holder_id = await channel.broker.consumers.fetch(
@@ -400,7 +400,7 @@ def tx_select(channel: Channel, method: Method) -> None:
     if channel.confirming:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
     if channel.transaction is None:
-        if channel.broker.keeper.reads_back:
+        if channel.broker.nodes.reads_back:
             log.warning(
                 "%s: channel %d is transactional: when this node dies during a commit, a part of it may be there, also"
                 " within a queue (an embedded log writes all or nothing of it to a queue)",

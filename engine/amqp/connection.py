@@ -121,7 +121,7 @@ class Connection:
         self.link = Link(tls)
         self.output = Output(socket.wake)
         self.gate = ReadGate(socket.reading_changed)
-        self.account = Account(broker.loop_share)
+        self.account = Account(broker.host.loop_share)
         self.channels: dict[int, Channel] = {}
         self.parser: FrameParser[BasicPublish] = FrameParser(self.channels, self, self.gate)
         self.state = ConnectionState.HEADER
@@ -322,7 +322,7 @@ class Connection:
         consumers get what was published, and make room."""
         if not self.gate.waiting:
             self.gate.close(Pause.TURN)
-            self.broker.loop_share.call(self.next_slice)
+            self.broker.host.loop_share.call(self.next_slice)
 
     def next_slice(self) -> None:
         """Go on with what was read: the connection has moved up in the line."""
@@ -387,7 +387,7 @@ class Connection:
         assert self.shared is not None
         count, most = len(self.channels), self.handshake.channel_max
         try:
-            self.broker.memory.check()
+            self.broker.host.memory.check()
             if 0 < most <= count:
                 raise NotAllowed(f"number of channels opened ({count}) has reached the negotiated channel_max ({most})")
             limits.check_channel(self.broker.topology, self.broker.sessions.by_id.values(), self.handshake.user)
@@ -406,7 +406,7 @@ class Connection:
         if isinstance(error, AccessRefused) and error.permission_for is not None and self.session is not None:
             operation = DEFINITIONS[index][0].lower()
             session = self.session
-            self.broker.access_log.access_refused(
+            self.broker.access.log.access_refused(
                 session.actor, session.vhost, operation, error.permission_for, error.text
             )
         channel = self.channels.get(number)
@@ -508,7 +508,7 @@ class Connection:
             return False
         creditors = shared.creditors[:]
         shared.creditors.clear()
-        low, granted = self.broker.memory.high, False
+        low, granted = self.broker.host.memory.high, False
         most = GRANTED_AT_ONCE
         for consumer in creditors:
             if most <= 0:
@@ -521,7 +521,7 @@ class Connection:
                 continue
             granted = True
             partition, queue = consumer.partition, consumer.queue
-            missing = consumer.more_credit(self.broker.loop_share.shared)
+            missing = consumer.more_credit(self.broker.host.loop_share.shared)
             most -= missing
             if missing and partition is not None and queue is not None and not consumer.detached:
                 partition.append(self.session.actor, Credited(queue.vhost, queue.name, consumer.consumer_id, missing))

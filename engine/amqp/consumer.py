@@ -234,7 +234,7 @@ class LaterDelivery:
             body = partition.message(self.queue.queue_id, self.message_id).body
         except Exception:  # as with any delivery
             log.exception("%s: message %d was not delivered", self.queue.name, self.message_id)
-            partition.undelivered(consumer.consumer_id)
+            partition.deliveries.undelivered(consumer.consumer_id)
             return []
         return [*self.head, *body_frames(consumer.output, body)]
 
@@ -318,7 +318,7 @@ class SealedDelivery(SealedMessage):
         if not self.is_wanted:
             return []
         if opened is None:
-            self.partition.undelivered(consumer.consumer_id)
+            self.partition.deliveries.undelivered(consumer.consumer_id)
             return []
         consumer.prepare(self.effect, opened)
         consumer.route = None
@@ -344,7 +344,7 @@ class SealedAnswer(SealedMessage):
         if not self.is_wanted:
             return []
         if self.opened is None:
-            self.partition.undelivered(self.effect.consumer)
+            self.partition.deliveries.undelivered(self.effect.consumer)
             return []
         return self.getter.frames(self.tag, self.effect, self.opened)
 

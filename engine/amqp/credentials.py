@@ -31,17 +31,17 @@ class Credentials:
         """Return the grant of a new token. NotAllowed (530): it is not valid, is another user's, or lacks a right that
         the connection needs, as the vhost or one of the `queues` of its consumers."""
         try:
-            who = await self._broker.access.bear(token)
+            who = await self._broker.access.control.bear(token)
             self._check(session, who, queues())
         except AccessRefused as error:
             log.warning("%s: the new token of '%s' is refused: %s", self._arrival.address, session.user, error.text)
-            self._broker.access_log.login_refused(self._arrival, session.user, "update-secret", error.text)
+            self._broker.access.log.login_refused(self._arrival, session.user, "update-secret", error.text)
             raise NotAllowed("New secret was refused by one of the backends") from None
         return who.grant
 
     def _check(self, session: Session, who: Identity, queues: Iterable[str]) -> None:
         """Raise AccessRefused unless the bearer of the new token may continue with what the connection does."""
-        access, vhost = self._broker.access, session.vhost
+        access, vhost = self._broker.access.control, session.vhost
         if who.user != session.user:
             raise AccessRefused(f"it is a token of user '{who.user}'")
         if not access.may_enter(who, vhost):
@@ -55,7 +55,7 @@ class Credentials:
         self.forget_expiry()
         if grant is None:
             return
-        seconds = self._broker.tokens.seconds_left(grant)
+        seconds = self._broker.access.tokens.seconds_left(grant)
         if seconds:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(min(seconds, LOOK_SECONDS), self.await_expiry, grant)

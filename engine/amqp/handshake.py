@@ -117,7 +117,7 @@ class Handshake:
     @property
     def most_start(self) -> int:
         """Return the largest payload of a frame before the tuning: connection.start-ok may hold a token."""
-        return FRAME_MIN_SIZE if self._broker.tokens.settings is None else MOST_START
+        return FRAME_MIN_SIZE if self._broker.access.tokens.settings is None else MOST_START
 
     def start(self) -> dict[str, int | str | bytes]:
         """Return the fields of connection.start."""
@@ -128,7 +128,7 @@ class Handshake:
             "version": RABBITMQ_VERSION,
             "platform": f"RewindMQ {VERSION}",
             "rewindmq_version": VERSION,
-            "rewindmq_atomic_commits": not self._broker.keeper.reads_back,
+            "rewindmq_atomic_commits": not self._broker.nodes.reads_back,
             "information": f"RewindMQ {VERSION}, compatible with RabbitMQ {RABBITMQ_VERSION}",
         }
         return {
@@ -156,7 +156,7 @@ class Handshake:
 
     async def identify(self, login: sasl.Login) -> None:
         """Set the user. AccessRefused, also for a user who may log in from this machine only."""
-        access = self._broker.access
+        access = self._broker.access.control
         if login.password is None:
             who = access.identify(login.user)
         else:
@@ -171,7 +171,7 @@ class Handshake:
         Only how long it has to wait is said to the client itself."""
         user = (error.user if isinstance(error, TokenRefused) else "") or login.user
         log.warning("%s: login of '%s' refused: %s", self._arrival.address, user, error.text)
-        self._broker.access_log.login_refused(self._arrival, user, self.mechanism, error.text)
+        self._broker.access.log.login_refused(self._arrival, user, self.mechanism, error.text)
         if not self.can("authentication_failure_close"):
             return None
         refused = f"Login was refused using authentication mechanism {self.mechanism}."
@@ -199,14 +199,14 @@ class Handshake:
 
     def vhost_refused(self, error: NotAllowed) -> None:
         """Enter the refusal of the vhost into the history."""
-        self._broker.access_log.login_refused(self._arrival, self.user, self.mechanism, error.text)
+        self._broker.access.log.login_refused(self._arrival, self.user, self.mechanism, error.text)
 
     def open(self, vhost: str, link: Link, admit: Callable[[], None], force_close: Callable[[str], None]) -> Session:
         """Open the session in the broker. `admit`: takes a place in the quota.
 
         Raises NotAllowed (530), and ResourceError (506) where memory is used up."""
         broker = self._broker
-        broker.memory.check()
+        broker.host.memory.check()
         limits.check_connection(broker.topology, broker.sessions.by_id.values(), self.user, vhost)
         admit()
         session = broker.sessions.open(
@@ -221,7 +221,7 @@ class Handshake:
         properties = tables.first_arguments(self._raw_properties, MOST_PROPERTIES)
         self._raw_properties = b""
         mechanism = self.mechanism if self.grant is None else f"{self.mechanism} with a token"
-        self._broker.access_log.opened(session, self._arrival, mechanism, self._tls, properties)
+        self._broker.access.log.opened(session, self._arrival, mechanism, self._tls, properties)
 
 
 def negotiated(field: str, value: int, least: int, most: int) -> None:

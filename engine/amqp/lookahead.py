@@ -92,7 +92,7 @@ class LookaheadConsumer(AmqpConsumer):
             super().deliver(partition, effect, message)
         except Exception:  # as with any delivery
             log.exception("%s: message %d was not delivered", effect.queue.name, effect.message_id)
-            partition.undelivered(self.consumer_id)
+            partition.deliveries.undelivered(self.consumer_id)
 
     def cancelled(self) -> None:
         self.lookahead.clear()

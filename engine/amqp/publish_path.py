@@ -339,7 +339,7 @@ class PublishPath:
             raise refusal(error) from None
         claimed, user = parsed.user_id, self.session.user
         if claimed is not None and claimed != user:
-            if "impersonator" not in self.broker.access.tags(self.session):
+            if "impersonator" not in self.broker.access.control.tags(self.session):
                 raise PreconditionFailed(f"user_id property set to '{claimed}' but authenticated user was '{user}'")
         elif len(raw) <= MEMO_BYTES:  # an impersonator may lose that tag
             if len(self.parsed) >= MEMO_SIZE:
@@ -362,11 +362,11 @@ class PublishPath:
     async def wait_keeping(self, size: int, wait: Callable[[], Awaitable[T]]) -> T:
         """Wait for something, and count `size` bytes of bodies as held in memory meanwhile."""
         self.waiting_bytes += size
-        self.broker.memory.take(Kind.BODY, size)
+        self.broker.host.memory.take(Kind.BODY, size)
         try:
             return await wait()
         finally:
-            self.broker.memory.give_back(Kind.BODY, size)
+            self.broker.host.memory.give_back(Kind.BODY, size)
             self.waiting_bytes -= size
 
     async def wait_for_room(self, size: int) -> bool:

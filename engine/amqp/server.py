@@ -118,7 +118,7 @@ class AmqpProtocol(asyncio.Protocol):
         connection, transport = self.connection, self.transport
         if connection is None or transport is None or transport.is_closing():
             return
-        self.broker.loop_share.mark(connection)
+        self.broker.host.loop_share.mark(connection)
         parts = connection.take_output()
         if parts:
             if parts[0] is not HEARTBEAT_FRAME:  # or every second heartbeat would be left out
@@ -168,7 +168,7 @@ class AmqpProtocol(asyncio.Protocol):
     def count_unread(self, size: int) -> None:
         """Tell the memory account how many bytes the client has not read. Counted while they are more than
         WRITE_HIGH."""
-        self.broker.memory.change(Kind.OUTPUT, self.unread, size)
+        self.broker.host.memory.change(Kind.OUTPUT, self.unread, size)
         self.unread = size
 
     def resume_writing(self) -> None:
@@ -188,7 +188,7 @@ class AmqpProtocol(asyncio.Protocol):
         if self.timer is not None:
             self.timer.cancel()
         if self.connection is not None:
-            self.broker.loop_share.mark(self.connection)
+            self.broker.host.loop_share.mark(self.connection)
             self.connection.lost()
             self.broker.turns.end()
         self.transport = None
@@ -392,7 +392,7 @@ class AmqpServer:
             return
         if not self.awaited:
             self.awaited = self.undurable
-            self.broker.memory.take(Kind.UNDURABLE, self.awaited)
+            self.broker.host.memory.take(Kind.UNDURABLE, self.awaited)
             self.broker.turns.when_durable(self.became_durable)
         if protocol.undurable_round != self.undurable_round:
             protocol.undurable_round, protocol.undurable = self.undurable_round, 0
@@ -408,7 +408,7 @@ class AmqpServer:
     def became_durable(self) -> None:
         """The awaited bytes are durable."""
         self.undurable -= self.awaited
-        self.broker.memory.give_back(Kind.UNDURABLE, self.awaited)
+        self.broker.host.memory.give_back(Kind.UNDURABLE, self.awaited)
         self.awaited = 0
         self.undurable_round += 1
         held, self.held = self.held, []

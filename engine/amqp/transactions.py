@@ -95,7 +95,7 @@ class Transaction:
             self.version = channel.router.version
         self.publishes.append(PendingPublish(publish, properties, body, destinations))
         self.size += size
-        channel.broker.memory.take(Kind.TRANSACTION, size)
+        channel.broker.host.memory.take(Kind.TRANSACTION, size)
         channel.status.messages_uncommitted += 1
         if len(body) != channel.tally.size:
             channel.tally.another_size(len(body))
@@ -205,7 +205,7 @@ class Transaction:
         """Drop everything that is kept."""
         self.publishes = []
         self.settled = []
-        self.channel.broker.memory.give_back(Kind.TRANSACTION, self.size)
+        self.channel.broker.host.memory.give_back(Kind.TRANSACTION, self.size)
         self.size = 0
         self.channel.status.messages_uncommitted = self.channel.status.acks_uncommitted = 0
 

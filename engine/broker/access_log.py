@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rewindmq.engine.partition.counters import LOGINS_REFUSED
-from rewindmq.engine.partition.lifecycle import Keeper
+from rewindmq.engine.partition.lifecycle import Nodes
 from rewindmq.engine.partition.metadata import Metadata
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.partition.sessions import Session
@@ -111,14 +111,14 @@ class AccessLog:
     def __init__(
         self,
         metadata: Metadata,
-        keeper: Keeper,
+        nodes: Nodes,
         clock: Callable[[], int],
         end_turn: Callable[[], None],
         counters: dict[str, int],
         read_only: bool = False,
     ) -> None:
         self._metadata = metadata
-        self._keeper = keeper
+        self._nodes = nodes
         self._clock = clock
         self._end_turn = end_turn
         self._counters = counters
@@ -261,7 +261,7 @@ class AccessLog:
 
     def _append(self, actor: Actor, event: MetadataEvent, log: Metadata | Partition | None = None) -> bool:
         """Append an event, and return True if it is in the log or on its way there."""
-        if self._read_only or not self._keeper.joined:
+        if self._read_only or not self._nodes.joined:
             return False
         try:
             (log or self._metadata).append(actor, event)

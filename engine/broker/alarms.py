@@ -236,7 +236,8 @@ class Alarms:
             channels += len(session.channels)
             for channel in session.channels.values():
                 unacked += len(channel.settlement.unacked)
-        consumers = sum(len(partition.consumers) + len(partition.getters) for partition in self._partitions)
+        deliveries = [partition.deliveries for partition in self._partitions]
+        consumers = sum(len(each.consumers) + len(each.getters) for each in deliveries)
         return {
             Kind.UNACKED: unacked * UNACKED_BYTES,
             Kind.CONNECTION: len(self._sessions) * CONNECTION_BYTES

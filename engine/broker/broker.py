@@ -13,7 +13,8 @@
     history_size.py, archive_status.py       what history costs; how its archive does
     history_trims.py                         its end: trims while the broker runs
 
-A caller takes the part that it needs. A request that is refused raises a `rewindmq.engine.errors.AmqpError` with
+A caller takes the part that it needs. Three groups hold the parts that messages do not pass through: `broker.access`,
+`broker.history` and `broker.host`. A request that is refused raises a `rewindmq.engine.errors.AmqpError` with
 RabbitMQ's code and text. A method that changes something is a coroutine: on an embedded log it never waits
 (engine/host/eager.py), on Kafka it ends when its event was read back. To answer a client only when the change is
 durable (declare-ok, HTTP 201 ...), call `turns.when_durable`, too.
@@ -26,6 +27,7 @@ durable (declare-ok, HTTP 201 ...), call `turns.when_durable`, too.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from rewindmq.engine.broker.access_control import Access
@@ -101,6 +103,56 @@ from rewindmq.schemas.placement_events import PlacementEvent, QueueMoveBegan, Qu
 QUIET: Final = (BrokerStarted, SessionOpened, SessionClosed, LoginRefused, AccessRefused, PastRead)
 
 
+@dataclass(frozen=True, slots=True)
+class AccessParts:
+    """Who may do what, and who did."""
+
+    control: Access
+    tokens: Tokens
+    users: Users
+    log: AccessLog
+    callers: Callers
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryParts:
+    """The past of the queues: questions about it, its size, and its end. `archive` None: there is no archive."""
+
+    past: WorkerPool
+    id_index: IdIndexProcess
+    marks: Marks
+    restorations: Restorations
+    size: HistorySize
+    archive: ArchiveStatus | None
+    trims: HistoryTrims
+    erasures: Erasures
+    expiry: Expiry
+
+    def stop(self) -> None:
+        """Stop the timers."""
+        self.size.stop()
+        self.trims.stop()
+        self.expiry.stop()
+
+
+@dataclass(slots=True)
+class HostParts:
+    """The machine and the process that the broker runs on. `listeners` and `quotas` come with the AMQP server."""
+
+    memory: MemoryAccount
+    alarms: Alarms
+    loop_share: LoopShare
+    loop_watch: LoopWatch
+    clock_watch: ClockWatch
+    listeners: Listeners | None = None
+    quotas: tuple[ConnectionQuota, ...] = ()
+
+    def stop(self) -> None:
+        """Stop the timers."""
+        self.alarms.stop()
+        self.clock_watch.stop()
+
+
 class Broker:
     """Put together by `open_broker` and `open_node` (engine/process.py). It is the listener of its partitions
     (`PartitionListener`) and of the metadata log (`MetadataListener`)."""
@@ -115,103 +167,90 @@ class Broker:
         past: WorkerPool,
     ) -> None:
         self.config = config
-        self.past = past
-        self.id_index = IdIndexProcess(config)
         self.metadata = metadata
         self.topology = topology = metadata.topology
         self.partitions = partitions
         self.keeper = keeper
+        self.nodes = nodes = keeper.nodes
         self.clock = clock = log_clock.now_ms
-        self.counters = all_counters()
-        self.quotas: tuple[ConnectionQuota, ...] = ()
-        self.listeners: Listeners | None = None
+        self.counters = counters = all_counters()
         self.followers: Followers | None = None
         self.following: Following | None = None
-        self.loop_share = LoopShare()
-        self.loop_watch = LoopWatch(self.loop_share, config.loop_warning_ms / 1_000)
         self.subjects = Subjects.of(config, topology, clock)
+        loop_share = LoopShare()
         machine_bytes = memory_of_machine()
-        limit_bytes = config.vm_memory_high_watermark.of(machine_bytes)
-        self.memory = MemoryAccount(limit_bytes, machine_bytes, lambda: self.alarms.look_soon())
+        memory = MemoryAccount(config.vm_memory_high_watermark.of(machine_bytes), machine_bytes)
 
         self.homes = homes = Homes(topology.placement, partitions)
-        self.router = Router(topology, homes.locate, self.loop_share)
-        self.certainty = Certainty(keeper.read_to_end, lambda: self.router.version)
-        self.tokens = Tokens(config.tokens)
-        self.access = Access(topology, self.tokens, LoginBrake(self._login_braked))
-        self.access_log = AccessLog(metadata, keeper, clock, lambda: self.turns.end(), self.counters, config.read_only)
-        self.sessions = OpenSessions(
-            topology, self.access, keeper, self.certainty, clock, self.counters, self._session_ended, self._written
+        self.router = router = Router(topology, homes.locate, loop_share)
+        self.turns = turns = Turns(metadata, partitions, clock, keeper, loop_share.mark)
+        self.certainty = Certainty(nodes.read_to_end, lambda: router.version)
+        tokens = Tokens(config.tokens)
+        access = Access(topology, tokens, LoginBrake(self._login_braked))
+        access_log = AccessLog(metadata, nodes, clock, turns.end, counters, config.read_only)
+        self.sessions = sessions = OpenSessions(
+            topology, access, keeper, self.certainty, clock, counters, self._session_ended, turns.written
         )
-        self.callers = Callers(self.sessions, self.access_log, keeper, lambda: self.turns.end(), config.read_only)
-        self.firehose = Firehose(config, self.router, self.sessions.by_id, keeper, self.counters)
-        self.forwarder = Forwarder(
-            self.router, clock, self.counters, self.certainty, keeper, lambda: self.turns.end(), homes
-        )
-        self.readings = Readings(
-            config, clock, self.sessions.ask, self.sessions.check_open, topology, len(partitions), self.memory, past
-        )
-        mark = self.loop_share.mark
-        self.turns = Turns(metadata, partitions, self.forwarder, clock, keeper, self.readings.landed, mark)
-        self.hidden = HiddenQueues(topology, homes, self.turns.when_durable)
+        callers = Callers(sessions, access_log, keeper, turns.end, config.read_only)
+        self.access = AccessParts(access, tokens, Users(metadata, access), access_log, callers)
 
-        self.queues = Queues(
-            metadata, self.access, partitions, homes, self.sessions, self.router, self.counters, config.semantics
+        self.firehose = Firehose(config, router, sessions.by_id, keeper, counters)
+        self.forwarder = Forwarder(router, clock, counters, self.certainty, keeper, turns.end, homes)
+        self.readings = Readings(
+            config, clock, sessions.ask, sessions.check_open, topology, len(partitions), memory, past
         )
-        self.removals = Removals(self.access, self.queues, self.sessions, self.router)
-        self.exchanges = Exchanges(
-            metadata, self.access, self.router, self.hidden, self.sessions, self.queues, homes, keeper.reads_back
-        )
-        self.consumers = Consumers(
-            self.access, self.queues, homes, self.sessions, self.firehose, self.readings, self.turns.end
-        )
-        self.users = Users(metadata, self.access)
-        self.vhosts = Vhosts(metadata, partitions, self.turns)
-        self.effective_policies = EffectivePolicies(topology, partitions, homes, self.turns, keeper)
+        turns.start(self.forwarder, self.readings.landed)
+        self.hidden = HiddenQueues(topology, homes, turns.when_durable)
+        self.queues = queues = Queues(metadata, access, partitions, homes, sessions, router, counters, config.semantics)
+        self.removals = Removals(access, queues, sessions, router)
+        self.exchanges = Exchanges(metadata, access, router, self.hidden, sessions, queues, homes, nodes.reads_back)
+        self.consumers = Consumers(access, queues, homes, sessions, self.firehose, self.readings, turns.end)
+        self.vhosts = Vhosts(metadata, partitions, turns)
+        self.effective_policies = EffectivePolicies(topology, partitions, homes, turns, nodes)
         self.policies = Policies(metadata, self.effective_policies, config.semantics, operator=False)
         self.operator_policies = Policies(metadata, self.effective_policies, config.semantics, operator=True)
         self.parameters = Parameters(metadata, self.operator_policies, config.cluster_name)
-        self.marks = Marks(metadata, partitions)
-        self.erasures = Erasures(metadata, self.subjects)
-        self._watch(config, log_clock)
-
-    def _watch(self, config: Config, log_clock: LogClock) -> None:
-        """Make the parts that look after the node while it runs."""
-        metadata, partitions, keeper = self.metadata, self.partitions, self.keeper
-        self.alarms = Alarms(config, self.memory, self.turns, self.sessions.by_id, partitions)
-        end_turn = self.turns.end
-        self.expiry = Expiry(config, log_clock, metadata, partitions, keeper, self.subjects, end_turn, self.loop_share)
-        in_kafka = config.kafka is not None
-        self.history_size = HistorySize(config.data, lambda: self.alarms.disk_limit_bytes, in_kafka=in_kafka)
-        ends: list[LogEnd] = [metadata, *partitions]
-        url, measured = config.archive.url, self.history_size.take
-        self.archive = ArchiveStatus(url, ends, self.clock, in_kafka=measured) if url else None
-        self.trims = HistoryTrims(config.keep_history_ms, metadata, partitions, self.turns)
-        self.events = EventExchange(
-            config, self.router, metadata, partitions, self.homes, keeper, self.counters, self.turns, self.loop_share
-        )
+        self.events = EventExchange(config, router, metadata, partitions, homes, keeper, counters, turns, loop_share)
         self.repartition = Repartition(
-            config,
-            metadata,
-            partitions,
-            keeper,
-            self.loop_share,
-            self.queues.enter_all,
-            self.turns.when_durable,
-            end_turn,
+            config, metadata, partitions, keeper, loop_share, queues.enter_all, turns.when_durable, turns.end
         )
-        self.restorations = Restorations(
-            self.access, self.sessions, self.queues, self.exchanges, self.topology, self.turns, keeper
+
+        self.host = self._host(log_clock, memory, loop_share)
+        self.history = self._history(log_clock, past)
+
+    def _host(self, log_clock: LogClock, memory: MemoryAccount, loop_share: LoopShare) -> HostParts:
+        config, metadata, partitions, turns = self.config, self.metadata, self.partitions, self.turns
+        alarms = Alarms(config, memory, turns, self.sessions.by_id, partitions)
+        memory.start(alarms.look_soon)
+        alarms.on_alarm.append(self.events.alarm)
+        loop_watch = LoopWatch(loop_share, config.loop_warning_ms / 1_000)
+        clock_watch = ClockWatch(config.node, log_clock, metadata, partitions, self.keeper, turns)
+        return HostParts(memory, alarms, loop_share, loop_watch, clock_watch)
+
+    def _history(self, log_clock: LogClock, past: WorkerPool) -> HistoryParts:
+        config, metadata, partitions, turns, host = self.config, self.metadata, self.partitions, self.turns, self.host
+        sessions, subjects, share = self.sessions, self.subjects, host.loop_share
+        in_kafka = not self.keeper.holds_log
+        size = HistorySize(config.data, lambda: host.alarms.disk_limit_bytes, in_kafka=in_kafka)
+        ends: list[LogEnd] = [metadata, *partitions]
+        url = config.archive.url
+        return HistoryParts(
+            past=past,
+            id_index=IdIndexProcess(config),
+            marks=Marks(metadata, partitions),
+            restorations=Restorations(
+                self.access.control, sessions, self.queues, self.exchanges, self.topology, turns, self.keeper
+            ),
+            size=size,
+            archive=ArchiveStatus(url, ends, self.clock, in_kafka=size.take) if url else None,
+            trims=HistoryTrims(config.keep_history_ms, metadata, partitions, turns),
+            erasures=Erasures(metadata, subjects),
+            expiry=Expiry(config, log_clock, metadata, partitions, self.nodes, subjects, turns.end, share),
         )
-        self.alarms.on_alarm.append(self.events.alarm)
-        self.clock_watch = ClockWatch(config.node, log_clock, metadata, partitions, keeper, self.turns)
 
     def _session_ended(self, session: Session) -> None:
-        self.access_log.ended(session)
+        self.access.log.ended(session)
         self.homes.session_ended(session.session_id)  # it may wait for a name
-
-    async def _written(self) -> None:
-        await self.turns.written()
 
     def _login_braked(self) -> None:
         self.counters[LOGINS_BRAKED] += 1
@@ -219,8 +258,8 @@ class Broker:
     def serve(self, listeners: Listeners, quotas: tuple[ConnectionQuota, ...]) -> None:
         """Clients may come: through these listeners of the AMQP server, and as many as these quotas let in. They are no
         arguments of the constructor: the server is made with the broker, and so after it."""
-        self.listeners = listeners
-        self.quotas = quotas
+        self.host.listeners = listeners
+        self.host.quotas = quotas
 
     def lead(self, followers: Followers) -> None:
         """Other machines may follow. The followers come after the broker: they call its turns."""
@@ -236,27 +275,24 @@ class Broker:
         its setting did not change."""
         before, self.config = self.config, config
         if config.vm_memory_high_watermark != before.vm_memory_high_watermark:
-            self.alarms.set_memory_limit(config.vm_memory_high_watermark)
+            self.host.alarms.set_memory_limit(config.vm_memory_high_watermark)
         if config.disk_free_limit != before.disk_free_limit:
-            self.alarms.set_disk_limit(config.disk_free_limit)
+            self.host.alarms.set_disk_limit(config.disk_free_limit)
 
     def close(self) -> None:
         """Stop cleanly: everything is durable, RocksDB is written, each partition ends with a Checkpointed event."""
         self.events.stop()
-        self.tokens.stop()
+        self.access.tokens.stop()
         self.sessions.departures.stop()
         for session in list(self.sessions.by_id.values()):
             self.sessions.close(session)
         self.homes.placement_changed()  # clients that wait for a name are gone
-        self.callers.close()
-        self.access_log.close()
-        self.alarms.stop()
-        self.history_size.stop()
-        self.trims.stop()
+        self.access.callers.close()
+        self.access.log.close()
+        self.host.stop()
         self.readings.close()
-        self.clock_watch.stop()
         self.repartition.stop()
-        self.expiry.stop()
+        self.history.stop()
         self.keeper.stop()
 
     @property
@@ -330,11 +366,11 @@ class Broker:
                 self.router.exchanges_changed()
         else:
             self.router.exchanges_changed()
-            self.access.changed()
+            self.access.control.changed()
         self.hidden.changed(event)
         self.events.metadata_changed(event)
         if isinstance(event, PolicySet | PolicyCleared | OperatorPolicySet | OperatorPolicyCleared):
-            if self.keeper.reads_back:  # else no partition is ever paused
+            if self.nodes.reads_back:  # else no partition is ever paused
                 self.effective_policies.changed()
         elif isinstance(event, SubjectErased | BodiesExpired):
             self.subjects.erased(event.key_ids)

@@ -58,7 +58,7 @@ class Callers:
 
     def caller(self, user: str, arrival: Arrival, product: str, tls: TlsPeer | None, mechanism: str) -> Caller | None:
         """The client with its session. None: this node logs no sessions now."""
-        if self._read_only or not self._keeper.joined:
+        if self._read_only or not self._keeper.nodes.joined:
             return None
         key = (user, arrival.host, arrival.listener, product, mechanism)
         if key not in self._callers and len(self._callers) >= MOST_CALLERS:

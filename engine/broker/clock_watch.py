@@ -17,6 +17,7 @@ from rewindmq.engine.partition.lifecycle import Keeper
 from rewindmq.engine.partition.log_clock import STEP_MS, LogClock, Telling
 from rewindmq.engine.partition.metadata import Metadata
 from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.reading import PartitionReading
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
 from rewindmq.schemas.values import BROKER, Actor
@@ -46,7 +47,7 @@ class ClockWatch:
         self._keeper = keeper
         self._turns = turns
         self._own = Telling()
-        self._of_kafka = {partition: Telling() for partition in (partitions if keeper.reads_back else ())}
+        self._of_kafka = {partition: Telling() for partition in (partitions if not keeper.gives_time else ())}
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, gap_ms: int = 0) -> None:
@@ -75,7 +76,7 @@ class ClockWatch:
         if self._timer is not None:
             self._timer.cancel()
 
-    def difference_ms(self, partition: Partition) -> int:
+    def difference_ms(self, partition: PartitionReading) -> int:
         """The time in the partition less this machine's wall clock, as last seen."""
         return partition.log_difference_ms + self.clock.difference_ms
 
@@ -105,13 +106,13 @@ class ClockWatch:
                 format_time(wall_ms),
                 length(difference_ms),
                 side,
-                "" if self._keeper.reads_back else "; `rewindmq repair_clock` sets the log's time to it",
+                "; `rewindmq repair_clock` sets the log's time to it" if self._keeper.gives_time else "",
             )
         self._log("running", wall_ms, wall_ms + difference_ms)
 
     def _log(self, noticed: str, wall_ms: int, log_ms: int) -> None:
         """On Kafka this machine's clock is no part of history."""
-        if not self._keeper.reads_back:
+        if self._keeper.gives_time:
             self._metadata.append(BROKER, ClockStepped(self._node, noticed, wall_ms, log_ms))
 
     def _tell_of_kafka(self, partition: Partition, difference_ms: int) -> None:
@@ -135,7 +136,7 @@ class ClockWatch:
         """Set the time in the log to the wall clock: log time before and after. The queues' clock goes on.
         NotImplementedByBroker on Kafka. LogError: the disk does not take it, and nothing is changed."""
         clock = self.clock
-        if self._keeper.reads_back:
+        if not self._keeper.gives_time:
             raise NotImplementedByBroker(
                 "the time in the log is Kafka's: set the clocks of the Kafka brokers right, the nodes go on from there"
             )

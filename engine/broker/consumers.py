@@ -97,7 +97,7 @@ class Consumers:
         """Attach a live consumer. False: the fold has refused it."""
         session, channel = subscription.session, subscription.channel
         consumer_id = self._sessions.next_id()
-        partition.attach(consumer_id, self._firehose.tapped(session, channel, consumer))
+        partition.deliveries.attach(consumer_id, self._firehose.tapped(session, channel, consumer))
         session.note(channel, partition, consumer_id)
         is_attached = False
 
@@ -110,7 +110,7 @@ class Consumers:
 
         await self._sessions.ask(session, partition, _attachment(queue, subscription, consumer_id), folded)
         if not is_attached:
-            partition.detach(consumer_id)
+            partition.deliveries.detach(consumer_id)
             session.forget(partition, consumer_id)
         return is_attached
 
@@ -137,7 +137,7 @@ class Consumers:
         if holder is not None and holder.attached:  # else it reads the history, or the queue is gone or on its way
             await partition.ask(session.actor, ConsumerCancelled(queue.vhost, queue.name, consumer_id))
             await self._queues.carry_out_end(partition, queue)
-        partition.detach(consumer_id)
+        partition.deliveries.detach(consumer_id)
         session.forget(partition, consumer_id)
         self._readings.landed()
 
@@ -160,7 +160,7 @@ class Consumers:
         if holder_id is None:
             holder_id = of_channel[key] = self._sessions.next_id()
             session.note(channel, partition, holder_id)
-        partition.attach_getter(holder_id, self._firehose.tapped_getter(session, channel, getter))
+        partition.deliveries.attach_getter(holder_id, self._firehose.tapped_getter(session, channel, getter))
         get = Fetched(session.vhost, queue, holder_id, channel, no_ack)
         for _ in range(count - 1):
             partition.append(session.actor, get)

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from rewindmq.engine.errors import NotAllowed, PreconditionFailed
-from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.reading import PartitionReading
 from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.routing.homes import Homes
 from rewindmq.projections.rules.erlang_terms import erlang_term
@@ -81,14 +81,16 @@ def has_queue_limit(topology: Topology, vhost: str) -> bool:
     return _limit(topology.vhost_limits(vhost), "max-queues") is not None
 
 
-def check_queue(topology: Topology, homes: Homes, partitions: Iterable[Partition], vhost: str, name: str) -> None:
+def check_queue(
+    topology: Topology, homes: Homes, partitions: Iterable[PartitionReading], vhost: str, name: str
+) -> None:
     """PreconditionFailed: the vhost may not have one more queue."""
     limit = _limit(topology.vhost_limits(vhost), "max-queues")
     if limit is not None and count_queues(homes, partitions, vhost) >= limit:
         raise PreconditionFailed(f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached")
 
 
-def count_queues(homes: Homes, partitions: Iterable[Partition], vhost: str) -> int:
+def count_queues(homes: Homes, partitions: Iterable[PartitionReading], vhost: str) -> int:
     """The number of a vhost's queues that clients can see."""
     twice = homes.has_moves
     return sum(

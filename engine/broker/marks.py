@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from rewindmq.engine.partition.metadata import Metadata
-from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.reading import PartitionReading
 from rewindmq.schemas.metadata_events import MarkDeleted, MarkSet
 from rewindmq.schemas.values import Actor
 
 
 class Marks:
-    def __init__(self, metadata: Metadata, partitions: Sequence[Partition]) -> None:
+    def __init__(self, metadata: Metadata, partitions: Sequence[PartitionReading]) -> None:
         self._metadata = metadata
         self._partitions = partitions
 

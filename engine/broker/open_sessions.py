@@ -94,7 +94,7 @@ class OpenSessions:
         return self._add(Session(self.next_id(), ITSELF, vhost, "definitions", actor, {}, self._clock()))
 
     def _check_joined(self) -> None:
-        if not self._keeper.joined:
+        if not self._keeper.nodes.joined:
             raise ConnectionForced("the node was declared lost and is joining again")
 
     def _add(self, session: Session) -> Session:
@@ -118,7 +118,7 @@ class OpenSessions:
         """End a channel: its consumers are detached, and the messages that they hold return to their queues."""
         for partition, consumer_ids in session.attached.pop(channel, {}).items():
             for consumer_id in consumer_ids:
-                partition.detach(consumer_id)
+                partition.deliveries.detach(consumer_id)
                 session.attachments.pop(consumer_id, None)
                 session.channel_of.pop(consumer_id, None)
             partition.append(session.actor, SessionClosed(session.session_id, channel))
@@ -136,7 +136,7 @@ class OpenSessions:
             for partition, consumer_ids in attached.items():
                 concerned[partition] = None
                 for consumer_id in consumer_ids:
-                    partition.detach(consumer_id)
+                    partition.deliveries.detach(consumer_id)
 
         def log_end() -> None:
             for partition in concerned:

@@ -22,7 +22,7 @@ from rewindmq.engine.broker.vhosts import check_vhost
 from rewindmq.engine.errors import NotFound, PreconditionFailed
 from rewindmq.engine.host.eager import to_the_end
 from rewindmq.engine.host.slices import Pace, in_slices
-from rewindmq.engine.partition.lifecycle import Keeper
+from rewindmq.engine.partition.lifecycle import Nodes
 from rewindmq.engine.partition.metadata import Metadata
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.routing.homes import Homes
@@ -60,13 +60,13 @@ class EffectivePolicies:
     until every queue is known to have been told (engine/cluster/policy_proofs.py)."""
 
     def __init__(
-        self, topology: Topology, partitions: Sequence[Partition], homes: Homes, turns: Turns, keeper: Keeper
+        self, topology: Topology, partitions: Sequence[Partition], homes: Homes, turns: Turns, nodes: Nodes
     ) -> None:
         self._topology = topology
         self._partitions = partitions
         self._homes = homes
         self._turns = turns
-        self._keeper = keeper
+        self._nodes = nodes
         self._refusing = self._rules_that_refuse()
         # In order, each with the offset of the metadata log behind its end. The oldest makes room beyond the limit.
         self._ended: deque[tuple[int, PolicyRule]] = deque(maxlen=MOST_REMEMBERED + 1)
@@ -113,7 +113,7 @@ class EffectivePolicies:
             applied = self.outstanding(queue)
             while applied is not None and may_refuse(queue, applied) and known < max(begun, newest(applied)):
                 known = self._topology.next_offset
-                await self._keeper.until_known(known)
+                await self._nodes.until_known(known)
                 applied = None if queue.gone else self.outstanding(queue)  # others may have set policies meanwhile
             if applied is not None:
                 partition.append(actor, applied)

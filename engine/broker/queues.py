@@ -19,6 +19,7 @@ from rewindmq.engine.partition.flow_control import LARGE_BYTES
 from rewindmq.engine.partition.metadata import Metadata
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.partition.queue_counters import Listed
+from rewindmq.engine.partition.reading import PartitionReading
 from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.placement.leftover_queues import is_to_follow, letters_of
 from rewindmq.engine.rewind.arguments import check_stream_sizes
@@ -148,7 +149,7 @@ class Queues:
         found.sort(key=itemgetter(0))
         return [queue for _, queue in found]
 
-    async def by_name(self, work: Work, vhosts: Container[str]) -> list[tuple[Partition, Queue]]:
+    async def by_name(self, work: Work, vhosts: Container[str]) -> list[tuple[PartitionReading, Queue]]:
         """The queues of these vhosts that clients can see, each with its partition, by vhost and name, in slices.
 
         Those of paused partitions are not among them: `enter_all` first."""
@@ -156,9 +157,9 @@ class Queues:
             work, vhosts, [(each, each.machine.by_name) for each in self._partitions if each.current]
         )
 
-    async def listed(self, work: Work, vhosts: Container[str]) -> list[tuple[Partition, Listed]]:
+    async def listed(self, work: Work, vhosts: Container[str]) -> list[tuple[PartitionReading, Listed]]:
         """The same as `by_name`, and the counters of the queues that this node does not fold, as far as it has them."""
-        found: list[tuple[Partition, Mapping[tuple[str, str], Listed]]] = []
+        found: list[tuple[PartitionReading, Mapping[tuple[str, str], Listed]]] = []
         for partition in self._partitions:
             if partition.current:
                 found.append((partition, partition.machine.by_name))
@@ -167,8 +168,8 @@ class Queues:
         return await self._in_order(work, vhosts, found)
 
     async def _in_order(
-        self, work: Work, vhosts: Container[str], found: Sequence[tuple[Partition, Mapping[tuple[str, str], Q]]]
-    ) -> list[tuple[Partition, Q]]:
+        self, work: Work, vhosts: Container[str], found: Sequence[tuple[PartitionReading, Mapping[tuple[str, str], Q]]]
+    ) -> list[tuple[PartitionReading, Q]]:
         """The queues of these vhosts that clients can see, by vhost and name, in slices."""
         entries = [
             (key, (partition, queue))
@@ -178,7 +179,7 @@ class Queues:
         ]
         return await work.in_order(entries)
 
-    def _is_listed(self, partition: Partition, name: tuple[str, str]) -> bool:
+    def _is_listed(self, partition: PartitionReading, name: tuple[str, str]) -> bool:
         departures = self._sessions.departures
         if departures.leaving and departures.owner_of(partition.machine.queue(*name)) is not None:
             return False

@@ -33,25 +33,20 @@ logger = logging.getLogger(__name__)
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests have a double
 class Turns:
-    """`readers()` is called when more is durable, so that consumers of streams and of the past go on. `mark`: of
-    LoopShare."""
+    """`mark`: of LoopShare."""
 
     def __init__(
         self,
         metadata: Metadata,
         partitions: Sequence[Partition],
-        forwarder: Forwarder,
         clock: Callable[[], int],
         keeper: Keeper,
-        readers: Callable[[], None],
         mark: Callable[[object], object],
     ) -> None:
         self.mark = mark
         self.metadata = metadata
         self.keeper = keeper
-        self.readers = readers
         self.partitions = partitions
-        self.forwarder = forwarder
         self.clock = clock
         self.blocked: str | None = None  # why publishing is held back, in words for connection.blocked; None: it is not
         self.on_blocked: list[Callable[[], None]] = []  # called when `blocked` changed
@@ -65,6 +60,14 @@ class Turns:
         self._next_turn_asked = False
         self._closed = False
         self._store_retry_asked = False
+
+    def start(self, forwarder: Forwarder, readers: Callable[[], None]) -> None:
+        """Forward dead letters in turns. `readers()` is called when more is durable, so that consumers of streams and
+        of the past go on.
+
+        The constructor does not take these: they end turns, and so are made after them."""
+        self.forwarder = forwarder
+        self.readers = readers
 
     def stop(self) -> None:
         """End no more turns, and ring no timer."""

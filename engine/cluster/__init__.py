@@ -3,6 +3,8 @@
 node.py                the node's life: heartbeats, lost nodes, duties
 start.py               joins the log, opens the broker
 partition.py           an event is folded when it is read back
+metadata.py            the same in the metadata log
+own_records.py         a node knows its own records when they come back
 partition_pausing.py   which partitions are folded here
 resumption.py          a partition goes on after a pause
 snapshot_export.py     an owner leaves its snapshot in Kafka

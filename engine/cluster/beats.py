@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 
 from rewindmq.engine.cluster.awareness import Awareness
+from rewindmq.engine.cluster.metadata import ReadBackMetadata
 from rewindmq.engine.log.shared_contract import SharedLog
-from rewindmq.engine.partition.metadata import ReadBackMetadata
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import NodeAlive, QueueRefuses
 from rewindmq.schemas.values import BROKER

@@ -27,6 +27,7 @@ from rewindmq.engine.cluster.awareness import Awareness
 from rewindmq.engine.cluster.beats import Beats
 from rewindmq.engine.cluster.counter_rounds import CounterRounds
 from rewindmq.engine.cluster.flow_control import RoundTripFlow
+from rewindmq.engine.cluster.metadata import ReadBackMetadata
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.cluster.partition_pausing import PausedPartitions
 from rewindmq.engine.cluster.policy_proofs import PolicyProofs
@@ -39,9 +40,9 @@ from rewindmq.engine.host import eager
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import Arrived, SharedLog
 from rewindmq.engine.partition.certainty import Certainty
-from rewindmq.engine.partition.lifecycle import Members, Place, mend_store, persist
-from rewindmq.engine.partition.metadata import ReadBackMetadata
+from rewindmq.engine.partition.lifecycle import Keeper, Members, Place, mend_store, persist
 from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.reading import PartitionReading
 from rewindmq.engine.partition.snapshot_writer import MetadataSnapshots
 from rewindmq.engine.partition.waypoint_writer import WaypointWriter
 from rewindmq.projections.machine.data.delayed_order import exchange_of
@@ -50,7 +51,6 @@ from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
 from rewindmq.projections.rules.internal_queues import is_delay_queue
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore, StoreError
-from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import (
     CheckpointAsked,
@@ -63,10 +63,11 @@ from rewindmq.schemas.events import (
 )
 from rewindmq.schemas.metadata_events import NodeJoined
 from rewindmq.schemas.service_records import SharedDecoder
-from rewindmq.schemas.values import BROKER, Actor, Route
+from rewindmq.schemas.values import BROKER, Route
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.log.kafka.replicas import KafkaReplicas
 
 HEARTBEAT_SECONDS = 1.0
 OUTDATED_MS = 60_000  # of counters; an owner that died has a successor before
@@ -74,12 +75,13 @@ OUTDATED_MS = 60_000  # of counters; an owner that died has a successor before
 logger = logging.getLogger(__name__)
 
 
-class ClusterKeeper:
-    """The keeper of a broker on a shared log.
+class ClusterKeeper(Keeper):
+    """The keeper of a broker on a shared log, and what it knows of the other nodes (`Nodes`).
 
     `failed` is called when the node cannot go on and must be stopped."""
 
     reads_back = True
+    holds_log = gives_time = False
     flow: RoundTripFlow
     metadata: ReadBackMetadata
 
@@ -91,6 +93,7 @@ class ClusterKeeper:
         failed: Callable[[Exception], None],
     ) -> None:
         self.epoch = 0
+        self.nodes = self
         self.joined = False
         self.log = log
         self.silences = Silences(config.node_timeout_ms / 1_000)
@@ -149,7 +152,7 @@ class ClusterKeeper:
             broker.homes,
             self.log.identity,
             self._config.node,
-            broker.loop_share,
+            broker.host.loop_share,
             lambda: self._stopped or not self.joined or broker.turns.blocked is not None,
             self._policy_proofs.proven,
         )
@@ -410,16 +413,13 @@ class ClusterKeeper:
             return (vhost, exchange_of(queue)) in topology.exchanges
         return any(True for _ in topology.bindings_to(vhost, "queue", queue))
 
-    def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
-        raise AssertionError("Kafka gives the time")
-
     async def read_to_end(self) -> None:
         await self.log.read_to_end()
         for partition in self._partitions:
             if partition.in_doubt:
                 await partition.folded()
 
-    def behind(self, partition: Partition) -> int:
+    def behind(self, partition: PartitionReading) -> int:
         return max(0, self.log.ends().get(partition.name, 0) - partition.machine.next_offset)
 
     # -- duties -------------------------------------------------------------------------------------------------------
@@ -523,13 +523,22 @@ class ClusterKeeper:
         """Offer the snapshot at `offset` to other nodes. `claim`: where the log has this node's claim of its digest."""
         self._offers.claimed(partition.index, partition.name, offset, claim)
 
-    def members(self, partition: Partition) -> Members:
+    def replicas(self) -> "KafkaReplicas | None":
+        config = self._config
+        if config.kafka is None:  # the shared log of a simulation has none
+            return None
+        from rewindmq.engine.log.kafka.clients import KafkaClients
+        from rewindmq.engine.log.kafka.replicas import KafkaReplicas
+
+        return KafkaReplicas(KafkaClients(config.kafka, dict(config.kafka_settings)), config.kafka_prefix)
+
+    def members(self, partition: PartitionReading) -> Members:
         for found in self.log.placement():
             if found.partition == partition.name:
                 return Members(found.leader, found.replicas, found.in_sync)
         return Members("", (), ())
 
-    def place(self, partition: Partition) -> Place:
+    def place(self, partition: PartitionReading) -> Place:
         """Return the nodes that are near a partition. The owner of a partition says in its rounds of counters which
         node it is."""
         owner: str | None = self._config.node if partition.owned else None

@@ -1,14 +1,12 @@
 """A queue partition of a log that many nodes share: a node folds only the records that it reads back.
 
     append(event) -> log ......... Kafka makes the order .......... read_back(arrived) -> machine -> effects
-                     `_sent` has the records on their way
+                     OwnRecords (own_records.py) has the records on their way
 
 Rules of this file
 - A record that comes back is durable. So a confirm follows the fold, and no crash undoes a delivery.
-- A node knows its own records by their bytes. They come back in the order in which it sent them, so one comparison with
-  the first missing record is enough, and the node never decodes its own records. (Sessions are part of a record, so no
-  other node writes the same bytes. The broker's own events, like Tick, have the same effect from any node.)
-- An append position counts this node's appends. Time is the log's, stated by each record. Between records the node
+- A node knows its own records by their bytes, and so never decodes them.
+- Time is the log's, stated by each record. Between records the node
   estimates it from its own clock and the difference in its last own records, rather too early than too late: a Tick
   that comes too early would have to be sent again.
 - The queues' clock never goes back, so it would stand still when Kafka's goes back (a Kafka broker's clock was wrong).
@@ -26,9 +24,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from rewindmq.engine.errors import PreconditionFailed
-from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedPartition
-from rewindmq.engine.partition.partition import Confirms, EventTap, Partition
+from rewindmq.engine.cluster.own_records import Folded, OwnRecords
+from rewindmq.engine.log.shared_contract import Arrived, SharedPartition
+from rewindmq.engine.partition.partition import EventTap, Partition
 from rewindmq.engine.partition.queue_counters import CounterTable
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
@@ -53,10 +51,6 @@ from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.schemas.values import BROKER, Actor, Route
 
 logger = logging.getLogger(__name__)
-
-# Called when an own event was folded, with its append position, its offset and its effects.
-Folded = Callable[[int, int, list[Effect]], None]
-Sent = tuple[bytes, Actor, Event, Folded | None]
 
 WENT_BACK_MS: Final = 1_000  # clocks of one Kafka's brokers differ by less, so a moved partition is no step
 RECORD_SECONDS: Final = 2.0  # how long the loop waits for a record that the state store has lost
@@ -130,11 +124,11 @@ class ReadBackPartition(Partition):
         self._schema = schema_of(machine.machine_version)
         super().__init__(index, history or log, machine, projector, encoder_under(self._schema), clock)
         self.log = log
+        self.own_records = OwnRecords(log)
         self._past = history or log
         self.node = node
         self.owned = False
         self.owned_from = 0  # the append position at which the node took the duties
-        self.current = True
         self.folds = True  # records come back; it is current, or becomes so
         self.used_at = (
             0.0  # seconds of the loop's clock: when a client last needed the fold (cluster/partition_pausing.py)
@@ -143,14 +137,8 @@ class ReadBackPartition(Partition):
         self._node = listener
         self.lost_appended: dict[int, None] = {}  # epochs whose end this node has appended here
         self._decode = SharedDecoder().decode
-        self._sent: deque[Sent] = deque()  # own records that have to come back
-        self._by_report = False  # own records are reported and need not come back
-        self._reported: deque[int] = deque()  # append positions that will be reported; all are below those of `_sent`
         self._reported_below = 0  # no record below this offset has to come back
-        self._append_position = 0
-        self._durable_position = 0
         self._offsets: deque[int] = deque()  # of own events folded since the last `on_durable`
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # callers of `folded`
         self._ticking = False
         # Own records from this append position on were sent at this time or later.
         self._probe: tuple[int, int] | None = None
@@ -168,23 +156,15 @@ class ReadBackPartition(Partition):
 
     @property
     def append_position(self) -> int:
-        return self._append_position
+        return self.own_records.append_position
 
     @property
     def durable_position(self) -> int:
-        return self._durable_position
-
-    @property
-    def next_offset(self) -> int:
-        return self.machine.next_offset
-
-    @property
-    def durable_offset(self) -> int:
-        return self.machine.next_offset
+        return self.own_records.durable_position
 
     @property
     def undone_below(self) -> int:
-        return self._durable_position
+        return self.own_records.durable_position
 
     def now_ms(self) -> int:
         return max(self.machine.clock_ms, self._clock() + self._skew_ms)
@@ -206,17 +186,7 @@ class ReadBackPartition(Partition):
         if message.route is not self._key_route:
             self._key_route = message.route
             self._key = key_of(message.route.vhost, message.route.queues[0])
-        try:
-            self.log.append(self._key, value)
-        except RecordTooLarge as error:
-            raise PreconditionFailed(str(error)) from None
-        position = self._append_position
-        self._append_position = position + 1
-        if self._by_report:
-            self._reported.append(position)
-        else:
-            self._sent.append((value, actor, message, None))
-        return position
+        return self.own_records.send(self._key, value, actor, message)
 
     def publish_then(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
         self.used_at = asyncio.get_running_loop().time()
@@ -226,19 +196,8 @@ class ReadBackPartition(Partition):
         now = self._clock()
         if now != self._prefix_ms or actor is not self._prefix_actor:
             self._renew_prefix(now, actor)
-        assert folded is None or not self._by_report, "only the fold has this answer"
         value = self.encoder.encode(self._prefix, event)
-        try:
-            self.log.append(event_key(event), value)
-        except RecordTooLarge as error:
-            raise PreconditionFailed(str(error)) from None
-        position = self._append_position
-        self._append_position = position + 1
-        if self._by_report:
-            self._reported.append(position)
-        else:
-            self._sent.append((value, actor, event, folded))
-        return position
+        return self.own_records.send(event_key(event), value, actor, event, folded)
 
     async def enter(self) -> None:
         self.used_at = asyncio.get_running_loop().time()
@@ -285,10 +244,7 @@ class ReadBackPartition(Partition):
         return await answer
 
     async def folded(self) -> None:
-        if self._durable_position < self._append_position:
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append((self._append_position, done))
-            await done
+        await self.own_records.folded()
 
     def needs_fold(self, route: Route) -> bool:
         return not self.current and self._node.decides(self, route)
@@ -321,17 +277,17 @@ class ReadBackPartition(Partition):
         A tap hears of services' records from the first own one on that follows: those that the owner of before has
         heard of are below it."""
         self.owned = True
-        self.owned_from = self._append_position
+        self.owned_from = self.own_records.append_position
         self.watch(self.tap)
 
     def watch(self, tap: EventTap | None) -> None:
         super().watch(tap)
-        if tap is not None and self.owned and self._append_position == self.owned_from:
+        if tap is not None and self.owned and self.own_records.append_position == self.owned_from:
             self.append(BROKER, Tick())
 
     @property
     def _tells_of_services(self) -> bool:
-        return self.owned and self._durable_position > self.owned_from
+        return self.owned and self.own_records.durable_position > self.owned_from
 
     def tick(self) -> None:
         deadline = self.machine.deadline_ms()
@@ -361,12 +317,12 @@ class ReadBackPartition(Partition):
         """Measure the difference of the clocks with the next own record.
 
         The node sends it after this call, and Kafka has it before it comes back."""
-        if self._probe is None or self._durable_position == self._append_position:
-            self._probe = (self._append_position, self._clock())
+        if self._probe is None or self.own_records.durable_position == self.own_records.append_position:
+            self._probe = (self.own_records.append_position, self._clock())
 
     def _compare_clocks(self, newest_ms: int, own_ms: int, only_time_passed: bool) -> None:
         now_ms = self._clock()
-        if self._probe is not None and own_ms and self._durable_position > self._probe[0]:
+        if self._probe is not None and own_ms and self.own_records.durable_position > self._probe[0]:
             self.log_difference_ms = min(0, own_ms - self._probe[1]) or max(0, own_ms - now_ms)
             self._probe = None
         elif newest_ms - now_ms > self.log_difference_ms:
@@ -392,21 +348,18 @@ class ReadBackPartition(Partition):
         are not made here, too. A partition that is not current has no consumers here."""
         if self.current and not self._kept_until:
             self.append(BROKER, Tick())
-            self._kept_until = self._sent[-1][0]
+            self._kept_until = self.own_records.newest
 
     @property
     def in_doubt(self) -> bool:
         """Return True while this partition holds arriving records, to fold them after its own record (`doubt`)."""
         return bool(self._kept_until)
 
-    def await_folded(self, position: int, confirms: Confirms, sequence: int) -> None:
-        self.await_durable(position, confirms, sequence)  # a folded event is durable here
-
     def read_back(self, arrived: Arrived) -> None:
         """Fold records that came back, own and foreign. `carry_out` performs their effects."""
         if not self.folds:  # it came while the log was told to pause
             return
-        if not self._kept_until and (self._by_report or not self._reported):
+        if not self._kept_until and (self.own_records.by_report or not self.own_records.unreported):
             self._fold(arrived)
             return
         self._kept.append(arrived)
@@ -416,7 +369,7 @@ class ReadBackPartition(Partition):
             self._fold_kept()
 
     def _fold_kept(self) -> None:
-        if self._kept_until or self._reported:
+        if self._kept_until or self.own_records.unreported:
             return
         kept, self._kept, self._kept_bytes = self._kept, [], 0
         for each in kept:
@@ -428,7 +381,7 @@ class ReadBackPartition(Partition):
     def can_pause(self) -> bool:
         """Return True if nothing is under way, and the partition follows the machine version of the history: a node
         that does not fold would not notice that it moves to a newer one."""
-        under_way = self._sent or self._reported or self._kept_until or self._waiters or self.effects
+        under_way = self.own_records.under_way or self._kept_until or self.effects
         is_upgraded = self.machine.machine_version >= self._node.machine_version
         return self.current and is_upgraded and not under_way and self.log.all_reported
 
@@ -436,7 +389,7 @@ class ReadBackPartition(Partition):
         """Fold no more. From now on the log reports own records."""
         assert self.can_pause
         self.current = self.folds = False
-        self._by_report = True
+        self.own_records.by_report = True
         self.log.report(True)
 
     def begin_again(self, machine: Machine, projector: Projector) -> None:
@@ -448,9 +401,8 @@ class ReadBackPartition(Partition):
         self._in_time_below = machine.next_offset
         self._skew_known = False  # the clock may have been set meanwhile
         by_id = machine.by_id
-        self.served = {
-            by_id[queue.queue_id]: served for queue, served in self.served.items() if queue.queue_id in by_id
-        }
+        served = self.served
+        self.served = {by_id[each.queue_id]: served[each] for each in served if each.queue_id in by_id}
 
     def resume(self) -> None:
         """Fold records again that come back. Own records are still reported."""
@@ -460,8 +412,8 @@ class ReadBackPartition(Partition):
     def read_back_again(self) -> None:
         """Let own records come back from now on. Records that come before the last report are kept until then."""
         assert self.folds
-        assert self._by_report
-        self._by_report = False
+        assert self.own_records.by_report
+        self.own_records.by_report = False
         self.current = True
         self._end_reports()
 
@@ -469,38 +421,36 @@ class ReadBackPartition(Partition):
     def awaits_reports(self) -> bool:
         """Return True while own records that will be reported are on their way. Reports of other records are of no use
         and must not be kept: a later record would be taken for one of them."""
-        return bool(self._reported)
+        return self.own_records.unreported > 0
 
     def delivered(self, offsets: list[int]) -> None:
         """Own records are in the log at these offsets: the first of those that will be reported."""
-        for offset in offsets:
-            if not self._reported:
-                break  # it has to come back
-            self._reported.popleft()
-            self._offsets.append(offset)
-            self._durable_position += 1
-            self._reported_below = max(self._reported_below, offset + 1)
+        reported = offsets[: self.own_records.unreported]  # the others have to come back
+        if reported:
+            self._offsets.extend(reported)
+            self._reported_below = max(self._reported_below, max(reported) + 1)
+            self.own_records.reported(len(reported))
         self._end_reports()
-        self._tell_waiters()
+        self.own_records.tell_waiters()
 
     def _end_reports(self) -> None:
-        if not self._by_report and not self._reported:
+        if not self.own_records.by_report and not self.own_records.unreported:
             self.log.report(False)
             self._fold_kept()
 
     def _fold(self, arrived: Arrived) -> None:
-        machine, effects, fresh, sent, offsets = self.machine, self.effects, self.fresh, self._sent, self._offsets
+        machine, effects, fresh, own_records = self.machine, self.effects, self.fresh, self.own_records
+        offsets = self._offsets
         apply, decode, tap = machine.apply, self._decode, self.tap
         own_ms, event = 0, None
         reported_below = self._reported_below
         for offset, timestamp_ms, value in zip(arrived.offsets, arrived.timestamps_ms, arrived.values, strict=True):
             folded: Folded | None = None
-            own = bool(sent) and sent[0][0] == value and offset >= reported_below
-            if own:
-                _, actor, event, folded = sent.popleft()
+            own = own_records.take(value) if offset >= reported_below else None
+            if own is not None:
+                _, actor, event, folded = own
                 own_ms = timestamp_ms
                 offsets.append(offset)
-                self._durable_position += 1
             else:
                 try:
                     _, actor, event = decode(value)
@@ -517,7 +467,7 @@ class ReadBackPartition(Partition):
                 apply(offset, timestamp_ms, actor, event, effects)
                 if type(event) is QueueDeclared:
                     self._handle_rare(offset, event)
-                folded(self._durable_position - 1, offset, effects[asked:])
+                folded(own_records.durable_position - 1, offset, effects[asked:])
             elif type(event) is Published:
                 fresh[offset] = event
                 apply(offset, timestamp_ms, actor, event, effects)
@@ -525,7 +475,7 @@ class ReadBackPartition(Partition):
                 apply(offset, timestamp_ms, actor, event, effects)
                 if type(event) in RARE:
                     self._handle_rare(offset, event)
-            if tap is not None and (own or (self._tells_of_services and is_of_service(actor, event))):
+            if tap is not None and (own is not None or (self._tells_of_services and is_of_service(actor, event))):
                 tap.folded(self, offset, timestamp_ms, actor, event, effects, before)
         if arrived.timestamps_ms[-1] + machine.ahead_ms >= machine.clock_ms:
             self._in_time_below = machine.next_offset
@@ -533,13 +483,7 @@ class ReadBackPartition(Partition):
         self._compare_clocks(arrived.timestamps_ms[-1], own_ms, only_time_passed)
         if not self._setting_clock:  # else it would learn from a clock that is being corrected
             self._learn_skew(own_ms or arrived.timestamps_ms[-1], own_ms > 0)
-        self._tell_waiters()
-
-    def _tell_waiters(self) -> None:
-        while self._waiters and self._waiters[0][0] <= self._durable_position:
-            done = self._waiters.popleft()[1]
-            if not done.done():
-                done.set_result(None)
+        own_records.tell_waiters()
 
     def _handle_rare(self, offset: int, event: Event) -> None:
         if isinstance(event, CheckpointAsked):
@@ -551,7 +495,7 @@ class ReadBackPartition(Partition):
             self._prefix_ms = -1  # also in the same millisecond the next record is under the schema of this version
         elif isinstance(event, QueueDeclared):
             self._node.queue_declared(self, offset, event)
-            self._listener.queue_declared()  # routes may lead to the new queue
+            self.listener.queue_declared()  # routes may lead to the new queue
 
     def _claim(self, offset: int) -> None:
         """Claim the digest of the state in which the event at `offset` is the last one."""
@@ -562,7 +506,7 @@ class ReadBackPartition(Partition):
         self._send(BROKER, Checkpointed(offset, self.machine.digest(), self.node), claimed if self.owned else None)
 
     def on_durable(self) -> None:
-        waiting, refused, durable = self._waiting, self.refused, self._durable_position
+        waiting, refused, durable = self._waiting, self.refused, self.own_records.durable_position
         if refused:
             position = durable - len(self._offsets)
             for offset in self._offsets:

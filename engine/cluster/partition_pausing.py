@@ -28,7 +28,7 @@ from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.errors import ConnectionForced
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.shared_contract import SharedLog
-from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.reading import PartitionReading
 from rewindmq.engine.partition.sessions import Session
 
 UNUSED_SECONDS = 60.0
@@ -104,7 +104,7 @@ class PausedPartitions:
                 partition.used_at = now
                 if not partition.current:
                     self._begin(partition, self._resume(partition))
-            elif partition.consumers or partition.getters:
+            elif partition.deliveries.consumers or partition.deliveries.getters:
                 partition.used_at = now
             elif partition.can_pause and now - partition.used_at >= UNUSED_SECONDS:
                 unused.append(partition)
@@ -116,7 +116,7 @@ class PausedPartitions:
                 else:
                     self._begin(partition, self._pause(partition))
 
-    def folded_at(self, partition: Partition, owner: str | None) -> tuple[str, ...]:
+    def folded_at(self, partition: PartitionReading, owner: str | None) -> tuple[str, ...]:
         """The nodes that fold a partition whatever their clients do, by name. All nodes have the same `standbys`."""
         found = set(self._standing.get(partition.name, ()))
         return tuple(sorted(found if owner is None else found | {owner}))
@@ -153,7 +153,7 @@ class PausedPartitions:
             self._failed(error)
 
     async def _pause(self, partition: ReadBackPartition) -> None:
-        if partition.owned or partition.consumers or partition.getters or not partition.can_pause:
+        if partition.owned or partition.deliveries.consumers or partition.deliveries.getters or not partition.can_pause:
             return  # it was taken into use since `look`
         logger.info("%s: not needed here, paused at offset %d", partition.name, partition.next_offset)
         partition.pause()

@@ -70,7 +70,7 @@ class PolicyProofs:
         except LogError as error:
             logger.warning("whether all queues have their policies is not known yet: %s", error)
             return
-        work = Work(self._broker.loop_share)
+        work = Work(self._broker.host.loop_share)
         for partition in partitions:
             if topology.ended.keys() <= partition.machine.lost_epochs.keys() and await self._all_told(partition, work):
                 self.proven[partition.name] = offset

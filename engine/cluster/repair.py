@@ -158,7 +158,7 @@ class Repairs:
 
     async def _apply_when_known(self, partition: Partition, queue: Queue) -> None:
         """Give the queue its policies, when every node knows them (awareness.py)."""
-        await self._broker.keeper.until_known(self._topology.next_offset)
+        await self._broker.nodes.until_known(self._topology.next_offset)
         applied = self._broker.effective_policies.outstanding(queue)
         if applied is not None and partition.owned and not queue.gone:
             partition.append(BROKER, applied)

@@ -162,7 +162,7 @@ async def join(broker: Broker, node: ClusterKeeper) -> None:
             await node.join()
             if not metadata.topology.had_permissions and broker.config.load_definitions is None:
                 # two nodes may do it at once; the result is the same
-                await first_user(metadata, broker.access, broker.config)
+                await first_user(metadata, broker.access.control, broker.config)
     except TimeoutError:
         raise LogError(f"the node could not join within {START_SECONDS:.0f} seconds: the log does not answer") from None
 

@@ -87,7 +87,7 @@ class Import:
         self.bound: set[str] = set()  # the bindings with arguments that are there, as an export has them
         self.wrong: list[str] = []  # the first errors, and how many there are
         self.wrong_count = 0
-        self.work = Work(broker.loop_share)
+        self.work = Work(broker.host.loop_share)
 
     async def carry_out(self) -> None:
         """Check the whole document, then carry it out.
@@ -182,13 +182,13 @@ class Import:
 
         async def step() -> None:
             if password_hash is not None:
-                await self.broker.users.set_hash(self.actor, name, password_hash, tags)
+                await self.broker.access.users.set_hash(self.actor, name, password_hash, tags)
             else:  # a password that is the same is no new one, though its hash would be
-                same = password != "" and await self.broker.access.has_password(name, password)
-                await self.broker.users.set(self.actor, name, None if same else password, tags)
+                same = password != "" and await self.broker.access.control.has_password(name, password)
+                await self.broker.access.users.set(self.actor, name, None if same else password, tags)
             if isinstance(given, dict):
                 known = self.topology.user_limits.get(name, {})
-                await self.broker.users.set_limits(self.actor, name, known | given)
+                await self.broker.access.users.set_limits(self.actor, name, known | given)
 
         self.steps.append(step)
 
@@ -211,7 +211,7 @@ class Import:
             new = name not in self.topology.vhosts
             await self.broker.vhosts.create(self.actor, name, description, tags, kind)
             if new and self.actor.user in self.topology.users:
-                await self.broker.users.set_permissions(self.actor, name, self.actor.user, ".*", ".*", ".*")
+                await self.broker.access.users.set_permissions(self.actor, name, self.actor.user, ".*", ".*", ".*")
 
         self.steps.append(step)
 
@@ -219,14 +219,16 @@ class Import:
         vhost, user = self._known_vhost(item), self._known_user(item)
         configure, write, read = (text(item, key) for key in ("configure", "write", "read"))
         check_patterns(configure, write, read)
-        self.steps.append(lambda: self.broker.users.set_permissions(self.actor, vhost, user, configure, write, read))
+        self.steps.append(
+            lambda: self.broker.access.users.set_permissions(self.actor, vhost, user, configure, write, read)
+        )
 
     def _topic_permissions(self, item: Item) -> None:
         vhost, user = self._known_vhost(item), self._known_user(item)
         exchange, write, read = (text(item, key) for key in ("exchange", "write", "read"))
         check_patterns(write, read)
         self.steps.append(
-            lambda: self.broker.users.set_topic_permissions(self.actor, vhost, user, exchange, write, read)
+            lambda: self.broker.access.users.set_topic_permissions(self.actor, vhost, user, exchange, write, read)
         )
 
     def _exchange(self, item: Item) -> None:

@@ -2,6 +2,7 @@
 
 lifecycle.py   the broker's life: commits, checkpoints, clean stop     start.py          opens log, state and broker
 partition.py   an event is folded when it is appended                  flow_control.py   when publishers wait
+metadata.py    the same in the metadata log
 
 Only here: segment_ages.py ends old segments; archive_supervisor.py keeps archive_process.py running, the archiver.
 """

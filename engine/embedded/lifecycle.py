@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.config import VERSION, Config
 from rewindmq.engine.embedded.flow_control import DiskFlow
+from rewindmq.engine.embedded.metadata import SoleWriterMetadata
 from rewindmq.engine.embedded.partition import SoleWriterPartition
 from rewindmq.engine.embedded.segment_ages import SegmentAges
 from rewindmq.engine.host.eager import begin
 from rewindmq.engine.log.contract import Log
-from rewindmq.engine.partition.lifecycle import Members, Place, mend_store, persist
-from rewindmq.engine.partition.metadata import SoleWriterMetadata
+from rewindmq.engine.partition.lifecycle import Keeper, LoneNode, mend_store, persist
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.partition.snapshot_writer import MetadataSnapshots
 from rewindmq.engine.partition.waypoint_writer import WaypointWriter
@@ -42,14 +42,8 @@ FULL = "the disk of {} is full: the log still takes acks, and publishing waits f
 logger = logging.getLogger(__name__)
 
 
-class EmbeddedKeeper:
+class EmbeddedKeeper(Keeper):
     """The keeper of a broker on an embedded log: its epoch, its files beside the log, and its clean stop."""
-
-    joined = True
-    is_waited_for = True
-    reads_back = False
-    read_to_end = None
-    read_back_seconds = 0.0
 
     def __init__(
         self,
@@ -63,6 +57,7 @@ class EmbeddedKeeper:
         followers: "Followers | None" = None,
     ) -> None:
         self.epoch = 0
+        self.nodes = LoneNode(config.node)
         self.log = log
         self.partitions = partitions
         self._config = config
@@ -104,12 +99,6 @@ class EmbeddedKeeper:
         self.begin_epoch()
         self.log.commit_and_wait()
 
-    async def until_known(self, offset: int) -> None:
-        """Do nothing: there is no other node."""
-
-    def show_soon(self, offset: int) -> None:
-        """Do nothing: there is no other node."""
-
     async def add_partitions(self, partitions: int, only_ask: bool) -> None:
         """Do nothing: the next start makes what the metadata log says (start.py)."""
 
@@ -139,21 +128,6 @@ class EmbeddedKeeper:
         task = begin(self._metadata.unbind_queue(BROKER, queue))
         if task is not None:
             task.add_done_callback(lambda _: self._broker.turns.end())
-
-    def members(self, partition: Partition) -> Members:
-        """Return the members of a quorum queue in this partition: this node alone."""
-        return Members(self._config.node, (self._config.node,), (self._config.node,))
-
-    def place(self, partition: Partition) -> Place:
-        """Return this node: there is no other."""
-        return Place(self._config.node, (self._config.node,))
-
-    def behind(self, partition: Partition) -> int:
-        """Return 0: every event is folded."""
-        return 0
-
-    def written_state(self) -> None:
-        """Return None: a backup copies the log, which is in the same directory."""
 
     def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
         """Log the new time in the metadata log, then in every partition.

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from rewindmq.engine.log.contract import BelowStart, LogPartition
 from rewindmq.engine.partition.partition import Confirms, Partition
-from rewindmq.projections.machine.data.effects import Effect, Refuse
+from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import schema_of
 from rewindmq.projections.store.store import Projector
@@ -41,10 +41,6 @@ class SoleWriterPartition(Partition):
         self._folded: list[tuple[int, Confirms, int]] = []
 
     @property
-    def append_position(self) -> int:
-        return self.log.next_offset
-
-    @property
     def durable_position(self) -> int:
         durable, held = self.log.durable_offset, self._held_above
         return durable if held is None or held > durable else held
@@ -62,10 +58,6 @@ class SoleWriterPartition(Partition):
     @property
     def durable_offset(self) -> int:
         return self.log.durable_offset
-
-    @property
-    def undone_below(self) -> int:
-        return self.log.next_offset
 
     def now_ms(self) -> int:
         now = self._clock()
@@ -149,23 +141,6 @@ class SoleWriterPartition(Partition):
                 record = super()._record(offset)
         return self.log.kept_record(offset) if record is None else record  # it may have been cut off meanwhile
 
-    async def folded(self) -> None:
-        """Return at once: every appended event is folded already."""
-
-    def due_ms(self) -> int | None:
-        deadline = self.machine.deadline_ms()
-        return None if deadline is None else deadline - self.machine.ahead_ms
-
-    def forward(self, message: Published) -> int:
-        before = len(self.effects)
-        offset = self.publish(BROKER, message)
-        self._refusals[offset] = tuple(
-            effect.queue.name
-            for effect in self.effects[before:]
-            if isinstance(effect, Refuse) and effect.message_id == offset
-        )
-        return offset
-
     def await_folded(self, position: int, confirms: Confirms, sequence: int) -> None:
         self._folded.append((position, confirms, sequence))
 
@@ -175,16 +150,6 @@ class SoleWriterPartition(Partition):
             folded, self._folded = self._folded, []
             for offset, confirms, sequence in folded:
                 confirms.confirm(sequence, offset in self.refused)
-
-    def on_durable(self) -> None:
-        durable = self.durable_position
-        waiting = self._waiting
-        refused = self.refused
-        while waiting and waiting[0][0] < durable:
-            offset, confirms, sequence = waiting.popleft()
-            confirms.confirm(sequence, offset in refused)
-        if refused:
-            self.refused = {offset for offset in refused if offset >= durable}
 
     def checkpoint(self, final: bool = False) -> None:
         """Append this broker's claim: the digest of the state after all events so far.

@@ -22,9 +22,9 @@ from rewindmq.engine.errors import ReadOnly
 from rewindmq.engine.keeping.location import HistoryPartition
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.partition.flow_control import Flow
-from rewindmq.engine.partition.lifecycle import Members, Place
+from rewindmq.engine.partition.lifecycle import Keeper, LoneNode
 from rewindmq.engine.partition.metadata import Metadata
-from rewindmq.engine.partition.partition import Confirms, Partition
+from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
@@ -35,9 +35,8 @@ from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.rocks import Database
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore, StoreError
-from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import ConsumerAttached, Event, MetadataEvent, PastRead, Published, SessionClosed
+from rewindmq.schemas.events import ConsumerAttached, Event, MetadataEvent, PastRead, Published, SessionClosed, Tick
 from rewindmq.schemas.values import Actor
 
 if TYPE_CHECKING:
@@ -47,51 +46,23 @@ logger = logging.getLogger(__name__)
 
 
 class ReadOnlyPartition(Partition):
-    """A queue partition as it is at the end of the log."""
+    """A queue partition that nothing can be appended to. All that a session has here are readers. Time stands still."""
 
-    def __init__(
-        self, index: int, log: HistoryPartition, machine: Machine, quarantined: QuarantineReport, config: Config
-    ) -> None:
-        nothing = Database(config.data / "state", None)
-        projector = Projector(nothing, machine, quarantined, 0)
+    def __init__(self, index: int, log: HistoryPartition, machine: Machine, projector: Projector) -> None:
         super().__init__(index, log, machine, projector, Encoder(), lambda: machine.log_ms)
         self.owned = False
         self.read_only = True
-        self._block: Block | None = None  # the last one that a message was read from
-
-    @property
-    def append_position(self) -> int:
-        return self.machine.next_offset
-
-    @property
-    def durable_position(self) -> int:
-        return self.machine.next_offset
-
-    @property
-    def next_offset(self) -> int:
-        return self.machine.next_offset
-
-    @property
-    def durable_offset(self) -> int:
-        return self.machine.next_offset
-
-    @property
-    def undone_below(self) -> int:
-        return 0
-
-    def now_ms(self) -> int:
-        return self.machine.log_ms + self.machine.ahead_ms
 
     def append(self, actor: Actor, event: Event) -> int:
-        if isinstance(event, SessionClosed):  # readers are all that a session has here
-            return self.machine.next_offset
+        if isinstance(event, SessionClosed):
+            return self.append_position
         raise ReadOnly
 
     def publish(self, actor: Actor, message: Published) -> int:
         raise ReadOnly
 
     async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:
-        reads = isinstance(event, PastRead)
+        reads = isinstance(event, PastRead | Tick)
         if isinstance(event, ConsumerAttached):
             queue = self.machine.queue(event.vhost, event.queue)
             reads = queue is not None and queue.stream
@@ -101,26 +72,16 @@ class ReadOnlyPartition(Partition):
             folded()
         return []
 
-    async def folded(self) -> None:
-        """Return at once: nothing is appended."""
 
-    async def catch_up(self) -> None:
-        """Return at once: time stands still."""
+class UnstoredPartition(ReadOnlyPartition):
+    """A queue partition as it is at the end of the log. Its messages are in the log alone."""
 
-    def due_ms(self) -> int | None:
-        return None
-
-    def tick(self) -> None:
-        """Do nothing: time stands still."""
-
-    def forward(self, message: Published) -> int:
-        raise ReadOnly
-
-    def await_folded(self, position: int, confirms: Confirms, sequence: int) -> None:
-        raise ReadOnly
-
-    def on_durable(self) -> None:
-        """Do nothing: nothing is appended."""
+    def __init__(
+        self, index: int, log: HistoryPartition, machine: Machine, quarantined: QuarantineReport, config: Config
+    ) -> None:
+        nothing = Database(config.data / "state", None)
+        super().__init__(index, log, machine, Projector(nothing, machine, quarantined, 0))
+        self._block: Block | None = None  # the last one that a message was read from
 
     def message(self, queue_id: int, message_id: int) -> Published:
         """Return a message, from the log."""
@@ -141,18 +102,6 @@ class ReadOnlyMetadata(Metadata):
     def history_mark(self) -> Callable[[], str]:
         raise ReadOnly
 
-    @property
-    def append_position(self) -> int:
-        return self.state.next_offset
-
-    @property
-    def durable_position(self) -> int:
-        return self.state.next_offset
-
-    @property
-    def durable_offset(self) -> int:
-        return self.state.next_offset
-
     def append(self, actor: Actor, event: MetadataEvent) -> None:
         raise ReadOnly
 
@@ -171,17 +120,12 @@ class _NoFlow(Flow):
         return False
 
 
-class ReadOnlyKeeper:
+class ReadOnlyKeeper(Keeper):
     """The keeper of a read-only broker: it keeps nothing. Its epoch is none of the history."""
-
-    joined = True
-    is_waited_for = True
-    reads_back = False
-    read_to_end = None
-    read_back_seconds = 0.0
 
     def __init__(self, config: Config, metadata: ReadOnlyMetadata) -> None:
         self.epoch = metadata.state.next_offset
+        self.nodes = LoneNode(config.node)
         self.flow = _NoFlow()
         self._config = config
 
@@ -189,51 +133,9 @@ class ReadOnlyKeeper:
         """Look after this broker from now on."""
         self._broker = broker
 
-    def kick(self) -> None:
-        """Do nothing: nothing is appended."""
-
-    def take_snapshots(self) -> None:
-        """Do nothing: nothing is written."""
-
-    def mend_store(self) -> None:
-        """Do nothing: there is no store."""
-
     def renew_epoch(self) -> None:
         """Begin another epoch of this process."""
         self.epoch += 1
-
-    async def until_known(self, offset: int) -> None:
-        """Do nothing: there is no other node."""
-
-    def show_soon(self, offset: int) -> None:
-        """Do nothing: there is no other node."""
-
-    async def add_partitions(self, partitions: int, only_ask: bool) -> None:
-        raise ReadOnly
-
-    def upgrade(self) -> None:
-        """Do nothing: the writer of the log does it."""
-
-    def queue_gone(self, partition: Partition, queue: Queue) -> None:
-        """Do nothing: no queue goes."""
-
-    def members(self, partition: Partition) -> Members:
-        """Return the members of a quorum queue: this node alone."""
-        return Members(self._config.node, (self._config.node,), (self._config.node,))
-
-    def place(self, partition: Partition) -> Place:
-        """Return this node: there is no other."""
-        return Place(self._config.node, (self._config.node,))
-
-    def behind(self, partition: Partition) -> int:
-        """Return 0: every event that the start found is folded."""
-        return 0
-
-    def written_state(self) -> None:
-        """Return None: nothing is written."""
-
-    def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
-        raise ReadOnly
 
     def stop(self) -> None:
         """End the turns. Nothing is written."""

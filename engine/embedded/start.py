@@ -13,6 +13,7 @@ from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.config import Config
 from rewindmq.engine.embedded.beside_log import require_whole_blocks
 from rewindmq.engine.embedded.lifecycle import EmbeddedKeeper
+from rewindmq.engine.embedded.metadata import SoleWriterMetadata
 from rewindmq.engine.host.eager import at_once
 from rewindmq.engine.log.contract import LogError, LogPartition
 from rewindmq.engine.log.embedded.directory import (
@@ -24,7 +25,7 @@ from rewindmq.engine.log.embedded.directory import (
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.roles import require_broker
 from rewindmq.engine.partition.log_clock import LogClock
-from rewindmq.engine.partition.metadata import SoleWriterMetadata, unbound
+from rewindmq.engine.partition.metadata import unbound
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION, schema_of
 from rewindmq.projections.replay import PartitionLog, Recovery, recover
 from rewindmq.projections.store.snapshots import Snapshots
@@ -139,7 +140,7 @@ def adopt_state(broker: Broker, keeper: EmbeddedKeeper) -> None:
         broker.metadata.append(BROKER, MachineUpgraded(MACHINE_VERSION))
     keeper.begin_epoch()
     if first and broker.config.load_definitions is None:
-        at_once(first_user(broker.metadata, broker.access, broker.config))
+        at_once(first_user(broker.metadata, broker.access.control, broker.config))
     for partition in partitions:
         started = keeper.started(after_crash=not _ended_cleanly(partition.log))
         if partition.next_offset == 0:

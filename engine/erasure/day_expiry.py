@@ -29,7 +29,7 @@ from rewindmq.engine.erasure.encryption import Subjects, day_at
 from rewindmq.engine.erasure.key_store import NOBODY, day_of, is_of_nobody
 from rewindmq.engine.host.loop_share import LoopShare, Work
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.partition.lifecycle import Keeper
+from rewindmq.engine.partition.lifecycle import Nodes
 from rewindmq.engine.partition.log_clock import NS, LogClock
 from rewindmq.engine.partition.metadata import Metadata
 from rewindmq.engine.partition.partition import Partition
@@ -87,7 +87,7 @@ class Expiry:
         clock: LogClock,
         metadata: Metadata,
         partitions: Sequence[Partition],
-        keeper: Keeper,
+        nodes: Nodes,
         subjects: Subjects,
         end_turn: Callable[[], None],
         share: LoopShare,
@@ -99,10 +99,10 @@ class Expiry:
         self._clock = clock
         self._metadata = metadata
         self._partitions = partitions
-        self._keeper = keeper
+        self._nodes = nodes
         self._subjects = subjects
         self._end_turn = end_turn
-        self._lag_seconds = 2 * config.node_timeout_ms / 1_000 if keeper.reads_back else 0.0  # of another node's fold
+        self._lag_seconds = 2 * config.node_timeout_ms / 1_000 if nodes.reads_back else 0.0  # of another node's fold
         self._share = share
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -137,7 +137,7 @@ class Expiry:
     @property
     def _acts(self) -> bool:
         """Return True if this node is the one that destroys keys."""
-        return self._keeper.joined and self._partitions[0].owned
+        return self._nodes.joined and self._partitions[0].owned
 
     def _begin_to_trust(self) -> None:
         self._began_ns, self._began_ms = self._clock.elapsed_ns(), self._clock.now_ms()
@@ -238,8 +238,8 @@ class Expiry:
             await self._look_through(watches)
             # Another node may just be giving a consumer the message that this node's queues have no more.
             await asyncio.sleep(self._lag_seconds)
-            if self._keeper.read_to_end is not None:
-                await self._keeper.read_to_end()
+            if self._nodes.read_to_end is not None:
+                await self._nodes.read_to_end()
             for day in days:
                 await self._subjects.in_thread(self._look_at_directory)
                 if not self._acts or not self.trusts or day not in self.due_days():

@@ -58,16 +58,18 @@ class MemoryAccount:
 
     It calls `on_high` when `used_bytes` grows above the limit, once until the next `looked`."""
 
-    def __init__(
-        self, limit_bytes: int, machine_bytes: int = 1 << 62, on_high: Callable[[], None] = do_nothing
-    ) -> None:
+    def __init__(self, limit_bytes: int, machine_bytes: int = 1 << 62) -> None:
         self.limit_bytes = limit_bytes  # more `used_bytes` than this block publishers
         self.machine_bytes = machine_bytes  # the most that the process may have
         self.rest_bytes = 0  # memory of the process that is not held for clients
         self.held_bytes = 0  # the sum over all kinds
         self.by_kind: dict[Kind, int] = dict.fromkeys(Kind, 0)
-        self._on_high = on_high
+        self._on_high = do_nothing
         self._high_reported = False
+
+    def start(self, on_high: Callable[[], None]) -> None:
+        """Call `on_high` from now on. Its owner is made with the account, and so after it."""
+        self._on_high = on_high
 
     def take(self, kind: Kind, size: int) -> None:
         """Count `size` more bytes as held."""

@@ -332,7 +332,7 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
                 who = await authenticate(broker, request, logins)
                 require_room(request)
                 then = broker.topology.users.get(who.user)
-                await broker.loop_share.turn()
+                await broker.host.loop_share.turn()
                 if held is None:
                     held = Call(request, broker, body_workers, who)
                 held.logged_in(who, then)
@@ -418,7 +418,7 @@ def metrics_routes(broker: "Broker", body_workers: WorkerPool, logins: Logins) -
             note_refusal(broker, request, None, error)
             raise
         require_room(request)
-        await broker.loop_share.turn()
+        await broker.host.loop_share.turn()
         return Call(request, broker, body_workers, who).monitored_vhosts()
 
     @operation("Metrics of the node", folds=Folds.NONE, answer=METRICS)

@@ -58,11 +58,11 @@ async def authenticate(broker: "Broker", request: Request, logins: Logins) -> Id
     token = request.cookies.get(cookie_of(request))
     if token is None or "authorization" in request.headers:
         bearer = bearer_token(request)
-        if bearer is not None and broker.tokens.settings is not None:
+        if bearer is not None and broker.access.tokens.settings is not None:
             return await bear(broker, request, bearer)
         return await log_in(broker, request, *credentials(request))
     login = logins.find(token)
-    if login is not None and login.grant is not None and broker.tokens.has_expired(login.grant):
+    if login is not None and login.grant is not None and broker.access.tokens.has_expired(login.grant):
         raise NotLoggedIn("The token expired: log in again")  # each request of a page hears it, so the login is kept
     if login is None or not still_valid(broker, login):
         logins.close(token)
@@ -75,7 +75,7 @@ async def authenticate(broker: "Broker", request: Request, logins: Logins) -> Id
 def still_valid(broker: "Broker", login: Login) -> bool:
     """Return True if the user still has the password of the login, or if its token has not expired."""
     if login.grant is not None:
-        return not broker.tokens.has_expired(login.grant)
+        return not broker.access.tokens.has_expired(login.grant)
     account = broker.topology.users.get(login.user)
     return account is not None and account.password_hash == login.password_hash
 
@@ -86,7 +86,7 @@ async def log_in(broker: "Broker", request: Request, name: str, password: str) -
     host = "" if request.client is None else request.client.host
     try:
         with presenting(request):
-            who = await broker.access.authenticate(name, password, host)
+            who = await broker.access.control.authenticate(name, password, host)
     except LoginsBraked as error:
         raise LoginHeldBack(name, error) from None
     except TokenRefused as error:
@@ -100,7 +100,7 @@ async def bear(broker: "Broker", request: Request, token: str) -> Identity:
     """The user of a token. Raises LoginFailed."""
     try:
         with presenting(request):
-            who = await broker.access.bear(token)
+            who = await broker.access.control.bear(token)
     except TokenRefused as error:
         raise refused_token(error) from None
     return let_in(broker, request, who)
@@ -120,7 +120,7 @@ def refused_token(refusal: TokenRefused, name: str = "") -> LoginFailed:
 def let_in(broker: "Broker", request: Request, who: Identity) -> Identity:
     """The user, if it may come from there and has a management tag. Raises LoginFailed."""
     require_near(broker, request, who.user)
-    require_management(who.user, broker.access.tags(who))
+    require_management(who.user, broker.access.control.tags(who))
     return who
 
 

@@ -141,9 +141,9 @@ class Call:
         self.broker = broker
         self.body_workers = body_workers
         self.who = who
-        self.tags = broker.access.tags(who)
+        self.tags = broker.access.control.tags(who)
         self.account = broker.topology.users.get(who.user)  # as it was when the user logged in
-        self.work = Work(broker.loop_share)
+        self.work = Work(broker.host.loop_share)
         self.held_bytes = 0
         self._raw: bytes | None = None
 
@@ -160,14 +160,14 @@ class Call:
     def logged_in(self, who: Identity, account: UserSet | None) -> None:
         """The user logged in, perhaps anew for another attempt of the same request. `account`: as it was then."""
         self.who, self.account = who, account
-        self.tags = self.broker.access.tags(who)
+        self.tags = self.broker.access.control.tags(who)
 
     def require_account(self) -> None:
         """Raise ApiError (401) unless the user still has the password and the tags of the login, or the token is valid.
 
         A handler calls it after a wait."""
         if self.grant is not None:
-            if self.broker.tokens.has_expired(self.grant):
+            if self.broker.access.tokens.has_expired(self.grant):
                 raise ApiError(401, "not_authorized", "Login failed: the token has expired")
             return
         then, now = self.account, self.broker.topology.users.get(self.user)
@@ -230,7 +230,7 @@ class Call:
         """The vhosts that the user may enter; for an administrator all."""
         topology = self.broker.topology
         everywhere = "administrator" in self.tags
-        may_enter = self.broker.access.may_enter
+        may_enter = self.broker.access.control.may_enter
         return [vhost for vhost in sorted(topology.vhosts) if everywhere or may_enter(self, vhost)]
 
     @property
@@ -259,7 +259,7 @@ class Call:
         An exclusive queue is for the user who declared it."""
         if "administrator" in self.tags:
             return
-        self.broker.access.check(self, queue.vhost, "read", "queue", queue.name)
+        self.broker.access.control.check(self, queue.vhost, "read", "queue", queue.name)
         owner = self.broker.sessions.by_id.get(queue.owner) if queue.exclusive else None
         if queue.exclusive and (owner is None or owner.user != self.user):
             raise locked(queue)
@@ -319,7 +319,7 @@ class Call:
     # -- memory -------------------------------------------------------------------------------------------------------
     def hold(self, size: int) -> None:
         """Hold so many bytes more until the answer is sent. Raises ApiError (503) if there is no room for them."""
-        memory = self.broker.memory
+        memory = self.broker.host.memory
         if not memory.room(size):
             raise ApiError(503, "service_unavailable", "the broker's memory for clients is full: try again")
         memory.take(Kind.HTTP, size)
@@ -327,14 +327,14 @@ class Call:
 
     def release(self) -> None:
         """Release the memory of the request: its answer is sent, or given up."""
-        self.broker.memory.give_back(Kind.HTTP, self.held_bytes)
+        self.broker.host.memory.give_back(Kind.HTTP, self.held_bytes)
         self.held_bytes = 0
 
     # -- who asks -----------------------------------------------------------------------------------------------------
     def caller(self) -> Caller | None:
         """The client with its session in the history; None where none is logged."""
         product = self.request.headers.get("user-agent", "").partition("/")[0]
-        return self.broker.callers.caller(
+        return self.broker.access.callers.caller(
             self.user,
             arrival_of(self.request),
             product,
@@ -352,7 +352,7 @@ class Call:
         caller = self.caller()
         if caller is not None:
             partition = self.broker.queues.partition_for(vhost, queue) if queue else None
-            self.broker.access_log.past_read(caller.session.actor, partition, vhost, queue, way_of(self.request), asked)
+            self.broker.access.log.past_read(caller.session.actor, partition, vhost, queue, way_of(self.request), asked)
 
     def moment_read(self, vhost: str, queue: str, incarnation: int | None, at: "At") -> None:
         """Log that a queue is read as it was at a moment. `incarnation`: the one that was asked for."""
@@ -360,7 +360,7 @@ class Call:
         if caller is not None:
             home = self.broker.queues.partition_for(vhost, queue)
             which, way = (vhost, queue, incarnation), way_of(self.request)
-            self.broker.access_log.moment_read(caller.session.actor, home, which, way, asked, at)
+            self.broker.access.log.moment_read(caller.session.actor, home, which, way, asked, at)
 
     # -- doing --------------------------------------------------------------------------------------------------------
     @asynccontextmanager

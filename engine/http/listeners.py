@@ -21,9 +21,9 @@ def listeners_of(call: Call) -> Listeners:
 
     Raises ApiError (404) for another node: its own API has to be asked."""
     call.require()
-    if call.segment("node") != call.broker.config.node or call.broker.listeners is None:
+    if call.segment("node") != call.broker.config.node or call.broker.host.listeners is None:
         raise not_found()
-    return call.broker.listeners
+    return call.broker.host.listeners
 
 
 @operation("Takes no new AMQP connections", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})

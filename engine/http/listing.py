@@ -21,8 +21,8 @@ from rewindmq.engine.http.reference.operation import Query
 from rewindmq.schemas.views import View
 
 if TYPE_CHECKING:
-    from rewindmq.engine.partition.partition import Partition
     from rewindmq.engine.partition.queue_counters import Listed
+    from rewindmq.engine.partition.reading import PartitionReading
     from rewindmq.projections.machine.data.queue import Queue
 
 STATS = (
@@ -114,12 +114,12 @@ def holding(part: str) -> Callable[[str], bool]:
     return lambda name: part.lower() in name.lower()
 
 
-async def queues_in(call: Call, vhosts: Container[str]) -> "list[tuple[Partition, Queue]]":
+async def queues_in(call: Call, vhosts: Container[str]) -> "list[tuple[PartitionReading, Queue]]":
     """The queues of vhosts by name, each with its partition, of the partitions that are folded here."""
     return await call.broker.queues.by_name(call.work, vhosts)
 
 
-async def listed_queues(call: Call, vhosts: Container[str]) -> "list[tuple[Partition, Listed]]":
+async def listed_queues(call: Call, vhosts: Container[str]) -> "list[tuple[PartitionReading, Listed]]":
     """The queues of vhosts by name, of each partition that is not folded here their counters."""
     return await call.broker.queues.listed(call.work, vhosts)
 

@@ -136,7 +136,7 @@ class Live:
         if self._of_user.get(user, 0) >= MOST_OF_USER:
             raise ApiError(429, "too_many_requests", f"a user has at most {MOST_OF_USER} live streams: close a page")
         share = min(
-            (quota.share // 2 for quota in self._broker.quotas if quota.protocol == "http"), default=MOST_STREAMS
+            (quota.share // 2 for quota in self._broker.host.quotas if quota.protocol == "http"), default=MOST_STREAMS
         )
         if self._closed or sum(self._of_user.values()) >= min(MOST_STREAMS, share):
             raise ApiError(503, "service_unavailable", "too many live streams: try again, or ask without /live")
@@ -186,8 +186,8 @@ class Live:
     async def _made(self, handler: Handler, listener: LiveListener) -> bytes | None:
         """The answer of now, for this listener and its like; None if it takes too long."""
         call = listener.call
-        await self._broker.loop_share.turn()
-        call.work = Work(self._broker.loop_share)
+        await self._broker.host.loop_share.turn()
+        call.work = Work(self._broker.host.loop_share)
         try:
             async with asyncio.timeout(MAKE_SECONDS):
                 await listener.ready(call)

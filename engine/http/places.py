@@ -21,8 +21,8 @@ from rewindmq.schemas.values import EPOCH_SHIFT
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.partition.partition import Partition
     from rewindmq.engine.partition.queue_counters import Listed
+    from rewindmq.engine.partition.reading import PartitionReading
 
 
 @operation(
@@ -31,16 +31,18 @@ if TYPE_CHECKING:
 async def list_all(call: Call) -> Response:
     """Answers GET /api/placement."""
     call.require("monitoring")
-    by_partition: dict[str, list[tuple[Partition, Listed]]] = {each.name: [] for each in call.broker.partitions}
+    by_partition: dict[str, list[tuple[PartitionReading, Listed]]] = {each.name: [] for each in call.broker.partitions}
     async for pair in call.work.over(await listed_queues(call, call.broker.topology.vhosts)):
         by_partition[pair[0].name].append(pair)
     return await listed(call, [await view_of(call, each, by_partition[each.name]) for each in call.broker.partitions])
 
 
-async def view_of(call: Call, partition: "Partition", pairs: "list[tuple[Partition, Listed]]") -> PlacedPartitionView:
+async def view_of(
+    call: Call, partition: "PartitionReading", pairs: "list[tuple[PartitionReading, Listed]]"
+) -> PlacedPartitionView:
     """The view of a partition."""
     broker = call.broker
-    place = broker.keeper.place(partition)
+    place = broker.nodes.place(partition)
     nodes = broker.topology.nodes
     messages = consumers = 0
     consuming: Counter[str] = Counter()
@@ -71,7 +73,7 @@ async def near(call: Call) -> Response:
     """Answers GET /api/placement/{vhost}/{queue}: the owner of the queue's partition is first among the nodes."""
     vhost, queue = call.monitored_vhost, call.segment("queue")
     partition = call.broker.queues.partition_for(vhost, queue)
-    place = call.broker.keeper.place(partition)
+    place = call.broker.nodes.place(partition)
     addresses = addresses_of(call.broker)
     names = sorted(place.folded_at, key=lambda name: (name != place.owner, name))
     return reply(

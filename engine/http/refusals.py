@@ -41,7 +41,7 @@ def require_room(request: Request) -> None:
 def note_refusal(broker: "Broker", request: Request, call: Call | None, error: ApiError | AmqpError) -> None:
     """Log a login that failed, or a missing right, in the history, and end the turn."""
     if isinstance(error, LoginFailed | LoginHeldBack):
-        broker.access_log.login_refused(arrival_of(request), error.user, mechanism_of(request), error.why)
+        broker.access.log.login_refused(arrival_of(request), error.user, mechanism_of(request), error.why)
     elif call is not None:
         missing = error.permission_for if isinstance(error, AccessRefused) else None
         if isinstance(error, ApiError) and error.error == "not_authorised":
@@ -49,7 +49,7 @@ def note_refusal(broker: "Broker", request: Request, call: Call | None, error: A
         caller = None if missing is None else call.caller()
         if missing is not None and caller is not None:
             vhost = unquote(request.path_params.get("vhost", ""))
-            broker.access_log.access_refused(caller.session.actor, vhost, way_of(request), missing, str(error))
+            broker.access.log.access_refused(caller.session.actor, vhost, way_of(request), missing, str(error))
     broker.turns.end()
 
 

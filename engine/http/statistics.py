@@ -23,8 +23,8 @@ from rewindmq.engine.partition.sessions import counts
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.partition.partition import Partition
     from rewindmq.engine.partition.queue_counters import Listed
+    from rewindmq.engine.partition.reading import PartitionReading
     from rewindmq.engine.partition.sessions import ChannelStatus
 
 Item = dict[str, object]
@@ -136,10 +136,10 @@ class Statistics:
                 self.began[partition.index, queue.queue_id] = (published(queue), queue.acked)
 
     # -- numbers ----------------------------------------------------------------------------------------------------
-    def of_queue(self, partition: "Partition", queue: "Listed") -> Numbers:
+    def of_queue(self, partition: "PartitionReading", queue: "Listed") -> Numbers:
         return self.of_queues(((partition, queue),))
 
-    def of_queues(self, pairs: "Iterable[tuple[Partition, Listed]]") -> Numbers:
+    def of_queues(self, pairs: "Iterable[tuple[PartitionReading, Listed]]") -> Numbers:
         """The message_stats of some queues together."""
         publish = ack = deliver = no_ack = get = get_no_ack = get_empty = redeliver = 0
         for partition, queue in pairs:
@@ -166,12 +166,12 @@ class Statistics:
             "redeliver": redeliver,
         }
 
-    def never_less(self, pairs: "Iterable[tuple[Partition, Listed]]") -> Numbers:
+    def never_less(self, pairs: "Iterable[tuple[PartitionReading, Listed]]") -> Numbers:
         """The message_stats of some queues together, as counters that never go back, for metrics.
 
         A queue that is not folded here has the deliveries of when it was. They go on when it is folded again: the fold
         counts what came meanwhile. The owner's would begin elsewhere."""
-        folded: list[tuple[Partition, Listed]] = []
+        folded: list[tuple[PartitionReading, Listed]] = []
         found: list[Numbers] = []
         for partition, queue in pairs:
             if not isinstance(queue, QueueCounters):
@@ -193,7 +193,7 @@ class Statistics:
             asyncio.get_running_loop().call_later(WINDOW_SECONDS, self.sample)
 
     # -- as shown -----------------------------------------------------------------------------------------------------
-    def queue_shown(self, partition: "Partition", queue: "Listed") -> Item:
+    def queue_shown(self, partition: "PartitionReading", queue: "Listed") -> Item:
         """The depth and the message_stats of a queue, with rates."""
         depth, served = depth_of([queue]), self.of_queue(partition, queue)
         if not isinstance(queue, QueueCounters):

@@ -88,6 +88,16 @@ class History:
             require_own(self.data / "snapshots", self.data)
         return None if self.data is None else Snapshots(self.data / "snapshots")
 
+    @property
+    def may_answer_later(self) -> bool:
+        """Return True if the log is on other machines, so that a failed read may succeed another time."""
+        return self.kafka is not None
+
+    @property
+    def may_have_grown(self) -> bool:
+        """Return True if the log may have more partitions than the nodes use, because its owner may add some."""
+        return self.kafka is not None and self.partitions is None
+
     def _require_same(self, data: Path, identity: str) -> None:
         known = noted_identity(data)
         if known is None:

@@ -4,9 +4,10 @@
     end of a turn                -> carry_out(): deliveries to consumers, dead letters forwarded, RocksDB bookkeeping
     more is durable              -> on_durable(): confirms for all of it
 
-The two kinds differ in what comes between log and machine:
+The kinds differ in what comes between log and machine:
     embedded/partition.py   the embedded log: this broker alone appends, and folds an event as soon as it is appended
     cluster/partition.py    Kafka: any node appends, so a node folds the records that come back, in the log's order
+    embedded/read_only.py   nothing can be appended
 
 Work is done per socket read and per group of arrivals, not per message (docs/design.md#budgets): code that appends
 calls `broker.turns.end()` once, at the end of its batch.
@@ -14,23 +15,26 @@ calls `broker.turns.end()` once, at the end of its batch.
 Rules of this file
 - The partition performs effects in their order, each once. Then the projector observes them, and only then may it
   prepare a batch. It writes a batch only when the log is durable up to it.
-- The partition drops a delivery to a consumer that is no longer attached. The end of the consumer's session is (or will
-  be) in the log, and gives the message back.
+- A delivery to a consumer that is no longer attached is dropped. The end of the consumer's session is (or will be) in
+  the log, and gives the message back.
 - `fresh` has the messages published in this turn; all others come from the projector. Only a damaged store lacks one:
   the loop then reads it from the log, one by one. If the message cannot be read, the broker closes the consumer's
   connection (`undelivered`).
+
+A partition has three roles, and a caller takes the narrowest that it needs:
+    PartitionReading (reading.py)    its fold, messages and time: listings, metrics, readers of the past
+    Partition                        appending: requests, dead letters, turns
+    Deliveries                       following: the consumers that the effects of the fold reach
 """
 
-import asyncio
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from rewindmq.engine.log.contract import BelowStart
 from rewindmq.engine.partition.counters import DEATHS, DISABLED, Served, dead_lettered
-from rewindmq.engine.partition.queue_counters import CounterTable
+from rewindmq.engine.partition.reading import Keys, PartitionReading
 from rewindmq.projections.machine.data.effects import (
     CancelConsumer,
     DeadLetter,
@@ -50,20 +54,19 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.deduplication import is_nacked
 from rewindmq.projections.machine.state import NODE_LOST
 from rewindmq.projections.replay import PartitionLog as ReadableLog
-from rewindmq.projections.replay import decoder_for
-from rewindmq.projections.store.store import Batch, Projector, StoreError
+from rewindmq.projections.store.store import Batch, Projector
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Event, Published, Tick
 from rewindmq.schemas.inheritance import mypyc_attr
 from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Route
-
-logger = logging.getLogger(__name__)
 
 # Successive deliveries of one queue: the queue (None: no run), their number, how many of them were final and how many
 # redelivered.
 Run = tuple[Queue | None, int, int, int]
 PREPARE_EVENTS = 10_000  # events in a batch for RocksDB; it is earlier if the projector holds much
 PREPARE_QUEUES: Final = 300  # queues that came or went, in a batch: 5 ms
+
+logger = logging.getLogger(__name__)
 
 
 class DeliveryTarget(Protocol):
@@ -93,16 +96,6 @@ class Confirms(Protocol):
         that do not wait may come before them. The channel gathers frames and writes them at the end of the turn."""
 
 
-class Decryption(Protocol):
-    """Decrypts bodies (engine/erasure/encryption.py)."""
-
-    def decrypt(self, message: Published) -> Published:
-        """Return the message with its body decrypted. NotAtHand: `fetch` the key first."""
-
-    def fetch(self, key_id: str) -> "asyncio.Future[None]":
-        """Have a Vault open a key."""
-
-
 class EventTap(Protocol):
     """A watcher of the events of partitions (engine/routing/event_exchange.py)."""
 
@@ -119,17 +112,13 @@ class EventTap(Protocol):
         """Take note of an event that was folded, and of its effects: those from `before` on."""
 
 
-class PartitionListener(Protocol):
+class PartitionListener(Keys, Protocol):
     """The part of the broker that its partitions call."""
 
     counters: dict[str, int]
 
     def queue_declared(self) -> None:
         """Take note that any node may have declared a queue."""
-
-    @property
-    def subjects(self) -> Decryption:
-        """Decrypts bodies."""
 
     def queue_gone(self, partition: "Partition", queue: Queue, reason: str) -> None:
         """Take note that a queue is gone, and why."""
@@ -142,13 +131,11 @@ class PartitionListener(Protocol):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests have a double
-class Partition(ABC):
-    """One queue partition of the log. `effects` were gathered since the last carry_out."""
+class Partition(PartitionReading):
+    """One queue partition of the log, for those who append. `effects` were gathered since the last carry_out.
 
-    index: int
-    name: str
-    machine: Machine
-    projector: Projector
+    The defaults are those of a log that only this broker appends to: an append position is the event's offset."""
+
     encoder: Encoder
     effects: list[Effect]
 
@@ -161,29 +148,16 @@ class Partition(ABC):
         encoder: Encoder,
         clock: Callable[[], int],
     ) -> None:
-        self.index = index
-        self.name = log.name
-        self.history = log
+        super().__init__(index, log, machine, projector, clock)
         self.epoch: int | None = None  # this node's, if other nodes fold the partition, too
-        self.owned = True  # its duties (ticks, dead letters, expiry) are this node's
         self.tap: EventTap | None = None  # None: no queue is bound to an event of queues
-        self.current = (
-            True  # the machine has all that this broker knows of; else `enter` first (cluster/partition_pausing.py)
-        )
         self.read_only = False  # nothing can be appended (embedded/read_only.py)
-        self.machine = machine
-        self.projector = projector
         self.encoder = encoder
+        self.deliveries = Deliveries(self)
         self.effects = []
-        self.fresh: dict[int, Published] = {}
-        self.consumers: dict[int, DeliveryTarget] = {}  # by consumer id
-        self.getters: dict[int, FetchTarget] = {}  # by the id of the holder of basic.get
+        self.fresh: dict[int, Published] = {}  # published in this turn
         self.refused: set[int] = set()  # offsets of publishes that a queue refused, until their confirm
-        self.quarantined: dict[str, int] = {}  # by event type
-        self.served: dict[Queue, Served] = {}  # deliveries of each queue
-        self._clock = clock
         self._now_ms = machine.log_ms
-        self.log_difference_ms = 0  # time of records minus this node's time; 0 if this node gives the times
         self._waiting: deque[tuple[int, Confirms, int]] = deque()
         self._refusals: dict[int, tuple[str, ...] | None] = {}  # by append position; None: not known yet
         self._prefix = b""
@@ -197,45 +171,28 @@ class Partition(ABC):
         """Tell the listener from now on about events.
 
         The constructor does not take the listener, because the broker is made after its partitions."""
-        self._listener = listener
+        self.listener = listener
+        self._keys = listener
 
-    # -- appending: by the kind of log (embedded/partition.py, cluster/partition.py) ----------------------------------
+    # -- appending: by the kind of log --------------------------------------------------------------------------------
 
-    def probe_clock(self) -> None:  # noqa: B027
+    def probe_clock(self) -> None:
         """Compare the time of records with this node's, if the log gives records their time."""
 
     @property
-    @abstractmethod
     def append_position(self) -> int:
         """The append position of the next event that this broker appends. Positions ascend."""
+        return self.next_offset
 
     @property
-    @abstractmethod
     def durable_position(self) -> int:
         """Every event that this broker appended below this position is durable and folded."""
+        return self.durable_offset
 
     @property
-    @abstractmethod
-    def next_offset(self) -> int:
-        """The end of the log as this broker knows it."""
-
-    @property
-    @abstractmethod
-    def durable_offset(self) -> int:
-        """Every record below this offset is durable. Of this broker's fold, nothing above it is."""
-
-    @property
-    @abstractmethod
     def undone_below(self) -> int:
         """The position that `durable_position` must reach before a crash can no longer undo the fold so far."""
-
-    @abstractmethod
-    def now_ms(self) -> int:
-        """Return the current time of the partition's queues. It is never behind the machine's time."""
-
-    def log_ms(self) -> int:
-        """Return the current time as the log's timestamps and people give it."""
-        return self.now_ms() - self.machine.ahead_ms
+        return self.append_position
 
     @abstractmethod
     def append(self, actor: Actor, event: Event) -> int:
@@ -261,42 +218,13 @@ class Partition(ABC):
 
         `folded` is called at that moment, before any of the effects is performed. A sole writer never waits."""
 
-    @abstractmethod
     async def folded(self) -> None:
-        """Wait until every event appended so far is folded."""
-
-    async def enter(self) -> None:  # noqa: B027
-        """Make sure that this node folds the partition, and has caught up with it."""
-
-    async def end_in_log(self) -> int:
-        """Return the offset that the next event gets. LogError: the log does not say."""
-        return self.machine.next_offset
-
-    @property
-    def counted(self) -> CounterTable | None:
-        """The counters of the queues as the owner has published them; None: this node folds the partition, or it has
-        none."""
-        return None
-
-    @property
-    def must_enter(self) -> bool:
-        """Return True if even a listing needs the fold: it is not current, and no owner publishes counters."""
-        return False
-
-    @property
-    def counters_age_ms(self) -> int | None:
-        """The age of `counted` in ms; None where `counted` is None."""
-        return None
+        """Wait until every event appended so far is folded. A sole writer never waits."""
 
     def needs_fold(self, route: Route) -> bool:
         """Say whether a publish on this route has to wait for `enter`: only the fold knows whether a queue refuses
         it."""
         return False
-
-    def may_have(self, vhost: str, queue: str) -> bool:
-        """Say whether a message can be routed to this queue. A partition that is not current may say so of a queue
-        that is gone."""
-        return self.machine.queue(vhost, queue) is not None
 
     async def catch_up(self) -> None:
         """Fire the due timers now, so that the next decision sees the state that the next event will meet."""
@@ -304,19 +232,27 @@ class Partition(ABC):
         if deadline is not None and deadline <= self.now_ms():
             await self.ask(BROKER, Tick())
 
-    @abstractmethod
     def due_ms(self) -> int | None:
         """Return the broker's time (log_clock.py) of the next `tick`; None: this node need not call it."""
+        deadline = self.machine.deadline_ms()
+        return None if deadline is None or not self.owned else deadline - self.machine.ahead_ms
 
     def tick(self) -> None:
         """Log a Tick if a timer is due."""
         deadline = self.machine.deadline_ms()
-        if deadline is not None and deadline <= self.now_ms():
+        if deadline is not None and self.owned and deadline <= self.now_ms():
             self.append(BROKER, Tick())
 
-    @abstractmethod
     def forward(self, message: Published) -> int:
         """Publish a forwarded dead letter; `refusals` then tells which queues refused it."""
+        before = len(self.effects)
+        position = self.publish(BROKER, message)
+        self._refusals[position] = tuple(
+            effect.queue.name
+            for effect in self.effects[before:]
+            if isinstance(effect, Refuse) and effect.message_id == position
+        )
+        return position
 
     def refusals(self, position: int) -> tuple[str, ...] | None:
         """Return the queues that refused the letter forwarded at this append position; None: not known yet.
@@ -342,28 +278,21 @@ class Partition(ABC):
         Positions of calls must ascend."""
         self._waiting.append((position, confirms, sequence))
 
-    @abstractmethod
     def await_folded(self, position: int, confirms: Confirms, sequence: int) -> None:
         """Call `confirms.confirm(sequence, refused)` once the event is folded and its effects are performed.
 
         It is for messages with confirms that need not wait for the disk."""
+        self.await_durable(position, confirms, sequence)
 
     def watch(self, tap: EventTap | None) -> None:
         """Tell a tap from now on what the partition folds; None: nobody."""
         self.tap = tap
 
-    def attach(self, consumer_id: int, consumer: DeliveryTarget) -> None:
-        """Send deliveries for this id to `consumer`."""
-        self.consumers[consumer_id] = consumer
-
-    def attach_getter(self, holder_id: int, getter: FetchTarget) -> None:
-        """Send answers to basic.get for this id to `getter`."""
-        self.getters[holder_id] = getter
-
-    def detach(self, holder_id: int) -> None:
-        """Forget the consumer or getter with this id: effects for it are dropped."""
-        if self.consumers.pop(holder_id, None) is None:
-            self.getters.pop(holder_id, None)
+    def message(self, queue_id: int, message_id: int) -> Published:
+        """Return a message that is in a queue or an outbox: also one that was folded in this turn, and that the
+        projector sees when the turn ends."""
+        fresh = self.fresh.get(message_id)
+        return super().message(queue_id, message_id) if fresh is None else fresh
 
     # -- effects ------------------------------------------------------------------------------------------------------
 
@@ -376,220 +305,22 @@ class Partition(ABC):
         self.effects = []
         self.fresh = {}
         try:
-            self._perform(effects, fresh)
+            self.deliveries.perform(effects, fresh)
         finally:
             self.projector.observe(effects, fresh)
 
-    def _perform(self, effects: list[Effect], fresh: dict[int, Published]) -> None:
-        consumers = self.consumers
-        epoch = self.epoch
-        runs: list[Run] = []  # each of deliveries of one queue
-        queue: Queue | None = None
-        delivered = final = redelivered = acked = 0
-        for effect in effects:
-            if isinstance(effect, Deliver):
-                consumer = consumers.get(effect.consumer)
-                if consumer is not None:
-                    message_id = effect.message_id
-                    message = fresh.get(message_id)
-                    try:
-                        if message is None:
-                            message = self.message(effect.queue.queue_id, message_id)
-                        consumer.deliver(self, effect, message)
-                    except Exception:  # a defect of one connection must not cost the others their deliveries
-                        logger.exception("%s: message %d was not delivered", self.machine.partition, message_id)
-                        self.undelivered(effect.consumer)
-                    if effect.queue is not queue:
-                        runs.append((queue, delivered, final, redelivered))
-                        queue = effect.queue
-                        delivered = final = redelivered = 0
-                    delivered += 1
-                    if effect.final:
-                        final += 1
-                    if effect.redelivered:
-                        redelivered += 1
-                elif epoch is not None and effect.consumer >> EPOCH_SHIFT != epoch:
-                    self._note_elsewhere(effect)
-            elif isinstance(effect, Keep):
-                pass
-            elif isinstance(effect, Forget):
-                if effect.reason == ACKED:
-                    if epoch is None or effect.consumer >> EPOCH_SHIFT == epoch:
-                        acked += len(effect.message_ids)
-                elif effect.reason in DEATHS and self.owned and not effect.queue.stream:
-                    self._note_deaths(effect)
-            else:
-                self._perform_rare(effect, fresh)
-        if queue is not None or acked:
-            runs.append((queue, delivered, final, redelivered))
-            self._count(runs, acked)
-
-    def _count(self, runs: list[Run], acked: int) -> None:
-        """Count this node's deliveries, for each queue and for the broker, and the acked messages."""
-        all_delivered = all_final = all_redelivered = 0
-        for queue, delivered, final, redelivered in runs:
-            if queue is not None:
-                served = self._served(queue)
-                served.deliver += delivered - final
-                served.deliver_no_ack += final
-                served.redeliver += redelivered
-                all_delivered += delivered
-                all_final += final
-                all_redelivered += redelivered
-        counters = self._listener.counters
-        counters["global_messages_delivered_total"] += all_delivered
-        counters["global_messages_delivered_consume_auto_ack_total"] += all_final
-        counters["global_messages_delivered_consume_manual_ack_total"] += all_delivered - all_final
-        counters["global_messages_redelivered_total"] += all_redelivered
-        counters["global_messages_acknowledged_total"] += acked
-
-    def _served(self, queue: Queue) -> Served:
-        served = self.served.get(queue)
-        if served is None:
-            served = Served()
-            if not queue.gone:
-                self.served[queue] = served
-        return served
-
-    def note_read(self, queue: Queue) -> None:
-        """Count a delivery of a stream's message."""
-        self._served(queue).deliver += 1
-        self._listener.counters["global_messages_delivered_total"] += 1
-        self._listener.counters["global_messages_delivered_consume_manual_ack_total"] += 1
-
-    def _note_elsewhere(self, effect: Deliver) -> None:
-        """Count a delivery that another node makes: a queue's figures must be equal at all nodes."""
-        served = self._served(effect.queue)
-        served.deliver += not effect.final
-        served.deliver_no_ack += effect.final
-        served.redeliver += effect.redelivered
-
-    def _note_deaths(self, effect: Forget) -> None:
-        """Count deaths in a queue without a dead-letter exchange. The forwarder counts the dead letters."""
-        queue = effect.queue
-        if queue.settings.dead_letter_exchange is None:
-            counters = self._listener.counters
-            name = dead_lettered(effect.reason, queue.type, DISABLED)
-            counters[name] = counters.get(name, 0) + len(effect.message_ids)
-
-    def _perform_rare(self, effect: Effect, fresh: dict[int, Published]) -> None:
-        listener = self._listener
-        if isinstance(effect, Refuse) or (isinstance(effect, Duplicate) and is_nacked(effect)):
-            self.refused.add(effect.message_id)
-        elif isinstance(effect, FetchReply):
-            try:
-                self._answer(effect, fresh)
-            except Exception:  # as with a delivery
-                logger.exception("%s: message %d was not fetched", self.machine.partition, effect.message_id)
-                self.undelivered(effect.consumer)
-        elif isinstance(effect, DeadLetter):
-            if self.owned:
-                listener.dead_letter(self, effect)
-        elif isinstance(effect, CancelConsumer):
-            consumer = self.consumers.pop(effect.consumer, None)
-            if consumer is not None:
-                consumer.cancelled()
-        elif isinstance(effect, QueueGone):
-            self.served.pop(effect.queue, None)
-            listener.queue_gone(self, effect.queue, effect.reason)
-        elif isinstance(effect, Quarantine):
-            self._note_quarantine(effect)
-
-    def _answer(self, effect: FetchReply, fresh: dict[int, Published]) -> None:
-        getter = self.getters.get(effect.consumer)
-        if getter is None and (self.epoch is None or effect.consumer >> EPOCH_SHIFT == self.epoch):
-            return  # its session is gone
-        served = self._served(effect.queue)
-        if effect.message_id < 0:
-            served.get_empty += 1
-        elif effect.final:
-            served.get_no_ack += 1
-        else:
-            served.get += 1
-        served.redeliver += effect.redelivered
-        if getter is None:
-            return
-        counters = self._listener.counters
-        message: Published | None = None
-        what = "get_empty"
-        if effect.message_id >= 0:
-            counters["global_messages_delivered_total"] += 1
-            counters["global_messages_redelivered_total"] += effect.redelivered
-            what = "delivered_get_auto_ack" if effect.final else "delivered_get_manual_ack"
-            message = fresh.get(effect.message_id)
-            if message is None:
-                message = self.message(effect.queue.queue_id, effect.message_id)
-        counters[f"global_messages_{what}_total"] += 1
-        getter.fetched(self, effect, message)
-
-    def undelivered(self, consumer_id: int) -> None:
-        """Send nothing more to this consumer, and tell the listener.
-
-        The consumer's messages go back to the queue when its connection ends."""
-        self.detach(consumer_id)
-        self._listener.undelivered(self, consumer_id)
-
-    def message(self, queue_id: int, message_id: int) -> Published:
-        """Return a message that is in a queue or an outbox, from this turn, the store or else the log.
-
-        KeyError: none has it. LogError: the log did not answer in time."""
-        fresh = self.fresh.get(message_id)
-        if fresh is not None:  # folded in this turn: the projector sees it when the turn ends
-            return fresh
-        try:
-            return self.projector.message(queue_id, message_id)
-        except KeyError:
-            if self.projector.failed is None:
-                logger.error("%s: message %d is missing in the state store, read from the log", self.name, message_id)
-        except StoreError as error:
-            logger.error("%s: message %d is read from the log: %s", self.name, message_id, error)
-        record = self._record(message_id)
-        event = None if record is None else decoder_for(self.history).decode(record)[2]
-        if isinstance(event, Published):
-            return event
-        raise KeyError(message_id)
-
-    def _record(self, offset: int) -> bytes | None:
-        """Read one record of the log. The loop waits for it.
-
-        BelowStart: the log was cut off above it."""
-        for block in self.history.read(offset, offset + 1):
-            if block.first_offset > offset:
-                raise BelowStart(f"{self.name}: the log was cut off above offset {offset}")
-            return block.records[offset - block.first_offset]
-        return None
-
-    def decrypted(self, message: Published) -> Published:
-        """Return the message as a client gets it: decrypted, or without its body if its key is destroyed.
-
-        NotAtHand: `fetch_key` first. See engine/erasure/encryption.py."""
-        if message.encryption is None:
-            return message
-        return self._listener.subjects.decrypt(message)
-
-    def fetch_key(self, key_id: str) -> "asyncio.Future[None]":
-        """Have a Vault open a key. OSError: it was tried for a time."""
-        return self._listener.subjects.fetch(key_id)
-
-    def _note_quarantine(self, effect: Quarantine) -> None:
-        self.projector.quarantined(effect.offset, effect.event_type, effect.reason)
-        if effect.reason.startswith(NODE_LOST):  # a quarantined publish is in no queue, so it must not be confirmed
-            self.refused.add(effect.offset)
-        count = self.quarantined.get(effect.event_type, 0)
-        if count == 0:
-            logger.warning(
-                "%s: a %s event was quarantined: %s (the first of its kind; others are only counted)",
-                self.machine.partition,
-                effect.event_type,
-                effect.reason,
-            )
-        self.quarantined[effect.event_type] = count + 1
-
     # -- durability ---------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def on_durable(self) -> None:
-        """Confirm the publishes that have become durable, and call `project`."""
+        """Confirm the publishes that have become durable."""
+        durable = self.durable_position
+        waiting = self._waiting
+        refused = self.refused
+        while waiting and waiting[0][0] < durable:
+            position, confirms, sequence = waiting.popleft()
+            confirms.confirm(sequence, position in refused)
+        if refused:
+            self.refused = {position for position in refused if position >= durable}
 
     def project(self) -> None:
         """Write the projector's batch if the log covers it; prepare one when much has changed.
@@ -640,3 +371,193 @@ class Partition(ABC):
         """Write all folded state to RocksDB, and flush it."""
         self.write_all()
         self.projector.persist()
+
+
+class Deliveries:
+    """A partition's consumers at this node. It performs the effects of the partition's fold."""
+
+    def __init__(self, partition: "Partition") -> None:
+        self._partition = partition
+        self.consumers: dict[int, DeliveryTarget] = {}  # by consumer id
+        self.getters: dict[int, FetchTarget] = {}  # by the id of the holder of basic.get
+        self.quarantined: dict[str, int] = {}  # by event type
+
+    def attach(self, consumer_id: int, consumer: DeliveryTarget) -> None:
+        """Send deliveries for this id to `consumer`."""
+        self.consumers[consumer_id] = consumer
+
+    def attach_getter(self, holder_id: int, getter: FetchTarget) -> None:
+        """Send answers to basic.get for this id to `getter`."""
+        self.getters[holder_id] = getter
+
+    def detach(self, holder_id: int) -> None:
+        """Forget the consumer or getter with this id: effects for it are dropped."""
+        if self.consumers.pop(holder_id, None) is None:
+            self.getters.pop(holder_id, None)
+
+    def perform(self, effects: list[Effect], fresh: dict[int, Published]) -> None:
+        consumers = self.consumers
+        partition = self._partition
+        epoch = partition.epoch
+        runs: list[Run] = []  # each of deliveries of one queue
+        queue: Queue | None = None
+        delivered = final = redelivered = acked = 0
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                consumer = consumers.get(effect.consumer)
+                if consumer is not None:
+                    message_id = effect.message_id
+                    message = fresh.get(message_id)
+                    try:
+                        if message is None:
+                            message = partition.message(effect.queue.queue_id, message_id)
+                        consumer.deliver(partition, effect, message)
+                    except Exception:  # a defect of one connection must not cost the others their deliveries
+                        logger.exception("%s: message %d was not delivered", partition.name, message_id)
+                        self.undelivered(effect.consumer)
+                    if effect.queue is not queue:
+                        runs.append((queue, delivered, final, redelivered))
+                        queue = effect.queue
+                        delivered = final = redelivered = 0
+                    delivered += 1
+                    if effect.final:
+                        final += 1
+                    if effect.redelivered:
+                        redelivered += 1
+                elif epoch is not None and effect.consumer >> EPOCH_SHIFT != epoch:
+                    self._note_elsewhere(effect)
+            elif isinstance(effect, Keep):
+                pass
+            elif isinstance(effect, Forget):
+                if effect.reason == ACKED:
+                    if epoch is None or effect.consumer >> EPOCH_SHIFT == epoch:
+                        acked += len(effect.message_ids)
+                elif effect.reason in DEATHS and partition.owned and not effect.queue.stream:
+                    self._note_deaths(effect)
+            else:
+                self._perform_rare(effect, fresh)
+        if queue is not None or acked:
+            runs.append((queue, delivered, final, redelivered))
+            self._count(runs, acked)
+
+    def _count(self, runs: list[Run], acked: int) -> None:
+        """Count this node's deliveries, for each queue and for the broker, and the acked messages."""
+        all_delivered = all_final = all_redelivered = 0
+        for queue, delivered, final, redelivered in runs:
+            if queue is not None:
+                served = self._served(queue)
+                served.deliver += delivered - final
+                served.deliver_no_ack += final
+                served.redeliver += redelivered
+                all_delivered += delivered
+                all_final += final
+                all_redelivered += redelivered
+        counters = self._partition.listener.counters
+        counters["global_messages_delivered_total"] += all_delivered
+        counters["global_messages_delivered_consume_auto_ack_total"] += all_final
+        counters["global_messages_delivered_consume_manual_ack_total"] += all_delivered - all_final
+        counters["global_messages_redelivered_total"] += all_redelivered
+        counters["global_messages_acknowledged_total"] += acked
+
+    def _served(self, queue: Queue) -> Served:
+        all_served = self._partition.served
+        served = all_served.get(queue)
+        if served is None:
+            served = Served()
+            if not queue.gone:
+                all_served[queue] = served
+        return served
+
+    def note_read(self, queue: Queue) -> None:
+        """Count a delivery of a stream's message."""
+        self._served(queue).deliver += 1
+        self._partition.listener.counters["global_messages_delivered_total"] += 1
+        self._partition.listener.counters["global_messages_delivered_consume_manual_ack_total"] += 1
+
+    def _note_elsewhere(self, effect: Deliver) -> None:
+        """Count a delivery that another node makes: a queue's figures must be equal at all nodes."""
+        served = self._served(effect.queue)
+        served.deliver += not effect.final
+        served.deliver_no_ack += effect.final
+        served.redeliver += effect.redelivered
+
+    def _note_deaths(self, effect: Forget) -> None:
+        """Count deaths in a queue without a dead-letter exchange. The forwarder counts the dead letters."""
+        queue = effect.queue
+        if queue.settings.dead_letter_exchange is None:
+            counters = self._partition.listener.counters
+            name = dead_lettered(effect.reason, queue.type, DISABLED)
+            counters[name] = counters.get(name, 0) + len(effect.message_ids)
+
+    def _perform_rare(self, effect: Effect, fresh: dict[int, Published]) -> None:
+        partition = self._partition
+        if isinstance(effect, Refuse) or (isinstance(effect, Duplicate) and is_nacked(effect)):
+            partition.refused.add(effect.message_id)
+        elif isinstance(effect, FetchReply):
+            try:
+                self._answer(effect, fresh)
+            except Exception:  # as with a delivery
+                logger.exception("%s: message %d was not fetched", partition.name, effect.message_id)
+                self.undelivered(effect.consumer)
+        elif isinstance(effect, DeadLetter):
+            if partition.owned:
+                partition.listener.dead_letter(partition, effect)
+        elif isinstance(effect, CancelConsumer):
+            consumer = self.consumers.pop(effect.consumer, None)
+            if consumer is not None:
+                consumer.cancelled()
+        elif isinstance(effect, QueueGone):
+            partition.served.pop(effect.queue, None)
+            partition.listener.queue_gone(partition, effect.queue, effect.reason)
+        elif isinstance(effect, Quarantine):
+            self._note_quarantine(effect)
+
+    def _answer(self, effect: FetchReply, fresh: dict[int, Published]) -> None:
+        partition = self._partition
+        getter = self.getters.get(effect.consumer)
+        if getter is None and (partition.epoch is None or effect.consumer >> EPOCH_SHIFT == partition.epoch):
+            return  # its session is gone
+        served = self._served(effect.queue)
+        if effect.message_id < 0:
+            served.get_empty += 1
+        elif effect.final:
+            served.get_no_ack += 1
+        else:
+            served.get += 1
+        served.redeliver += effect.redelivered
+        if getter is None:
+            return
+        counters = partition.listener.counters
+        message: Published | None = None
+        what = "get_empty"
+        if effect.message_id >= 0:
+            counters["global_messages_delivered_total"] += 1
+            counters["global_messages_redelivered_total"] += effect.redelivered
+            what = "delivered_get_auto_ack" if effect.final else "delivered_get_manual_ack"
+            message = fresh.get(effect.message_id)
+            if message is None:
+                message = partition.message(effect.queue.queue_id, effect.message_id)
+        counters[f"global_messages_{what}_total"] += 1
+        getter.fetched(partition, effect, message)
+
+    def undelivered(self, consumer_id: int) -> None:
+        """Send nothing more to this consumer, and tell the listener.
+
+        The consumer's messages go back to the queue when its connection ends."""
+        self.detach(consumer_id)
+        self._partition.listener.undelivered(self._partition, consumer_id)
+
+    def _note_quarantine(self, effect: Quarantine) -> None:
+        partition = self._partition
+        partition.projector.quarantined(effect.offset, effect.event_type, effect.reason)
+        if effect.reason.startswith(NODE_LOST):  # a quarantined publish is in no queue, so it must not be confirmed
+            partition.refused.add(effect.offset)
+        count = self.quarantined.get(effect.event_type, 0)
+        if count == 0:
+            logger.warning(
+                "%s: a %s event was quarantined: %s (the first of its kind; others are only counted)",
+                partition.name,
+                effect.event_type,
+                effect.reason,
+            )
+        self.quarantined[effect.event_type] = count + 1

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.reading import PartitionReading
 from rewindmq.engine.partition.snapshot_writer import in_thread
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.snapshots import Snapshots, state_of, waypoint_metadata
@@ -43,7 +43,7 @@ Pieces = list[dict[str, Any]]
 class WaypointWriter:
     """The waypoints of one broker. `every`: events between two of a partition, at least."""
 
-    def __init__(self, snapshots: Snapshots, partitions: Sequence[Partition], every: int) -> None:
+    def __init__(self, snapshots: Snapshots, partitions: Sequence[PartitionReading], every: int) -> None:
         self._snapshots = snapshots
         self._partitions = partitions
         self._every = every

@@ -62,7 +62,7 @@ class ConsumerMoves:
 
     def note(self, attachment: Attachment) -> None:
         """A consumer was attached. Its queue may have begun to move meanwhile."""
-        if attachment.consumer_id not in attachment.partition.consumers:  # its channel was closed meanwhile
+        if attachment.consumer_id not in attachment.partition.deliveries.consumers:  # its channel was closed meanwhile
             return
         attachment.subscription.session.attachments[attachment.consumer_id] = attachment
         if self._homes.is_held(*attachment.name) or not self._homes.is_home(attachment.partition, *attachment.name):
@@ -118,8 +118,8 @@ class ConsumerMoves:
         if holder is not None and holder.attached:
             await partition.ask(of.session.actor, ConsumerCancelled(queue.vhost, queue.name, attachment.consumer_id))
             partition.carry_out()  # deliveries that were under way
-        target = partition.consumers.get(attachment.consumer_id)
-        partition.detach(attachment.consumer_id)
+        target = partition.deliveries.consumers.get(attachment.consumer_id)
+        partition.deliveries.detach(attachment.consumer_id)
         of.session.forget(partition, attachment.consumer_id)
         if of.movable is not None:
             of.movable.give_back()

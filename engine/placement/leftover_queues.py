@@ -52,7 +52,7 @@ class LeftoverQueues:
                 _note(self._left, moves)
         for partition, left in zip(self._partitions, self._left, strict=True):
             async for queue_id in work.over(list(left)):
-                if not (partition.owned and partition.current) or partition.read_only:
+                if not (partition.owned and partition.current):
                     break
                 queue = partition.machine.by_id.get(queue_id)
                 if queue is None or queue.gone:

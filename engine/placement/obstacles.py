@@ -12,7 +12,7 @@ def why_not_repartition(config: Config) -> str:
         return f"this node copies the log of {config.follow}: repartition that one"
     if config.read_only:
         return "this broker serves its history only, and writes nothing"
-    followers = noted_followers(config.data) if config.kafka is None else None
+    followers = noted_followers(config.data)
     if followers:
         names = ", ".join(sorted(followers))
         return (

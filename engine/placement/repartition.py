@@ -69,7 +69,7 @@ class Repartition:
         self.keeper = keeper
         self.leftovers = LeftoverQueues(self.placement, partitions, end_turn)
         self._share = share
-        self.barrier = StepBarrier(metadata, partitions, keeper, enter_all, when_durable, end_turn)
+        self.barrier = StepBarrier(metadata, partitions, keeper.nodes, enter_all, when_durable, end_turn)
         self.moves = Moves(metadata, partitions, self.barrier, share, lambda: self._mine, self._settled)
         # Called when a step has ended: the log has both ends of what went from one partition to another.
         self.on_settled: list[Callable[[], None]] = []
@@ -104,7 +104,7 @@ class Repartition:
                 f" {len(self.partitions)} that it found when it started: start it again"
             )
         if isinstance(event, NamesHeld | QueueMoveBegan):
-            self.keeper.show_soon(self.topology.next_offset)
+            self.keeper.nodes.show_soon(self.topology.next_offset)
         self.leftovers.changed(event)
         self._woken.set()
         self._begin()
@@ -117,7 +117,7 @@ class Repartition:
     @property
     def _mine(self) -> bool:
         """Return True if it is this node's duty to carry out the repartition."""
-        return self.keeper.joined and self.partitions[0].owned and not self.partitions[0].read_only
+        return self.keeper.nodes.joined and self.partitions[0].owned
 
     async def _run(self) -> None:
         while True:

@@ -5,7 +5,7 @@ A step that follows sooner could leave a message in no queue, or in two."""
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from rewindmq.engine.partition.lifecycle import Keeper
+from rewindmq.engine.partition.lifecycle import Nodes
 from rewindmq.engine.partition.metadata import Metadata
 from rewindmq.engine.partition.partition import Partition
 
@@ -35,14 +35,14 @@ class StepBarrier:
         self,
         metadata: Metadata,
         partitions: Sequence[Partition],
-        keeper: Keeper,
+        nodes: Nodes,
         enter_all: Callable[[], Awaitable[None]],
         when_durable: Callable[[Callable[[], None]], None],
         end_turn: Callable[[], None],
     ) -> None:
         self._topology = metadata.topology
         self._partitions = partitions
-        self._keeper = keeper
+        self._nodes = nodes
         self.enter_all = enter_all
         self._when_durable = when_durable
         self.end_turn = end_turn
@@ -50,7 +50,7 @@ class StepBarrier:
     async def all_know(self) -> None:
         """Wait until every node goes by the metadata log up to here, and this node has all that they did before."""
         await self.durable()
-        await self._keeper.until_known(self._topology.next_offset)
+        await self._nodes.until_known(self._topology.next_offset)
         await self.enter_all()
         await until(self._are_lost_nodes_over, LOST_SECONDS)
         for partition in self._partitions:
@@ -64,8 +64,8 @@ class StepBarrier:
 
     async def read_to_end(self) -> None:
         """Fold all that the log has by now: this node may have stood still, and another one has gone on."""
-        if self._keeper.read_to_end is not None:
-            await self._keeper.read_to_end()
+        if self._nodes.read_to_end is not None:
+            await self._nodes.read_to_end()
 
     async def durable(self) -> None:
         """End the turn, and wait until all that was appended is durable."""

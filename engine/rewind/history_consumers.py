@@ -59,11 +59,11 @@ class PastReader(Reader):
         """The queue has moved to this partition: go on there. `history` knows about it."""
         if self.over:
             return
-        consumer = self.partition.consumers[self.consumer_id]
-        self.partition.detach(self.consumer_id)
+        consumer = self.partition.deliveries.consumers[self.consumer_id]
+        self.partition.deliveries.detach(self.consumer_id)
         self.session.forget(self.partition, self.consumer_id)
         self.partition, self.queue = partition, queue
-        partition.attach(self.consumer_id, consumer)
+        partition.deliveries.attach(self.consumer_id, consumer)
         self.session.note(self.channel, partition, self.consumer_id)
         self.consumer.moved(partition, queue)
         self._moved = history, partition, queue

@@ -76,7 +76,7 @@ def history_of(config: Config, placement: Placement | None = None) -> History:
         config.kafka_prefix,
         config.kafka_settings,
         config.partitions,
-        None if config.kafka is None else config.archive.url,
+        config.archive.url if config.archives_topics else None,
         placement,
     )
 
@@ -92,7 +92,7 @@ def histories_of(history: History, vhost: str, queue: str) -> Iterator[History]:
     that does not know how many partitions the nodes use, since Kafka may have been given more
     (`History.partitions`)."""
     yield history
-    if history.kafka is None or history.partitions is not None:
+    if not history.may_have_grown:
         return
     reader = history.open()
     if reader.placement.count:

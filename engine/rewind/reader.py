@@ -85,7 +85,7 @@ class Reader(ABC):
     @property
     def over(self) -> bool:
         """Return True if the reader's consumer is gone: cancelled, or closed with its channel."""
-        return self.consumer_id not in self.partition.consumers  # where it may be wrapped: firehose.py
+        return self.consumer_id not in self.partition.deliveries.consumers  # where it may be wrapped: firehose.py
 
     def credited(self, count: int) -> None:
         """So many deliveries were settled: go on."""
@@ -143,6 +143,6 @@ class Reader(ABC):
     def end(self) -> None:
         """Cancel the consumer: there is nothing more to read."""
         self.close()
-        self.partition.detach(self.consumer_id)
+        self.partition.deliveries.detach(self.consumer_id)
         self.session.forget(self.partition, self.consumer_id)
         self.consumer.cancelled()

@@ -116,7 +116,7 @@ class StreamReader(Reader):
             message = partition.message(queue.queue_id, message_id)
             if self.filter is None or self.filter.passes(message):
                 self.deliver(message_id, message, self.number)
-                partition.note_read(queue)
+                partition.deliveries.note_read(queue)
             self.number += 1
             room -= message.body_size
             if room <= 0:
@@ -305,12 +305,12 @@ class Readings:
 
     def attach(self, partition: Partition, request: ReadRequest) -> None:
         """Let the partition and the session know the consumer."""
-        partition.attach(request.consumer_id, request.consumer)
+        partition.deliveries.attach(request.consumer_id, request.consumer)
         request.subscription.session.note(request.subscription.channel, partition, request.consumer_id)
 
     def detach(self, partition: Partition, request: ReadRequest) -> None:
         """Undo `attach`."""
-        partition.detach(request.consumer_id)
+        partition.deliveries.detach(request.consumer_id)
         request.subscription.session.forget(partition, request.consumer_id)
 
     # -- turns --------------------------------------------------------------------------------------------------------

@@ -175,7 +175,7 @@ class Forwarder:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._ready) and not self._waits_for_log and self._keeper.is_waited_for
+        return bool(self._ready) and not self._waits_for_log and self._keeper.nodes.is_waited_for
 
     def retry_ms(self) -> int | None:
         """The time when a letter is to be tried again, or None."""

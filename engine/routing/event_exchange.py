@@ -388,7 +388,7 @@ class EventExchange:
         """Publish an event. Returns the number of queues that get it."""
         vhost, key, time_ms = occurrence.vhost, occurrence.key, occurrence.time_ms
         flow = self._keeper.flow
-        if flow.crowded or not self._keeper.joined:
+        if flow.crowded or not self._keeper.nodes.joined:
             self._drop(1)
             return 0
         queues = 0

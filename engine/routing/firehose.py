@@ -89,12 +89,12 @@ class Firehose:
         for channel, attached in session.attached.items():
             for partition, consumer_ids in attached.items():
                 for consumer_id in consumer_ids:
-                    consumer = partition.consumers.get(consumer_id)
-                    getter = partition.getters.get(consumer_id)
+                    consumer = partition.deliveries.consumers.get(consumer_id)
+                    getter = partition.deliveries.getters.get(consumer_id)
                     if consumer is not None:
-                        partition.attach(consumer_id, self.tapped(session, channel, consumer))
+                        partition.deliveries.attach(consumer_id, self.tapped(session, channel, consumer))
                     elif getter is not None:
-                        partition.attach_getter(consumer_id, self.tapped_getter(session, channel, getter))
+                        partition.deliveries.attach_getter(consumer_id, self.tapped_getter(session, channel, getter))
 
     def tapped(self, session: Session, channel: int, consumer: DeliveryTarget) -> DeliveryTarget:
         """The consumer as it is attached to a partition: wrapped in a vhost that is traced, else itself."""

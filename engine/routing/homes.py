@@ -5,7 +5,7 @@ Rules of this file
   of partitions: then names without a queue are held that would be placed elsewhere. Whatever names a queue waits until
   the name is free: declarations, publishes, consumers, questions. Settlements go on: they name deliveries.
 - A node holds a name from when it folds the event on. So what it appended before is in the partition that the queue
-  leaves, and the move begins when all nodes have shown that they know (`Keeper.until_known`). So code that finds a
+  leaves, and the move begins when all nodes have shown that they know (`Nodes.until_known`). So code that finds a
   partition by a name appends to it before it awaits anything, or asks `is_held` and `is_home` again.
 - Thousands of clients may wait. So those look again whose name is free, or whose session has ended, and no others.
 - A queue that has left a partition is a stray there, until what consumers hold of it is settled. The queue at home has
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.reading import PartitionReading
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.topology.placement import Name, Placement
 
@@ -65,7 +66,7 @@ class Homes:
         moving = self.placement.moving.get((vhost, name))
         return None if moving is None else self._partitions[moving.source]
 
-    def is_home(self, partition: Partition, vhost: str, name: str) -> bool:
+    def is_home(self, partition: PartitionReading, vhost: str, name: str) -> bool:
         """Return True if the name leads to this partition. If not, a queue of this name here has left or will leave."""
         return self.of(vhost, name) is partition
 
@@ -74,7 +75,7 @@ class Homes:
         """Return True if queues have moved or are moving, so that a name may be in two partitions."""
         return bool(self.placement.moving or self.placement.moves)
 
-    def is_listed(self, partition: Partition, vhost: str, name: str) -> bool:
+    def is_listed(self, partition: PartitionReading, vhost: str, name: str) -> bool:
         """Return True if a listing shows the queue of this name in this partition, rather than one in another."""
         home = self.of(vhost, name)
         if home is partition:
@@ -86,7 +87,7 @@ class Homes:
             return home.machine.queue(vhost, name) is None
         return (vhost, name) not in counted.queues
 
-    def may_be_counted(self, partition: Partition, vhost: str, name: str) -> bool:
+    def may_be_counted(self, partition: PartitionReading, vhost: str, name: str) -> bool:
         """Return True if the owner of this partition may have published counters of a queue of this name."""
         return self.placement.count > 0 or self.of(vhost, name) is partition
 

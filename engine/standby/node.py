@@ -17,12 +17,10 @@ from rewindmq.engine.config import Config
 from rewindmq.engine.embedded.read_only import ReadOnlyKeeper, ReadOnlyMetadata, ReadOnlyPartition, end_ms
 from rewindmq.engine.keeping.location import HistoryPartition
 from rewindmq.engine.partition.lifecycle import persist
-from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections.replay import Recovery, catch_up, decoder_for, groups_of
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
-from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import Event, Published
+from rewindmq.schemas.events import Event
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -36,18 +34,11 @@ class CopiedPartition(ReadOnlyPartition):
     """A queue partition that another machine writes. Its state is in RocksDB."""
 
     def __init__(self, index: int, log: HistoryPartition, recovery: Recovery) -> None:
-        machine = recovery.machine
-        Partition.__init__(self, index, log, machine, recovery.projector, Encoder(), lambda: machine.log_ms)
-        self.owned = False
-        self.read_only = True
-        self._block = None
+        super().__init__(index, log, recovery.machine, recovery.projector)
 
     def fold(self, end: int) -> None:
         """Fold up to this offset. Raises LogError, CorruptLog, NewerHistory."""
         catch_up(self.history, self.projector, end)
-
-    def message(self, queue_id: int, message_id: int) -> Published:
-        return Partition.message(self, queue_id, message_id)
 
 
 class CopiedMetadata(ReadOnlyMetadata):

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
+from rewindmq.engine.embedded.metadata import SoleWriterMetadata
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.partition.metadata import SoleWriterMetadata
 from rewindmq.engine.partition.snapshot_writer import MetadataSnapshots
 from rewindmq.projections.store import metadata_snapshots
 from rewindmq.projections.store.snapshots import Snapshots

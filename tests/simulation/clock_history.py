@@ -131,7 +131,7 @@ class ClockClients(Clients):
 
     def repair(self) -> str:
         before = {each: each.now_ms() for each in self.world.broker.partitions}
-        watch = self.world.broker.clock_watch
+        watch = self.world.broker.host.clock_watch
         try:
             watch.repair(Actor("guest", 0))
         except LogError as error:

@@ -459,7 +459,7 @@ class Clients:
 
             async def create() -> None:
                 await broker.vhosts.create(Actor("guest", 0), VHOST, "")
-                await broker.users.set_permissions(Actor("guest", 0), VHOST, "guest", ".*", ".*", ".*")
+                await broker.access.users.set_permissions(Actor("guest", 0), VHOST, "guest", ".*", ".*", ".*")
 
             self.ask(client, create())
             return f"{life.name} create"

@@ -62,7 +62,7 @@ class Life:
 
     @property
     def serves(self) -> bool:
-        return self.broker is not None and not self.ended and self.broker.keeper.joined
+        return self.broker is not None and not self.ended and self.broker.nodes.joined
 
     def clock(self) -> int:
         return self.world.log_clock() + self.world.skew_ms[self.node]

@@ -37,7 +37,7 @@ def test_a_repair_that_lets_the_queues_clock_jump_is_found_out(monkeypatch: pyte
     original = clock_history.ClockClients.repair
 
     def repair(clients: ClockClients) -> str:
-        log_clock = clients.world.broker.clock_watch.clock
+        log_clock = clients.world.broker.host.clock_watch.clock
         log_clock.set(log_clock.wall_ms())  # and no ClockSet
         return original(clients)
 

@@ -191,7 +191,9 @@ def test_an_owner_that_is_behind_keeps_the_queues_of_an_unknown_vhost(story: Sto
     owner.log.hold([story.world.history.metadata.name])
     client = story.client(other)
     story.ask(client, lambda broker: broker.vhosts.create(Actor("guest", 0), "v", ""))
-    story.ask(client, lambda broker: broker.users.set_permissions(Actor("guest", 0), "v", "guest", ".*", ".*", ".*"))
+    story.ask(
+        client, lambda broker: broker.access.users.set_permissions(Actor("guest", 0), "v", "guest", ".*", ".*", ".*")
+    )
     guest = story.world.loop.inside(lambda: story.clients.open(other, "v"))
     story.ask(guest, lambda broker: broker.queues.declare(guest.session, "q1", False, True, False, False, ()))
     broker_of(owner).router.queues_changed()  # it has a reason to look

@@ -22,6 +22,7 @@ from rewindmq.engine.host.memory import MemoryAccount
 from rewindmq.engine.identity.grants import Identity
 from rewindmq.engine.partition.certainty import Certainty
 from rewindmq.engine.partition.flow_control import Flow
+from rewindmq.engine.partition.lifecycle import LoneNode
 from rewindmq.engine.partition.sessions import Subscription
 from rewindmq.engine.routing.content import Content
 from rewindmq.engine.routing.firehose import Firehose
@@ -58,6 +59,8 @@ class DoublePartition(PartitionDouble):
     def __init__(self, broker: "DoubleBroker", index: int) -> None:
         super().__init__(index)
         self.broker = broker
+        listener: Any = broker
+        self.start(listener)
         self.waiting: list[tuple[Any, int, bool]] = []
         self.prompt: list[tuple[Any, int]] = []  # confirms that do not wait for the disk
 
@@ -91,12 +94,6 @@ class DoublePartition(PartitionDouble):
         return next(
             each.unacked[message_id][0] for each in self.broker.consumers.holders.values() if message_id in each.unacked
         )
-
-    def undelivered(self, consumer_id: int) -> None:
-        self.broker.calls.append(("undelivered", consumer_id))
-
-    def decrypted(self, message: Published) -> Published:
-        return self.broker.subjects.decrypt(message)
 
     def await_durable(self, offset: int, confirms: Any, sequence: int) -> None:
         refused = self.broker.refuse_next > 0
@@ -393,24 +390,29 @@ class DoubleBroker:
         self.exchanges = DoubleExchanges(self)
         self.consumers = DoubleConsumers(self)
         self.turns = DoubleTurns(self)
-        self.access_log = DoubleAccessLog()
         topology = Topology()
         topology.apply(0, 0, BROKER, ExchangeDeclared("/", "amq.headers", "headers", True, False, False, ()))
         self.router = Router(topology, lambda vhost, queue: self.partition_of(queue))
         self.homes = Homes(topology.placement, self.partitions)
-        self.keeper = SimpleNamespace(reads_back=False, flow=Unhindered())
-        self.loop_share = LoopShare(lambda: 0.0)  # no time passes, so no slice ends
+        self.keeper = SimpleNamespace(flow=Unhindered())
+        self.nodes = LoneNode("double")
         self.counters: dict[str, int] = defaultdict(int)
-        self.access = SimpleNamespace(authenticate=self.authenticate, tags=self.tags)
-        self.tokens = SimpleNamespace(settings=None)
+        self.access = SimpleNamespace(
+            control=SimpleNamespace(authenticate=self.authenticate, tags=self.tags),
+            tokens=SimpleNamespace(settings=None),
+            log=DoubleAccessLog(),
+        )
         self.certainty = Certainty(None, lambda: self.router.version)
         self.topology = SimpleNamespace(
             users={"guest": UserSet("guest", "", ())}, user_limits={}, vhost_limits=lambda vhost: {}
         )
         self.parameters = SimpleNamespace(cluster_name=self.config.cluster_name)
         self.refuse_next = 0
-        self.memory = MemoryAccount(1 << 40)
-        self.alarms = SimpleNamespace()
+        self.host = SimpleNamespace(
+            memory=MemoryAccount(1 << 40),
+            alarms=SimpleNamespace(),
+            loop_share=LoopShare(lambda: 0.0),  # no time passes, so no slice ends
+        )
         self.subjects = Subjects("", KeyStore(NO_KEYS), {})
         keeper: Any = self.keeper
         self.firehose = Firehose(self.config, self.router, self.sessions.by_id, keeper, self.counters)
@@ -431,6 +433,9 @@ class DoubleBroker:
         if (user, password) != ("guest", "guest"):
             raise AccessRefused(f"PLAIN login refused: user '{user}' - invalid credentials")
         return Identity(user)
+
+    def undelivered(self, partition: DoublePartition, consumer_id: int) -> None:
+        self.calls.append(("undelivered", consumer_id))
 
     def land(self) -> None:
         """Finish a group commit."""

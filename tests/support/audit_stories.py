@@ -209,9 +209,9 @@ class Story:
             self.h.declare(self.sessions[0], name, KINDS[name])
 
     def mark(self) -> None:
-        positions = self.h.broker.marks.positions()
+        positions = self.h.broker.history.marks.positions()
         self.h.settle()
-        self.h.broker.marks.set(Actor("guest", 0), MarkSet(f"m{self.lives}", positions))
+        self.h.broker.history.marks.set(Actor("guest", 0), MarkSet(f"m{self.lives}", positions))
         self.met["marks"] += 1
 
     def mishap(self) -> None:
@@ -250,7 +250,7 @@ class Story:
             return
         restoration = Restoration("guest", plan, target, name_of(plan))
         done = h.loop.run_until_complete(
-            h.broker._broker.restorations.restore(self.sessions[0], Past(), history, restoration)
+            h.broker._broker.history.restorations.restore(self.sessions[0], Past(), history, restoration)
         )
         self.met.update(restored=done.restored, repeated=done.duplicates, declared=done.declared)
         self.met["restored from classic to quorum"] += (

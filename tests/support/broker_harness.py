@@ -129,7 +129,9 @@ class Harness:
 
     def login(self, user: str, password: str) -> str:
         """Log in. Returns the user's name; it may have to wait."""
-        who: Identity = self.loop.run_until_complete(self.broker.access.authenticate(user, password, "127.0.0.1"))
+        who: Identity = self.loop.run_until_complete(
+            self.broker.access.control.authenticate(user, password, "127.0.0.1")
+        )
         return who.user
 
     def declare(self, session: Session, name: str, arguments: tuple[Argument, ...] = (), **flags: bool) -> Queue:
@@ -211,9 +213,9 @@ class Harness:
                 self.broker.turns.end()
                 self.broker.turns.when_durable(partial(durable.set_result, None))
                 await durable
-                if self.broker.turns.at_rest and not self.broker.loop_share.busy:
+                if self.broker.turns.at_rest and not self.broker.host.loop_share.busy:
                     return
-                if self.broker.forwarder.has_work or self.broker.loop_share.busy:
+                if self.broker.forwarder.has_work or self.broker.host.loop_share.busy:
                     await asyncio.sleep(PAUSE_SECONDS)  # the next slice may come after a pause
             raise AssertionError("the broker does not come to rest")
 

@@ -3,7 +3,7 @@
 import inspect
 from typing import Any
 
-from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.broker.broker import AccessParts, Broker, HistoryParts
 from rewindmq.engine.broker.consumers import Consumers
 from rewindmq.engine.broker.exchanges import Exchanges
 from rewindmq.engine.broker.marks import Marks
@@ -44,11 +44,13 @@ class DirectConsumers(DirectPart):
 
 
 class Direct:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker | AccessParts | HistoryParts) -> None:
         self._broker = broker
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._broker, name)
+        if isinstance(found, AccessParts | HistoryParts):
+            return Direct(found)
         if isinstance(found, Consumers):
             return DirectConsumers(found)
         return DirectPart(found) if isinstance(found, PARTS) else found

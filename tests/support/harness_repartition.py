@@ -22,7 +22,7 @@ def until_done(h: Harness) -> None:
 
 def progress_of_now(h: Harness) -> str:
     """The phase, from within the loop."""
-    work = progress_of(h.broker.repartition, Work(h.broker.loop_share))
+    work = progress_of(h.broker.repartition, Work(h.broker.host.loop_share))
     try:
         work.send(None)
     except StopIteration as done:

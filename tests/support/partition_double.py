@@ -5,7 +5,7 @@ Compiled code takes it for a partition, as it inherits from that class.
 
 from typing import Any
 
-from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.partition import Deliveries, Partition
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
@@ -19,6 +19,7 @@ class PartitionDouble(Partition):
     def __init__(self, index: int = 0) -> None:
         self.index, self.appended = index, 0
         self.current = True
+        self.deliveries = Deliveries(self)
         self.machine = Machine(f"queues-{index}")
 
     def knows(self, queue: Queue) -> None:
@@ -31,29 +32,11 @@ class PartitionDouble(Partition):
 
     durable_position = next_offset = durable_offset = undone_below = append_position
 
-    def now_ms(self) -> int:
-        raise NotImplementedError
-
-    def due_ms(self) -> int | None:
-        raise NotImplementedError
-
     def append(self, actor: Actor, event: Event) -> int:
         raise NotImplementedError
 
     def publish(self, actor: Actor, message: Published) -> int:
         raise NotImplementedError
 
-    def forward(self, message: Published) -> int:
-        raise NotImplementedError
-
     async def ask(self, actor: Actor, event: Event, folded: Any = None) -> list[Effect]:
-        raise NotImplementedError
-
-    async def folded(self) -> None:
-        raise NotImplementedError
-
-    def await_folded(self, position: int, confirms: Any, sequence: int) -> None:
-        raise NotImplementedError
-
-    def on_durable(self) -> None:
         raise NotImplementedError

@@ -48,7 +48,7 @@ async def until_done(broker: Broker) -> None:
     """Let the broker go on by itself until nothing moves any more."""
     broker.repartition.start()
     async with asyncio.timeout(WAIT_SECONDS):
-        while (await progress_of(broker.repartition, Work(broker.loop_share))).phase != DONE:
+        while (await progress_of(broker.repartition, Work(broker.host.loop_share))).phase != DONE:
             await asyncio.sleep(0.005)
 
 
@@ -99,7 +99,7 @@ class Steps:
     async def begin(self, name: str) -> None:
         _, queue = self.queue(name)
         await self.log(QueueMoveBegan("/", name, queue.queue_id, partition_of("/", name, PARTITIONS)))
-        await self.broker.keeper.until_known(self.broker.topology.next_offset)
+        await self.broker.nodes.until_known(self.broker.topology.next_offset)
 
     async def declare(self, name: str) -> Queue:
         """Declare a queue that moves in its new partition."""

@@ -56,6 +56,7 @@ NOUNS = {
     "routing",
     "keeping",
     "listing",
+    "reading",
     "logging_setup",
     "delayed_order",
     "delayed_exchanges",

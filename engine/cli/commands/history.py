@@ -253,7 +253,7 @@ def history_error_code(history: "History", error: "LogError") -> int:
 
     if isinstance(error, NoAnswer):
         return UNAVAILABLE
-    return DATA if history.kafka is None or isinstance(error, CorruptLog | OtherHistory) else UNAVAILABLE
+    return UNAVAILABLE if history.may_answer_later and not isinstance(error, CorruptLog | OtherHistory) else DATA
 
 
 def report_differences(reports: "Sequence[Verification]") -> None:

@@ -60,7 +60,7 @@ def login_routes(broker: "Broker", logins: Logins) -> list[Route]:
     async def log_out(request: Request) -> Response:
         return form.log_out_browser(request, logins)
 
-    provider = SignIn(broker.tokens)
+    provider = SignIn(broker.access.tokens)
 
     @of_login("Says how a browser may log in", answer=WaysToLogInView)
     async def show(request: Request) -> Response:

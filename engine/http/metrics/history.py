@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from rewindmq.engine.broker.archive_status import ArchiveStatus
     from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.broker.history_trims import HistoryTrims
-    from rewindmq.engine.partition.partition import Partition
     from rewindmq.engine.partition.queue_counters import Listed
+    from rewindmq.engine.partition.reading import PartitionReading
 
-    Pairs = list[tuple[Partition, Listed]]
+    Pairs = list[tuple[PartitionReading, Listed]]
 
 ARCHIVE = "archive"
 # Bytes in the log besides the body: of a publish with its routing, and of an ack, each in a group commit of many.
@@ -31,7 +31,7 @@ QUEUE_HELP = (
 
 def history_metrics(broker: "Broker") -> Iterator[Metric]:
     """The size of the history, and the archive. A figure that is not known yet is left out."""
-    size, archive = broker.history_size, broker.archive
+    size, archive = broker.history.size, broker.history.archive
     help = "Size of the history: on this machine's disk, or in Kafka of this node's partitions; in the archive"
     metric = Metric("rewindmq_history_bytes", "gauge", help)
     if size.by_partition:
@@ -43,7 +43,7 @@ def history_metrics(broker: "Broker") -> Iterator[Metric]:
     if full_in_days is not None:
         help = "Days until the disk is full, by the growth of the history in the last hours"
         yield single("rewindmq_disk_full_in_days", help, full_in_days)
-    yield from _trims(broker.trims)
+    yield from _trims(broker.history.trims)
     if size.sealed:
         sealed = Metric("rewindmq_sealed_timestamp_seconds", "gauge", "Time at which the newest seal was written")
         for name, written in size.sealed.items():
@@ -108,9 +108,9 @@ async def queue_history(broker: "Broker", work: Work, pairs: "Pairs", shown: "Pa
     weights: dict[str, float] = {}
     async for partition, queue in work.over(pairs):
         weights[partition.name] = weights.get(partition.name, 0.0) + weight(queue)
-    sizes: dict[str, dict[str, int]] = {broker.history_size.tier: broker.history_size.by_partition}
-    if broker.archive is not None:
-        sizes[ARCHIVE] = {name: each.archived_bytes for name, each in broker.archive.archived.items()}
+    sizes: dict[str, dict[str, int]] = {broker.history.size.tier: broker.history.size.by_partition}
+    if broker.history.archive is not None:
+        sizes[ARCHIVE] = {name: each.archived_bytes for name, each in broker.history.archive.archived.items()}
     return Metric("rewindmq_queue_history_bytes", "gauge", QUEUE_HELP, more=_shares(sizes, weights, shown))
 
 

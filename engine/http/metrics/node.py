@@ -60,21 +60,23 @@ def node_limits(broker: "Broker") -> Iterator[Metric]:
     _, most = open_descriptors()
     yield single("process_max_fds", "Open file descriptors limit", most)
     yield single("process_max_tcp_sockets", "Open TCP sockets limit", most)
-    yield single("resident_memory_limit_bytes", "Memory high watermark in bytes", broker.memory.limit_bytes)
+    yield single("resident_memory_limit_bytes", "Memory high watermark in bytes", broker.host.memory.limit_bytes)
     yield single(
-        "disk_space_available_limit_bytes", "Free disk space low watermark in bytes", broker.alarms.disk_limit_bytes
+        "disk_space_available_limit_bytes",
+        "Free disk space low watermark in bytes",
+        broker.host.alarms.disk_limit_bytes,
     )
     yield single("erlang_uptime_seconds", "Node uptime (no Erlang here; the dashboards' name)", uptime_seconds())
 
 
 def alarms(broker: "Broker") -> Iterator[Metric]:
-    disk = any(name == "disk" for name, _ in broker.alarms.in_effect())
+    disk = any(name == "disk" for name, _ in broker.host.alarms.in_effect())
     yield single(
         "alarms_free_disk_space_watermark",
         "is 1 if free disk space is below the limit, or the log or the state cannot be written",
         disk,
     )
-    yield single("alarms_memory_used_watermark", "is 1 if the memory limit is reached", broker.alarms.memory)
+    yield single("alarms_memory_used_watermark", "is 1 if the memory limit is reached", broker.host.alarms.memory)
 
 
 def churn(broker: "Broker") -> Iterator[Metric]:

@@ -11,8 +11,8 @@ from rewindmq.projections.machine.data.queue import Queue
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.partition.partition import Partition
     from rewindmq.engine.partition.queue_counters import Listed
+    from rewindmq.engine.partition.reading import PartitionReading
     from rewindmq.engine.partition.sessions import ChannelStatus, Session
 
 AT_ONCE = 256  # queues that are counted before other work has its turn
@@ -21,7 +21,7 @@ AT_ONCE = 256  # queues that are counted before other work has its turn
 class QueueSeen:
     """A queue, its partition, and the counts of its deliveries."""
 
-    def __init__(self, known: Statistics, partition: "Partition", queue: "Listed") -> None:
+    def __init__(self, known: Statistics, partition: "PartitionReading", queue: "Listed") -> None:
         self.queue = queue
         self.labels = {"vhost": queue.vhost, "queue": queue.name}
         self.counted = known.never_less(((partition, queue),))
@@ -53,7 +53,7 @@ class AllQueues:
         self.counted = counted
 
 
-async def all_queues(work: Work, known: Statistics, pairs: "list[tuple[Partition, Listed]]") -> AllQueues:
+async def all_queues(work: Work, known: Statistics, pairs: "list[tuple[PartitionReading, Listed]]") -> AllQueues:
     """All queues added up, in one pass: there may be many."""
     total, counted = Together(), known.of_queues(())
     for first in range(0, len(pairs), AT_ONCE):
@@ -282,13 +282,13 @@ CONNECTIONS: dict[str, tuple[tuple[str, str, Of], ...]] = {
 }
 
 
-async def queues_seen(broker: "Broker", work: Work, pairs: "list[tuple[Partition, Listed]]") -> list[QueueSeen]:
+async def queues_seen(broker: "Broker", work: Work, pairs: "list[tuple[PartitionReading, Listed]]") -> list[QueueSeen]:
     known = statistics(broker)
     return [QueueSeen(known, partition, queue) async for partition, queue in work.over(pairs)]
 
 
 async def channels_seen(
-    broker: "Broker", work: Work, pairs: "list[tuple[Partition, Listed]]", vhosts: list[str] | None = None
+    broker: "Broker", work: Work, pairs: "list[tuple[PartitionReading, Listed]]", vhosts: list[str] | None = None
 ) -> list[ChannelSeen]:
     """The channels of this node. It folds each partition in which one of them consumes."""
     consuming = Counter(

@@ -10,9 +10,10 @@ from rewindmq.engine.http.metrics.exposition import Metric, single
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.partition.lifecycle import Keeper
+    from rewindmq.engine.partition.lifecycle import Nodes
     from rewindmq.engine.partition.partition import Partition
     from rewindmq.engine.partition.queue_counters import Listed
+    from rewindmq.engine.partition.reading import PartitionReading
 
 OUTCOMES_HELP = "Messages by what became of them, over the life of the queues that exist now"
 PAUSED_HELP = "Queues that an operator has paused: they deliver nothing"
@@ -21,13 +22,13 @@ QUARANTINED_HELP = "Records that made no sense and were skipped, since the begin
 
 def memory_held(broker: "Broker") -> Metric:
     metric = Metric("rewindmq_memory_held_bytes", "gauge", "Memory held for clients, by what it is held for")
-    for kind, size in broker.memory.by_kind.items():
+    for kind, size in broker.host.memory.by_kind.items():
         metric.add(size, {"kind": kind.value})
     return metric
 
 
 def loop_stalls(broker: "Broker") -> Metric:
-    watch = broker.loop_watch
+    watch = broker.host.loop_watch
     metric = Metric("rewindmq_loop_stall_seconds", "histogram", "Times for which one client's work kept all waiting")
     below = 0
     for bound, count in zip((*map(str, BOUNDS), "+Inf"), watch.counts, strict=True):
@@ -38,11 +39,11 @@ def loop_stalls(broker: "Broker") -> Metric:
 
 def log_gauges(broker: "Broker") -> Iterator[Metric]:
     """The log as this node knows it, and this node among others."""
-    keeper = broker.keeper
+    nodes = broker.nodes
     for name, help, value in PARTITION_GAUGES:
         metric = Metric(name, "gauge", help)
         for partition in broker.partitions:
-            metric.add(value(keeper, partition), {"partition": partition.name})
+            metric.add(value(nodes, partition), {"partition": partition.name})
         yield metric
     modes = Metric("rewindmq_partition_mode", "gauge", "1 for the partition's mode at this node: fold or append")
     for partition in broker.partitions:
@@ -57,15 +58,15 @@ def log_gauges(broker: "Broker") -> Iterator[Metric]:
         yield ages
     clocks = Metric("rewindmq_log_clock_difference_ms", "gauge", "Time in the log less this machine's wall clock")
     for partition in broker.partitions:
-        clocks.add(broker.clock_watch.difference_ms(partition), {"partition": partition.name})
+        clocks.add(broker.host.clock_watch.difference_ms(partition), {"partition": partition.name})
     yield clocks
-    nodes = len(broker.topology.nodes) if keeper.reads_back else 1
-    yield single("rewindmq_nodes", "Nodes that share the log and are alive", nodes)
-    if keeper.reads_back:
+    count = len(broker.topology.nodes) if nodes.reads_back else 1
+    yield single("rewindmq_nodes", "Nodes that share the log and are alive", count)
+    if nodes.reads_back:
         yield single(
             "rewindmq_log_read_back_seconds",
             "How long a heartbeat takes into the log and back",
-            keeper.read_back_seconds,
+            nodes.read_back_seconds,
         )
 
 
@@ -111,7 +112,7 @@ def door_metrics(broker: "Broker") -> Iterator[Metric]:
     share = Metric("rewindmq_door_descriptors_limit", "gauge", "File descriptors that connections may take")
     used = Metric("rewindmq_door_connections", "gauge", "Open connections, by whether they have logged in")
     refused = Metric("rewindmq_door_refused_total", "counter", "Connections that were refused, by the limit met")
-    for quota in broker.quotas:
+    for quota in broker.host.quotas:
         protocol = {"protocol": quota.protocol}
         share.add(quota.share, protocol)
         used.add(quota.logged_in, protocol | {"logged_in": "true"}).add(
@@ -122,17 +123,17 @@ def door_metrics(broker: "Broker") -> Iterator[Metric]:
     yield from (share, used, refused)
 
 
-PARTITION_GAUGES: tuple[tuple[str, str, Callable[["Keeper", "Partition"], float]], ...] = (
+PARTITION_GAUGES: tuple[tuple[str, str, Callable[["Nodes", "Partition"], float]], ...] = (
     (
         "rewindmq_log_next_offset",
         "End of the log, as far as is known",
-        lambda keeper, partition: partition.next_offset + keeper.behind(partition),
+        lambda nodes, partition: partition.next_offset + nodes.behind(partition),
     ),
     ("rewindmq_log_applied_offset", "All events below are folded", lambda _, partition: partition.machine.next_offset),
     (
         "rewindmq_log_lag_events",
         "Offsets of the log that are still to be folded",
-        lambda keeper, partition: keeper.behind(partition),
+        lambda nodes, partition: nodes.behind(partition),
     ),
     (
         "rewindmq_events_in_flight",
@@ -147,7 +148,9 @@ PARTITION_GAUGES: tuple[tuple[str, str, Callable[["Keeper", "Partition"], float]
 )
 
 
-async def history_counters(broker: "Broker", work: Work, pairs: "list[tuple[Partition, Listed]]") -> list[Metric]:
+async def history_counters(
+    broker: "Broker", work: Work, pairs: "list[tuple[PartitionReading, Listed]]"
+) -> list[Metric]:
     quarantined = Metric("rewindmq_quarantined_events_total", "counter", QUARANTINED_HELP)
     for name, report in broker.quarantined.items():
         quarantined.add(report.count, {"partition": name})

@@ -78,15 +78,15 @@ async def put_user(call: Call) -> Response:
     if limits is not None:
         checked_user_limits(limits)
     if password_hash is not None:
-        await broker.users.set_hash(call.actor(), name, password_hash, tags)
+        await broker.access.users.set_hash(call.actor(), name, password_hash, tags)
     elif content.get("keep_password") is True:
-        await broker.users.set(call.actor(), name, None, tags)
+        await broker.access.users.set(call.actor(), name, None, tags)
     else:
-        await broker.users.set(call.actor(), name, text(content, "password", ""), tags)
+        await broker.access.users.set(call.actor(), name, text(content, "password", ""), tags)
     if isinstance(limits, dict):
-        await broker.users.set_limits(call.actor(), name, broker.topology.user_limits.get(name, {}) | limits)
+        await broker.access.users.set_limits(call.actor(), name, broker.topology.user_limits.get(name, {}) | limits)
     for vhost, (configure, write, read) in permissions.items():
-        await broker.users.set_permissions(call.actor(), vhost, name, configure, write, read)
+        await broker.access.users.set_permissions(call.actor(), vhost, name, configure, write, read)
     await call.durable()
     return done(new)
 
@@ -113,7 +113,7 @@ def permissions_from(topology: Topology, given: Json) -> dict[str, tuple[str, st
 async def delete_user(call: Call) -> Response:
     """Answers DELETE /api/users/{user}."""
     call.require()
-    await call.broker.users.delete(call.actor(), user_named(call).name)
+    await call.broker.access.users.delete(call.actor(), user_named(call).name)
     await call.durable()
     return Response(status_code=204)
 
@@ -128,7 +128,7 @@ async def delete_users(call: Call) -> Response:
         raise bad_request("users must be a list of names")
     for name in map(str, names):
         if name in call.broker.topology.users:
-            await call.broker.users.delete(call.actor(), name)
+            await call.broker.access.users.delete(call.actor(), name)
     await call.durable()
     return Response(status_code=204)
 
@@ -211,7 +211,7 @@ async def put_permissions(call: Call) -> Response:
     content = await call.body("configure", "write", "read")
     new = (vhost, user) not in topology.permissions
     patterns = [text(content, key, "") for key in ("configure", "write", "read")]
-    await call.broker.users.set_permissions(call.actor(), vhost, user, *patterns)
+    await call.broker.access.users.set_permissions(call.actor(), vhost, user, *patterns)
     await call.durable()
     return done(new)
 
@@ -222,7 +222,7 @@ async def put_permissions(call: Call) -> Response:
 async def delete_permissions(call: Call) -> Response:
     """Answers DELETE /api/permissions/{vhost}/{user}."""
     found = permissions_named(call)
-    await call.broker.users.clear_permissions(call.actor(), found.vhost, found.user)
+    await call.broker.access.users.clear_permissions(call.actor(), found.vhost, found.user)
     await call.durable()
     return Response(status_code=204)
 
@@ -297,7 +297,9 @@ async def put_topic_permissions(call: Call) -> Response:
     content = await call.body("exchange", "write", "read")
     had = bool(await topic_permissions(call, vhost, user))
     exchange, write, read = (text(content, key, "") for key in ("exchange", "write", "read"))
-    await call.broker.users.set_topic_permissions(call.actor(), vhost, user, short("exchange", exchange), write, read)
+    await call.broker.access.users.set_topic_permissions(
+        call.actor(), vhost, user, short("exchange", exchange), write, read
+    )
     await call.durable()
     return done(not had)
 
@@ -309,6 +311,8 @@ async def delete_topic_permissions(call: Call) -> Response:
     It removes the permissions for the exchange that is named; without one, all of the user in the vhost."""
     exchange = call.exchange if "exchange" in call.request.path_params else None
     await topic_permissions_named(call, exchange)
-    await call.broker.users.clear_topic_permissions(call.actor(), call.segment("vhost"), call.segment("user"), exchange)
+    await call.broker.access.users.clear_topic_permissions(
+        call.actor(), call.segment("vhost"), call.segment("user"), exchange
+    )
     await call.durable()
     return Response(status_code=204)

@@ -26,8 +26,8 @@ from rewindmq.engine.partition.consumer_counters import ListedConsumer, Publishe
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.partition.partition import Partition
     from rewindmq.engine.partition.queue_counters import Listed
+    from rewindmq.engine.partition.reading import PartitionReading
     from rewindmq.engine.partition.sessions import ChannelStatus, Session
 
 
@@ -197,7 +197,7 @@ async def consumers_of(call: Call, vhosts: set[str]) -> Response:
     """The answer with the consumers of these vhosts."""
     found = await consumers_in(call, await listed_queues(call, vhosts))
 
-    def shown(each: "tuple[Partition, Listed, ListedConsumer]") -> ListedConsumerView:
+    def shown(each: "tuple[PartitionReading, Listed, ListedConsumer]") -> ListedConsumerView:
         partition, queue, consumer = each
         view = ListedConsumerView.of(consumer, queue, call.broker)
         if isinstance(consumer, PublishedConsumer):
@@ -207,14 +207,14 @@ async def consumers_of(call: Call, vhosts: set[str]) -> Response:
     return await listed(call, found, shown)
 
 
-async def consumers_of_this_node(call: Call) -> "list[tuple[Partition, Listed, ListedConsumer]]":
+async def consumers_of_this_node(call: Call) -> "list[tuple[PartitionReading, Listed, ListedConsumer]]":
     """The consumers in the partitions that are folded here: those of this node's clients are among them."""
     return await consumers_in(call, await queues_in(call, call.broker.topology.vhosts))
 
 
 async def consumers_in(
-    call: Call, queues: "Sequence[tuple[Partition, Listed]]"
-) -> "list[tuple[Partition, Listed, ListedConsumer]]":
+    call: Call, queues: "Sequence[tuple[PartitionReading, Listed]]"
+) -> "list[tuple[PartitionReading, Listed, ListedConsumer]]":
     """The consumers of these queues, by queue and number."""
     return [
         (partition, queue, consumer)

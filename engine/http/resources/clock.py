@@ -24,7 +24,7 @@ async def repair(call: Call) -> Response:
     """Answers POST /api/clock/repair."""
     call.require()
     try:
-        before_ms, after_ms = call.broker.clock_watch.repair(call.actor())
+        before_ms, after_ms = call.broker.host.clock_watch.repair(call.actor())
     except LogError as error:
         raise ApiError(503, "service_unavailable", f"the time in the log was not set: {error}") from None
     await call.durable()

@@ -35,7 +35,7 @@ async def erase(call: Call) -> Response:
     if len(reason) > MAX_REASON:
         raise bad_request(f"a reason has at most {MAX_REASON} characters")
     try:
-        await call.broker.erasures.erase(call.actor(), subject, reason)
+        await call.broker.history.erasures.erase(call.actor(), subject, reason)
     except OSError as error:
         raise ApiError(500, "key_error", f"not erased, ask again: {error}") from None
     await call.durable()
@@ -61,7 +61,7 @@ async def list_expired_bodies(call: Call) -> Response:
     `state`: kept; due; held (by `queues`, with their numbers of messages when the broker looked); expired (`time` and
     `offset` of the last event that says so). `keys`: those that are not destroyed."""
     call.require()
-    expiry, expired = call.broker.expiry, call.broker.topology.history.expired_days
+    expiry, expired = call.broker.history.expiry, call.broker.topology.history.expired_days
     due = expiry.due_days()
     days = []
     for day in sorted(set(expiry.days) | set(expired)):

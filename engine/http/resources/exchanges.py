@@ -171,7 +171,7 @@ async def send(
         subject = broker.subjects.subject_of(parsed)
     except PropertyError as error:
         raise refusal(error) from None
-    if parsed.user_id not in (None, session.user) and "impersonator" not in broker.access.tags(session):
+    if parsed.user_id not in (None, session.user) and "impersonator" not in broker.access.control.tags(session):
         raise PreconditionFailed(
             f"user_id property set to '{parsed.user_id}' but authenticated user was '{session.user}'"
         )

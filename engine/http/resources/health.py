@@ -62,9 +62,9 @@ async def ready(call: Call) -> Response:
     """Answers whether the node takes clients.
 
     503: an operator closed its listeners (`stop_app`), or the node was declared lost and has not joined again."""
-    if not call.broker.keeper.joined:
+    if not call.broker.nodes.joined:
         return failed("the node was declared lost and joins again")
-    if call.broker.listeners is not None and not call.broker.listeners.open:
+    if call.broker.host.listeners is not None and not call.broker.host.listeners.open:
         return failed("the listeners for clients are suspended: 'rewindmq start_app' or 'resume_listeners' opens them")
     return ok()
 

@@ -81,7 +81,7 @@ async def put_user_limit(call: Call) -> Response:
     user, name = user_named(call), call.segment("name")
     content = await call.body("value")
     changed = call.broker.topology.user_limits.get(user, {}) | {name: content["value"]}
-    await call.broker.users.set_limits(call.actor(), user, changed)
+    await call.broker.access.users.set_limits(call.actor(), user, changed)
     await call.durable()
     return Response(status_code=204)
 
@@ -95,6 +95,6 @@ async def delete_user_limit(call: Call) -> Response:
     user, name = user_named(call), call.segment("name")
     known = call.broker.topology.user_limits.get(user, {})
     left = {} if name == "all" else {key: value for key, value in known.items() if key != name}
-    await call.broker.users.set_limits(call.actor(), user, left)
+    await call.broker.access.users.set_limits(call.actor(), user, left)
     await call.durable()
     return Response(status_code=204)

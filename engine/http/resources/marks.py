@@ -63,12 +63,12 @@ async def put(call: Call) -> Response:
     if name not in marks and len(marks) >= MAX_MARKS:
         raise bad_request(f"there are {MAX_MARKS} marks already: clear one")
     try:
-        positions = await call.broker.marks.positions()
+        positions = await call.broker.history.marks.positions()
     except LogError as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
     await call.durable()
     new = name not in marks
-    await call.broker.marks.set(call.actor(), MarkSet(name, positions, note))
+    await call.broker.history.marks.set(call.actor(), MarkSet(name, positions, note))
     await call.durable()
     return done(new)
 
@@ -77,6 +77,6 @@ async def put(call: Call) -> Response:
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/marks/{name}."""
     call.require_policymaker()
-    await call.broker.marks.clear(call.actor(), mark_in_path(call).name)
+    await call.broker.history.marks.clear(call.actor(), mark_in_path(call).name)
     await call.durable()
     return Response(status_code=204)

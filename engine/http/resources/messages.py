@@ -71,6 +71,7 @@ from rewindmq.schemas.json_values import Json, compact_text
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.partition.partition import Partition
+    from rewindmq.engine.partition.reading import PartitionReading
     from rewindmq.projections.machine.data.effects import FetchReply
     from rewindmq.projections.machine.data.queue import Queue
 
@@ -116,7 +117,7 @@ class Taken:
         return message if self.truncate is None else replace(message, body=message.body[: self.truncate])
 
 
-async def fetch_keys(call: Call, partition: "Partition", queue: "Queue", count: int) -> None:
+async def fetch_keys(call: Call, partition: "PartitionReading", queue: "Queue", count: int) -> None:
     """Have the keys of the next messages at hand, if a Vault has them, before any is taken. ApiError (503)."""
     if call.broker.subjects.keys.vault() is None:
         return

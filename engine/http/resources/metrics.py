@@ -61,7 +61,7 @@ CHOICE = (
 
 async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None = None) -> Response:
     """The answer to /metrics, and with `apart` to /metrics/per-object. `seen`: the vhosts shown; None: all."""
-    work = Work(broker.loop_share)
+    work = Work(broker.host.loop_share)
     found = list(info(broker, "per-object" if apart else "aggregated"))
     for of_node in NODE.values():
         found += of_node(broker)
@@ -99,7 +99,7 @@ async def detailed(broker: "Broker", request: Request, seen: list[str] | None = 
     vhosts = [each for each in query.getlist("vhost") if each in broker.topology.vhosts] or seen
     if vhosts is not None and seen is not None:
         vhosts = [each for each in vhosts if each in seen]
-    work = Work(broker.loop_share)
+    work = Work(broker.host.loop_share)
     everywhere = await broker.queues.listed(work, broker.topology.vhosts)
     pairs = [pair for pair in everywhere if vhosts is None or pair[1].vhost in vhosts]
     if wanted := query.get("queue"):

@@ -117,7 +117,7 @@ async def found(call: Call, find: Callable[[History], object], queue: str | None
     question = OutcomesQuestion(history_in(call, "" if vhost is None else call.segment("vhost"), queue), find)
 
     async def answered() -> Response:
-        return Response(await read(call.broker.past, question, call.user), media_type="application/json")
+        return Response(await read(call.broker.history.past, question, call.user), media_type="application/json")
 
     return await unless_gone(call, answered())
 

@@ -159,7 +159,7 @@ def owned_partitions(broker: "Broker") -> tuple[dict[str, list[str]], bool]:
     owned: dict[str, list[str]] = {}
     knows = True
     for partition in broker.partitions:
-        owner = broker.keeper.place(partition).owner
+        owner = broker.nodes.place(partition).owner
         if owner is None:
             knows = False
         else:
@@ -183,7 +183,7 @@ def own_view(broker: "Broker") -> NodeView:
         broker,
         name=broker.config.node,
         type="disc",
-        running=broker.keeper.joined,
+        running=broker.nodes.joined,
         address=broker.config.address,
         epoch=broker.keeper.epoch,
         owned_partitions=[partition.name for partition in broker.partitions if partition.owned],
@@ -246,7 +246,7 @@ async def memory(call: Call) -> Response:
     It shows the memory of this process, and the part that is held for clients, by kind (engine/host/memory.py)."""
     if node_named(call).name != call.broker.config.node:
         raise not_found()
-    account = call.broker.memory
+    account = call.broker.host.memory
     held = {kind.value: size for kind, size in account.by_kind.items()}
     total = {"rss": resident_bytes(), "held": account.held_bytes}
     return reply(MemoryView(memory={**held, "strategy": "rss", "total": total}))
@@ -270,8 +270,8 @@ async def set_limit(call: Call) -> Response:
     if call.segment("node") != call.broker.config.node:
         raise not_found("only this node's limits can be set here", "not_found")
     setters = {
-        "vm_memory_high_watermark": (memory_watermark, call.broker.alarms.set_memory_limit),
-        "disk_free_limit": (disk_limit, call.broker.alarms.set_disk_limit),
+        "vm_memory_high_watermark": (memory_watermark, call.broker.host.alarms.set_memory_limit),
+        "disk_free_limit": (disk_limit, call.broker.host.alarms.set_disk_limit),
     }
     parse, put = setters.get(call.segment("limit"), (None, None))
     if parse is None or put is None:

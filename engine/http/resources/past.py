@@ -96,8 +96,7 @@ def read_past(question: Question) -> PastQueueView | ApiError:
 
 def log_refusal(history: History, error: LogError) -> ApiError:
     """The error of a history that cannot be read: 503 where another time may be better, else 500."""
-    kafka = history.kafka is not None and not isinstance(error, CorruptLog)
-    if kafka or isinstance(error, NoAnswer):
+    if isinstance(error, NoAnswer) or (history.may_answer_later and not isinstance(error, CorruptLog)):
         return ApiError(503, "service_unavailable", str(error))
     return ApiError(500, "log_error", str(error))
 
@@ -146,7 +145,7 @@ def history_in(call: Call, vhost: str, queue: str | None) -> History:
 
 async def answer_to(call: Call, question: Question) -> Response:
     """The answer of the process that reads the past."""
-    return Response(await read(call.broker.past, question, call.user), media_type="application/json")
+    return Response(await read(call.broker.history.past, question, call.user), media_type="application/json")
 
 
 def durable_offset(call: Call, vhost: str, name: str) -> int:
@@ -162,7 +161,7 @@ async def readable_incarnation(call: Call, vhost: str, name: str, asked: int | N
     Raises AccessRefused, ResourceLocked, ApiError (401; 404 if there is none)."""
     if "administrator" in call.tags:
         return asked
-    call.broker.access.check(call, vhost, "read", "queue", name)
+    call.broker.access.control.check(call, vhost, "read", "queue", name)
     await call.broker.queues.partition_for(vhost, name).enter()
     queue = call.broker.queues.get(vhost, name)
     if queue is None or is_hidden(name):

@@ -40,8 +40,8 @@ from rewindmq.schemas.json_values import Json
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.partition.partition import Partition
     from rewindmq.engine.partition.queue_counters import Listed
+    from rewindmq.engine.partition.reading import PartitionReading
     from rewindmq.projections.machine.data.queue import Queue
 
 MOST_REASON = 1_000  # letters
@@ -60,7 +60,7 @@ async def list_vhost(call: Call) -> Response:
     return await queues_of(call, {call.vhost})
 
 
-Listing = tuple["Partition", "Listed"]
+Listing = tuple["PartitionReading", "Listed"]
 
 
 def _depth(name: str) -> Callable[[Listing], object]:
@@ -118,7 +118,7 @@ async def unacked(call: Call) -> Response:
     return await listed(call, found, lambda each: UnackedMessageView.of(*each, call.broker))
 
 
-async def opened(partition: "Partition", message: Published) -> Published:
+async def opened(partition: "PartitionReading", message: Published) -> Published:
     """The message as a client gets it. ApiError (503): its key is in a Vault that does not answer."""
     while True:
         try:
@@ -179,7 +179,7 @@ async def act(call: Call) -> Response:
     return Response(status_code=204)
 
 
-def home_of(broker: "Broker", queue: "Queue") -> "Partition":
+def home_of(broker: "Broker", queue: "Queue") -> "PartitionReading":
     """The partition of a queue."""
     return broker.queues.partition_for(queue.vhost, queue.name)
 

@@ -23,8 +23,8 @@ from rewindmq.engine.log.contract import LogError
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.kafka.replicas import KafkaReplicas, Placed
-    from rewindmq.engine.partition.partition import Partition
     from rewindmq.engine.partition.queue_counters import Listed
+    from rewindmq.engine.partition.reading import PartitionReading
     from rewindmq.projections.machine.data.queue import Queue
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ async def status(call: Call) -> Response:
     A member in sync has everything that is confirmed. Of other members Kafka reports nothing."""
     queue = quorum_queue(call, "Cannot get quorum status of a classic queue")
     partition = call.broker.queues.partition_for(queue.vhost, queue.name)
-    members = call.broker.keeper.members(partition)
+    members = call.broker.nodes.members(partition)
     return reply(
         [
             member_item(partition, member, member == members.leader, member in members.online)
@@ -73,7 +73,7 @@ async def status(call: Call) -> Response:
     )
 
 
-def member_item(partition: "Partition", member: str, leads: bool, online: bool) -> Item:
+def member_item(partition: "PartitionReading", member: str, leads: bool, online: bool) -> Item:
     """A member of a quorum queue as JSON."""
     committed = partition.durable_offset - 1
     known = {
@@ -106,11 +106,11 @@ async def critical(call: Call) -> Response:
 
     `?member=`: without this broker of Kafka's; else without this node, which holds no member of any queue."""
     asked_for = call.request.query_params.get("member")
-    if asked_for is None or call.broker.config.kafka is None:
+    replicas = call.broker.nodes.replicas()
+    if asked_for is None or replicas is None:
         if len(call.broker.topology.nodes) > 1:
             return reply({"status": "ok"})
         return reply({"status": "ok", "reason": "single node cluster"})
-    replicas = replicas_of(call)
     placed, member = await placed_and_member(replicas, asked_for)
     needed = {each.name for each in placed if member in each.in_sync and len(each.in_sync) <= each.least_in_sync}
     lost = [
@@ -143,10 +143,9 @@ async def rebalance(call: Call) -> Response:
     content = await call.body()
     patterns = text(content, "vhost_pattern", ".*"), text(content, "queue_pattern", ".*")
     chosen = await matching(call, *patterns)
-    broker = call.broker
-    if broker.config.kafka is None:
-        return reply([{"Node name": broker.config.node, "Number of quorum queues": len(chosen)}])
-    replicas = replicas_of(call)
+    replicas = call.broker.nodes.replicas()
+    if replicas is None:
+        return reply([{"Node name": call.broker.config.node, "Number of quorum queues": len(chosen)}])
     placed = await ask(replicas.placed)
     names = {partition.name for partition, _ in chosen}
     moving = placed if patterns == (".*", ".*") else [each for each in placed if each.name in names]
@@ -187,7 +186,7 @@ async def transfer(call: Call) -> Response:
         return Response(status_code=204)
     first = (member, *(each for each in mine.replicas if each != member))
     why, then = "the preferred leader is the first replica", "'rewindmq rebalance quorum' makes it lead"
-    return by_kafka(call, [(mine, first)], f"{why}; {BY_KAFKA}; then {then}")
+    return by_kafka(replicas, [(mine, first)], f"{why}; {BY_KAFKA}; then {then}")
 
 
 # -- changing members -------------------------------------------------------------------------------------------------
@@ -200,7 +199,7 @@ async def add(call: Call) -> Response:
     queue = quorum_queue(call, "Cannot add members to a classic queue")
     replicas = replicas_of(call)
     placed, member = await placed_and_member(replicas, text(await call.body("node"), "node", ""))
-    return by_kafka(call, with_member([of_queue(call, queue, placed)], member))
+    return by_kafka(replicas, with_member([of_queue(call, queue, placed)], member))
 
 
 @change("Says how a queue loses a member", Folds.QUEUE, MemberWish)
@@ -210,7 +209,7 @@ async def delete(call: Call) -> Response:
     queue = quorum_queue(call, "Cannot delete members of a classic queue")
     replicas = replicas_of(call)
     placed, member = await placed_and_member(replicas, text(await call.body("node"), "node", ""), gone=True)
-    return by_kafka(call, without_member([of_queue(call, queue, placed)], member))
+    return by_kafka(replicas, without_member([of_queue(call, queue, placed)], member))
 
 
 @change("Says how queues get a member on a broker of Kafka's", Folds.COUNTERS, GrowWish)
@@ -228,16 +227,17 @@ async def grow(call: Call) -> Response:
     placed, member = await placed_and_member(replicas, call.segment("node"))
     chosen = await matching(call, text(content, "vhost_pattern", ".*"), text(content, "queue_pattern", ".*"))
     names = {partition.name for partition, _ in chosen} | {"metadata-0", "nodes-0"}
-    of_these = [each for each in placed if each.name in names]
-    return by_kafka(call, with_member([e for e in of_these if strategy == "all" or len(e.replicas) % 2 == 0], member))
+    of_these = [each for each in placed if each.name in names and (strategy == "all" or len(each.replicas) % 2 == 0)]
+    return by_kafka(replicas, with_member(of_these, member))
 
 
 @change("Says how a broker of Kafka's loses its members", Folds.NONE)
 async def shrink(call: Call) -> Response:
     """Answers DELETE .../shrink: no member on this broker any more, before it is removed for good (S-130)."""
     call.require()
-    placed, member = await placed_and_member(replicas_of(call), call.segment("node"), gone=True)
-    return by_kafka(call, without_member(placed, member))
+    replicas = replicas_of(call)
+    placed, member = await placed_and_member(replicas, call.segment("node"), gone=True)
+    return by_kafka(replicas, without_member(placed, member))
 
 
 def with_member(placed: "Iterable[Placed]", member: int) -> list[Change]:
@@ -262,24 +262,19 @@ def without_member(placed: "Iterable[Placed]", member: int) -> list[Change]:
     return changes
 
 
-def by_kafka(call: Call, changes: Sequence[Change], reason: str = BY_KAFKA) -> Response:
+def by_kafka(replicas: "KafkaReplicas", changes: Sequence[Change], reason: str = BY_KAFKA) -> Response:
     """The answer to a change of members: 204 if there is nothing to change, else the rest of the work (501)."""
     if not changes:
         return Response(status_code=204)
-    from rewindmq.engine.log.kafka.replicas import reassignment
-
-    config = call.broker.config
-    secured = " --command-config client.properties" if config.kafka_settings else ""
-    command = f"kafka-reassign-partitions.sh --bootstrap-server {config.kafka}{secured}"
     return reply(
         {
             "error": "not_implemented",
             "reason": reason,
-            "reassignment": reassignment([each.with_replicas(replicas) for each, replicas in changes]),
-            "command": f"{command} --reassignment-json-file reassignment.json --execute",
+            "reassignment": replicas.reassignment(changes),
+            "command": f"{replicas.tool} --reassignment-json-file reassignment.json --execute",
             "partitions": [
-                {"partition": each.name, "members": list(each.replicas), "wanted": list(replicas)}
-                for each, replicas in changes
+                {"partition": each.name, "members": list(each.replicas), "wanted": list(wanted)}
+                for each, wanted in changes
             ],
         },
         501,
@@ -290,14 +285,11 @@ def by_kafka(call: Call, changes: Sequence[Change], reason: str = BY_KAFKA) -> R
 
 
 def replicas_of(call: Call) -> "KafkaReplicas":
-    """The replicas on Kafka. Raises ApiError (501) on an embedded log."""
-    config = call.broker.config
-    if config.kafka is None:
+    """The replicas of the log. Raises ApiError (501) where it has none."""
+    replicas = call.broker.nodes.replicas()
+    if replicas is None:
         raise ApiError(501, "not_implemented", NO_MEMBERS)
-    from rewindmq.engine.log.kafka.clients import KafkaClients
-    from rewindmq.engine.log.kafka.replicas import KafkaReplicas
-
-    return KafkaReplicas(KafkaClients(config.kafka, dict(config.kafka_settings)), config.kafka_prefix)
+    return replicas
 
 
 async def ask(question: Callable[[], T]) -> T:
@@ -328,7 +320,7 @@ def of_queue(call: Call, queue: "Queue", placed: "Sequence[Placed]") -> "Placed"
     return next(each for each in placed if each.name == name)
 
 
-async def matching(call: Call, vhost_pattern: str, queue_pattern: str) -> list[tuple["Partition", "Listed"]]:
+async def matching(call: Call, vhost_pattern: str, queue_pattern: str) -> list[tuple["PartitionReading", "Listed"]]:
     """The quorum queues whose names and vhosts match the patterns, as they are listed."""
     vhosts, names = NameFilter(vhost_pattern), NameFilter(queue_pattern)
     chosen = {vhost for vhost in call.broker.topology.vhosts if vhosts.fits(vhost)}

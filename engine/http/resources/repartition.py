@@ -13,7 +13,7 @@ from rewindmq.engine.placement.request import ask_for, progress_of
 
 async def view_of(call: Call) -> RepartitionView:
     """The state of the repartition."""
-    return RepartitionView.of(await progress_of(call.broker.repartition, Work(call.broker.loop_share)))
+    return RepartitionView.of(await progress_of(call.broker.repartition, Work(call.broker.host.loop_share)))
 
 
 @operation("Shows how far a repartition is", folds=Folds.ALL, who=MONITORING, answer=RepartitionView)

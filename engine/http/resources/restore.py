@@ -84,7 +84,7 @@ async def post(call: Call) -> Response:
     call.past_read(vhost, queue, "&".join(asked))
     await call.durable()  # the reader sees what is written
     try:
-        plan = await call.broker.past.ask(wish, call.user)
+        plan = await call.broker.history.past.ask(wish, call.user)
         if isinstance(plan, NoPlan):
             if plan.away:
                 raise ApiError(503, "service_unavailable", plan.reason)
@@ -94,14 +94,14 @@ async def post(call: Call) -> Response:
         name = text(content, "name", name_of(plan))
         if dry_run:
             await call.broker.queues.partition_for(vhost, target).enter()
-            bindings = call.broker.restorations.to_bind(vhost, plan, target, name)
+            bindings = call.broker.history.restorations.to_bind(vhost, plan, target, name)
             return reply(RestoredView.planned(plan, target, name, *split(call.broker.topology, bindings), dry_run=True))
         restoration = Restoration(call.user, plan, target, name)
         await until_free(call.broker, vhost, target)
         async with call.session(vhost) as session:
-            with call.broker.restorations.begun(restoration):
-                done = await call.broker.restorations.restore(
-                    session, call.broker.past, wish.history, restoration, rate
+            with call.broker.history.restorations.begun(restoration):
+                done = await call.broker.history.restorations.restore(
+                    session, call.broker.history.past, wish.history, restoration, rate
                 )
     except (ProcessEnded, NoAnswer) as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
@@ -134,7 +134,7 @@ async def cancel(call: Call) -> Response:
     """Answers DELETE /api/queues/{vhost}/{queue}/restore."""
     vhost, queue = call.vhost, call.segment("queue")
     name = call.request.query_params.get("name")
-    wanted = [each for each in call.broker.restorations.of(vhost, queue) if name is None or each.name == name]
+    wanted = [each for each in call.broker.history.restorations.of(vhost, queue) if name is None or each.name == name]
     if "administrator" not in call.tags:
         wanted = [each for each in wanted if each.user == call.user]
     if not wanted:

@@ -168,7 +168,7 @@ async def indexed_in(call: Call, criteria: Criteria, ranges: Ranges | None) -> M
     if wanted is None:
         return {}
     ends = None if ranges is None else {name: end for name, (_, end) in ranges.items()}
-    return await call.broker.id_index.lookup(*wanted, ends)
+    return await call.broker.history.id_index.lookup(*wanted, ends)
 
 
 def words_of(query: Mapping[str, str]) -> str:
@@ -179,7 +179,7 @@ def words_of(query: Mapping[str, str]) -> str:
 
 async def answer_to(call: Call, question: SearchQuestion) -> Response:
     """The answer of the process that reads the past."""
-    return Response(await read(call.broker.past, question, call.user), media_type="application/json")
+    return Response(await read(call.broker.history.past, question, call.user), media_type="application/json")
 
 
 def criteria_of(call: Call, vhost: str, queue: str | None) -> Criteria:

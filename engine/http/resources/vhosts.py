@@ -99,7 +99,7 @@ async def put_vhost(call: Call) -> Response:
     new = name not in call.broker.topology.vhosts
     await call.broker.vhosts.create(call.actor(), name, text(content, "description", ""), tags, kind)
     if new and call.grant is None:  # the user who makes a vhost may use it, as in RabbitMQ's API
-        await call.broker.users.set_permissions(call.actor(), name, call.user, ".*", ".*", ".*")
+        await call.broker.access.users.set_permissions(call.actor(), name, call.user, ".*", ".*", ".*")
     await call.durable()
     if tracing is not None:  # a vhost keeps its tracing where the body does not name it, as in RabbitMQ
         call.broker.firehose.switch(name, tracing in (True, "true"))

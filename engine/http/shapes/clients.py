@@ -130,7 +130,7 @@ class ChannelView(View):
     state: str = "running"
     confirm: bool
     transactional: bool
-    atomic_commits: bool = of_channel(lambda _, __, broker: not broker.keeper.reads_back)
+    atomic_commits: bool = of_channel(lambda _, __, broker: not broker.nodes.reads_back)
     prefetch_count: int = of_channel(lambda channel, *_: channel.prefetch)
     global_prefetch_count: int = of_channel(lambda channel, *_: channel.global_prefetch)
     consumer_count: int

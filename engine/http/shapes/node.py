@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from rewindmq.engine.broker.history_trims import HistoryTrims
     from rewindmq.engine.erasure.day_expiry import HeldBack
     from rewindmq.engine.http.call import Call
-    from rewindmq.engine.partition.partition import Partition
+    from rewindmq.engine.partition.reading import PartitionReading
     from rewindmq.projections.topology.about_history import Floor, Fork
 
 PLUGINS = ("rabbitmq_management", "rabbitmq_prometheus")  # RabbitMQ's plugins that are built in here
 MECHANISMS = {"AMQPLAIN": "QPid AMQPLAIN mechanism", "PLAIN": "SASL PLAIN authentication mechanism"}
-of_log: "From[[Partition, Broker]]" = From()
+of_log: "From[[PartitionReading, Broker]]" = From()
 of_archive: "From[ArchiveStatus]" = From()
 of_floor: "From[Floor]" = From()
 of_trims: "From[HistoryTrims]" = From()
 of_fork: "From[Fork]" = From()
 of_overview: "From[[Broker, Call]]" = From()
-of_clock: "From[[Partition, ClockWatch]]" = From()
+of_clock: "From[[PartitionReading, ClockWatch]]" = From()
 of_broker: "From[Broker]" = From()
 of_held: "From[[HeldBack, str]]" = From()
 
@@ -105,7 +105,7 @@ def open_listeners(broker: "Broker") -> list[tuple[str, str, int]]:
     """The listeners that take connections: (protocol, address, port) of each.
 
     An operator may have suspended those for AMQP."""
-    listeners = broker.listeners
+    listeners = broker.host.listeners
     suspended = listeners is not None and not listeners.open
     return [each for each in broker.config.listeners if not (suspended and each[0].startswith("amqp"))]
 
@@ -159,7 +159,7 @@ class AlarmView(View):
 def alarms_of(broker: "Broker") -> list[AlarmView]:
     """The alarms of this node."""
     node = broker.config.node
-    return [AlarmView(node=node, resource=name, reason=reason) for name, reason in broker.alarms.in_effect()]
+    return [AlarmView(node=node, resource=name, reason=reason) for name, reason in broker.host.alarms.in_effect()]
 
 
 class LogPartitionView(View):
@@ -172,9 +172,9 @@ class LogPartitionView(View):
     next_offset: int
     durable_offset: int
     state_offset: int = of_log(lambda partition, _: partition.machine.next_offset)
-    leader: str = of_log(lambda partition, broker: broker.keeper.members(partition).leader)
-    members: list[str] = of_log(lambda partition, broker: list(broker.keeper.members(partition).members))
-    online: list[str] = of_log(lambda partition, broker: list(broker.keeper.members(partition).online))
+    leader: str = of_log(lambda partition, broker: broker.nodes.members(partition).leader)
+    members: list[str] = of_log(lambda partition, broker: list(broker.nodes.members(partition).members))
+    online: list[str] = of_log(lambda partition, broker: list(broker.nodes.members(partition).online))
     owned: Annotated[bool, "Timers and dead letters are this node's duty"]
 
 
@@ -228,18 +228,18 @@ class TrimsView(View):
 class HistoryCostsView(View):
     """The costs of the history. A field is null while it is unknown, `archive` also if there is none."""
 
-    local_bytes: int | None = of_broker(lambda broker: bytes_in(broker.history_size, LOCAL))
-    kafka_bytes: int | None = of_broker(lambda broker: bytes_in(broker.history_size, KAFKA))
+    local_bytes: int | None = of_broker(lambda broker: bytes_in(broker.history.size, LOCAL))
+    kafka_bytes: int | None = of_broker(lambda broker: bytes_in(broker.history.size, KAFKA))
     growth_bytes_per_day: int | None = of_broker(
-        lambda broker: None if (growth := broker.history_size.growth_per_day) is None else int(growth)
+        lambda broker: None if (growth := broker.history.size.growth_per_day) is None else int(growth)
     )
     disk_full_in_days: float | None = of_broker(
-        lambda broker: None if (days := broker.history_size.full_in_days) is None else round(days, 1)
+        lambda broker: None if (days := broker.history.size.full_in_days) is None else round(days, 1)
     )
     archive: ArchiveView | None = of_broker(
-        lambda broker: None if broker.archive is None else ArchiveView.of(broker.archive)
+        lambda broker: None if broker.history.archive is None else ArchiveView.of(broker.history.archive)
     )
-    trims: TrimsView = of_broker(lambda broker: TrimsView.of(broker.trims))
+    trims: TrimsView = of_broker(lambda broker: TrimsView.of(broker.history.trims))
 
 
 def bytes_in(size: "HistorySize", tier: str) -> int | None:
@@ -359,12 +359,12 @@ class PartitionClockView(View):
 class ClockView(View):
     """The time in the log beside the wall clock of the node."""
 
-    wall_time: Time = of_broker(lambda broker: format_time(broker.clock_watch.clock.wall_ms()))
+    wall_time: Time = of_broker(lambda broker: format_time(broker.host.clock_watch.clock.wall_ms()))
     difference_ms: int = of_broker(
-        lambda broker: max((broker.clock_watch.difference_ms(each) for each in broker.partitions), key=abs)
+        lambda broker: max((broker.host.clock_watch.difference_ms(each) for each in broker.partitions), key=abs)
     )
     partitions: list[PartitionClockView] = of_broker(
-        lambda broker: [PartitionClockView.of(each, broker.clock_watch) for each in broker.partitions]
+        lambda broker: [PartitionClockView.of(each, broker.host.clock_watch) for each in broker.partitions]
     )
 
 
@@ -395,13 +395,15 @@ class HeldDayView(View):
 class ExpiryView(View):
     """The expiry of bodies by --keep-bodies."""
 
-    keep_days: int | None = of_broker(lambda broker: broker.expiry.keep_days)
+    keep_days: int | None = of_broker(lambda broker: broker.history.expiry.keep_days)
     expired_days: int = of_broker(lambda broker: len(broker.topology.history.expired_days))
     last_expired: str | None = of_broker(lambda broker: max(broker.topology.history.expired_days, default=None))
     held: list[HeldDayView] = of_broker(
-        lambda broker: [HeldDayView.of(each, day) for day, held in sorted(broker.expiry.held.items()) for each in held]
+        lambda broker: [
+            HeldDayView.of(each, day) for day, held in sorted(broker.history.expiry.held.items()) for each in held
+        ]
     )
-    problem: str | None = of_broker(lambda broker: broker.expiry.problem)
+    problem: str | None = of_broker(lambda broker: broker.history.expiry.problem)
 
 
 class ApplicationView(View):
@@ -464,11 +466,11 @@ class NodeView(NodeBasicsView, total=False):
     os_pid: str = of_broker(lambda _: str(os.getpid()))
     build: str = of_broker(lambda _: str(builds.running()))
     uptime: Annotated[int, "Milliseconds"] = of_broker(lambda _: int(uptime_seconds() * 1000))
-    mem_limit: int = of_broker(lambda broker: broker.memory.limit_bytes)
-    mem_alarm: bool = of_broker(lambda broker: broker.alarms.memory)
+    mem_limit: int = of_broker(lambda broker: broker.host.memory.limit_bytes)
+    mem_alarm: bool = of_broker(lambda broker: broker.host.alarms.memory)
     mem_calculation_strategy: str = "rss"
-    disk_free_limit: int = of_broker(lambda broker: broker.alarms.disk_limit_bytes)
-    disk_free_alarm: bool = of_broker(lambda broker: any(name == "disk" for name, _ in broker.alarms.in_effect()))
+    disk_free_limit: int = of_broker(lambda broker: broker.host.alarms.disk_limit_bytes)
+    disk_free_alarm: bool = of_broker(lambda broker: any(name == "disk" for name, _ in broker.host.alarms.in_effect()))
     fd_total: int = of_broker(lambda _: open_descriptors()[1])
     sockets_total: int = of_broker(lambda _: open_descriptors()[1])
     cluster_links: list[object] = of_broker(lambda _: [])

@@ -32,12 +32,12 @@ from rewindmq.schemas.views import LEFT_OUT, From, View
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.partition.partition import Partition
+    from rewindmq.engine.partition.reading import PartitionReading
     from rewindmq.engine.rewind.queue_at import PastMessage, PastQueue
     from rewindmq.projections.machine.data.queue import Consumer, Queue
 
 T = TypeVar("T")
-of_queue: "From[[Listed, Partition, Broker]]" = From()
+of_queue: "From[[Listed, PartitionReading, Broker]]" = From()
 of_unacked: "From[[Consumer, int, int, Broker]]" = From()
 of_message: "From[[PastMessage, int]]" = From()  # so far the clock of its expiry is ahead of the queue's time
 of_past: "From[[PastQueue, int]]" = From()
@@ -78,12 +78,12 @@ class PlainQueueView(View):
     messages_unacknowledged: int = LEFT_OUT
 
     @classmethod
-    def placed(cls, broker: "Broker", partition: "Partition", queue: Listed, figures: dict[str, Any]) -> Self:
+    def placed(cls, broker: "Broker", partition: "PartitionReading", queue: Listed, figures: dict[str, Any]) -> Self:
         """The view of a queue, with these figures and with the nodes at which it is."""
-        place = broker.keeper.place(partition)
+        place = broker.nodes.place(partition)
         figures["node"], figures["folded_at"] = node_of(broker, queue, place.owner), list(place.folded_at)
         if queue.type in ("quorum", "stream"):
-            members = broker.keeper.members(partition)
+            members = broker.nodes.members(partition)
             figures |= {"leader": members.leader, "members": list(members.members), "online": list(members.online)}
         return cls.of(queue, partition, broker, **figures)
 
@@ -111,7 +111,7 @@ def node_of(broker: "Broker", queue: Listed, owner: str | None) -> str:
     return (owner or broker.config.node) if joined is None else joined.node
 
 
-def head_timestamp(partition: "Partition", queue: Listed) -> int | None:
+def head_timestamp(partition: "PartitionReading", queue: Listed) -> int | None:
     """The earlier `timestamp` property of the first ready message and of the oldest held one.
 
     Of classic queues only, as in RabbitMQ."""
@@ -229,7 +229,7 @@ class QueueView(PlainQueueView, total=False):
     )
 
     @classmethod
-    def shown(cls, broker: "Broker", partition: "Partition", queue: Listed, head: bool) -> Self:
+    def shown(cls, broker: "Broker", partition: "PartitionReading", queue: Listed, head: bool) -> Self:
         """The view of a queue as RabbitMQ shows it.
 
         Figures that RabbitMQ keeps and we do not (RAM, disk reads) are left out. `head`: also look at the first

@@ -156,6 +156,11 @@ class KafkaClients:
         self.bootstrap = bootstrap
         self._settings = {**(settings or {}), "bootstrap.servers": bootstrap}
 
+    @property
+    def is_secured(self) -> bool:
+        """Return True if a client needs more than the address."""
+        return len(self._settings) > 1
+
     def admin(self) -> AdminClient:
         """The admin client: always the same, for any thread."""
         return self._admin

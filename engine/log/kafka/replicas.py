@@ -31,15 +31,6 @@ class Placed:
     in_sync: tuple[int, ...]
     least_in_sync: int  # with fewer of them Kafka takes no record (min.insync.replicas)
 
-    def with_replicas(self, replicas: Sequence[int]) -> dict[str, object]:
-        """The partition with these replicas, as an entry of a reassignment."""
-        return {"topic": self.topic, "partition": self.number, "replicas": list(replicas)}
-
-
-def reassignment(partitions: Sequence[dict[str, object]]) -> dict[str, object]:
-    """The file that kafka-reassign-partitions.sh reads."""
-    return {"version": 1, "partitions": list(partitions)}
-
 
 class KafkaReplicas:
     """The replicas of the three topics with this prefix."""
@@ -65,6 +56,19 @@ class KafkaReplicas:
             for topic, name in names.items()
             for number, each in sorted(topics[topic].partitions.items())
         ]
+
+    @property
+    def tool(self) -> str:
+        """The command line of Kafka's tool that changes replicas, without its actions."""
+        secured = " --command-config client.properties" if self._clients.is_secured else ""
+        return f"kafka-reassign-partitions.sh --bootstrap-server {self._clients.bootstrap}{secured}"
+
+    def reassignment(self, changes: Sequence[tuple[Placed, Sequence[int]]]) -> dict[str, object]:
+        """The file that the tool reads: partitions, and the replicas that they are to have."""
+        entries = [
+            {"topic": each.topic, "partition": each.number, "replicas": list(replicas)} for each, replicas in changes
+        ]
+        return {"version": 1, "partitions": entries}
 
     def elect_preferred(self, partitions: Sequence[Placed]) -> None:
         """Make the first replica of each partition the leader.

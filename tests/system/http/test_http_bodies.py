@@ -119,12 +119,12 @@ def test_what_a_request_holds_is_counted_until_it_is_answered(tmp_path: Path) ->
             statuses, held = [], []
             transport = httpx.ASGITransport(app=make_app(broker, workers))
             async with httpx.AsyncClient(transport=transport, base_url="http://test/api", auth=AUTH) as client:
-                for limit in (broker.memory.limit_bytes, 50_000):
-                    broker.memory.limit_bytes = limit
+                for limit in (broker.host.memory.limit_bytes, 50_000):
+                    broker.host.memory.limit_bytes = limit
                     for content in ({"x": "y" * 100_000}, {}):
                         answer = await client.put("/queues/%2F/q", json=content, timeout=60)
                         statuses.append(answer.status_code)
-                        held.append(broker.memory.by_kind[Kind.HTTP])
+                        held.append(broker.host.memory.by_kind[Kind.HTTP])
             return statuses, held
 
         try:

@@ -266,14 +266,14 @@ def waiting_login(ending: Callable[[Wire], object], password: str = "guest") -> 
     async def whole() -> Wire:
         wire = Wire(opened=False)
         verified = asyncio.Event()
-        real = wire.broker.access.authenticate
+        real = wire.broker.access.control.authenticate
 
         async def authenticate(user: str, password: str, host: str) -> Identity:
             await verified.wait()
             who: Identity = await real(user, password, host)
             return who
 
-        wire.broker.access.authenticate = authenticate
+        wire.broker.access.control.authenticate = authenticate
         frames = HEADER + start_ok(password=password) + tune_ok() + connection_open()
         assert [each.name for each in wire.send(frames)] == ["Connection.Start"]
         ending(wire)

@@ -200,7 +200,7 @@ async def test_a_channel_that_closed_meanwhile_is_not_sent_what_comes_back(nodes
     await other.said(method(1, "Queue.Delete", queue="q"))
     nodes.log("a").cut(False)
     assert await client.said(b"") == []
-    assert here.queues.partition_for("/", "q").quarantined == {"Published": 1}
+    assert here.queues.partition_for("/", "q").deliveries.quarantined == {"Published": 1}
     client.connection.lost()
     other.connection.lost()
 

@@ -60,7 +60,7 @@ def published(wire: Wire) -> list[Published]:
 
 def held(wire: Wire) -> tuple[int, int]:
     """Bytes by the memory account, and by the connection."""
-    return wire.broker.memory.by_kind[Kind.BODY], wire.connection.kept_bytes
+    return wire.broker.host.memory.by_kind[Kind.BODY], wire.connection.kept_bytes
 
 
 async def settled() -> None:

@@ -258,7 +258,7 @@ async def test_blocked_publishers_are_not_read(
 @on_server
 async def test_who_holds_most_memory_is_closed_first(server: AmqpServer, broker: DoubleBroker) -> None:
     """One that does not read what it gets is cut off; one whose message has come in part is told why."""
-    held = broker.memory.by_kind
+    held = broker.host.memory.by_kind
     async with client(server) as deaf, client(server) as partial, client(server) as idle:
         await deaf.send(method(1, "Queue.Declare", queue="q"), method(1, "Basic.Consume", queue="q", no_ack=True))
         await eventually(lambda: "q" in broker.queues)

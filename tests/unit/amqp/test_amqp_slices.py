@@ -39,7 +39,7 @@ class Sliced(DoubleBroker):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        self.loop_share = LoopShare(self.clock)
+        self.host.loop_share = LoopShare(self.clock)
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -72,7 +72,7 @@ def test_a_flood_of_tiny_frames_is_parsed_a_slice_at_a_time(kind: str) -> None:
     async def scenario() -> None:
         wire = await opened(Sliced())
         wire.send(before)
-        wire.connection.broker.loop_share.clock.now += 2  # type: ignore[attr-defined]
+        wire.connection.broker.host.loop_share.clock.now += 2  # type: ignore[attr-defined]
         wire.push(frame * 20_000)
         left = [20_000, len(wire.connection.parser.rest) // len(frame)]
         while wire.connection.parser.rest:

@@ -110,7 +110,7 @@ def test_b28_so_is_a_vhost_that_the_user_may_not_enter(h: Harness) -> None:
 
 
 def test_b28_what_a_session_may_not_do_is_in_the_history(h: Harness) -> None:
-    h.broker.users.set_permissions(Actor("guest", 0), "/", "guest", "^mine", ".*", ".*")
+    h.broker.access.users.set_permissions(Actor("guest", 0), "/", "guest", "^mine", ".*", ".*")
     declare = method(1, "Queue.Declare", queue="orders", arguments=b"")
     connection = connect(h, HANDSHAKE, method(1, "Channel.Open"), declare)
     assert connection.session is not None
@@ -129,11 +129,11 @@ def test_b28_what_a_session_may_not_do_is_in_the_history(h: Harness) -> None:
 
 def test_b28_sessions_change_no_route_and_no_permission(h: Harness) -> None:
     version = h.broker.router.version
-    h.broker.access.check(Identity("guest"), "/", "read", "queue", "q")
-    known = dict(h.broker.access._decisions)
+    h.broker.access.control.check(Identity("guest"), "/", "read", "queue", "q")
+    known = dict(h.broker.access.control._decisions)
     h.in_loop(connect(h, HANDSHAKE).lost)
     assert h.broker.router.version == version
-    assert h.broker.access._decisions == known
+    assert h.broker.access.control._decisions == known
 
 
 # -- bounds -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 import rewindmq.engine.broker.alarms
 from rewindmq.engine.amqp.consumer import SHARED_WINDOW
-from rewindmq.engine.host.memory import Kind
+from rewindmq.engine.host.memory import Kind, MemoryAccount
 from rewindmq.engine.host.watermarks import Limit
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import Wire, header_frame, method, properties, publish, raw_frame
@@ -44,7 +44,7 @@ class Clients:
 def h(tmp_path: Path) -> Iterator[Measured]:
     settings = {"vm_memory_high_watermark": Limit(absolute=LIMIT), "disk_free_limit": Limit(absolute=1_000)}
     with Measured(tmp_path, **settings) as harness:
-        harness.broker.alarms.resident = lambda: harness.resident
+        harness.broker.host.alarms.resident = lambda: harness.resident
         yield harness
 
 
@@ -55,7 +55,7 @@ def disk(h: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def look(h: Measured) -> str | None:
     """Why publishing is held back, after a look."""
-    h.in_loop(h.broker.alarms.look)
+    h.in_loop(h.broker.host.alarms.look)
     blocked: str | None = h.broker.turns.blocked
     return blocked
 
@@ -70,7 +70,7 @@ def test_memory_ends_where_there_is_more_room_than_where_it_began(h: Measured) -
         h.resident = resident
         look(h)
     assert changes == ["low on memory", None]
-    assert h.broker.alarms.in_effect() == []
+    assert h.broker.host.alarms.in_effect() == []
 
 
 def test_disk_ends_where_there_is_more_room_than_where_it_began(h: Measured) -> None:
@@ -84,7 +84,7 @@ def test_disk_ends_where_there_is_more_room_than_where_it_began(h: Measured) -> 
 def test_both_are_told_as_rabbitmq_tells_them(h: Measured) -> None:
     h.resident, h.free = LIMIT + 1, 1
     assert look(h) == "low on memory & disk"
-    assert [name for name, _ in h.broker.alarms.in_effect()] == ["memory", "disk"]
+    assert [name for name, _ in h.broker.host.alarms.in_effect()] == ["memory", "disk"]
     h.resident = 1
     assert look(h) == "low on disk"
 
@@ -93,7 +93,7 @@ def test_a_log_that_cannot_be_written_is_an_alarm_beside_these(h: Measured) -> N
     h.broker.turns.problem("log", "the log can't be written: x")
     h.resident = LIMIT + 1
     assert look(h) == "the log can't be written: x"
-    assert [name for name, _ in h.broker.alarms.in_effect()] == ["memory", "disk"]
+    assert [name for name, _ in h.broker.host.alarms.in_effect()] == ["memory", "disk"]
     h.broker.turns.problem("log", None)
     assert h.broker.turns.blocked == "low on memory"
 
@@ -119,10 +119,10 @@ def test_freed_memory_is_given_back_before_publishers_are_held_back(
 
 def test_what_clients_hold_is_seen_between_two_looks(h: Measured) -> None:
     async def scenario() -> None:
-        h.broker.alarms.start(Clients())
-        h.broker.alarms.resident = lambda: h.resident
+        h.broker.host.alarms.start(Clients())
+        h.broker.host.alarms.resident = lambda: h.resident
         h.resident = LIMIT + 1  # what the kernel would say
-        h.broker.memory.take(Kind.BODY, LIMIT)
+        h.broker.host.memory.take(Kind.BODY, LIMIT)
         assert h.broker.turns.blocked is None  # not in the middle of what took it
         await asyncio.sleep(0)
         assert h.broker.turns.blocked == "low on memory"
@@ -131,25 +131,25 @@ def test_what_clients_hold_is_seen_between_two_looks(h: Measured) -> None:
 
 
 def test_nothing_is_looked_at_after_the_end(h: Measured) -> None:
-    h.in_loop(lambda: h.broker.alarms.start(Clients()))
-    assert h.in_loop(h.broker.alarms.resident) > 10_000_000
-    h.in_loop(h.broker.alarms.stop)
-    h.broker.alarms.resident = lambda: LIMIT + 1
+    h.in_loop(lambda: h.broker.host.alarms.start(Clients()))
+    assert h.in_loop(h.broker.host.alarms.resident) > 10_000_000
+    h.in_loop(h.broker.host.alarms.stop)
+    h.broker.host.alarms.resident = lambda: LIMIT + 1
     assert look(h) is None
 
 
 def test_limits_can_be_set_while_it_runs(h: Measured) -> None:
-    h.in_loop(lambda: h.broker.alarms.set_memory_limit(Limit(absolute=1)))
+    h.in_loop(lambda: h.broker.host.alarms.set_memory_limit(Limit(absolute=1)))
     assert h.broker.turns.blocked == "low on memory"
-    h.in_loop(lambda: h.broker.alarms.set_memory_limit(Limit(1.0)))
+    h.in_loop(lambda: h.broker.host.alarms.set_memory_limit(Limit(1.0)))
     assert h.broker.turns.blocked is None
-    assert h.broker.memory.limit_bytes == h.broker.memory.machine_bytes
-    h.in_loop(lambda: h.broker.alarms.set_disk_limit(Limit(absolute=h.free + 1)))
+    assert h.broker.host.memory.limit_bytes == h.broker.host.memory.machine_bytes
+    h.in_loop(lambda: h.broker.host.alarms.set_disk_limit(Limit(absolute=h.free + 1)))
     assert h.broker.turns.blocked == "low on disk"
 
 
 def test_the_disk_is_looked_at_more_often_where_it_could_be_full_soon(h: Measured) -> None:
-    alarms = h.broker.alarms
+    alarms = h.broker.host.alarms
     look(h)
     assert alarms._next_look() == 1.0
     h.free = 1_000 + 125_000_000
@@ -164,7 +164,7 @@ def test_only_what_would_end_the_alarm_is_given_up_and_not_at_once(
     h: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, relieved = 1_000.0, []
-    alarms = h.broker.alarms
+    alarms = h.broker.host.alarms
     loop = alarms._loop
     monkeypatch.setattr(
         alarms,
@@ -176,7 +176,7 @@ def test_only_what_would_end_the_alarm_is_given_up_and_not_at_once(
         ),
     )
     alarms._clients = Clients(lambda: relieved.append(now))
-    h.broker.memory.take(Kind.BODY, 100_000_000)
+    h.broker.host.memory.take(Kind.BODY, 100_000_000)
     h.resident = int(LIMIT * 1.2)  # 100 MB of bodies are not the reason
     for _ in range(15):
         now += 1.0
@@ -205,8 +205,9 @@ def test_only_what_would_end_the_alarm_is_given_up_and_not_at_once(
 
 
 def held(broker: DoubleBroker, kind: Kind) -> int:
-    assert broker.memory.held_bytes == sum(broker.memory.by_kind.values())
-    return broker.memory.by_kind[kind]
+    memory: MemoryAccount = broker.host.memory
+    assert memory.held_bytes == sum(memory.by_kind.values())
+    return memory.by_kind[kind]
 
 
 def begun(size: int, *pieces: bytes, channel: int = 1) -> bytes:
@@ -275,12 +276,12 @@ def test_unacked_deliveries_connections_and_channels_are_counted(h: Measured) ->
     h.publish(session, "", "q", b"x")
     h.settle()
     look(h)
-    assert h.broker.memory.by_kind[Kind.CONNECTION] >= rewindmq.engine.broker.alarms.CONNECTION_BYTES
+    assert h.broker.host.memory.by_kind[Kind.CONNECTION] >= rewindmq.engine.broker.alarms.CONNECTION_BYTES
     channel: Any = SimpleNamespace(settlement=SimpleNamespace(unacked=dict.fromkeys(range(7))))
     session.channels[1] = channel
     look(h)
-    assert h.broker.memory.by_kind[Kind.UNACKED] == 7 * rewindmq.engine.broker.alarms.UNACKED_BYTES
-    assert h.broker.memory.used_bytes == h.resident
+    assert h.broker.host.memory.by_kind[Kind.UNACKED] == 7 * rewindmq.engine.broker.alarms.UNACKED_BYTES
+    assert h.broker.host.memory.used_bytes == h.resident
     session.channels.clear()
 
 
@@ -389,7 +390,7 @@ GROWTH = {
 def test_far_above_the_limit_nothing_grows(name: str, values: dict[str, Any]) -> None:
     wire = Wire()
     wire.send(method(1, "Queue.Declare", queue="q"))
-    memory = wire.broker.memory
+    memory = wire.broker.host.memory
     memory.take(Kind.HTTP, memory.full_bytes + 1)
     said = wire.ask(2 if name == "Channel.Open" else 1, name, **values)
     assert (said.name, said.reply_code) == ("Connection.Close", 506)
@@ -402,7 +403,7 @@ def test_far_above_the_limit_nothing_grows(name: str, values: dict[str, Any]) ->
 def test_far_above_the_limit_acks_and_gets_go_on() -> None:
     wire = Wire()
     wire.send(method(1, "Queue.Declare", queue="q"), publish(1, "", "q", b"1"))
-    memory = wire.broker.memory
+    memory = wire.broker.host.memory
     memory.take(Kind.HTTP, memory.full_bytes + 1)
     assert wire.ask(1, "Basic.Get", queue="q").name == "Basic.GetOk"
     assert wire.send(method(1, "Basic.Ack", delivery_tag=1)) == []
@@ -410,7 +411,7 @@ def test_far_above_the_limit_acks_and_gets_go_on() -> None:
 
 def test_consumers_without_prefetch_or_acks_wait_while_memory_is_low() -> None:
     wire = Wire()
-    memory = wire.broker.memory
+    memory = wire.broker.host.memory
     wire.send(method(1, "Queue.Declare", queue="q"))
     memory.take(Kind.HTTP, memory.limit_bytes + 1)
     number = 5_000

@@ -19,8 +19,8 @@ REFUSED = "the password is not this user's, or there is no such user"
 
 
 def user(h: Harness, configure: str = "", write: str = "", read: str = "") -> None:
-    h.broker.users.set(Actor("guest", 0), "u", "secret", ())
-    h.broker.users.set_permissions(Actor("guest", 0), "/", "u", configure, write, read)
+    h.broker.access.users.set(Actor("guest", 0), "u", "secret", ())
+    h.broker.access.users.set_permissions(Actor("guest", 0), "/", "u", configure, write, read)
 
 
 def test_login(h: Harness) -> None:
@@ -32,12 +32,12 @@ def test_login(h: Harness) -> None:
 
 def test_a_changed_password_counts_at_once(h: Harness) -> None:
     assert h.login("guest", "guest") == "guest"
-    h.broker.users.set(Actor("guest", 0), "guest", "new", ("administrator",))
+    h.broker.access.users.set(Actor("guest", 0), "guest", "new", ("administrator",))
     with refusal(AccessRefused, REFUSED):
         h.login("guest", "guest")
-    h.broker.users.set(Actor("guest", 0), "guest", None, ())
+    h.broker.access.users.set(Actor("guest", 0), "guest", None, ())
     assert h.login("guest", "new") == "guest"
-    h.broker.users.set(Actor("guest", 0), "guest", "", ())
+    h.broker.access.users.set(Actor("guest", 0), "guest", "", ())
     for password in ("", "new"):
         with refusal(AccessRefused, REFUSED):
             h.login("guest", password)
@@ -69,8 +69,8 @@ def test_passwords_are_argon2id_and_a_right_one_is_verified_once(monkeypatch: py
 
 
 def test_who_is_not_there_is_verified_like_who_is(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    h.broker.users.set(Actor("guest", 0), "silent", "", ())
-    h.broker.users.set_hash(
+    h.broker.access.users.set(Actor("guest", 0), "silent", "", ())
+    h.broker.access.users.set_hash(
         Actor("guest", 0), "moved", imported(rabbitmq_hash("secret"), "rabbit_password_hashing_sha256"), ()
     )
     verified = []
@@ -90,9 +90,9 @@ def test_who_is_not_there_is_verified_like_who_is(h: Harness, monkeypatch: pytes
 
 def test_a_password_that_changes_while_it_is_verified(h: Harness) -> None:
     async def log_in() -> None:
-        verifying = asyncio.ensure_future(h.broker.access.authenticate("guest", "guest", "127.0.0.1"))
+        verifying = asyncio.ensure_future(h.broker.access.control.authenticate("guest", "guest", "127.0.0.1"))
         await asyncio.sleep(0)
-        h.broker.users.set(Actor("guest", 0), "guest", "new", ("administrator",))
+        h.broker.access.users.set(Actor("guest", 0), "guest", "new", ("administrator",))
         with refusal(AccessRefused, REFUSED):
             await verifying
 
@@ -105,7 +105,7 @@ def test_sessions_need_a_vhost_and_permissions_in_it(h: Harness) -> None:
         h.session(vhost="nope")
     with refusal(NotAllowed, "access to vhost 'v' refused for user 'guest'"):
         h.session(vhost="v")
-    h.broker.users.set_permissions(Actor("guest", 0), "v", "guest", "", "", "")
+    h.broker.access.users.set_permissions(Actor("guest", 0), "v", "guest", "", "", "")
     assert h.session(vhost="v").vhost == "v"
 
 
@@ -169,7 +169,7 @@ def test_taking_a_permission_away_moves_the_routing_version(h: Harness) -> None:
     session = h.session("u")
     h.broker.exchanges.route(session, "amq.topic", "k", None)
     version = h.broker.router.version
-    h.broker.users.clear_permissions(Actor("guest", 0), "/", "u")
+    h.broker.access.users.clear_permissions(Actor("guest", 0), "/", "u")
     assert h.broker.router.version > version
     with pytest.raises(AccessRefused):
         h.broker.exchanges.route(session, "amq.topic", "k", None)
@@ -177,18 +177,18 @@ def test_taking_a_permission_away_moves_the_routing_version(h: Harness) -> None:
 
 def test_refusals_of_the_administration(h: Harness) -> None:
     with refusal(NotFound, "user 'nobody' does not exist"):
-        h.broker.users.delete(Actor("guest", 0), "nobody")
+        h.broker.access.users.delete(Actor("guest", 0), "nobody")
     with refusal(NotFound, "user 'nobody' does not exist"):
-        h.broker.users.set_permissions(Actor("guest", 0), "/", "nobody", "", "", "")
+        h.broker.access.users.set_permissions(Actor("guest", 0), "/", "nobody", "", "", "")
     with refusal(NotFound, "vhost 'nope' does not exist"):
         h.broker.vhosts.delete(Actor("guest", 0), "nope")
     with pytest.raises(PreconditionFailed, match=r"invalid regular expression '\('"):
-        h.broker.users.set_permissions(Actor("guest", 0), "/", "guest", "(", "", "")
+        h.broker.access.users.set_permissions(Actor("guest", 0), "/", "guest", "(", "", "")
 
 
 def test_a_deleted_vhost_takes_everything_with_it(h: Harness) -> None:
     h.broker.vhosts.create(Actor("guest", 0), "v", "soon gone")
-    h.broker.users.set_permissions(Actor("guest", 0), "v", "guest", ".*", ".*", ".*")
+    h.broker.access.users.set_permissions(Actor("guest", 0), "v", "guest", ".*", ".*", ".*")
     session = h.session(vhost="v")
     closed: list[str] = []
     session.close = closed.append

@@ -32,7 +32,7 @@ def undo_purge(h: Harness, source: str, target: str) -> int:
     plan = RestoreRequest(History(h.config.data), "/", source, None, "purge", ("purged",), frozenset()).answer()
     assert isinstance(plan, Plan)
     done: RestoreResult = h.loop.run_until_complete(
-        h.broker._broker.restorations.restore(
+        h.broker._broker.history.restorations.restore(
             h.session(),
             Past(),
             History(h.config.data),

@@ -44,7 +44,7 @@ class SteppingHarness(Harness):
             self.clocks.run(step)
             milliseconds -= step
             if milliseconds % 1_000 == 0:
-                self.in_loop(self.broker.clock_watch.look)
+                self.in_loop(self.broker.host.clock_watch.look)
         self.in_loop(self.broker.turns.time_passed)
         self.settle()
 
@@ -97,7 +97,7 @@ def test_a_step_while_it_runs_expires_nothing_early_and_nothing_late(
     assert isinstance(stepped, ClockStepped)
     assert (stepped.node, stepped.noticed) == ("n", "running")
     assert stepped.wall_ms - stepped.log_ms == pytest.approx(step_ms, abs=5)
-    watch = h.broker.clock_watch
+    watch = h.broker.host.clock_watch
     assert watch.difference_ms(h.broker.partitions[0]) == pytest.approx(-step_ms, abs=50)
 
 
@@ -141,7 +141,7 @@ def test_a_wrong_date_at_boot_is_repaired_and_nothing_in_a_queue_notices(h: Step
     h.pass_time(120_000)
     h.clocks.wall -= 9 * YEAR_MS
     h.pass_time(1_000)
-    watch = h.broker.clock_watch
+    watch = h.broker.host.clock_watch
     right_ms = h.clocks.wall
     before_ms, after_ms = h.in_loop(lambda: watch.repair(Actor("ops", 0)))
     assert before_ms - after_ms == pytest.approx(9 * YEAR_MS, abs=5)
@@ -193,7 +193,7 @@ def test_a_repair_forward_expires_nothing(h: SteppingHarness) -> None:
     h.pass_time(10_000)
     h.clocks.wall += 10 * HOUR_MS
     h.pass_time(1_000)
-    before_ms, after_ms = h.in_loop(lambda: h.broker.clock_watch.repair(Actor("ops", 0)))
+    before_ms, after_ms = h.in_loop(lambda: h.broker.host.clock_watch.repair(Actor("ops", 0)))
     assert after_ms - before_ms == pytest.approx(5 * HOUR_MS, abs=20)
     h.pass_time(48_000)
     assert h.ready("q") == [b"one"]
@@ -228,7 +228,7 @@ def test_a_crash_in_the_middle_of_a_repair_expires_nothing(
             for path in (tmp_path / "a" / "log").rglob("*")
             if path.is_file()
         }
-        h.in_loop(lambda: h.broker.clock_watch.repair(Actor("ops", 0)))
+        h.in_loop(lambda: h.broker.host.clock_watch.repair(Actor("ops", 0)))
         h.settle()
         crashed = tmp_path / "crashed"
         shutil.copytree(tmp_path / "a", crashed)

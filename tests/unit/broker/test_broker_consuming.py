@@ -235,7 +235,7 @@ def test_a_wrong_ack_is_quarantined_counted_and_harmless(h: Harness, caplog: pyt
         partition.append(session.actor, Acked("/", "q", 12345, ((7, 7),)))
     assert all(isinstance(effect, Quarantine) for effect in partition.effects[-3:])
     h.settle()
-    assert partition.quarantined == {"Acked": 3}
+    assert partition.deliveries.quarantined == {"Acked": 3}
     assert len([record for record in caplog.records if "quarantined" in record.message]) == 1
     listed = partition.projector.quarantine.newest()
     last = partition.machine.next_offset - 1

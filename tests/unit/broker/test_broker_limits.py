@@ -56,7 +56,7 @@ def test_connections_and_channels_are_counted(h: Harness) -> None:
         limits.check_connection(topology, sessions.values(), "guest", "/")
     h.broker.parameters.set(Actor("guest", 0), "/", "vhost-limits", "limits", {"max-connections": 2})
     limits.check_connection(topology, sessions.values(), "guest", "/")
-    h.broker.users.set_limits(Actor("guest", 0), "guest", {"max-connections": 1, "max-channels": 0})
+    h.broker.access.users.set_limits(Actor("guest", 0), "guest", {"max-connections": 1, "max-channels": 0})
     with refusal(NotAllowed, "connection refused for user 'guest': user connection limit (1) is reached"):
         limits.check_connection(topology, sessions.values(), "guest", "/")
     limits.check_connection(topology, sessions.values(), "other", "/")
@@ -64,7 +64,7 @@ def test_connections_and_channels_are_counted(h: Harness) -> None:
     with refusal(NotAllowed, refused):
         limits.check_channel(topology, sessions.values(), "guest")
     limits.check_channel(topology, sessions.values(), "other")
-    h.broker.users.set_limits(Actor("guest", 0), "guest", {})
+    h.broker.access.users.set_limits(Actor("guest", 0), "guest", {})
     limits.check_channel(topology, sessions.values(), "guest")
 
 
@@ -79,4 +79,4 @@ def test_connections_and_channels_are_counted(h: Harness) -> None:
 )
 def test_limits_that_are_none(h: Harness, given: object, text: str) -> None:
     with refusal(PreconditionFailed, text):
-        h.broker.users.set_limits(Actor("guest", 0), "guest", given)
+        h.broker.access.users.set_limits(Actor("guest", 0), "guest", given)

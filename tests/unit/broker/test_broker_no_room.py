@@ -178,7 +178,7 @@ def purged(h: Harness, count: int) -> Plan:
 def restored(h: Harness, plan: Plan) -> RestoreResult:
     past: Any = Past()
     done: RestoreResult = h.loop.run_until_complete(
-        h.broker._broker.restorations.restore(
+        h.broker._broker.history.restorations.restore(
             h.session(), past, History(h.config.data), Restoration("guest", plan, "q", name_of(plan))
         )
     )

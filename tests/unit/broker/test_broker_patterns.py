@@ -35,9 +35,9 @@ def h(tmp_path: Path) -> Iterator[Harness]:
 @pytest.mark.parametrize("pattern", [HARD, "(a+)+$", "("])
 def test_it_is_refused_by_name_when_it_is_set(h: Harness, pattern: str) -> None:
     with pytest.raises(PreconditionFailed, match=r"invalid regular expression '.*': (it takes too many|missing)"):
-        h.broker.users.set_permissions(Actor("guest", 0), "/", "guest", ".*", pattern, ".*")
+        h.broker.access.users.set_permissions(Actor("guest", 0), "/", "guest", ".*", pattern, ".*")
     with pytest.raises(PreconditionFailed, match="invalid regular expression"):
-        h.broker.users.set_topic_permissions(Actor("guest", 0), "/", "guest", "amq.topic", ".*", pattern)
+        h.broker.access.users.set_topic_permissions(Actor("guest", 0), "/", "guest", "amq.topic", ".*", pattern)
     for set_policy in (h.broker.policies.set, h.broker.operator_policies.set):
         with pytest.raises(PreconditionFailed, match="pattern should be regular expression but is invalid"):
             set_policy(Actor("guest", 0), "/", "p", pattern, {"max-length": 1}, 0, "all")
@@ -64,9 +64,9 @@ def test_a_policy_of_the_history_holds_up_no_start(h: Harness, tmp_path: Path) -
 def test_a_permission_of_the_history_refuses_what_takes_too_long(h: Harness, caplog: pytest.LogCaptureFixture) -> None:
     in_history.cache_clear()  # nobody was told yet
     h.broker.metadata.append(BROKER, PermissionsSet("/", "guest", ".*", HARD, ".*"))
-    h.broker.access.check(Identity("guest"), "/", "write", "queue", "aX")
+    h.broker.access.control.check(Identity("guest"), "/", "write", "queue", "aX")
     with caplog.at_level(logging.WARNING), pytest.raises(AccessRefused):
-        h.broker.access.check(Identity("guest"), "/", "write", "queue", HARD_NAME)
+        h.broker.access.control.check(Identity("guest"), "/", "write", "queue", HARD_NAME)
     assert [f"pattern '{HARD}'" in each for each in caplog.messages] == [True]
 
 
@@ -80,9 +80,9 @@ def test_a_users_name_may_make_a_topic_permission_hard(h: Harness) -> None:
     ):
         h.broker.metadata.append(BROKER, event)
     exchange = h.broker.topology.exchanges["/", "amq.topic"]
-    h.broker.access.check_topic(Identity(user), exchange, "write", "aaa")
+    h.broker.access.control.check_topic(Identity(user), exchange, "write", "aaa")
     with pytest.raises(AccessRefused):
-        h.broker.access.check_topic(Identity(user), exchange, "write", "a" * 250 + "!")
+        h.broker.access.control.check_topic(Identity(user), exchange, "write", "a" * 250 + "!")
 
 
 def test_a_pattern_in_the_history_that_is_none_is_nonsense() -> None:

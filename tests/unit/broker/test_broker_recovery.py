@@ -256,7 +256,7 @@ def test_a_policy_that_reached_the_metadata_log_only_is_applied_at_start(h: Harn
 
 
 def test_guest_is_made_once(h: Harness) -> None:
-    h.broker.users.delete(Actor("guest", 0), "guest")
+    h.broker.access.users.delete(Actor("guest", 0), "guest")
     h.restart()
     assert h.broker.topology.users == {}
 

@@ -52,7 +52,7 @@ def many_queues(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = tmp_path_factory.mktemp("many") / "data"
     with Harness(data, partitions=2) as harness:
         harness.broker.vhosts.create(USER, "v", "")
-        harness.broker.users.set_permissions(USER, "v", USER.user, ".*", ".*", ".*")
+        harness.broker.access.users.set_permissions(USER, "v", USER.user, ".*", ".*", ".*")
         session = harness.session(vhost="v")
         for number in range(QUEUES):
             harness.declare(session, f"q{number}")
@@ -108,7 +108,7 @@ async def delete(broker: Broker) -> None:
 
 
 async def import_again(broker: Broker) -> None:
-    work = Work(broker.loop_share)
+    work = Work(broker.host.loop_share)
     document: dict[str, Any] = json.loads("".join([piece async for piece in members(work, await export(broker, work))]))
     for category in ("queues", "bindings"):
         document[category] = [item | {"vhost": "/"} for item in document[category]]

@@ -19,6 +19,7 @@ class Told:
     def __init__(self) -> None:
         self.epoch = 7
         self.joined = True
+        self.nodes = self
         self.opened_ids: list[int] = []
         self.ended_ids: list[int] = []
         self.count = 0
@@ -97,7 +98,9 @@ def test_b28_a_call_leaves_nothing_in_the_session(h: Harness) -> None:
     h.declare(own, "q")
     for body in (b"1", b"2"):
         h.publish(own, "", "q", body)
-    caller = h.in_loop(lambda: h.broker.callers.caller("guest", Arrival("http", "127.0.0.1:1"), "p", None, "basic"))
+    caller = h.in_loop(
+        lambda: h.broker.access.callers.caller("guest", Arrival("http", "127.0.0.1:1"), "p", None, "basic")
+    )
     for number in (1, 2):
         within = (caller.session.actor, number)
         call = h.broker.sessions.open("guest", "/", "127.0.0.1:1", {}, within=within)

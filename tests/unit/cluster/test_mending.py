@@ -129,7 +129,7 @@ async def test_it_is_mended_when_it_has_stood_so_for_some_looks_and_not_before(b
 @on_looking
 async def test_who_gets_the_duties_in_the_middle_of_a_round_looks_at_everything(by_hand: Looking) -> None:
     await by_hand.broker.vhosts.create(Actor("guest", 0), "v", "")
-    await by_hand.broker.users.set_permissions(Actor("guest", 0), "v", "guest", ".*", ".*", ".*")
+    await by_hand.broker.access.users.set_permissions(Actor("guest", 0), "v", "guest", ".*", ".*", ".*")
     for number in range(QUEUES):
         await declare(by_hand.broker, by_hand.broker.sessions.open("guest", "v", "test", {}), f"of-v-{number}")
     await by_hand.until_quiet()

@@ -125,7 +125,7 @@ async def test_a_node_whose_fold_failed_folds_and_stores_nothing_more(
 async def test_what_was_half_done_is_found_by_who_gets_the_duties_later(nodes: Nodes) -> None:
     broker = await nodes.start("a")
     await broker.vhosts.create(Actor("guest", 0), "v", "")
-    await broker.users.set_permissions(Actor("guest", 0), "v", "guest", ".*", ".*", ".*")
+    await broker.access.users.set_permissions(Actor("guest", 0), "v", "guest", ".*", ".*", ".*")
     await declare(broker, broker.sessions.open("guest", "v", "test", {}))
     nodes.history.assign({each.name: [] for each in nodes.history.queues})
     await settled()

@@ -40,7 +40,7 @@ class Story:
             self.nodes.now_ms += 1_000
             for broker in self.nodes.brokers.values():
                 broker.turns.time_passed()
-                broker.clock_watch.look()
+                broker.host.clock_watch.look()
             await settled()
 
     async def publish(self, body: bytes) -> None:
@@ -106,7 +106,7 @@ async def test_when_kafkas_clock_goes_back_timers_fire_in_time(story: Story, cap
     kinds = [type(each) for each in story.told()]
     assert (kinds.count(ClockSet), kinds.count(ClockStepped)) == (1, 1)
     assert story.partition.machine.ahead_ms == pytest.approx(5 * HOUR_MS - 3_000, abs=10)
-    told_ms = story.broker.clock_watch.difference_ms(story.partition)
+    told_ms = story.broker.host.clock_watch.difference_ms(story.partition)
     assert told_ms == pytest.approx(-5 * HOUR_MS, abs=1_100)  # as far as it is certain
     assert re.search("the time that Kafka gives to records is (5 h|4 h 59 min) behind this machine's", caplog.text)
 
@@ -141,7 +141,7 @@ async def test_a_step_forward_is_told_and_back_again_nothing_waits(
     await story.run(7)
     assert story.ready() == 0
     assert story.partition.machine.log_ms == pytest.approx(story.nodes.now_ms, abs=10_000)
-    assert story.broker.clock_watch.difference_ms(story.partition) == 0
+    assert story.broker.host.clock_watch.difference_ms(story.partition) == 0
 
 
 @in_story
@@ -165,7 +165,7 @@ async def test_a_clock_that_keeps_going_back_floods_neither_log_nor_history(
 async def test_a_nodes_own_clock_is_not_taken_for_kafkas(story: Story, caplog: pytest.LogCaptureFixture) -> None:
     """The node's wall clock is wrong: it sees that they differ, and nothing happens to any queue."""
     await story.publish(b"one")
-    clock = story.broker.clock_watch.clock
+    clock = story.broker.host.clock_watch.clock
     right = clock.wall_ms
     clock.wall_ms = lambda: right() + 5 * HOUR_MS
     await story.run(25)
@@ -180,4 +180,4 @@ async def test_a_nodes_own_clock_is_not_taken_for_kafkas(story: Story, caplog: p
 @in_story
 async def test_no_repair_is_asked_of_kafka(story: Story) -> None:
     with pytest.raises(NotImplementedByBroker, match="the time in the log is Kafka's"):
-        story.broker.clock_watch.repair(Actor("ops", 0))
+        story.broker.host.clock_watch.repair(Actor("ops", 0))

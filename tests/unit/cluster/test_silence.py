@@ -56,7 +56,7 @@ class Story:
         self.publish(b"2")
         await self.node._paused.enter(partition)
         assert partition.current
-        assert len(partition._reported) == 2, "both records have to be reported"
+        assert partition.own_records.unreported == 2, "both records have to be reported"
 
     def publish(self, body: bytes) -> None:
         assert publish(self.other, self.who, body, self.confirms, NAMES[0]) == 1

@@ -83,7 +83,7 @@ def empty(h: Harness) -> None:
     for vhost in [name for name in topology.vhosts if name != "/"]:
         h.broker.vhosts.delete(Actor("guest", 0), vhost)
     for name in [name for name in topology.users if name != "guest"]:
-        h.broker.users.delete(Actor("guest", 0), name)
+        h.broker.access.users.delete(Actor("guest", 0), name)
     for name in list(topology.global_parameters):
         h.broker.parameters.clear_global(Actor("guest", 0), name)
 
@@ -105,7 +105,7 @@ def exported(h: Harness) -> dict[str, Any]:
     """As it goes over the wire."""
 
     async def work() -> str:
-        slices = Work(real(h).loop_share)
+        slices = Work(real(h).host.loop_share)
         return "".join([piece async for piece in members(slices, await export(real(h), slices))])
 
     found: dict[str, Any] = json.loads(h.loop.run_until_complete(work()))

@@ -62,7 +62,7 @@ class Beside:
 
     @property
     def trims(self) -> HistoryTrims:
-        found: HistoryTrims = self.h.broker.trims
+        found: HistoryTrims = self.h.broker.history.trims
         return found
 
     def keeper(self, keep_ms: int = 2 * DAY_MS) -> KeepHistory:

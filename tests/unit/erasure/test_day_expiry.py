@@ -42,14 +42,14 @@ class DaysHarness(Harness):
         async def start() -> Direct:
             broker = open_broker(config, self.clocks.wall_ms, self.clocks.elapsed_ns)
             broker.subjects.destroy_what_came_back()
-            broker.expiry._begin_to_trust()  # as `start`, without its timer
+            broker.history.expiry._begin_to_trust()  # as `start`, without its timer
             return Direct(broker)
 
         return self.loop.run_until_complete(start())
 
     @property
     def expiry(self) -> Expiry:
-        found: Expiry = self.broker.expiry
+        found: Expiry = self.broker.history.expiry
         return found
 
     @property
@@ -251,7 +251,7 @@ def test_b21_a_clock_that_jumps_by_a_year_destroys_nothing(h: DaysHarness, resta
         h.look()
     assert h.events() == []
     h.clocks.wall -= 365 * DAY_MS
-    h.in_loop(lambda: h.broker.clock_watch.repair(Actor("guest", 0)))
+    h.in_loop(lambda: h.broker.host.clock_watch.repair(Actor("guest", 0)))
     h.clocks.run(SETTLE_SECONDS * 1_000)
     h.look()
     assert h.events() == []
@@ -271,7 +271,7 @@ def test_b21_a_process_waits_after_its_start_and_after_a_set_clock(h: DaysHarnes
     h.look()
     assert h.events() == []
     h.clocks.wall += 3_600_000
-    h.in_loop(lambda: h.broker.clock_watch.repair(Actor("guest", 0)))
+    h.in_loop(lambda: h.broker.host.clock_watch.repair(Actor("guest", 0)))
     h.clocks.run(1_000)
     h.look()
     assert h.events() == []
@@ -337,7 +337,7 @@ def test_b21_a_subject_and_a_day_each_destroy_what_they_promise(h: DaysHarness) 
     subjects = h.broker.subjects
     opened = [subjects.decrypt(each) for each in messages if each is not None]
     assert [each.body for each in opened] == [b"ada", b"both days", b"bob", b"both days"]
-    h.loop.run_until_complete(h.broker._broker.erasures.erase(Actor("guest", 0), "ada", "asked for"))
+    h.loop.run_until_complete(h.broker._broker.history.erasures.erase(Actor("guest", 0), "ada", "asked for"))
     opened = [subjects.decrypt(each) for each in messages if each is not None]
     assert [(each.body, headers_of(each)) for each in opened] == [
         (b"", {"x-erased": True}),
@@ -375,7 +375,7 @@ def test_b21_an_erasure_reaches_keys_from_before_the_option_and_lost_ones(tmp_pa
         assert key is not None
         for path in (lost, lost[:42]):
             (h.keys.directory / path).unlink()
-        h.loop.run_until_complete(h.broker._broker.erasures.erase(Actor("guest", 0), "ada", ""))
+        h.loop.run_until_complete(h.broker._broker.history.erasures.erase(Actor("guest", 0), "ada", ""))
         (h.keys.directory / lost).write_bytes(MAGIC + key)
         h.restart()
         for each in (before, after):
@@ -426,8 +426,8 @@ def test_b21_two_nodes_that_act_at_once_do_the_same(h: DaysHarness, tmp_path: Pa
     h.clocks.run(DAY_MS)
     expiry = h.expiry
     broker = h.broker
-    parts = broker.metadata, broker.partitions, broker.keeper, broker.subjects
-    other = Expiry(h.config, expiry._clock, *parts, broker.turns.end, broker.loop_share)
+    parts = broker.metadata, broker.partitions, broker.nodes, broker.subjects
+    other = Expiry(h.config, expiry._clock, *parts, broker.turns.end, broker.host.loop_share)
     other._began_ns, other._began_ms = expiry._began_ns, expiry._began_ms
 
     async def both() -> None:

@@ -74,7 +74,8 @@ def test_a_container_has_what_its_groups_leave_it(tmp_path: Path) -> None:
 
 def test_the_account_tells_once_that_it_is_high_then_after_the_next_look() -> None:
     told: list[int] = []
-    account = MemoryAccount(1_000, on_high=lambda: told.append(account.used_bytes))
+    account = MemoryAccount(1_000)
+    account.start(lambda: told.append(account.used_bytes))
     account.looked(600, {Kind.UNACKED: 100})
     assert (account.rest_bytes, account.held_bytes, account.used_bytes) == (500, 100, 600)
     account.take(Kind.BODY, 400)

@@ -152,7 +152,7 @@ async def test_b58_every_node_knows_owners_and_the_nodes_near_a_queue(nodes: Nod
 
 
 def owners(broker: Broker) -> list[str | None]:
-    return [broker.keeper.place(partition).owner for partition in broker.partitions]
+    return [broker.nodes.place(partition).owner for partition in broker.partitions]
 
 
 @pytest.mark.parametrize("standbys", [None, 0, 1])
@@ -172,7 +172,7 @@ async def test_b58_every_node_names_the_same_standbys(nodes: Nodes, standbys: in
 
 
 def places(broker: Broker) -> list[tuple[str | None, tuple[str, ...]]]:
-    found = [broker.keeper.place(partition) for partition in broker.partitions]
+    found = [broker.nodes.place(partition) for partition in broker.partitions]
     return [(place.owner, place.folded_at) for place in found]
 
 

@@ -121,9 +121,9 @@ async def test_b50_metrics_of_deliveries_go_on_where_they_stood(nodes: Nodes) ->
 async def test_b50_users_see_counters_of_their_vhosts_only(nodes: Nodes) -> None:
     owner, other = await story(nodes)
     await owner.vhosts.create(ADMIN, "mine", "")
-    await owner.users.set(ADMIN, "bob", "guest", ("management",))
+    await owner.access.users.set(ADMIN, "bob", "guest", ("management",))
     for user in ("bob", "guest"):
-        await owner.users.set_permissions(ADMIN, "mine", user, ".*", ".*", ".*")
+        await owner.access.users.set_permissions(ADMIN, "mine", user, ".*", ".*", ".*")
     await declare(owner, owner.sessions.open("guest", "mine", "test", {}), "own")
     home = other.queues.partition_for("mine", "own")
     await eventually(lambda: home.counted is not None and ("mine", "own") in home.counted.queues)

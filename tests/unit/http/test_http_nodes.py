@@ -120,7 +120,7 @@ def test_a_restoration_over_a_lost_node_does_not_say_that_it_is_done(
         await settled()
         nodes.log("a").cut(True)
         asking = asyncio.ensure_future(
-            broker.restorations.restore(who, Past(), None, Restoration("guest", plan, "q", "name"))  # type: ignore[arg-type]  # no history is read
+            broker.history.restorations.restore(who, Past(), None, Restoration("guest", plan, "q", "name"))  # type: ignore[arg-type]  # no history is read
         )
         await settled()
         lost = Encoder()

@@ -33,7 +33,7 @@ def h(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
         broker = harness.broker
         for number in range(VHOSTS):
             broker.vhosts.create(Actor("guest", 0), f"v{number}", "")
-            broker.users.set_permissions(Actor("guest", 0), f"v{number}", "guest", ".*", ".*", ".*")
+            broker.access.users.set_permissions(Actor("guest", 0), f"v{number}", "guest", ".*", ".*", ".*")
             broker.policies.set(Actor("guest", 0), f"v{number}", "p", "^x", {"max-length": 5}, 0, "queues")
             broker.parameters.set_vhost_limits(
                 Actor("guest", 0), f"v{number}", {"max-connections": 5, "max-queues": 2 * QUEUES}
@@ -59,7 +59,7 @@ def turns_beside(h: Harness, read: Reads) -> tuple[int, int]:
     async def main() -> tuple[int, int]:
         turns = 0
         broker = h.broker._broker
-        broker.loop_share = LoopShare(clock)
+        broker.host.loop_share = LoopShare(clock)
 
         async def bystander() -> None:
             nonlocal turns
@@ -68,7 +68,7 @@ def turns_beside(h: Harness, read: Reads) -> tuple[int, int]:
                 turns += 1
 
         beside = asyncio.create_task(bystander())
-        found = await read(broker, Work(broker.loop_share))
+        found = await read(broker, Work(broker.host.loop_share))
         beside.cancel()
         return found, turns
 
@@ -168,7 +168,7 @@ def test_an_import_knows_what_is_there_when_it_is_judged(h: Harness) -> None:
         }
         later = Import(broker, Actor("guest", 0), document)
         await broker.vhosts.create(Actor("guest", 0), "late", "")
-        await broker.users.set(Actor("guest", 0), "late", "password", ())
+        await broker.access.users.set(Actor("guest", 0), "late", "password", ())
         await later.carry_out()
         return len(broker.topology.bindings_from("late", "amq.direct"))
 

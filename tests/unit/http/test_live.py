@@ -85,8 +85,8 @@ async def nothing(call: Call) -> None:
 
 
 def test_b37_administrators_share_an_answer_and_other_users_do_not(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    h.broker.users.set(ADMIN, "ann", "secret", ("administrator",))
-    h.broker.users.set(ADMIN, "bob", "secret", ("management",))
+    h.broker.access.users.set(ADMIN, "ann", "secret", ("administrator",))
+    h.broker.access.users.set(ADMIN, "bob", "secret", ("management",))
 
     async def test(streams: Live) -> None:
         handler = Counting()
@@ -129,7 +129,7 @@ def test_b37_a_slow_client_misses_answers_and_holds_one(h: Harness, monkeypatch:
 
 
 def test_b37_streams_whose_answers_take_long_do_not_delay_others(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    h.broker.users.set(ADMIN, "bob", "secret", ("management",))
+    h.broker.access.users.set(ADMIN, "bob", "secret", ("management",))
 
     async def test(streams: Live) -> None:
         released = asyncio.Event()

@@ -148,8 +148,8 @@ async def test_a_user_whom_another_node_has_just_made_may_log_in(
     here, there = await nodes.start("a"), await nodes.start("b")
     late(nodes)
     await here.vhosts.create(Actor("guest", 0), "new", "")
-    await here.users.set(Actor("guest", 0), "ann", "right", ())
-    await here.users.set_permissions(Actor("guest", 0), "new", "ann", ".*", ".*", ".*")
+    await here.access.users.set(Actor("guest", 0), "ann", "right", ())
+    await here.access.users.set_permissions(Actor("guest", 0), "new", "ann", ".*", ".*", ".*")
     connection = Connection(there, "client:1", True, IdleSocket())
     connection.receive(HEADER + start_ok("ann", password) + tune_ok() + connection_open(vhost))
     for _ in range(3):
@@ -193,8 +193,8 @@ def test_over_http_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: s
         late(nodes)
         await made_at_a(maker)
         await here.vhosts.create(Actor("guest", 0), "new", "")
-        await here.users.set(Actor("guest", 0), "ann", "right", ("administrator",))
-        await here.users.set_permissions(Actor("guest", 0), "new", "ann", ".*", ".*", ".*")
+        await here.access.users.set(Actor("guest", 0), "ann", "right", ("administrator",))
+        await here.access.users.set_permissions(Actor("guest", 0), "new", "ann", ".*", ".*", ".*")
         auth = ("ann", "right") if "new" in asked else ("guest", "guest")
         transport = httpx.ASGITransport(app=make_app(there, WorkerPool()))
         async with httpx.AsyncClient(transport=transport, base_url="http://b/api", auth=auth) as api:
@@ -241,7 +241,7 @@ async def test_a_login_to_metrics_is_refused_only_when_the_log_says_so(
 ) -> None:
     here, there = await nodes.start("a"), await nodes.start("b")
     late(nodes)
-    await here.users.set(Actor("guest", 0), "ann", "right", ("monitoring",))
+    await here.access.users.set(Actor("guest", 0), "ann", "right", ("monitoring",))
     async with asking(there, "ann", password) as client:
         answer = asyncio.ensure_future(client.get("/metrics"))
         await settled()

@@ -16,7 +16,7 @@ HELD = method(1, "Basic.Qos", prefetch_count=1) + method(1, "Basic.Consume", que
 
 
 async def strays_follow(broker: Broker) -> None:
-    while await broker.repartition.leftovers.look(Work(broker.loop_share)):
+    while await broker.repartition.leftovers.look(Work(broker.host.loop_share)):
         await asyncio.sleep(0.001)
 
 
@@ -40,7 +40,7 @@ async def test_a_consumer_that_follows_comes_before_requests_that_wait(broker: B
     await steps.end(Q)
     if what == "passive":
         (declared_ok,) = await other.hear("Queue.DeclareOk")
-        assert declared_ok.consumer_count == 1 or broker.keeper.reads_back  # it is on its way
+        assert declared_ok.consumer_count == 1 or broker.nodes.reads_back  # it is on its way
     else:
         (closed,) = await other.hear("Channel.Close")
         assert closed.reply_code == (406 if what == "delete" else 403)

@@ -76,7 +76,7 @@ async def test_a_consumer_that_was_attached_too_late_follows(nodes: Nodes) -> No
     await client.ask(method(1, "Basic.Cancel", consumer_tag="t"), "Basic.CancelOk")
     await eventually(lambda: queue.consumer_count() == 0)
     for broker in (steps.broker, there):
-        assert [partition.quarantined for partition in broker.partitions] == [{}] * PARTITIONS
+        assert [partition.deliveries.quarantined for partition in broker.partitions] == [{}] * PARTITIONS
 
 
 @pytest.mark.parametrize("when", ["while it leaves", "while it comes"])
@@ -108,7 +108,7 @@ async def test_a_cancel_meets_a_consumer_on_its_way(nodes: Nodes, when: str) -> 
     assert (queue.consumer_count(), queue.messages_ready) == (0, 1)
     assert client.said("Basic.Cancel") == []
     for broker in (steps.broker, there):
-        assert [partition.quarantined for partition in broker.partitions] == [{}] * PARTITIONS
+        assert [partition.deliveries.quarantined for partition in broker.partitions] == [{}] * PARTITIONS
 
 
 @on_nodes(PARTITIONS)

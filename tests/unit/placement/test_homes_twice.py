@@ -45,7 +45,7 @@ async def test_a_queue_is_listed_once(broker: Broker, steps: Steps) -> None:
     await declared(client, OTHER)
     left, queue = await moved_with_one_held(broker, steps, client)
     assert (left.messages_unacked, queue.messages_unacked) == (1, 1)
-    work = Work(broker.loop_share)
+    work = Work(broker.host.loop_share)
     assert [each for each in broker.queues.all("/") if each.name == Q] == [queue]
     assert [each for _, each in await broker.queues.by_name(work, {"/"}) if each.name == Q] == [queue]
     assert [each for _, each in await broker.queues.listed(work, {"/"}) if each.name == Q] == [queue]

@@ -29,7 +29,7 @@ def h(tmp_path: Path) -> Iterator[Harness]:
 
 
 def progress(h: Harness) -> Progress:
-    return h.loop.run_until_complete(progress_of(h.broker.repartition, Work(h.broker.loop_share)))
+    return h.loop.run_until_complete(progress_of(h.broker.repartition, Work(h.broker.host.loop_share)))
 
 
 def test_b76_b77_queues_move_to_partitions_that_were_added(h: Harness) -> None:

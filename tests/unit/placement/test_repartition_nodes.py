@@ -33,7 +33,7 @@ MOVING = [name for name in NAMES if partition_of("/", name, 2) != partition_of("
 
 
 async def phase(broker: Broker) -> str:
-    return (await progress_of(broker.repartition, Work(broker.loop_share))).phase
+    return (await progress_of(broker.repartition, Work(broker.host.loop_share))).phase
 
 
 async def until_done(broker: Broker) -> None:

@@ -33,11 +33,11 @@ def test_b77_many_messages_that_are_given_back_follow_without_a_rest(play: Play)
         queue = await steps.end(Q)
         assert queue.messages_ready == 0
         left_over = broker.repartition.leftovers
-        assert not await left_over.look(Work(broker.loop_share)), "what a consumer holds was taken from it"
+        assert not await left_over.look(Work(broker.host.loop_share)), "what a consumer holds was taken from it"
         holder.connection.lost()
         broker.turns.end()
         await eventually(lambda: left.messages_ready == count)
-        while await left_over.look(Work(broker.loop_share)):
+        while await left_over.look(Work(broker.host.loop_share)):
             await asyncio.sleep(0.001)
         await eventually(lambda: queue.messages_ready == count)
 
@@ -67,16 +67,16 @@ def test_b77_a_message_that_comes_while_an_empty_rest_is_removed_follows(
             return append(actor, event)
 
         monkeypatch.setattr(source, "append", later)
-        await broker.repartition.leftovers.look(Work(broker.loop_share))
+        await broker.repartition.leftovers.look(Work(broker.host.loop_share))
         broker.turns.end()
         monkeypatch.setattr(source, "append", append)
         await eventually(lambda: left.published == 1)
         while queue.published == 0 and not left.gone:
-            await broker.repartition.leftovers.look(Work(broker.loop_share))
+            await broker.repartition.leftovers.look(Work(broker.host.loop_share))
             await asyncio.sleep(0.001)
         assert await got(client, Q) == [b"late"]
         while not left.gone:
-            await broker.repartition.leftovers.look(Work(broker.loop_share))
+            await broker.repartition.leftovers.look(Work(broker.host.loop_share))
             await asyncio.sleep(0.001)
 
     play(test)

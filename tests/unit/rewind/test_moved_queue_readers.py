@@ -78,7 +78,7 @@ async def test_a_reader_of_the_history_goes_on_where_its_queue_is(
     await heard(reader, b"0", b"1", b"2", b"3")
     consumer.send(method(1, "Basic.Nack", delivery_tag=1, requeue=True))  # it comes back where the queue was
     _, left = next((each, each.machine.queue("/", Q)) for each in broker.partitions if each.machine.queue("/", Q))
-    await broker.repartition.leftovers.look(Work(broker.loop_share))
+    await broker.repartition.leftovers.look(Work(broker.host.loop_share))
     await eventually(lambda: left is None or not left.messages_ready)
     publisher.send(publish(1, "", Q, b"4"))
     await heard(reader, b"0", b"1", b"2", b"3", b"4")

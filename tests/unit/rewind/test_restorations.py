@@ -17,7 +17,7 @@ def begun(all_of: Restorations, stack: ExitStack, user: str) -> None:
 
 
 def test_a_user_and_a_broker_have_only_so_many(h: Harness) -> None:
-    all_of = h.broker._broker.restorations
+    all_of = h.broker._broker.history.restorations
     with ExitStack() as stack:
         for number in range(MOST_RESTORATIONS):
             begun(all_of, stack, f"user {number // MOST_OF_USER}")

@@ -62,8 +62,8 @@ def test_b38_only_the_last_removal_is_undone(h: Harness) -> None:
         (ids[10:], "", 0, "guest"),
         (ids[8:10], "", 0, "guest"),  # ids that do not ascend
     ]
-    h.broker.users.set(session.actor, "other", "secret", ())
-    h.broker.users.set_permissions(session.actor, "/", "other", ".*", ".*", ".*")
+    h.broker.access.users.set(session.actor, "other", "secret", ())
+    h.broker.access.users.set_permissions(session.actor, "/", "other", ".*", ".*", ".*")
     sessions = {"guest": session, "other": h.session("other")}
     for some, reason, later_ms, user in apart:
         h.pass_time(later_ms)

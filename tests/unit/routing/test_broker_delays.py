@@ -344,7 +344,7 @@ def test_a_restart_removes_a_transient_exchange_and_its_hidden_queue(h: Harness)
 
 def test_a_vhost_takes_hidden_queues_along(h: Harness) -> None:
     h.broker.vhosts.create(Actor("guest", 0), "other", "")
-    h.broker.users.set_permissions(Actor("guest", 0), "other", "guest", ".*", ".*", ".*")
+    h.broker.access.users.set_permissions(Actor("guest", 0), "other", "guest", ".*", ".*", ".*")
     session = h.session(vhost="other")
     h.exchange(session, "later", "x-delayed-message", arguments=args(x_delayed_type="direct"))
     assert h.broker.queues.get("other", HIDDEN) is not None

@@ -332,8 +332,8 @@ def test_b53_a_federation_says_how_many_hops(h: Harness) -> None:
 
 @pytest.fixture
 def ann(h: Harness) -> Any:
-    h.broker.users.set(Actor("guest", 0), "ann", "secret", ())
-    h.broker.users.set_permissions(Actor("guest", 0), "/", "ann", ".*", ".*", ".*")
+    h.broker.access.users.set(Actor("guest", 0), "ann", "secret", ())
+    h.broker.access.users.set_permissions(Actor("guest", 0), "/", "ann", ".*", ".*", ".*")
     return h.session("ann")
 
 
@@ -381,16 +381,16 @@ def test_a_change_of_topic_permissions_is_seen_by_channels(h: Harness, ann: Any)
 
 
 def test_a_pattern_that_a_name_breaks_matches_nothing(h: Harness) -> None:
-    h.broker.users.set(Actor("guest", 0), "(", "secret", ())
-    h.broker.users.set_permissions(Actor("guest", 0), "/", "(", ".*", ".*", ".*")
+    h.broker.access.users.set(Actor("guest", 0), "(", "secret", ())
+    h.broker.access.users.set_permissions(Actor("guest", 0), "/", "(", ".*", ".*", ".*")
     h.broker.metadata.append(BROKER, TopicPermissionsSet("/", "(", "amq.topic", "{username}", ".*"))
     with pytest.raises(AccessRefused):
         h.broker.exchanges.route(h.session("("), "amq.topic", "(", None)
 
 
 def test_permissions_for_an_alternate_exchange_count_when_it_is_declared(h: Harness) -> None:
-    h.broker.users.set(Actor("guest", 0), "ann", "secret", ())
-    h.broker.users.set_permissions(Actor("guest", 0), "/", "ann", ".*", "^mine", "^mine")
+    h.broker.access.users.set(Actor("guest", 0), "ann", "secret", ())
+    h.broker.access.users.set_permissions(Actor("guest", 0), "/", "ann", ".*", "^mine", "^mine")
     ann = h.session("ann")
     with refusal(AccessRefused, "write access to exchange 'amq.fanout' in vhost '/' refused for user 'ann'"):
         h.exchange(ann, "mine", "direct", arguments=args(alternate_exchange="amq.fanout"))

@@ -210,11 +210,11 @@ def test_b36_the_metadata_log_tells_what_changed_and_nothing_secret(h: Harness) 
 
 def test_b36_a_vhost_hears_its_own_events_only(h: Harness) -> None:
     h.broker.vhosts.create(ANN, "v", "")
-    h.broker.users.set_permissions(ANN, "v", "guest", ".*", ".*", ".*")
+    h.broker.access.users.set_permissions(ANN, "v", "guest", ".*", ".*", ".*")
     listen(h, "#")
     session = h.session(vhost="v")
     h.declare(session, "q")
-    h.broker.users.set(ANN, "carol", "secret", ())
+    h.broker.access.users.set(ANN, "carol", "secret", ())
     assert keys(h) == ["user.created"]
 
 
@@ -223,9 +223,9 @@ def test_b36_events_of_the_whole_node_are_for_users_with_a_tag(h: Harness, key: 
     every = (".*", ".*", ".*")
     h.broker.vhosts.create(ANN, "v", "")
     for name, tags in (("plain", ()), ("manager", ("management", "policymaker")), ("watcher", ("monitoring",))):
-        h.broker.users.set(ANN, name, "secret", tags)
+        h.broker.access.users.set(ANN, name, "secret", tags)
         for vhost in ("/", "v"):
-            h.broker.users.set_permissions(ANN, vhost, name, *every)
+            h.broker.access.users.set_permissions(ANN, vhost, name, *every)
     for name in ("plain", "manager"):
         session = h.session(name)
         h.declare(session, name)
@@ -254,8 +254,8 @@ def test_b36_no_policy_leads_events_to_an_alternate_exchange(h: Harness) -> None
     h.broker.policies.set(ANN, "/", "ae", ".*", definition, 0, "exchanges")
     listen(h, "user.created")
     h.publish(session, "amq.topic", "nowhere", b"m")
-    h.broker.users.set(ANN, "carol", "secret", ())
-    h.broker.users.set(ANN, "carol", "secret", ("management",))
+    h.broker.access.users.set(ANN, "carol", "secret", ())
+    h.broker.access.users.set(ANN, "carol", "secret", ("management",))
     assert keys(h) == ["user.created"]
     assert h.queue("caught").messages_ready == 1, "the message that no queue of amq.topic took"
 
@@ -264,7 +264,7 @@ def test_b36_the_events_of_the_whole_node_are_all_known(h: Harness) -> None:
     listen(h, "user.#", "vhost.created", "vhost.deleted", "alarm.#")
     h.broker.vhosts.create(ANN, "v", "")
     for password, tags in (("a", ()), ("b", ("monitoring",))):
-        h.broker.users.set(ANN, "carol", password, tags)
+        h.broker.access.users.set(ANN, "carol", password, tags)
     for event in (
         UserSet("carol", "", ("monitoring",)),
         UserLimitsSet("carol", '{"max-connections":1}'),
@@ -419,8 +419,8 @@ def test_b36_a_key_is_never_longer_than_amqp_allows(h: Harness) -> None:
 
 def test_b36_alarms_are_told(h: Harness) -> None:
     listen(h, "alarm.*")
-    h.in_loop(partial(h.broker.alarms._tell, "memory", True))
-    h.in_loop(partial(h.broker.alarms._tell, "memory", False))
+    h.in_loop(partial(h.broker.host.alarms._tell, "memory", True))
+    h.in_loop(partial(h.broker.host.alarms._tell, "memory", False))
     told = heard(h)
     assert [key for key, _ in told] == ["alarm.set", "alarm.cleared"]
     assert told[0][1]["source"] == "memory"

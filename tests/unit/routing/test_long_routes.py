@@ -194,7 +194,7 @@ def test_an_exchange_is_indexed_once_whatever_comes_and_goes(h: Harness, monkeyp
         h.exchange(session, f"x{number}", "fanout")
         h.bind(session, "amq.topic", "q", f"new.{number}")
         h.declare(session, f"q{number}")
-        h.broker.users.set_permissions(session.actor, "/", "guest", ".*", ".*", ".*")
+        h.broker.access.users.set_permissions(session.actor, "/", "guest", ".*", ".*", ".*")
         assert h.publish(session, "amq.topic", f"new.{number}", b"") == 1
         h.broker.exchanges.unbind(session, "amq.topic", "queue", "q", f"new.{number}", ())
         assert h.publish(session, "amq.topic", f"new.{number}", b"") == 0

@@ -1,0 +1,91 @@
+"""This node's own records on a log that many nodes append to, from the append until they come back.
+
+    send(value) -> log ......... Kafka makes the order .......... take(value): it has come back, and is durable
+                   `_sent` has the records on their way
+
+Rules of this file
+- A node knows its own records by their bytes. They come back in the order in which it sent them, so one comparison with
+  the first missing record is enough. (Sessions are part of a record, so no other node writes the same bytes. The
+  broker's own events, like Tick, have the same effect from any node.)
+- An append position counts this node's appends.
+- While a partition is paused nothing comes back: the log reports own records instead (partition_pausing.py).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.log.shared_contract import RecordTooLarge, SharedPartition
+from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.schemas.events import Event
+from rewindmq.schemas.values import Actor
+
+# Called when an own event was folded, with its append position, its offset and its effects.
+Folded = Callable[[int, int, list[Effect]], None]
+Sent = tuple[bytes, Actor, Event, Folded | None]
+
+
+class OwnRecords:
+    """The records that this node appended to one partition of a shared log."""
+
+    def __init__(self, log: SharedPartition) -> None:
+        self._log = log
+        self._sent: deque[Sent] = deque()  # have to come back
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # callers of `folded`
+        self.append_position = 0  # of the next record
+        self.durable_position = 0  # every record below it has come back, or was reported
+        self.by_report = False  # records are reported from now on, and need not come back
+        self.unreported = 0  # records that will be reported; all were sent before those that have to come back
+
+    def send(self, key: bytes, value: bytes, actor: Actor, event: Event, folded: Folded | None = None) -> int:
+        """Append a record; return its append position. PreconditionFailed: it is too large for the log."""
+        assert folded is None or not self.by_report, "only the fold has this answer"
+        try:
+            self._log.append(key, value)  # first, because a refused record never comes back
+        except RecordTooLarge as error:
+            raise PreconditionFailed(str(error)) from None
+        position = self.append_position
+        self.append_position = position + 1
+        if self.by_report:
+            self.unreported += 1
+        else:
+            self._sent.append((value, actor, event, folded))
+        return position
+
+    def take(self, value: bytes) -> Sent | None:
+        """Return the first missing record if it is this one, which has come back; None: another node's record."""
+        sent = self._sent
+        if not sent or sent[0][0] != value:
+            return None
+        self.durable_position += 1
+        return sent.popleft()
+
+    def reported(self, count: int) -> None:
+        """Take note that the log has this number of records that need not come back."""
+        self.unreported -= count
+        self.durable_position += count
+
+    @property
+    def newest(self) -> bytes:
+        """The bytes of the last record that has to come back."""
+        return self._sent[-1][0]
+
+    @property
+    def under_way(self) -> bool:
+        """Return True if a record is on its way, or a caller waits for one."""
+        return bool(self._sent or self.unreported or self._waiters)
+
+    async def folded(self) -> None:
+        """Wait until every record appended so far is in the log, and folded if it has to come back."""
+        if self.durable_position < self.append_position:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append((self.append_position, done))
+            await done
+
+    def tell_waiters(self) -> None:
+        """Let the callers of `folded` go on whose records are in the log. Call it after the fold."""
+        while self._waiters and self._waiters[0][0] <= self.durable_position:
+            done = self._waiters.popleft()[1]
+            if not done.done():
+                done.set_result(None)
