@@ -4,11 +4,11 @@ BIN := .venv/bin
 # Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault registry wheel demo notebook stack stack-stop check beside test test-all test-compiled compare acceptance lint bench rabbitmq43 soak lock clean
+.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault registry wheel release demo notebook stack stack-stop check beside test test-all test-compiled compare acceptance lint bench rabbitmq43 soak lock clean
 
 setup: .venv/.ready
 
-# The lock names every package by hash. A third of what is installed is ever imported, and that is compiled by its import.
+# The lock names every package by hash. Only a third of the packages is ever imported, and an import compiles them.
 .venv/.ready: requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
@@ -19,11 +19,11 @@ setup: .venv/.ready
 compile: setup
 	$(BIN)/python -m rewindmq.compiler
 
-# The S3 server that the tests of the archive start: Go builds it once. They do this by themselves.
+# The S3 server that the tests of the archive start: Go builds it once. The tests also do this by themselves.
 s3-server: setup
 	$(BIN)/python -c "from tests.support.s3.server import build; build()"
 
-# The same for those of Google Cloud Storage (Go) and Azure Blob Storage (npm).
+# The same for the servers of Google Cloud Storage (Go) and Azure Blob Storage (npm).
 gcs-server: setup
 	$(BIN)/python -m tests.support.gcs.server
 
@@ -55,6 +55,11 @@ wheel: setup
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 	@ls -l dist/*.whl
 
+# Check everything, then commit the version and its changelog: VERSION=0.2.0. It runs .ci/run, unless you say that CI passed for
+# HEAD: CI_PASSED=COMMIT. docs/development/release.md.
+release: setup
+	@$(BIN)/python -m tests.support.release $(if $(CI_PASSED),--ci-passed $(CI_PASSED)) "$(VERSION)"
+
 demo: setup
 	$(BIN)/python -m tests.demo.demo
 
@@ -81,17 +86,17 @@ PYTEST_OPTIONS ?= -n 6 --dist loadscope --no-loadscope-reorder
 # CI runs a few failed tests again (tests/support/rerun.py).
 PYTEST = $(BIN)/python -m $(if $(CI),tests.support.rerun,pytest) $(PYTEST_OPTIONS)
 
-# The loop. One file starts a broker, and asks each path of the HTTP API once. All others start no process, so two of
-# pytest's are enough: each of them collects all tests.
+# The short loop. One file starts a broker, and requests each path of the HTTP API once. The others start no process, so two
+# processes of pytest are enough: each of them collects all tests.
 check: beside
 	$(PYTEST) -n 2 --tier quick tests/unit tests/tidy tests/system/http/test_http_reference.py
 
-# Before a merge: all tests but the `long` ones. `make test T=tests/unit/machine` runs every test of one folder or file.
+# Before a merge: all tests except the `long` ones. `make test T=tests/unit/machine` runs every test of one folder or file.
 test: $(if $(T),setup,beside)
 	$(PYTEST) $(if $(T),$(T),--tier quick)
 
-# Lint, and beside it, on the other core, once in a checkout, the bytecode of the tests: else each process of pytest makes
-# all of it.
+# Lint, and on the other core, once in a checkout, the bytecode of the tests: otherwise each process of pytest makes all of
+# it.
 beside: setup
 	$(MAKE) --no-print-directory -j2 lint .venv/.bytecode
 
@@ -99,26 +104,26 @@ beside: setup
 	$(BIN)/python -m pytest --collect-only --quiet > /dev/null
 	touch $@
 
-# Everything but the `rare` tests. PART=rest: without the tests that `make test` has run. BUILD=pure: only
-# what `make test-compiled TIER=all` leaves out. In four processes: most of these tests start a Kafka, a Spark or a browser,
-# which leave two cores no time to wait.
+# Everything except the `rare` tests. PART=rest: without the tests that `make test` has run. BUILD=pure: only the tests that
+# `make test-compiled TIER=all` leaves out. In four processes, because most of these tests start a Kafka, a Spark or a
+# browser, which keep two cores busy.
 PART ?= all
 test-all test-compiled: PYTEST_OPTIONS = -n 4 --dist loadscope --no-loadscope-reorder
 test-all: lint
 	$(PYTEST) --tier $(PART) $(if $(BUILD),--build $(BUILD))
 
-# All but the `of_pure` tests, and those of the compiled build itself, on the compiled build. TIER=all: not only the quick ones.
+# All tests except `of_pure`, and the tests of the compiled build itself, on the compiled build. TIER=all: not only the quick ones.
 TIER ?= quick
 test-compiled: compile
 	$(PYTEST) --build compiled --tier $(TIER) $(T)
 
-# The same scenarios beside real RabbitMQs, Debian's and 4.3, where they are installed, else beside what they did when they
-# were recorded. What differs and why is in docs/differences.md.
+# The same scenarios beside real RabbitMQs, Debian's and 4.3, if they are installed, and otherwise beside their recorded
+# outcomes. docs/differences.md lists the differences and their reasons.
 compare: setup
 	$(BIN)/python -m tests.clients.compare
 	$(BIN)/python -m tests.clients.compare --profile 4.3
 
-# Other people's suites, fetched where they are published. Long. SUITES="kombu pika" runs some; `python -m
+# Other people's suites, fetched from where they are published. Long. SUITES="kombu pika" runs some; `python -m
 # tests.acceptance.run --list` names them. Results: docs/acceptance.md.
 acceptance: setup
 	$(BIN)/python -m tests.acceptance.run $(SUITES)
@@ -128,7 +133,7 @@ acceptance: setup
 bench: setup
 	$(BIN)/python -m tests.bench.run $(if $(ROWS),--rows $(ROWS)) $(if $(PEERS),--peers $(PEERS))
 
-# RabbitMQ 4.3 for `make bench` and `make compare`: Debian unstable in a directory of its own, RABBITMQ43=DIR. As root.
+# RabbitMQ 4.3 for `make bench` and `make compare`: Debian unstable in a separate directory, RABBITMQ43=DIR. As root.
 rabbitmq43: setup
 	$(BIN)/python -m tests.support.debian_unstable
 
@@ -139,7 +144,7 @@ soak: setup
 	$(PYTEST) --tier rare
 	$(BIN)/python -m tests.bench.soak $(SOAK_OPTIONS)
 
-# requirements.lock has everything; compose/ what its two images and their wheel need of it.
+# requirements.lock has everything; the locks in compose/ have the part that its two images and their wheel need.
 LOCK_OPTIONS := --quiet --generate-hashes --strip-extras --allow-unsafe \
   --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header
 

@@ -1,4 +1,4 @@
-"""`make stack`: runs the services of compose.yaml as plain processes on the loopback address.
+"""Run the services of compose.yaml as plain processes on the loopback address: `make stack`.
 
     python compose/stack.py up [--data DIR] [--amqp-port N] [--http-port N] [--kafka-port N]     until Ctrl-C or `stop`
     python compose/stack.py stop [--data DIR]

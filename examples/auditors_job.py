@@ -1,4 +1,4 @@
-"""An auditor's job in PySpark: what became of the messages of each queue, and whether the history holds.
+"""An auditor's job in PySpark: what happened to the messages of each queue, and whether the history holds.
 
     python examples/auditors_job.py DATA               prints two tables; exit status 1 if the audit found something
     spark-submit examples/auditors_job.py DATA         the same in a cluster

@@ -1,4 +1,4 @@
-"""Folds a log in twenty lines: what is in the queues, from the files alone. No broker runs, and nothing is written.
+"""Fold a log in twenty lines: it shows what is in the queues, from the files alone. No broker runs, nothing is written.
 
 python examples/fold_a_log.py DATA              DATA is the directory of `rewindmq start --data DATA`
 """

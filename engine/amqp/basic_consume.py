@@ -1,6 +1,6 @@
-"""A basic.consume of a channel, and the consumer that came of it.
+"""A basic.consume of a channel, and its consumer.
 
-When its queue moves to another partition, another `BasicConsume` with a consumer of its own goes on under the same tag
+When its queue moves to another partition, another `BasicConsume` with its own consumer continues under the same tag
 (engine/placement/consumers.py). The first consumer keeps the deliveries that the client has not settled.
 """
 
@@ -42,7 +42,7 @@ class BasicConsume:
         )
 
     def new_consumer(self) -> AmqpConsumer:
-        """The consumer for these settings."""
+        """Return the consumer for these settings."""
         channel, shared, prefetch = self.channel, self.channel.shared, self.prefetch
         no_ack = self.method.flag("no_ack")
         given = channel.output, channel.settlement, self.tag, no_ack, prefetch, shared.cancel_notify, channel.gone

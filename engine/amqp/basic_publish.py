@@ -23,7 +23,7 @@ from rewindmq.schemas.amqp.properties import Parsed, carbon_copies
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Actor, Encryption, Route
 
-FAN_OUT: Final = 16  # a message to so many queues counts as work of a turn (channel.py FANNED_OUT)
+FAN_OUT: Final = 16  # a message to this number of queues counts as work of a turn (channel.py FANNED_OUT)
 
 # Which messages are confirmed before they are durable (`early_confirm`).
 EARLY_NEVER: Final = 0
@@ -62,8 +62,8 @@ class PublishPostponed(Exception):
 
 
 class RouteCheck:
-    """Finds out whether a mandatory publish that goes to so many `partitions` reaches a queue. If none of its queues is
-    there any more when it has been folded in all partitions, `nowhere` is called, before the publish is confirmed."""
+    """Find out whether a mandatory publish to `partitions` partitions reaches a queue. If none of its queues exists
+    when all partitions have folded it, `nowhere` is called, before the publish is confirmed."""
 
     def __init__(self, partitions: int, nowhere: Callable[[], None]) -> None:
         self.left = partitions
@@ -104,7 +104,7 @@ class BasicPublish:
         self.early_confirms: dict[Destination, int] = {}  # of `destinations`
 
     def resolve(self, broker: Broker, session: Session, known: tuple[Destination, ...] | None) -> None:
-        """Find the route anew. `known`: the route of this publish, found in turns.
+        """Find the route again. `known`: the route of this publish, found in turns.
 
         NotFound, AccessRefused, RouteTakesLong as `Exchanges.route`."""
         self.needs_content = broker.router.needs_content(session.vhost, self.exchange)
@@ -170,8 +170,8 @@ def decode(payload: bytes) -> BasicPublish:
 def route_by_content(
     publish: BasicPublish, parsed: Parsed, broker: Broker, session: Session
 ) -> tuple[Destination, ...]:
-    """The destinations of a message that is routed by its content or to carbon copies. MalformedFrame (502) when a
-    header's name is not UTF-8, PreconditionFailed (406) for carbon copies that are no array."""
+    """Return the destinations of a message that is routed by its content or to carbon copies. MalformedFrame (502) when
+    a header's name is not UTF-8, PreconditionFailed (406) for carbon copies that are not an array."""
     content = Content(parsed.raw) if publish.needs_content else NO_CONTENT
     try:
         if parsed.sender_selected:
@@ -183,12 +183,12 @@ def route_by_content(
 
 
 def homes_of(publish: BasicPublish, parsed: Parsed, broker: Broker, vhost: str) -> list[Partition]:
-    """The partitions in which the queues would be that a publish to the default exchange names."""
+    """Return the partitions in which the queues would be that a publish to the default exchange names."""
     return [broker.homes.of(vhost, key) for key in keys_of(publish, parsed)]
 
 
 def keys_of(publish: BasicPublish, parsed: Parsed) -> tuple[str, ...]:
-    """The routing key of a publish, and those of its carbon copies."""
+    """Return the routing key of a publish, and those of its carbon copies."""
     copies = carbon_copies(parsed) if parsed.sender_selected else ()
     return (publish.routing_key, *copies)
 
@@ -196,18 +196,18 @@ def keys_of(publish: BasicPublish, parsed: Parsed) -> tuple[str, ...]:
 def held_name(
     publish: BasicPublish, destinations: tuple[Destination, ...], parsed: Parsed, broker: Broker, vhost: str
 ) -> str | None:
-    """The first queue of a publish that waits on its way to another partition (engine/routing/homes.py)."""
+    """Return the first queue of a publish that waits on its way to another partition (engine/routing/homes.py)."""
     if not broker.homes.names_wait:
         return None
     names = [name for to in destinations for name in to.route.queues]
-    if publish.exchange == "":  # a name without a queue may wait, too
+    if publish.exchange == "":  # a name without a queue may wait as well
         names += keys_of(publish, parsed)
     return broker.homes.first_held(vhost, names)
 
 
 def message(to: Destination, parsed: Parsed, body: bytes, encryption: Encryption | None = None) -> Published:
-    """The event for one destination of a publish. It keeps the header BCC, which the broker needs to route the message
-    once more (a delay, a dead letter). Consumers do not see that header (consumer.py `header_frame`)."""
+    """Return the event for one destination of a publish. It keeps the header BCC, which the broker needs to route the
+    message once more (a delay, a dead letter). Consumers do not see that header (consumer.py `header_frame`)."""
     expiration_ms = parsed.expiration_ms if to.delay_ms is None else to.delay_ms
     return Published(
         to.route,

@@ -72,7 +72,7 @@ class Channel(PublishPath):
         return None if self.broker.turns.blocked is not None else self.learn(payload)
 
     def header(self, class_id: int, weight: int, size: int, properties: bytes) -> None:
-        """Take a content header. The size is judged here, so that no body is gathered in vain."""
+        """Take a content header. Check the size here, so that no body is gathered for nothing."""
         publish = self.expect_content()
         if self.size >= 0:
             raise self.out_of_place()
@@ -152,13 +152,13 @@ class Channel(PublishPath):
         return self.gathered_bytes + self.waiting_bytes + (0 if self.transaction is None else self.transaction.size)
 
     def expect_content(self) -> BasicPublish:
-        """The publish that a content frame belongs to. UnexpectedFrame: there is none."""
+        """Return the publish that a content frame belongs to. UnexpectedFrame: there is none."""
         if self.content_of is None:
             raise UnexpectedFrame("expected method frame, got non method frame instead")
         return self.content_of
 
     def out_of_place(self) -> UnexpectedFrame:
-        """The error for another frame than the content that is expected."""
+        """Return the error for another frame than the content that is expected."""
         if self.size < 0:
             return UnexpectedFrame("expected content header for class 60, got non content header frame instead")
         return UnexpectedFrame("expected content body, got non content body frame instead")

@@ -1,4 +1,4 @@
-"""The methods of a channel, one function each. Publishing and basic.ack are hot and stand in channel.py.
+"""The methods of a channel, one function each. Publishing and basic.ack are hot, and are in channel.py.
 
 Replies to declarations, bindings, deletions and purges wait until what they report is durable; so does the reply to a
 basic.cancel that ends an auto-delete queue. Errors, their codes and texts are RabbitMQ's: those about names and
@@ -75,7 +75,7 @@ def reply_when_durable(channel: Channel, name: str, **values: int | bool | str |
 
 
 def queue_name(channel: Channel, method: Method) -> str:
-    """The queue that a method names. An empty name means the queue that the channel declared last."""
+    """Return the queue that a method names. An empty name means the queue that the channel declared last."""
     name = method.text("queue") or channel.last_queue
     if not name:
         raise NotFound("no previously declared queue")
@@ -84,7 +84,7 @@ def queue_name(channel: Channel, method: Method) -> str:
 
 
 def binding_key(channel: Channel, method: Method) -> str:
-    """The routing key of a binding. With an empty queue name and an empty key it is the queue's name."""
+    """Return the routing key of a binding. With an empty queue name and an empty key it is the queue's name."""
     key = method.text("routing_key")
     return channel.last_queue if not key and not method.text("queue") else key
 
@@ -215,7 +215,7 @@ async def queue_delete(channel: Channel, method: Method) -> None:
     cancels: list[bytes] = []  # sent after delete-ok, as RabbitMQ does: py-amqp raises at one that comes before
     channel.output.cancels = cancels
     try:
-        if not is_reply_queue(name):  # clients do not see it, and to delete a queue that does not exist is no error
+        if not is_reply_queue(name):  # clients do not see it, and deleting a queue that does not exist is not an error
             count = await channel.broker.queues.delete(
                 channel.session, name, method.flag("if_unused"), method.flag("if_empty")
             )
@@ -414,7 +414,7 @@ def tx_select(channel: Channel, method: Method) -> None:
 
 
 def transaction_of(channel: Channel) -> Transaction:
-    """The channel's transaction. PreconditionFailed: it has none."""
+    """Return the channel's transaction. PreconditionFailed: it has none."""
     if channel.transaction is None:
         raise PreconditionFailed("channel is not transactional")
     return channel.transaction
@@ -433,7 +433,7 @@ def tx_rollback(channel: Channel, method: Method) -> None:
 
 
 def generated(prefix: str) -> str:
-    """A name that nobody else has."""
+    """Return a name that nobody else has."""
     return prefix + "-" + base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
 
 

@@ -10,7 +10,7 @@ between.
 An error closes the channel or the connection, by its class (engine/errors.py). Before RUNNING RabbitMQ mostly drops the
 socket without a word. This broker tells the client why, with one exception that RabbitMQ has too: a failed login is
 told only to clients that ask for it (capability authentication_failure_close). A client that sends anything but the
-next step of the handshake is told why, and dropped at once.
+next step of the handshake gets the reason, and is dropped at once.
 
 A connection parses for as long as its share of the loop lasts (engine/host/loop_share.py). The rest of what was read
 waits, and nothing more is read meanwhile.
@@ -79,7 +79,7 @@ log = logging.getLogger("rewindmq.amqp")
 
 GRANTED_AT_ONCE: Final = 1_000  # deliveries to consumers on credit; further consumers get theirs after the next write
 
-# Heartbeats are checked twice an interval. After so many checks without a byte the peer is dead (two missed).
+# Heartbeats are checked twice an interval. After this number of checks without a byte the peer is dead (two missed).
 MAX_SILENT_CHECKS: Final = 4
 
 
@@ -206,7 +206,7 @@ class Connection:
                 self.channel_frame(channel, kind, number, index, payload)
         except OutOfStep as out:
             self.close(out.error)
-            self.finish()  # its close-ok is not awaited: a client that floods the broker must not go on with it
+            self.finish()  # do not wait for its close-ok: a client that floods the broker must not continue
         except (AmqpError, PublishPostponed) as error:
             self.failed(number, PUBLISH if content_due else index, error)
 
@@ -299,7 +299,7 @@ class Connection:
             task.add_done_callback(lambda done: self.work_done(done, number, index))
 
     def work_done(self, done: "asyncio.Task[None]", number: int, index: int) -> None:
-        """The method is done or has failed: go on."""
+        """Continue: the method is done or has failed."""
         error = None if done.cancelled() else done.exception()
         if not self.parser.deaf:
             if isinstance(error, AmqpError):
@@ -313,12 +313,12 @@ class Connection:
         """Let a publish wait for what it needs, and what comes after it for the publish."""
         try:
             self.await_work(begin(channel.publish_later(postponed)), channel.number, PUBLISH)
-        except AmqpError as error:  # there was nothing to wait for any more
+        except AmqpError as error:  # there was nothing left to wait for
             self.refuse(channel.number, PUBLISH, error)
         self.yield_turn()  # publishes that need not wait come after the other connections' turn
 
     def yield_turn(self) -> None:
-        """Parse nothing more in this turn of the loop, and stand in the line for a slice: others have their turn, and
+        """Parse nothing more in this turn of the loop, and queue for a slice: others have their turn, and
         consumers get what was published, and make room."""
         if not self.gate.waiting:
             self.gate.close(Pause.TURN)
@@ -351,7 +351,7 @@ class Connection:
         self.resume(Pause.FLOW)
 
     def resume(self, reason: Pause) -> None:
-        """One of the waits has ended: go on, or stand in the line."""
+        """Continue after one of the waits has ended, or queue for a slice."""
         if self.account.begin(self):
             self.go_on(reason)
         else:
@@ -675,7 +675,7 @@ class Connection:
             self.yield_turn()
 
     def forget_publishes(self) -> None:
-        """Empty all memos of publishes, which may hold a mebibyte a channel: the next publish is judged anew."""
+        """Empty all memos of publishes, which may hold a mebibyte a channel: the next publish is judged again."""
         for channel in self.channels.values():
             channel.publish_memo.clear()
             channel.parsed.clear()
@@ -700,7 +700,7 @@ class Connection:
     # -- other methods of channel 0 -----------------------------------------------------------------------------------
 
     def update_secret(self, method: Method) -> None:
-        """Take a new token in the place of the one that the client logged in with."""
+        """Replace the token that the client logged in with."""
         token = method.raw("new_secret").decode("utf-8", "replace")
         self.await_work(begin(self.renew(token)), 0, UPDATE_SECRET)
 

@@ -83,7 +83,7 @@ class AmqpConsumer(DeliveryHolder):
         self.low_credit = CREDIT_WINDOW // 2  # from there down it wants more
         self.wants_credit = False  # it is among the creditors
         self.detached = False  # cancelled, its channel is closed, or its queue moves
-        self.followed_by: AmqpConsumer | None = None  # goes on for it where its queue has moved
+        self.followed_by: AmqpConsumer | None = None  # its successor where its queue has moved
         self.short_tag = short_string(tag)
         # parts of the frames of the message before this one
         self.route: Route | None = None
@@ -125,7 +125,7 @@ class AmqpConsumer(DeliveryHolder):
                     self.prepare(effect, message)
                 except NotAtHand as error:
                     missing = error.key_id
-                self.route = None  # the next one may look the same, and is to be decrypted, too
+                self.route = None  # the next one may look the same, and has to be decrypted as well
         if missing:
             output.parts.append(SealedDelivery(self, tag, partition, effect, message, missing))
             output.connection.later += 1
@@ -225,8 +225,8 @@ class LaterDelivery:
         return True
 
     def frames(self) -> list[Piece]:
-        """The frames; none when the client has settled the delivery unseen, its channel is closed, or the queue is
-        gone."""
+        """Return the frames; none when the client has settled the delivery unseen, its channel is closed, or the queue
+        is gone."""
         consumer, partition = self.consumer, self.partition
         if self.tag not in consumer.settlement.unacked or consumer.settlement.closed or self.queue.gone:
             return []
@@ -313,7 +313,7 @@ class SealedDelivery(SealedMessage):
         return self.message is not None or (self.tag in settlement.unacked and not self.queue.gone)
 
     def frames(self) -> list[Piece]:
-        """The frames; none when nobody waits for it any more. Without its key the connection is closed."""
+        """Return the frames; none when nobody waits for it any longer. Without its key the connection is closed."""
         opened, consumer = self.opened, self.consumer
         if not self.is_wanted:
             return []
@@ -340,7 +340,7 @@ class SealedAnswer(SealedMessage):
         return not self.getter.settlement.closed
 
     def frames(self) -> list[Piece]:
-        """The frames. Without its key the connection is closed."""
+        """Return the frames. Without its key the connection is closed."""
         if not self.is_wanted:
             return []
         if self.opened is None:
@@ -387,7 +387,7 @@ class BasicGet(DeliveryHolder):
             output.connection.schedule()
 
     def frames(self, tag: int, effect: FetchReply, message: Published) -> list[Piece]:
-        """The frames of basic.get-ok."""
+        """Return the frames of basic.get-ok."""
         route = message.route
         frame = methods.encode(
             self.output.number,
@@ -403,16 +403,16 @@ class BasicGet(DeliveryHolder):
 
 
 def with_counts(properties: bytes, delivery_count: int, acquired_count: int) -> bytes:
-    """The properties with the header x-delivery-count (S-157), and x-acquired-count for profile rabbitmq-4.3. A count
-    of 0 is left out."""
+    """Return the properties with the header x-delivery-count (S-157), and x-acquired-count for profile rabbitmq-4.3. A
+    count of 0 is left out."""
     if delivery_count:
         properties = with_long(properties, b"x-delivery-count", delivery_count)
     return with_long(properties, b"x-acquired-count", acquired_count) if acquired_count else properties
 
 
 def header_frame(output: ChannelOutput, properties: bytes, size: int) -> bytes:
-    """The header frame, without the header BCC, and the beginning of the body frame when there is just one: body and
-    end follow. With an empty body the end of the header frame itself follows."""
+    """Return the header frame, without the header BCC, and the beginning of the body frame when there is just one: body
+    and end follow. With an empty body the end of the header frame itself follows."""
     properties = without_blind_copies(properties)
     frame = pack_header(2, output.number, 12 + len(properties), CONTENT, size) + properties
     if size == 0:
@@ -421,7 +421,9 @@ def header_frame(output: ChannelOutput, properties: bytes, size: int) -> bytes:
 
 
 def body_frames(output: ChannelOutput, body: bytes) -> list[Piece]:
-    """The frames of a body that does not fit into one. They hold views of the body: a large one is not copied."""
+    """Return the frames of a body that does not fit into one.
+
+    They hold views of the body: a large one is not copied."""
     limit = output.max_payload
     frames: list[Piece] = []
     view = memoryview(body)
@@ -434,12 +436,12 @@ def body_frames(output: ChannelOutput, body: bytes) -> list[Piece]:
 
 
 def content_frames(output: ChannelOutput, method: bytes, properties: bytes, body: bytes) -> list[Piece]:
-    """The frames of a method with content."""
+    """Return the frames of a method with content."""
     return [method, header_frame(output, properties, len(body)), *body_pieces(output, body)]
 
 
 def body_pieces(output: ChannelOutput, body: bytes) -> list[Piece]:
-    """The frames of a body, up to the end of the last one."""
+    """Return the frames of a body, up to the end of the last one."""
     return [body, END] if len(body) <= output.max_payload else body_frames(output, body)
 
 
@@ -451,6 +453,6 @@ def content(output: ChannelOutput, method: bytes, properties: bytes, body: bytes
 
 
 def short_string(text: str) -> bytes:
-    """A short string of AMQP: its length in one byte, then its bytes."""
+    """Return a short string of AMQP: its length in one byte, then its bytes."""
     data = text.encode()
     return bytes((len(data),)) + data

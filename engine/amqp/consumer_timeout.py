@@ -6,14 +6,15 @@ A delivery needs no clock. Each channel is checked now and then, and its last de
 
 A delivery's age counts from the first sample that covers it.
 
-A queue's timeout is the smaller of its argument x-consumer-timeout and its policy's consumer-timeout, else the node's.
+A queue's timeout is the smaller of its argument x-consumer-timeout and its policy's consumer-timeout. Without both it
+is the node's.
 The queue's profile decides what happens to an overdue delivery:
 
     rabbitmq-3.13    the channel is closed with 406 if its oldest delivery is overdue. Younger ones are not looked at
                      (rabbit_channel.erl evaluate_consumer_timeout)
     rabbitmq-4.3     in a quorum queue, each overdue delivery is given back (Nacked, "timeout") and its consumer is
                      cancelled. The channel is closed, too, where the client does not understand basic.cancel, or the
-                     consumer is gone already. A consumer may ask for a timeout of its own. Other queues have none
+                     consumer is gone already. A consumer may ask for its own timeout. Other queues have none
 """
 
 from collections import deque
@@ -70,7 +71,7 @@ class DeliveryAges:
 
 
 def _timeout_ms(holder: DeliveryHolder, node_timeout_ms: int) -> int | None:
-    """The timeout of a holder's deliveries; None: they have none."""
+    """Return the timeout of a holder's deliveries; None: they have none."""
     queue = holder.queue
     if queue is None:
         return node_timeout_ms
@@ -84,7 +85,7 @@ def _timeout_ms(holder: DeliveryHolder, node_timeout_ms: int) -> int | None:
 
 
 def _consumers_own_ms(queue: Queue, consumer_id: int) -> int | None:
-    """The timeout in the arguments of a consumer, or None."""
+    """Return the timeout in the arguments of a consumer, or None."""
     known = queue.holders.get(consumer_id)
     argument = None if known is None else argument_of(known.arguments, "x-consumer-timeout")
     return argument.value if argument is not None and isinstance(argument.value, int) else None
@@ -139,7 +140,7 @@ async def _give_back(channel: TimedChannel, holder: DeliveryHolder, tags: list[i
 
 
 async def _present(channel: TimedChannel, consumer: AmqpConsumer) -> AmqpConsumer | None:
-    """The consumer by which the client gets the queue's messages now: this one, or one that goes on for it where the
+    """Return the consumer by which the client gets the queue's messages now: this one, or its successor where the
     queue has moved. None: it is cancelled."""
     await channel.broker.consumers.at_rest(channel.session, channel.number, consumer.tag)
     channel.forget_gone()

@@ -2,7 +2,7 @@
 
 
 def erlang_binary(data: bytes) -> str:
-    """Bytes as <<"abc">> when they are printable, else as <<1,2,3>>."""
+    """Return bytes as <<"abc">> when they are printable, and otherwise as <<1,2,3>>."""
     if data and all(32 <= byte < 127 for byte in data):
         text = data.decode().replace("\\", "\\\\").replace('"', '\\"')
         return f'<<"{text}">>'
@@ -10,6 +10,6 @@ def erlang_binary(data: bytes) -> str:
 
 
 def describe(kind: int, payload: bytes) -> str:
-    """A frame as `type 1, first 16 octets = <<...>>`."""
+    """Return a frame as `type 1, first 16 octets = <<...>>`."""
     count = "all" if len(payload) <= 16 else "first 16"
     return f"type {kind}, {count} octets = {erlang_binary(payload[:16])}"

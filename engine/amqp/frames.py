@@ -5,7 +5,7 @@
 The parser knows where frames begin and end. What they mean it leaves to others: `HotChannel` and `FrameReceiver` are
 all that it calls.
 
-Two frames are hot and are given to their channel from here: a basic.ack, and a basic.publish whose three frames lie in
+Two frames are hot and are given to their channel from here: a basic.ack, and a basic.publish whose three frames are in
 the read completely. The publish's method frame is looked up whole in the channel's memo, so exchange, routing key and
 route cost one dictionary access. When a publish begins with the very bytes of the two before it (all but the body), one
 comparison does for everything (`Repeat`). Any other frame, and a publish that comes in pieces, goes to
@@ -115,7 +115,7 @@ class FrameParser(Generic[PublishT]):
     def parse(self, data: bytes) -> None:
         """Take the frames out of `data` until the gate is shut; keep what is left for the next call.
 
-        Hot. The three shortcuts stand here, and not in functions of their own, because a call costs as much as the rest
+        Hot. The three shortcuts are inline, and not in separate functions, because a call costs as much as the rest
         of a small publish's parsing."""
         if self.rest:
             data = self.rest + data

@@ -66,7 +66,7 @@ CAPABILITIES: Final = {
 
 
 class OutOfStep(Exception):
-    """A frame came that is not the next step of the handshake; `error` is what the client is told."""
+    """A frame came that is not the next step of the handshake; `error` goes to the client."""
 
     def __init__(self, error: AmqpError) -> None:
         super().__init__(error.text)

@@ -30,29 +30,29 @@ class Method:
         self.fields = fields
 
     def text(self, field: str) -> str:
-        """A short string."""
+        """Return a short string."""
         value = self.fields[field]
         assert isinstance(value, str)
         return value
 
     def raw(self, field: str) -> bytes:
-        """A long string or a table, as bytes."""
+        """Return a long string or a table, as bytes."""
         value = self.fields[field]
         assert isinstance(value, bytes)
         return value
 
     def flag(self, field: str) -> bool:
-        """A bit."""
+        """Return a bit."""
         return bool(self.fields[field])
 
     def number(self, field: str) -> int:
-        """An integer of any size."""
+        """Return an integer of any size."""
         value = self.fields[field]
         assert isinstance(value, int)
         return value
 
     def table(self, field: str) -> tuple[Argument, ...]:
-        """A table as the arguments of a declaration. MalformedFrame (502), PreconditionFailed (406)."""
+        """Return a table as the arguments of a declaration. MalformedFrame (502), PreconditionFailed (406)."""
         try:
             return tables.arguments(self.raw(field))
         except PropertyError as error:
@@ -107,7 +107,7 @@ def _short_text(value: bytes) -> str:
 
 
 def encode(channel: int, name: str, **values: int | bool | str | bytes) -> bytes:
-    """The whole frame of a method. Tables are given raw. Fields left out are empty, 0 or False."""
+    """Return the whole frame of a method. Tables are given raw. Fields left out are empty, 0 or False."""
     index = INDEXES[name]
     parts: list[bytes] = []
     bits, bit = 0, 0
@@ -139,6 +139,6 @@ def _encode_value(domain: str, value: int | bool | str | bytes) -> bytes:
 
 
 def short_reply_text(text: str) -> str:
-    """A reply text as a short string: a longer one is cut at 252 bytes and ends in "...", as RabbitMQ's."""
+    """Return a reply text as a short string: a longer one is cut at 252 bytes and ends in "...", as RabbitMQ's."""
     data = text.encode()
     return text if len(data) <= 255 else data[:252].decode("utf-8", "ignore") + "..."

@@ -27,7 +27,7 @@ class Later(Protocol):
         """Return True if the frames can be made now. Otherwise the part calls `Output.unblock` when they can."""
 
     def frames(self) -> list[Piece]:
-        """The frames; none if the part is not to be sent any more."""
+        """Return the frames; none if the part is no longer to be sent."""
 
 
 class Output:
@@ -82,13 +82,13 @@ class Output:
         self.congested = self.paused = True
 
     def relieve(self) -> None:
-        """The socket takes more again: go on."""
+        """Continue: the socket takes more again."""
         self.paused = False
         if not self.blocked:
             self._go_on()
 
     def unblock(self) -> None:
-        """A part for which the others wait may be ready: go on."""
+        """Continue: a part for which the others wait may be ready."""
         if not self.blocked:
             return
         self.blocked = False

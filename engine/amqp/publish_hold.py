@@ -4,18 +4,18 @@ An alarm (read_gate.py `BLOCKED`)
 
     an alarm begins    connections that do not publish go on
     publish            the connection's next publish closes its gate, or the alarm does at once when a message of it has
-                       come in part. The client is told (connection.blocked). What was read already waits, from the
+                       come in part. The client gets connection.blocked. What was read already waits, from the
                        content of that publish on
-    the alarm ends     the client is told (connection.unblocked), and the gate opens
+    the alarm ends     the client gets connection.unblocked, and the gate opens
 
 As in RabbitMQ a connection that only consumes is not held back, and one that does both is held back as a whole.
 
 No room (read_gate.py `METHOD`): a large publish or tx.commit waits until the log has room for it
 
-    the wait begins    the client is told (connection.blocked)
-    the wait ends      the client is told (connection.unblocked)
+    the wait begins    the client gets connection.blocked
+    the wait ends      the client gets connection.unblocked
 
-If both apply, the client is told once: with the reason of the first one, and that it is over after the last one.
+If both apply, the client gets connection.blocked once, with the first reason, and connection.unblocked after the last.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class PublishHold:
         self._gate = gate
         self._link = link
         self._tell = tell
-        self._told = False  # that it is blocked, and not since that it is no longer
+        self._told = False  # the client knows that it is blocked
         self.waits_for_room = False  # a publish or a commit does, on the disk
 
     def take(self) -> None:

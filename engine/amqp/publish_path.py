@@ -226,7 +226,7 @@ class PublishPath:
         self.found[by_key] = await in_turns(search, self.router.share, lambda: not self.closing) or ()
 
     def resolve(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
-        """Find the publish's route anew. Raises as `BasicPublish.resolve`. PublishPostponed: another node may know
+        """Find the publish's route again. Raises as `BasicPublish.resolve`. PublishPostponed: another node may know
         more, or the route takes long."""
         try:
             publish.resolve(self.broker, self.session, self.found.get(True))
@@ -250,7 +250,7 @@ class PublishPath:
         homes, vhost = self.broker.homes, self.session.vhost
         held = held_name(publish, destinations, properties.parsed, self.broker, vhost)
         if held is not None:
-            publish.version = -1  # its route is found anew in any case
+            publish.version = -1  # its route is found again in any case
             wait = partial(homes.wait_until_free, vhost, held, lambda: self.closing, self.session.session_id)
             raise PublishPostponed(wait, publish, properties.raw, body)
 
@@ -278,7 +278,7 @@ class PublishPath:
     def destinations(
         self, publish: BasicPublish, properties: PublishProperties, body: bytes
     ) -> tuple[Destination, ...]:
-        """The partitions and queues that a message goes to. PublishPostponed: the route takes long."""
+        """Return the partitions and queues that a message goes to. PublishPostponed: the route takes long."""
         if not (publish.needs_content or properties.parsed.sender_selected):
             return publish.destinations
         if False in self.found:
@@ -300,7 +300,7 @@ class PublishPath:
     def route_check(
         self, publish: BasicPublish, destinations: tuple[Destination, ...], raw: bytes, body: bytes
     ) -> RouteCheck | None:
-        """A check for a mandatory publish whose queues may be gone when it gets there; None: it needs none."""
+        """Return a check for a mandatory publish whose queues may be gone when it gets there; None: it needs none."""
         if not publish.route_checked:
             return None
 

@@ -61,7 +61,7 @@ class ReadGate:
         self._changed = changed
 
     def close(self, reason: Pause) -> None:
-        """Stop for this reason, too."""
+        """Stop for this reason as well."""
         self._change(self.reasons | reason)
 
     def open(self, reason: Pause) -> None:

@@ -21,19 +21,21 @@ class Login:
 
 
 def offered(tls: TlsPeer | None) -> tuple[str, ...]:
-    """The mechanisms that a client may choose from."""
+    """Return the mechanisms that a client may choose from."""
     return ("PLAIN", "AMQPLAIN", "EXTERNAL") if tls is not None and tls.external else ("PLAIN", "AMQPLAIN")
 
 
 def decode(mechanism: str, response: bytes, tls: TlsPeer | None) -> Login:
-    """The login in a response to one of the offered mechanisms."""
+    """Return the login in a response to one of the offered mechanisms."""
     if mechanism == "EXTERNAL":
         return Login("" if tls is None or tls.user is None else tls.user, None)
     return plain(response) if mechanism == "PLAIN" else amqplain(response)
 
 
 def plain(response: bytes) -> Login:
-    """The login in a response to PLAIN: [authorization id] NUL user NUL password. RabbitMQ wants the id empty."""
+    """Return the login in a response to PLAIN: [authorization id] NUL user NUL password.
+
+    RabbitMQ wants the id empty."""
     parts = response.split(b"\x00")
     if len(parts) != 3 or parts[0]:
         raise MalformedFrame("response to PLAIN invalid")
@@ -41,7 +43,7 @@ def plain(response: bytes) -> Login:
 
 
 def amqplain(response: bytes) -> Login:
-    """The login in a response to AMQPLAIN."""
+    """Return the login in a response to AMQPLAIN."""
     try:
         fields = tables.mapping(response)
     except PropertyError as error:

@@ -9,7 +9,7 @@ Pressure goes back to where it comes from.
   basic.get waits so long, and it is not read from while the socket holds more than UNREAD_HIGH (read_gate.py `UNREAD`).
 - Publishers faster than the disk: while more than UNDURABLE_HIGH received bytes are not durable, a client that has sent
   its share of them is not read from until a group commit has landed (`UNDURABLE`). A client that sends little goes on.
-- Memory or disk is low: publishers are told and not read from (publish_hold.py). After a while the broker closes the
+- Memory or disk is low: publishers are blocked and not read from (publish_hold.py). After a while the broker closes the
   connection that holds most memory.
 """
 
@@ -311,7 +311,7 @@ class AmqpServer:
         return bool(self.servers)
 
     def suspend(self) -> None:
-        """Take no new connections. Open connections go on."""
+        """Take no new connections. Open connections stay."""
         for server in self.servers:
             server.close()
         self.servers = []
@@ -352,7 +352,7 @@ class AmqpServer:
         await self.close_connections()
 
     def connections(self) -> list[Connection]:
-        """All connections, in any state."""
+        """Return all connections, in any state."""
         return [protocol.connection for protocol in self.protocols if protocol.connection is not None]
 
     def check_timeouts(self) -> None:
@@ -385,7 +385,7 @@ class AmqpServer:
         self.broker.turns.end()
 
     def received(self, protocol: AmqpProtocol, size: int) -> None:
-        """Count the bytes that came in. Their sender is not read from any more if too many are not durable yet, and it
+        """Count the bytes that came in. Stop reading from their sender if too many are not durable yet, and it
         has sent more than its share of them."""
         self.undurable += size
         if self.undurable < UNDURABLE_STEP:

@@ -11,7 +11,7 @@
 A transactional channel is never `ready`: frames.py gives it no whole publishes or acks, so the hot path need not ask.
 
 A commit is not atomic across queues, as with RabbitMQ (S-099 for the texts; rabbit_channel.erl). Within one queue it is
-atomic on an embedded log: all of it is appended in one turn, so it lies in one block of a group commit, and a crash
+atomic on an embedded log: all of it is appended in one turn, so it is in one block of a group commit, and a crash
 keeps or cuts a block as a whole. On Kafka it is not: each event is a record, and the producer sends batches of records
 as time goes by. Clients can see which it is (`rewindmq_atomic_commits` in the server's properties).
 """
@@ -134,8 +134,8 @@ class Transaction:
             raise PreconditionFailed("partial tx completion")
 
     async def made_ready(self, publishes: list[PendingPublish]) -> tuple[list[tuple[bytes, Encryption | None]], bool]:
-        """The bodies as they are logged, and whether this waited. The publishes have homes then, and the log has room
-        for them, unless the channel was closed meanwhile."""
+        """Return the bodies as they are logged, and whether this waited. The publishes have homes then, and the log has
+        room for them, unless the channel was closed meanwhile."""
         logged = [await self.logged(pending) for pending in publishes]
         waited = any(encryption is not None for _, encryption in logged)
         logged_bytes = sum(len(pending.body) * len(pending.destinations) for pending in publishes)
@@ -171,7 +171,7 @@ class Transaction:
         return waited
 
     async def logged(self, pending: PendingPublish) -> tuple[bytes, Encryption | None]:
-        """The body as it is logged. Nothing of the commit is logged before all bodies are ready."""
+        """Return the body as it is logged. Nothing of the commit is logged before all bodies are ready."""
         if not (pending.destinations or pending.publish.traced):
             return pending.body, None
         return await self.channel.broker.subjects.make_key_and_encrypt(pending.properties.subject, pending.body)
@@ -211,7 +211,7 @@ class Transaction:
 
 
 def existing(destinations: tuple[Destination, ...], router: Router, homes: Homes) -> tuple[Destination, ...]:
-    """The destinations without the queues that are gone. A queue that has moved is where it is now."""
+    """Return the destinations without the queues that are gone. A queue that has moved is where it is now."""
     live: list[Destination] = []
     for destination in destinations:
         route = destination.route

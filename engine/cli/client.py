@@ -29,12 +29,12 @@ class RequestRefused(CliError):
 
 
 def path(*segments: str) -> str:
-    """An API path. Each segment is encoded, so that vhost `/` is `%2F`."""
+    """Return an API path. Each segment is encoded, so that vhost `/` is `%2F`."""
     return "/api/" + "/".join(quote(segment, safe="") for segment in segments)
 
 
 def trust(ca: Path | str | None) -> ssl.SSLContext:
-    """A context that trusts the certificate authority in a file, or the system's. CliError."""
+    """Return a context that trusts the certificate authority in a file, or the system's. CliError."""
     try:
         return ssl.create_default_context(cafile=ca)
     except OSError as error:
@@ -77,9 +77,9 @@ class Client:
         )
 
     def get(self, *segments: str, **query: str) -> list[Json]:
-        """A listing. RequestRefused, CliError."""
+        """Return a listing. RequestRefused, CliError."""
         answer = self.request("GET", path(*segments), params=query).json()
-        assert isinstance(answer, list), f"{segments} is no listing"
+        assert isinstance(answer, list), f"{segments} is not a listing"
         return answer
 
     def get_one(self, *segments: str, **query: str) -> Json:
@@ -99,15 +99,15 @@ class Client:
         return True
 
     def put(self, *segments: str, content: Mapping[str, object] | None = None) -> None:
-        """Makes or changes an object. RequestRefused, CliError."""
+        """Make or changes an object. RequestRefused, CliError."""
         self.request("PUT", path(*segments), json=dict(content or {}))
 
     def delete(self, *segments: str, **query: str) -> "httpx.Response":
-        """Deletes an object. RequestRefused, CliError."""
+        """Delete an object. RequestRefused, CliError."""
         return self.request("DELETE", path(*segments), params=query)
 
     def request(self, method: str, url: str, **options: object) -> "httpx.Response":
-        """Sends one request. RequestRefused for an answer that is an error, CliError for none."""
+        """Send one request. RequestRefused for an answer that is an error, CliError for none."""
         import httpx
 
         try:
@@ -120,7 +120,7 @@ class Client:
 
     @contextmanager
     def download(self, *segments: str) -> Iterator[Iterator[bytes]]:
-        """The pieces of a long answer. CliError, also in between, when the connection breaks."""
+        """Yield the pieces of a long answer. CliError, also in between, when the connection breaks."""
         import httpx
 
         url, begun = path(*segments), False

@@ -13,7 +13,7 @@ Column = Callable[[Item], Value]
 
 
 def field(name: str, *inner: str) -> Column:
-    """A field of the item, or of an object in it."""
+    """Return a field of the item, or of an object in it."""
 
     def value(item: Item) -> Value:
         found: object = item.get(name)
@@ -30,29 +30,29 @@ def fields(names: str) -> dict[str, Column]:
 
 
 def blank(item: Item) -> Value:
-    """A column of RabbitMQ that RewindMQ does not count."""
+    """Return a column of RabbitMQ that RewindMQ does not count."""
     return None
 
 
 def definition(item: Item) -> Definition:
-    """The policy that holds for a queue or exchange, merged."""
+    """Return the policy that holds for a queue or exchange, merged."""
     found = item.get("effective_policy_definition")
     return Definition(tuple(found.items()) if isinstance(found, dict) else ())
 
 
 def queue_pid(item: Item) -> str:
-    """The place of a queue: its node, the partition of the log, and the queue id."""
+    """Return the place of a queue: its node, the partition of the log, and the queue id."""
     return f"<{item.get('node')}.{item.get('partition')}.{item.get('queue_id')}>"
 
 
 def owner_pid(item: Item) -> Value:
-    """The connection that an exclusive queue belongs to."""
+    """Return the connection that an exclusive queue belongs to."""
     owner = item.get("owner_pid_details")
     return f"<{owner.get('name', session(owner))}>" if isinstance(owner, dict) else None
 
 
 def channel_pid(item: Item) -> Value:
-    """The channel of a consumer."""
+    """Return the channel of a consumer."""
     details = item.get("channel_details")
     if not isinstance(details, dict):
         return None
@@ -109,7 +109,8 @@ CONSUMER = {
 
 
 def chosen(asked: Sequence[str], default: Sequence[str], known: dict[str, Column]) -> list[str]:
-    """The columns to show. Like rabbitmqctl, also takes them separated by commas. Usage error for an unknown one."""
+    """Return the columns to show. Like rabbitmqctl, also takes them separated by commas. Usage error for an unknown
+    one."""
     names = [name for each in asked for name in each.split(",") if name] or list(default)
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -122,5 +123,5 @@ def chosen(asked: Sequence[str], default: Sequence[str], known: dict[str, Column
 
 
 def rows_of(items: Sequence[Item], names: Sequence[str], known: dict[str, Column]) -> list[dict[str, Value]]:
-    """The columns `names` of each item."""
+    """Return the columns `names` of each item."""
     return [{name: known[name](item) for name in names} for item in items]

@@ -4,7 +4,7 @@ An error is one line on stderr that says what to do (docs/behaviours/interfaces.
 """
 
 OK = 0
-DIFFERENT = 1  # verify and its like: they compared two things, which differ
+DIFFERENT = 1  # verify and similar commands: they compared two things, which differ
 USAGE = 64
 DATA = 65
 NO_USER = 67

@@ -23,7 +23,7 @@ def table(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
 
 
 def pretty_table(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
-    """A box, always with its header, even under `--silent` (S-164). Nothing for no rows."""
+    """Return a box, always with its header, even under `--silent` (S-164). Nothing for no rows."""
     if not rows:
         return []
     cells = [list(columns), *([one_line(pretty(row[column])) for column in columns] for row in rows)]
@@ -43,12 +43,12 @@ def pretty_table(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]
 
 
 def one_line(text: str) -> str:
-    """The text with escapes for what cannot be printed on one line."""
+    """Return the text with escapes for what cannot be printed on one line."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def beginning(body: str) -> str:
-    """The first characters of a body, for people: --formatter json shows all that the API gives."""
+    """Return the first characters of a body, for people: --formatter json shows all that the API gives."""
     return one_line(body[:BODY_SHOWN] + ("..." if len(body) > BODY_SHOWN else ""))
 
 
@@ -63,7 +63,7 @@ def width(text: str) -> int:
 
 
 def as_json(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
-    """A JSON list, one row a line."""
+    """Return a JSON list, one row a line."""
     lines = [json_line({column: row[column] for column in columns}) for row in rows]
     return ["[", *((("," if number else "") + line) for number, line in enumerate(lines)), "]"]
 
@@ -78,12 +78,12 @@ def csv(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
 
 
 def json_stream(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
-    """A JSON object for each row, and an empty line, as rabbitmqctl has it."""
+    """Return a JSON object for each row, and an empty line, as rabbitmqctl has it."""
     return [line for row in rows for line in (json_line({column: row[column] for column in columns}), "")]
 
 
 def erlang(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
-    """A list of property lists. A row that does not fit into a line has one for each column."""
+    """Return a list of property lists. A row that does not fit into a line has one for each column."""
     lines: list[str] = []
     for number, row in enumerate(rows):
         cells = [f"{{{column},{erlang_term(row[column])}}}" for column in columns]

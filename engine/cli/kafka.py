@@ -18,7 +18,7 @@ from rewindmq.engine.cli.exits import CONFIG, CliError
 if TYPE_CHECKING:
     from rewindmq.engine.keeping.location import History
 
-# The same as those of `start`. They count from the environment, too: these commands read no configuration file.
+# The same as those of `start`, also from the environment: these commands read no configuration file.
 NAMES = ("kafka", "kafka_prefix", "kafka_setting", "kafka_config")
 
 
@@ -34,14 +34,14 @@ class Kafka:
     archive: str | None = None  # what Kafka no longer has is there; None: a node's directory may name it
 
     def history(self, data: Path | None) -> "History":
-        """The location of the history: this Kafka, or the data directory."""
+        """Return the location of the history: this Kafka, or the data directory."""
         from rewindmq.engine.keeping.location import History
 
         return History(data, self.servers, self.prefix, self.settings, archive=self.archive)
 
 
 def with_kafka(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator that adds these options. The command gets them as `kafka`."""
+    """Return a decorator that adds these options. The command gets them as `kafka`."""
 
     @functools.wraps(command)
     def with_one(
@@ -72,7 +72,8 @@ def with_kafka(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_kafka_and_archive(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator that adds these options, and one for the archive of the topics. The command gets all as `kafka`."""
+    """Return a decorator that adds these options, and one for the archive of the topics. The command gets all as
+    `kafka`."""
 
     @click.option(
         "--archive",

@@ -51,7 +51,7 @@ def archive_topics(
 
 
 def topics_of(kafka: Kafka, data: Path | None) -> "KafkaLogReader":
-    """The topics, to read. `data`: a node's directory, which must be that of a node on them.
+    """Return the topics, to read. `data`: a node's directory, which must be that of a node on them.
 
     Raises LogError, NoAnswer, OtherHistory, KafkaNotInstalled."""
     from rewindmq.engine.keeping.location import FIRST_ANSWER_SECONDS
@@ -66,7 +66,7 @@ def topics_of(kafka: Kafka, data: Path | None) -> "KafkaLogReader":
 
 
 def topics_by_name(objects: "Objects", kafka: Kafka) -> "dict[str, KafkaPartition]":
-    """The partitions of the history in the archived topics, also those that the archive has not begun yet.
+    """Return the partitions of the history in the archived topics, also those that the archive has not begun yet.
 
     Raises OtherHistory, LogError, NoAnswer."""
     from rewindmq.engine.keeping.archive.topic_archiver import AddedPartitions, archived_topics
@@ -114,7 +114,7 @@ def is_quiet(settings: CliSettings) -> bool:
 
 
 def with_bar(settings: CliSettings, work: Callable[[Callable[[int, int], None]], T]) -> T:
-    """The result of `work(progress)`, with a bar for people who watch."""
+    """Return the result of `work(progress)`, with a bar for people who watch."""
     with click.progressbar(length=1, file=sys.stderr, hidden=is_quiet(settings) or not sys.stderr.isatty()) as bar:
 
         def progress(done: int, total: int) -> None:

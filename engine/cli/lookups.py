@@ -11,28 +11,28 @@ from rewindmq.engine.cli.exits import DATA, NO_USER, UNAVAILABLE, CliError
 from rewindmq.engine.cli.rows import Asked, on
 from rewindmq.engine.cli.settings import CliSettings
 
-NO_PARAMETER = on(404, UNAVAILABLE, "Parameter does not exist")  # RabbitMQ's text for a policy and a limit, too
+NO_PARAMETER = on(404, UNAVAILABLE, "Parameter does not exist")  # RabbitMQ's text, also for a policy and a limit
 
 
 def no_parameter_here(asked: Asked, refused: RequestRefused) -> CliError | None:
-    """The error of a missing virtual host, or of a missing policy, limit or parameter in it."""
+    """Return the error of a missing virtual host, or of a missing policy, limit or parameter in it."""
     if refused.status == 404:
         list_in_vhost(asked.client, asked.settings, "policies")
     return NO_PARAMETER(asked, refused)
 
 
 def unanswered(asked: Asked, refused: RequestRefused) -> CliError:
-    """The error of a question about the past that has no answer, or makes no sense."""
+    """Return the error of a question about the past that has no answer, or makes no sense."""
     return CliError(DATA, refused.reason) if refused.status in (400, 404) else refused
 
 
 def no_such_vhost(vhost: str) -> CliError:
-    """The error of a command whose virtual host does not exist."""
+    """Return the error of a command whose virtual host does not exist."""
     return CliError(DATA, f"Virtual host '{vhost}' does not exist")
 
 
 def find_user(client: Client, name: str) -> Json:
-    """A user as the API describes it. Raises the error of a missing user."""
+    """Return a user as the API describes it. Raises the error of a missing user."""
     try:
         return client.get_one("users", name)
     except RequestRefused as refused:
@@ -41,7 +41,7 @@ def find_user(client: Client, name: str) -> Json:
 
 
 def find_vhost(client: Client, name: str) -> Json:
-    """A virtual host as the API describes it. Raises the error of a missing virtual host."""
+    """Return a virtual host as the API describes it. Raises the error of a missing virtual host."""
     try:
         return client.get_one("vhosts", name)
     except RequestRefused as refused:
@@ -49,7 +49,7 @@ def find_vhost(client: Client, name: str) -> Json:
 
 
 def list_in_vhost(client: Client, settings: CliSettings, *segments: str, **query: str) -> list[Json]:
-    """A listing of one virtual host. Raises the error of a missing virtual host."""
+    """Return a listing of one virtual host. Raises the error of a missing virtual host."""
     try:
         return client.get(*segments, settings.vhost_name, **query)
     except RequestRefused as refused:
@@ -57,7 +57,7 @@ def list_in_vhost(client: Client, settings: CliSettings, *segments: str, **query
 
 
 def json_argument(name: str, text: str) -> object:
-    """The value of an argument that is JSON. `name`: what the argument is, for the error."""
+    """Return the value of an argument that is JSON. `name`: what the argument is, for the error."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -65,7 +65,7 @@ def json_argument(name: str, text: str) -> object:
 
 
 def definition_argument(text: str) -> Json:
-    """The value of an argument that is a JSON object."""
+    """Return the value of an argument that is a JSON object."""
     definition = json_argument("definition", text)
     if not isinstance(definition, dict):
         raise CliError(DATA, f"the definition is not a JSON object such as '{{\"max-length\":10}}': {text}")

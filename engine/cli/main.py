@@ -1,6 +1,6 @@
 """`rewindmq`: rabbitmqctl's commands over the management API, and our own: start, rewind, verify.
 
-Each failure is one line on stderr and an exit code of sysexits.h (exits.py). An option may stand before or after the
+Each failure is one line on stderr and an exit code of sysexits.h (exits.py). An option may come before or after the
 command's name.
 """
 
@@ -32,7 +32,7 @@ from rewindmq.engine.file_modes import restrict_new_files
 
 PROGRAM = """RewindMQ: a message queue whose queues can be rewound.
 
-Most commands are rabbitmqctl's and ask a running broker. Options may stand before or after the command.
+Most commands are rabbitmqctl's and ask a running broker. Options may come before or after the command.
 `rewindmq COMMAND --help` shows options and examples.
 
 \b
@@ -58,7 +58,7 @@ class Later(click.Command):
 
 
 def later(file: str, **lines: str) -> tuple[Later, ...]:
-    """The commands of a file, each with its line in the list."""
+    """Return the commands of a file, each with its line in the list."""
     return tuple(Later(name, line, file) for name, line in lines.items())
 
 
@@ -187,7 +187,7 @@ for _each in (show_help, *(each for commands in SECTIONS.values() for each in co
 
 
 def add_command(section: str, command: click.Command) -> None:
-    """Adds a command of a package that the engine does not know."""
+    """Add a command of a package that the engine does not know."""
     SECTIONS[section] = (*SECTIONS[section], command)
     rewindmq.add_command(command)
 
@@ -199,7 +199,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Runs a command and returns its exit code. Each failure is one line on stderr."""
+    """Run a command and returns its exit code. Each failure is one line on stderr."""
     try:
         code = rewindmq.main(arguments, prog_name="rewindmq", standalone_mode=False)
         sys.stdout.flush()
@@ -216,7 +216,7 @@ def run(arguments: list[str]) -> int:
         return error.code
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except (BrokenPipeError, SystemExit):  # `| head` closed the pipe: click would return 1, but this is no error
+    except (BrokenPipeError, SystemExit):  # `| head` closed the pipe: click would return 1, but this is not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -233,5 +233,5 @@ def run(arguments: list[str]) -> int:
 
 
 def one_line(text: str) -> str:
-    """The text with each run of white space, line breaks too, as one space."""
+    """Return the text with each run of white space, line breaks too, as one space."""
     return " ".join(text.split())

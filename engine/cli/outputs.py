@@ -27,7 +27,7 @@ def _first_line(kind: type) -> str:
 
 
 def _with_events(schemas: Schemas, kind: type) -> Schema:
-    """The schema of an object with an event: `fields` are those of the event's type."""
+    """Return the schema of an object with an event: `fields` are those of the event's type."""
     name = name_of(kind)
     schemas.of(kind)
     found = schemas.by_name.pop(name)
@@ -36,12 +36,12 @@ def _with_events(schemas: Schemas, kind: type) -> Schema:
 
 
 def _if(name: str, kind: type, then: Schema) -> Schema:
-    """A rule for the objects whose field `name` names the class. A class of a later version has no rule."""
+    """Return a rule for the objects whose field `name` names the class. A class of a later version has no rule."""
     return {"if": {"properties": {name: {"const": kind.__name__}}}, "then": then}
 
 
 def _event(schemas: Schemas, kind: Any) -> Schema:
-    """A reference to the schema of the fields of an event."""
+    """Return a reference to the schema of the fields of an event."""
     hints = typing.get_type_hints(kind)
     properties = {name: schemas.of(hints[name]) for name in describe.field_names(kind)}
     schemas.by_name[kind.__name__] = object_of(properties, text=_first_line(kind))
@@ -49,7 +49,7 @@ def _event(schemas: Schemas, kind: Any) -> Schema:
 
 
 def _effect(schemas: Schemas, kind: Any) -> Schema:
-    """A reference to the schema of an effect."""
+    """Return a reference to the schema of an effect."""
     hints = typing.get_type_hints(kind)
     properties: Schema = {"effect": {"type": "string"}}
     for each in fields(kind):
@@ -59,7 +59,7 @@ def _effect(schemas: Schemas, kind: Any) -> Schema:
 
 
 def _event_line(schemas: Schemas) -> Schema:
-    """A line of `events`."""
+    """Return a line of `events`."""
     found = _with_events(schemas, EventLine)
     kinds = [_if("effect", each, _effect(schemas, each)) for each in typing.get_args(Effect)]
     found["properties"]["effects"]["items"] |= {"allOf": kinds}
@@ -67,12 +67,12 @@ def _event_line(schemas: Schemas) -> Schema:
 
 
 def _checked_proof(schemas: Schemas) -> Schema:
-    """The answer of `check_proof`."""
+    """Return the answer of `check_proof`."""
     return _with_events(schemas, CheckedProof)
 
 
 OUTCOME = output("outcome", "An outcome of an event", OutcomeView)
-VERIFIER = "proof_verifier.py"  # a program of its own
+VERIFIER = "proof_verifier.py"  # a separate program
 
 # By command.
 OUTPUTS: dict[str, tuple[Output, ...]] = {

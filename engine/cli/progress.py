@@ -19,7 +19,7 @@ class Progress:
         self._shown = False
 
     def show(self, done: int, left: int, more: str) -> None:
-        """Show that so many of `done + left` are done. `more`: the last words."""
+        """Show that `done` of `done + left` are done. `more`: the last words."""
         seconds = time.monotonic() - self._begun
         if not self._terminal or seconds < FIRST_SECONDS:
             return

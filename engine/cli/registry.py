@@ -51,7 +51,7 @@ Opened = Callable[[], "Registry"]
 
 
 def with_registry(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator that adds the options of a registry. The command gets `open_registry`."""
+    """Return a decorator that adds the options of a registry. The command gets `open_registry`."""
 
     @functools.wraps(command)
     def with_one(
@@ -98,7 +98,7 @@ def _authorization(user: str | None, password_file: Path | None, token_file: Pat
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Errors of the registry as one line and an exit code."""
+    """Turn errors of the registry into one line and an exit code."""
     from rewindmq.engine.log.kafka.schema_registry import NotAllowed, RegistryAway, RegistryError
 
     try:

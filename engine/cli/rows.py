@@ -58,7 +58,7 @@ class Asked(dict[str, Any]):
 
 
 def node_of(client: Client) -> str:
-    """The name of the node that answers."""
+    """Return the name of the node that answers."""
     return str(client.get_one("overview", columns="node")["node"])
 
 
@@ -67,7 +67,7 @@ Then = Callable[[Asked, Any], None]
 
 
 def on(status: int, code: int, text: str = "{reason}") -> Refusal:
-    """The error where the API refuses with this status; other refusals stay as they are."""
+    """Return the error where the API refuses with this status; other refusals stay as they are."""
 
     def refusal(asked: Asked, refused: RequestRefused) -> CliError | None:
         if refused.status != status:
@@ -170,7 +170,7 @@ class Row:
 
 
 def as_text(value: object) -> str:
-    """A value as it stands in a query."""
+    """Return a value as it is written in a query."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -198,5 +198,5 @@ def passes(settings: CliSettings, text: str, **more: object) -> None:
 
 
 def commands(*rows: "Row | click.Command") -> tuple[click.Command, ...]:
-    """The commands of a table; those that do more than a row says are commands already."""
+    """Return the commands of a table; those that do more than a row says are commands already."""
     return tuple(row.command() if isinstance(row, Row) else row for row in rows)

@@ -45,7 +45,7 @@ class Outside:
             raise CliError(USAGE, "--timestamp-roots checks a time stamp: give --timestamp URL")
         for url in (*([] if authority is None else [authority]), *(url for _, url in witnesses)):
             if not is_address(url):
-                raise CliError(USAGE, f"{url!r} is no address, such as https://tsa.example.org")
+                raise CliError(USAGE, f"{url!r} is not an address, such as https://tsa.example.org")
         if timestamp_roots is not None and not timestamp_roots.is_file():
             raise CliError(DATA, f"{timestamp_roots}: no file with certificates is here")
         named = [(witness_key(key), url) for key, url in witnesses]
@@ -53,12 +53,12 @@ class Outside:
 
 
 def witness_key(text: str) -> VerifierKey:
-    """The key of a witness. Raises CliError."""
+    """Return the key of a witness. Raises CliError."""
     try:
         return parsed_key(text)
     except ValueError:
         raise CliError(
-            USAGE, f"{text!r} is no key of a witness: write NAME+HEX+BASE64, as the witness shows it"
+            USAGE, f"{text!r} is not the key of a witness: write NAME+HEX+BASE64, as the witness shows it"
         ) from None
 
 
@@ -103,7 +103,7 @@ class Book:
 
 @contextmanager
 def registered(outside: Outside, key: "Ed25519PrivateKey", older: Keys) -> Iterator[Book]:
-    """The register of a sealer, open to be written. Raises BadFile, BadSeal."""
+    """Yield the register of a sealer, open to be written. Raises BadFile, BadSeal."""
     keys = {fingerprint(key.public_key()): key.public_key(), **older}
     if outside.directory is None:
         yield Book(None, outside, keys)

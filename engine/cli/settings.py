@@ -36,7 +36,7 @@ class CliSettings:
     tls_ca_cert_file: Path | None = None
 
     def update(self, **later: object) -> None:
-        """Overwrites what is not None."""
+        """Overwrite what is not None."""
         for name, value in later.items():
             if value is not None:
                 setattr(self, name, value)
@@ -52,7 +52,7 @@ class CliSettings:
         return DEFAULT_TIMEOUT_SECONDS if self.timeout is None else self.timeout
 
     def client(self, any_node: bool = False, patient: bool = False) -> Client:
-        """A client of the management API. Unless `any_node`, CliError when --node names another node. `patient`:
+        """Return a client of the management API. Unless `any_node`, CliError when --node names another node. `patient`:
         without --timeout it waits for an answer as long as that takes."""
         if self.url and self.http_port:
             raise CliError(USAGE, "give either --url or --http-port")
@@ -70,11 +70,11 @@ class CliSettings:
         return client
 
     def login(self) -> tuple[str, str]:
-        """The user to log in as, and the password. CliError: its file cannot be read."""
+        """Return the user to log in as, and the password. CliError: its file cannot be read."""
         return self.user or os.environ.get("REWINDMQ_USER") or "guest", self._password()
 
     def _password(self) -> str:
-        """The password to log in with. CliError: its file cannot be read."""
+        """Return the password to log in with. CliError: its file cannot be read."""
         file = self.password_file or os.environ.get("REWINDMQ_PASSWORD_FILE")
         if self.password or not file:
             return self.password or os.environ.get("REWINDMQ_PASSWORD") or "guest"
@@ -86,13 +86,13 @@ class CliSettings:
             raise CliError(CONFIG, str(error)) from None
 
     def banner(self, *lines: str) -> None:
-        """Prints lines for people: not with --quiet or --silent, nor before output for programs."""
+        """Print lines for people: not with --quiet or --silent, nor before output for programs."""
         if not self.silent and not self.quiet and self.formatter not in MACHINE_READABLE:
             for line in lines:
                 echo_exactly(line)
 
     def show(self, rows: Rows, columns: Sequence[str] | None = None) -> None:
-        """Prints a table in the format of --formatter: these columns of the rows, or all."""
+        """Print a table in the format of --formatter: these columns of the rows, or all."""
         headers = not self.silent and not self.no_table_headers
         shown = columns or (list(rows[0]) if rows else [])
         for line in FORMATTERS[self.formatter or "table"](shown, rows, headers):

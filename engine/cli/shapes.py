@@ -3,7 +3,7 @@
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 Time = Annotated[str, "ISO 8601 in UTC, with milliseconds"]
-Nothing = Literal[""]  # as rabbitmqctl prints it where there is no value
+Nothing = Literal[""]  # as rabbitmqctl prints a missing value
 
 Setting = TypedDict(
     "Setting",
@@ -34,7 +34,7 @@ class ArchivedPartition(TypedDict):
 
 
 class EventLine(TypedDict):
-    """A record of the log, and with --effects what came of it."""
+    """A record of the log, and with --effects its effects."""
 
     partition: str
     offset: int

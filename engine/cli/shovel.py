@@ -77,7 +77,7 @@ def shovel(
     if dest_queue is not None and dest_exchange is not None:
         raise CliError(USAGE, "a message goes to --dest-queue or to --dest-exchange, not to both")
     if dest_exchange_key is not None and dest_exchange is None:
-        raise CliError(USAGE, "--dest-exchange-key is the routing key for an exchange: give --dest-exchange, too")
+        raise CliError(USAGE, "--dest-exchange-key is the routing key for an exchange: also give --dest-exchange")
     if dest_exchange == "":
         raise CliError(USAGE, "the default exchange leads to a queue: give --dest-queue instead of --dest-exchange")
     source = _address("src", src_uri, src_password_file, src_tls_ca_cert_file)

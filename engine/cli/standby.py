@@ -54,8 +54,8 @@ def follow(sources: Sources, url: str) -> None:
 def promote(settings: CliSettings, data: Path) -> None:
     """Make the copy of a follower the leader: then start a broker on it.
 
-    Stop the follower before. The old leader is told, if it answers at the address that was followed, and stops. Else
-    stop it yourself: no command here reaches a machine that does not answer. With --confirm-after follower it can
+    Stop the follower before. The command stops the old leader, if it answers at the address that was followed. If not,
+    stop it yourself: no command reaches a machine that does not answer. With --confirm-after follower it can
     confirm nothing.
 
     \b
@@ -83,7 +83,7 @@ def promote(settings: CliSettings, data: Path) -> None:
 
 
 def _tell(settings: CliSettings, data: Path, leader: str) -> str:
-    """Tell the old leader, with the login of the command. Returns what became of that."""
+    """Notify the old leader, with the login of the command. Returns the result as text."""
     from rewindmq.engine.standby.client import Away, LeaderClient
     from rewindmq.engine.standby.promotion import tell
     from rewindmq.engine.standby.refusal import RefusedByLeader

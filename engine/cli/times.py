@@ -14,7 +14,7 @@ A_MOMENT: Final = "how long ago (2h, 3d, 1h30m), ISO 8601 with a zone, or mark:N
 
 
 def time_from(text: str) -> str:
-    """An absolute time, for the API. CliError."""
+    """Return an absolute time, for the API. CliError."""
     from rewindmq.projections.rewind import UnreadableTime, absolute, parse_time
 
     try:
@@ -26,7 +26,7 @@ def time_from(text: str) -> str:
 
 
 def moment_from(text: str) -> str:
-    """An absolute time or a mark, for the API. CliError."""
+    """Return an absolute time or a mark, for the API. CliError."""
     from rewindmq.projections.marks import name_in
 
     return text if name_in(text) else time_from(text)

@@ -27,25 +27,26 @@ class Definition:
 
 
 def arguments_of(item: dict[str, object]) -> Arguments:
-    """The `arguments` of an answer of the API, with the AMQP types of its `argument_types`, or types that fit JSON."""
+    """Return the `arguments` of an answer of the API, with the AMQP types of its `argument_types`, or types that fit
+    JSON."""
     types = item.get("argument_types")
     return table_of(item.get("arguments"), types if isinstance(types, dict) else {})
 
 
 def client_properties_of(item: dict[str, object]) -> Arguments:
-    """The `client_properties` of a connection."""
+    """Return the `client_properties` of a connection."""
     return table_of(item.get("client_properties"), {})
 
 
 def table_of(table: object, types: dict[str, object]) -> Arguments:
-    """A JSON object as an AMQP table. `types`: the AMQP type of each name, where it is known."""
+    """Return a JSON object as an AMQP table. `types`: the AMQP type of each name, where it is known."""
     if not isinstance(table, dict):
         return Arguments(())
     return Arguments(tuple((name, str(types.get(name, type_name(value))), value) for name, value in table.items()))
 
 
 def type_name(value: object) -> str:
-    """The AMQP type that fits a JSON value."""
+    """Return the AMQP type that fits a JSON value."""
     match value:
         case bool():
             return "bool"
@@ -67,7 +68,7 @@ def type_name(value: object) -> str:
 
 
 def table_text(value: Value) -> str:
-    """A value in a table, or in csv."""
+    """Return a value in a table, or in csv."""
     match value:
         case None:
             return ""
@@ -86,12 +87,12 @@ def table_text(value: Value) -> str:
 
 
 def loose(value: object) -> str:
-    """A value of a policy definition in a table: a text without quotes."""
+    """Return a value of a policy definition in a table: a text without quotes."""
     return value if isinstance(value, str) else short_term(value)
 
 
 def short_term(value: object) -> str:
-    """An Erlang term without AMQP types."""
+    """Return an Erlang term without AMQP types."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -108,12 +109,12 @@ def short_term(value: object) -> str:
 
 
 def quoted(text: str) -> str:
-    """An Erlang string."""
+    """Return an Erlang string."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def binary(text: str) -> str:
-    """An Erlang binary."""
+    """Return an Erlang binary."""
     return f"<<{quoted(text)}{'' if text.isascii() else '/utf8'}>>"
 
 
@@ -121,7 +122,7 @@ def binary(text: str) -> str:
 
 
 def pretty(value: Value) -> str:
-    """A value in a pretty_table."""
+    """Return a value in a pretty_table."""
     match value:
         case Arguments():
             return "".join(f"{{{binary(name)},{kind},{typed_term(inner)}}}" for name, kind, inner in value.entries)
@@ -134,7 +135,7 @@ def pretty(value: Value) -> str:
 
 
 def typed_term(value: object) -> str:
-    """An Erlang term of an AMQP value, its inner values with their types."""
+    """Return an Erlang term of an AMQP value, its inner values with their types."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -155,7 +156,7 @@ def typed_term(value: object) -> str:
 
 
 def erlang_term(value: Value) -> str:
-    """A value in the formatter erlang."""
+    """Return a value in the formatter erlang."""
     match value:
         case None:
             return "''"
@@ -176,7 +177,7 @@ def erlang_term(value: Value) -> str:
 
 
 def jsonable(value: Value) -> object:
-    """A value in the formatters json and json_stream."""
+    """Return a value in the formatters json and json_stream."""
     match value:
         case None:
             return ""
@@ -189,5 +190,5 @@ def jsonable(value: Value) -> object:
 
 
 def json_line(row: dict[str, Value]) -> str:
-    """A row as a JSON object on one line."""
+    """Return a row as a JSON object on one line."""
     return json_text({name: jsonable(value) for name, value in row.items()}, ensure_ascii=False, separators=(",", ":"))

@@ -4,7 +4,7 @@
                     share of a quota = connections that have logged in + connections that have not
 
 - The store and the log come first, then AMQP, then HTTP: `shares` divides the descriptors that the system allows.
-- Connections that have not logged in have a limit of their own, and each network has half of it (an IPv4 /24, an IPv6
+- Connections that have not logged in have their own limit, and each network has half of it (an IPv4 /24, an IPv6
   /64). At a limit a new connection displaces one: the oldest of the network that has most, or of its own network if no
   other has more. A connection whose password is under verification is not displaced. So a client that sends nothing, or
   half a request, leaves room for a client that sends its password at once.
@@ -351,7 +351,7 @@ class ListeningSocket:
     async def _welcome(self, sock: socket.socket, admitted: AdmittedConnection, address: str) -> None:
         """Make the connection's protocol.
 
-        The protocol calls `admitted.leave` when the connection ends; while there is no protocol, this method does."""
+        The protocol calls `admitted.leave` when the connection ends; without a protocol this method does."""
         seconds = None if self._context is None else self._seconds
         try:
             if address in self._balancers and not await self._read_header(sock, admitted):
@@ -419,7 +419,7 @@ class Listeners(Protocol):
     def open(self) -> bool: ...
 
     def suspend(self) -> None:
-        """Take no new connections. Open connections go on."""
+        """Take no new connections. Open connections stay."""
 
     async def resume(self) -> None:
         """Take new connections again. OSError: another program has taken an address meanwhile."""

@@ -18,7 +18,7 @@ def duration_ms(text: str) -> int:
         found = sum(int(count) * UNIT_MS[unit] for count, unit in _PART.findall(stripped))
         if 0 < found <= MOST_MS:
             return found
-    raise ValueError(f"'{text}' is no duration: give a number with s, m, h, d or w, such as 90s, 1h or 7d")
+    raise ValueError(f"'{text}' is not a duration: give a number with s, m, h, d or w, such as 90s, 1h or 7d")
 
 
 def short_ms(text: str) -> int:
@@ -32,7 +32,7 @@ def short_ms(text: str) -> int:
 
 
 def in_words(milliseconds: int) -> str:
-    """A duration in its largest one or two units, rounded down: `1h 30m`, `12s`, `400ms`."""
+    """Return a duration in its largest one or two units, rounded down: `1h 30m`, `12s`, `400ms`."""
     parts = []
     for unit in ("d", "h", "m", "s"):
         count, milliseconds = divmod(milliseconds, UNIT_MS[unit])

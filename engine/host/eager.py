@@ -25,7 +25,7 @@ def begin(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T] | None":
 
 
 async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine to its end. If the caller is cancelled, the coroutine goes on."""
+    """Run a coroutine to its end, even if the caller is cancelled."""
     task = begin(work)
     if task is not None:
         await asyncio.shield(task)

@@ -5,7 +5,7 @@ a block of that size anew each time, and the kernel clears every page of it: a c
 memory that the process has already. So the broker keeps what it frees, where its limit leaves room for that, and gives
 it back when its memory has stood still for a while.
 
-By default glibc also gives each thread a heap of its own, and each of these keeps what is freed in it. A broker on an
+By default glibc also gives each thread its own heap, which keeps what is freed in it. A broker on an
 embedded log has one heap for all threads: memory that one of them has freed serves the others.
 """
 

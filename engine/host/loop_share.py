@@ -9,12 +9,12 @@
     if not account.begin():                  # one for each AMQP connection: it has used more than its share lately
         share.call(go_on)                    # `go_on` calls account.begin_in_line(), and stops when account.due
 
-All long work stands in one line: requests, large fetches, and the frames of clients that send much. A turn of the loop
+All long work waits in one line: requests, large fetches, and the frames of clients that send much. A turn of the loop
 runs one slice of the line, so the others wait for one slice at most, however many stand there. The line moves in order.
 A client that uses little of the loop is served at once, before the line: its `Account` has what it may still use.
 
 While such a client is there, the loop is `shared`: slices are short, and the line rests after one that could not end in
-time. Where all clients stand in the line, slices are longer, which costs less: a write has more messages.
+time. When all clients are in the line, slices are longer, which costs less, because a write has more messages.
 
 A slice ends between two events, never within `apply` or a transaction. Work that changes many queues is not in this
 line, because it also waits for the disk: slices.py. `mark` says whose work runs; loop_watch.py reports work that takes
@@ -35,7 +35,7 @@ SLICE_SECONDS = 0.002  # while the loop is shared
 LONG_SLICE_SECONDS = 0.006
 SHARED_SWITCH_SECONDS = 0.0005
 SWITCH_SECONDS = 0.005  # Python's own
-AT_ONCE_SECONDS = 0.001  # the most that a client's account holds: it has this much before it stands in the line
+AT_ONCE_SECONDS = 0.001  # the most that a client's account holds: it has this much before it enters the line
 EARNED = 0.02  # a client's part of the loop that it may always use without waiting
 LONGEST_REST_SECONDS = 0.05  # the line rests after a slice that was too long, for as long as it was too long
 MOST_OWED_SECONDS = 0.02  # after a second without work the client is served at once again
@@ -133,7 +133,7 @@ class LoopShare:
         self._begin_slice()
         self._next = loop.call_soon(self._slice)  # ahead of the writes of this slice, which so serve both
         try:
-            for _ in range(len(self._line)):  # once each: what stands in the line again waits for the next turn
+            for _ in range(len(self._line)):  # once each: what enters the line again waits for the next turn
                 callback, alone = self._line.popleft()
                 self.mark(None if alone else callback)
                 callback()
@@ -146,7 +146,7 @@ class LoopShare:
             elif not self._line:
                 self._plan(None)
             elif self.shared:
-                self._plan(loop.call_soon(self._slice))  # behind all else that has come up meanwhile
+                self._plan(loop.call_soon(self._slice))  # after everything that has come up meanwhile
 
     def _plan(self, following: asyncio.Handle | None) -> None:
         if self._next is not None:
@@ -155,7 +155,7 @@ class LoopShare:
 
 
 class Account:
-    """The time of the loop that one client may use before it stands in the line. Each use is paid from it."""
+    """The time of the loop that one client may use before it enters the line. Each use is paid from it."""
 
     def __init__(self, share: LoopShare) -> None:
         self.share = share
@@ -166,7 +166,7 @@ class Account:
         self._looked = False
 
     def begin(self, who: object) -> bool:
-        """Begin work of the client `who`. False: it has to stand in the line."""
+        """Begin work of the client `who`. False: it has to wait in the line."""
         now = self.share.clock()
         self._left = min(AT_ONCE_SECONDS, self._left + (now - self._counted) * EARNED)
         self._counted = now

@@ -38,7 +38,7 @@ BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # of the histogram, in se
 ROOT: Final = Path(__file__).resolve().parents[2]
 RUNNER: Final = asyncio.Runner.run.__code__
 LOOK: Final = signal.SIGURG  # Linux sends it to nobody who has not asked for it, and ignores it by default
-POLLS: Final = frozenset((b"232", b"281", b"22", b"441"))  # Linux's numbers of epoll_wait and its like
+POLLS: Final = frozenset((b"232", b"281", b"22", b"441"))  # Linux's numbers of epoll_wait and similar calls
 NOTHING: Final[tuple[float, FrameType | None]] = (-1.0, None)
 UNKNOWN: Final = "unknown work"
 
@@ -149,7 +149,7 @@ class LoopWatch:
         logger.warning(text, lasted * 1_000, used * 1_000, least * 1_000, what)
 
     def _collecting(self, phase: str, info: dict[str, int]) -> None:
-        """Called by the collector, in the thread that happens to collect; it holds up all threads."""
+        """Note a collection. The collector calls this in the thread that collects, which stops all threads."""
         if info["generation"] < 2:
             return
         if phase == "start":

@@ -4,7 +4,7 @@
     v2   12 bytes of signature, version and command, family, length, addresses, more (which is passed over)
 
 `read_client` takes the header off a socket, and not a byte more: what follows may be TLS. A header has to come from a
-balancer. From nobody else it is read: a client that writes a header of its own would choose its address.
+balancer. It is read from nobody else, because a client that writes its own header would choose its address.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class BadHeader(Exception):
 
 
 async def read_client(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Client | None:
-    """The client's address and port. None: the balancer speaks for itself, or does not know the client.
+    """Return the client's address and port. None: the balancer speaks for itself, or does not know the client.
 
     BadHeader. OSError: the connection is gone."""
     header = b""
@@ -76,7 +76,7 @@ def missing(header: bytes) -> int:
 
 
 def client_in(header: bytes) -> Client | None:
-    """The client in a whole header; None as `read_client`. BadHeader."""
+    """Return the client in a whole header; None as `read_client`. BadHeader."""
     try:
         return client_in_text(header) if header.startswith(TEXT) else client_in_bytes(header)
     except ValueError as error:
@@ -115,7 +115,7 @@ def client_in_bytes(header: bytes) -> Client | None:
 
 
 def port_of(text: str) -> int:
-    """A port in decimal digits. ValueError."""
+    """Return a port in decimal digits. ValueError."""
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) < 65_536):
         raise ValueError(f"port {text!r}")
     return int(text)

@@ -23,7 +23,7 @@ ABSOLUTE: Final = "absolute"
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit: `fraction` of the memory, or else `absolute` bytes. `str` gives a text that the parsers take."""
+    """A limit: `fraction` of the memory, or `absolute` bytes. `str` gives a text that the parsers take."""
 
     fraction: float | None = None
     absolute: int = 0
@@ -44,7 +44,7 @@ def size_of(text: str) -> int:
     """Parse a size; return bytes. ValueError: the text is not a size."""
     found = SIZE.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"'{text}' is no size: give bytes, or a number with kB, MB, GB, TB, kiB, MiB, GiB or TiB")
+        raise ValueError(f"'{text}' is not a size: give bytes, or a number with kB, MB, GB, TB, kiB, MiB, GiB or TiB")
     unit, suffix = found[2], found[3]
     if unit is None:
         return int(found[1])
@@ -58,7 +58,7 @@ def fraction_of(text: str, most: float) -> float:
     try:
         fraction = float(text)
     except ValueError:
-        raise ValueError(f"'{text}' is no number") from None
+        raise ValueError(f"'{text}' is not a number") from None
     if not 0 <= fraction <= most:
         raise ValueError(f"'{text}' is not between 0 and {most:g}")
     return fraction
@@ -121,7 +121,7 @@ def _limits_of_groups(proc: Path, groups: Path) -> list[int]:
 
 
 def _number_in(file: Path) -> int | None:
-    """Read a number from a file; None: there is no limit ("max"), or no such file."""
+    """Return the number in a file; None without a limit ("max") or a file."""
     try:
         text = file.read_text().strip()
     except OSError:

@@ -311,7 +311,7 @@ METRICS = Media("text/plain", "Prometheus' text format. At the port of the metri
 
 
 def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = None) -> ASGIApp:
-    """The application. `body_workers` read large bodies, `live` has the live figures; the caller closes them."""
+    """Return the application. `body_workers` read large bodies, `live` has the live figures; the caller closes them."""
     statistics(broker)  # counting begins here
     live = Live(broker, Logins()) if live is None else live
     logins = live.logins
@@ -320,7 +320,7 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
     def endpoint(
         handler: Callable[[Call], Awaitable[ASGIApp]], of_figures: Handler
     ) -> Callable[[Request], Awaitable[ASGIApp]]:
-        """The endpoint of a handler. `of_figures`: itself, or the one whose figures it sends again and again."""
+        """Return the endpoint of a handler. `of_figures`: itself, or the one whose figures it sends again and again."""
 
         @wraps(handler)
         async def respond(request: Request) -> ASGIApp:
@@ -383,7 +383,7 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
 
 
 def reference_route(routes: list[Route]) -> Route:
-    """The route of the document about all routes, itself included.
+    """Return the route of the document about all routes, itself included.
 
     It needs no login, as the desk's files need none: it is about the program, not about this broker. RabbitMQ's own
     reference is open, too."""
@@ -399,13 +399,13 @@ def reference_route(routes: list[Route]) -> Route:
 
 
 def metrics_routes(broker: "Broker", body_workers: WorkerPool, logins: Logins) -> list[Route]:
-    """The routes of Prometheus, below /metrics.
+    """Return the routes of Prometheus, below /metrics.
 
     They tell what this node has read, also while Kafka is away. A login is refused only when the log says so."""
     read_to_end = partial(read_to_end_in_time, broker)
 
     async def vhosts_seen(request: Request) -> list[str] | None:
-        """The vhosts whose names the user may see.
+        """Return the vhosts whose names the user may see.
 
         None: all, at the port of the metrics, which needs no login."""
         if at_port_of_metrics(request.scope, broker.config.prometheus_port):
@@ -486,6 +486,6 @@ def at_port_of_metrics(scope: Scope, metrics_port: int | None) -> bool:
 
 
 def require_change_allowed(broker: "Broker", request: Request) -> None:
-    """Raises ApiError (403) for a request that changes something, of a read-only broker."""
+    """Raise ApiError (403) for a request that changes something, of a read-only broker."""
     if broker.config.read_only and request.method not in ("GET", "HEAD"):
         raise api_error(ReadOnly())

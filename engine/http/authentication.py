@@ -54,7 +54,7 @@ class LoginHeldBack(ApiError):
 
 
 async def authenticate(broker: "Broker", request: Request, logins: Logins) -> Identity:
-    """The user who asks, with one of the management tags. Raises NotLoggedIn, in RabbitMQ's words."""
+    """Return the user who asks, with one of the management tags. Raises NotLoggedIn, in RabbitMQ's words."""
     token = request.cookies.get(cookie_of(request))
     if token is None or "authorization" in request.headers:
         bearer = bearer_token(request)
@@ -81,7 +81,7 @@ def still_valid(broker: "Broker", login: Login) -> bool:
 
 
 async def log_in(broker: "Broker", request: Request, name: str, password: str) -> Identity:
-    """The user with this password, or of the token in its place. Raises LoginFailed, LoginHeldBack."""
+    """Return the user with this password, or of the token in its place. Raises LoginFailed, LoginHeldBack."""
     require_near(broker, request, name)
     host = "" if request.client is None else request.client.host
     try:
@@ -97,7 +97,7 @@ async def log_in(broker: "Broker", request: Request, name: str, password: str) -
 
 
 async def bear(broker: "Broker", request: Request, token: str) -> Identity:
-    """The user of a token. Raises LoginFailed."""
+    """Return the user of a token. Raises LoginFailed."""
     try:
         with presenting(request):
             who = await broker.access.control.bear(token)
@@ -113,31 +113,31 @@ def presenting(request: Request) -> AbstractContextManager[None]:
 
 
 def refused_token(refusal: TokenRefused, name: str = "") -> LoginFailed:
-    """The error of a token. Its bearer may read the reason: it is in the token, which the bearer has."""
+    """Return the error of a token. Its bearer may read the reason: it is in the token, which the bearer has."""
     return LoginFailed(refusal.user or name, f"Login failed: {refusal.text}", why=refusal.text)
 
 
 def let_in(broker: "Broker", request: Request, who: Identity) -> Identity:
-    """The user, if it may come from there and has a management tag. Raises LoginFailed."""
+    """Return the user, if it may come from there and has a management tag. Raises LoginFailed."""
     require_near(broker, request, who.user)
     require_management(who.user, broker.access.control.tags(who))
     return who
 
 
 def bearer_token(request: Request) -> str | None:
-    """The token of `Authorization: Bearer`; None if there is none."""
+    """Return the token of `Authorization: Bearer`; None if there is none."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 
 
 def require_near(broker: "Broker", request: Request, name: str) -> None:
-    """Raises LoginFailed for a user of `--loopback-users` on another machine."""
+    """Raise LoginFailed for a user of `--loopback-users` on another machine."""
     if name in broker.config.loopback_users and not from_loopback(request):
         raise LoginFailed(name, "User can only log in via localhost", "not_authorised")
 
 
 def require_management(name: str, tags: tuple[str, ...]) -> None:
-    """Raises LoginFailed for a user without one of the management tags."""
+    """Raise LoginFailed for a user without one of the management tags."""
     if not any(tag in tags for tag in MANAGEMENT_TAGS):
         raise LoginFailed(name, "Not management user", "not_authorised")
 

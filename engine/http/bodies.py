@@ -1,4 +1,4 @@
-"""Parses bodies of requests, a large one in a process of its own.
+"""Parse bodies of requests, a large one in a separate process.
 
 The parser of JSON cannot be interrupted, and all clients would wait for it.
 
@@ -22,7 +22,7 @@ MAX_DEFINITIONS_BYTES = 20_000_000  # RabbitMQ 4.x has this for all
 MAX_VALUES = 20_000  # of a body, or of an entry of definitions
 PARSED_HERE = 65_536
 VALUES_AT_ONCE = 2_000  # of a chunk of definitions
-OBJECTS_TO_TEXT = 5  # a document in memory takes so many times the bytes that it has as text
+OBJECTS_TO_TEXT = 5  # bytes that a document takes in memory, for each byte of its text
 BOM = codecs.BOM_UTF8  # some editors put it there
 
 
@@ -38,7 +38,7 @@ class JsonBody:
     most_values: int
 
     def answer(self) -> "dict[str, Json] | BadBody":
-        """Parses the body, in the process that reads large bodies."""
+        """Parse the body, in the process that reads large bodies."""
         try:
             return json_object(self.raw, self.most_values)
         except BadBody as error:
@@ -49,7 +49,7 @@ class JsonBody:
 class Definitions:
     """Definitions as they came back from the process.
 
-    `chunks`: (category, some of its entries, pickled). `rest`: the parts that are no list of entries. `redirect`: the
+    `chunks`: (category, some of its entries, pickled). `rest`: the parts that are not lists of entries. `redirect`: the
     field of a form."""
 
     rest: dict[str, Json]
@@ -65,7 +65,7 @@ class DefinitionsBody:
     content_type: str
 
     def answer(self) -> Definitions | BadBody:
-        """Parses the document, in the process that reads large bodies."""
+        """Parse the document, in the process that reads large bodies."""
         try:
             return definitions_from(self.raw, self.content_type)
         except BadBody as error:
@@ -73,7 +73,7 @@ class DefinitionsBody:
 
 
 def json_object(raw: bytes, most_values: int | None = MAX_VALUES) -> dict[str, Json]:
-    """The object that a body is; an empty body is an empty object. Raises BadBody."""
+    """Return the object that a body is; an empty body is an empty object. Raises BadBody."""
     try:
         content = json.loads(raw) if raw.strip() else {}
         marks = raw.count(b",") + raw.count(b"[") + raw.count(b"{")  # one for each value but the first, and in texts
@@ -96,7 +96,7 @@ def require_few(value: Json, most: int, what: str) -> None:
 
 
 def values_in(value: Json) -> int:
-    """The number of values in it, containers included."""
+    """Return the number of values in it, containers included."""
     count, stack = 0, [value]
     while stack:
         each = stack.pop()
@@ -109,7 +109,7 @@ def values_in(value: Json) -> int:
 
 
 def definitions_from(raw: bytes, content_type: str) -> Definitions:
-    """The definitions in a document. Raises BadBody."""
+    """Return the definitions in a document. Raises BadBody."""
     redirect = None
     if content_type.lower().startswith("multipart/form-data"):
         fields = form_fields(content_type, raw)
@@ -129,7 +129,7 @@ def definitions_from(raw: bytes, content_type: str) -> Definitions:
 
 
 def chunks_of(category: str, entries: list[Json]) -> Iterator[list[Json]]:
-    """Yields some entries at a time: VALUES_AT_ONCE values, or a single larger entry."""
+    """Yield some entries at a time: VALUES_AT_ONCE values, or a single larger entry."""
     chunk: list[Json] = []
     size = 0
     for entry in entries:
@@ -146,7 +146,7 @@ def chunks_of(category: str, entries: list[Json]) -> Iterator[list[Json]]:
 
 
 def form_fields(content_type: str, body: bytes) -> dict[str, bytes]:
-    """The fields of multipart/form-data (RFC 7578), which is MIME. Raises BadBody."""
+    """Return the fields of multipart/form-data (RFC 7578), which is MIME. Raises BadBody."""
     parser = BytesParser(policy=policy.HTTP)
     message = parser.parsebytes(b"content-type: " + content_type.encode("latin-1") + b"\r\n\r\n" + body)
     if not message.is_multipart() or message.defects:

@@ -112,7 +112,7 @@ def stays_here(redirect: str) -> bool:
 
 
 def hostname(host: str) -> str | None:
-    """The host of a Host or Origin header, without its port."""
+    """Return the host of a Host or Origin header, without its port."""
     try:
         return urlsplit(f"//{host}").hostname
     except ValueError:

@@ -73,27 +73,28 @@ class Missing(ApiError):
 
 
 def bad_request(reason: str) -> ApiError:
-    """The error of a request that makes no sense (400)."""
+    """Return the error of a request that makes no sense (400)."""
     return ApiError(400, "bad_request", reason)
 
 
 def missing(reason: str) -> ApiError:
-    """The error of a request that names a thing that does not exist (400), in RabbitMQ's words."""
+    """Return the error of a request that names a thing that does not exist (400), in RabbitMQ's words."""
     return Missing(400, "bad_request", reason)
 
 
 def not_found(reason: str = "Not Found", error: str = "Object Not Found") -> ApiError:
-    """The error of a missing thing (404)."""
+    """Return the error of a missing thing (404)."""
     return Missing(404, error, reason)
 
 
 def not_authorised(reason: str) -> ApiError:
-    """The error of a user who lacks a right (401, as RabbitMQ)."""
+    """Return the error of a user who lacks a right (401, as RabbitMQ)."""
     return ApiError(401, "not_authorised", reason)
 
 
 def api_error(refusal: AmqpError) -> ApiError:
-    """The HTTP error of an AMQP refusal: 401 for a missing permission, 404 for a missing thing, 400 for all else.
+    """Return the HTTP error of an AMQP refusal: 401 for a missing permission, 404 for a missing thing, 400 for all
+    else.
 
     As in RabbitMQ, but the reason of a 401 says what was refused (RabbitMQ: "Access refused.")."""
     if isinstance(refusal, ReadOnly):
@@ -108,7 +109,7 @@ def api_error(refusal: AmqpError) -> ApiError:
 
 
 def arguments_in(content: dict[str, Json]) -> tuple[Argument, ...]:
-    """The `arguments` in the body of a request. Raises ApiError (400)."""
+    """Return the `arguments` in the body of a request. Raises ApiError (400)."""
     try:
         return arguments_from(content.get("arguments", {}))
     except Unacceptable as error:
@@ -116,17 +117,17 @@ def arguments_in(content: dict[str, Json]) -> tuple[Argument, ...]:
 
 
 def too_large(most_bytes: int) -> ApiError:
-    """The error of a body that is too large (413)."""
+    """Return the error of a body that is too large (413)."""
     return ApiError(413, "too_large", f"Exceeded HTTP request body size limit ({most_bytes} bytes)")
 
 
 def reply(content: object, status: int = 200) -> Response:
-    """A JSON response."""
+    """Return a JSON response."""
     return Response(compact_text(content), status, media_type="application/json")
 
 
 def done(created: bool) -> Response:
-    """The answer to a PUT: 201 for a new thing, 204 for one that existed."""
+    """Return the answer to a PUT: 201 for a new thing, 204 for one that existed."""
     return Response(status_code=201 if created else 204)
 
 
@@ -158,7 +159,7 @@ class Call:
         return self.who.grant
 
     def logged_in(self, who: Identity, account: UserSet | None) -> None:
-        """The user logged in, perhaps anew for another attempt of the same request. `account`: as it was then."""
+        """Note the user that logged in, perhaps again for another attempt of the request. `account`: as it was then."""
         self.who, self.account = who, account
         self.tags = self.broker.access.control.tags(who)
 
@@ -176,7 +177,7 @@ class Call:
 
     # -- names in the path ---------------------------------------------------------------------------------------------
     def segment(self, name: str) -> str:
-        """A segment of the path, decoded.
+        """Return a segment of the path, decoded.
 
         All but a binding's `key` are names, at most 255 bytes long (S-062)."""
         try:
@@ -216,18 +217,18 @@ class Call:
         return "" if name == "amq.default" else name
 
     def queue(self) -> "Queue":
-        """The queue in the path. Raises ApiError (404)."""
+        """Return the queue in the path. Raises ApiError (404)."""
         return self.queue_named(self.vhost, self.segment("queue"))
 
     def queue_named(self, vhost: str, name: str) -> "Queue":
-        """A queue of the vhost in the path, by its name. Raises ApiError (404)."""
+        """Return a queue of the vhost in the path, by its name. Raises ApiError (404)."""
         queue = self.broker.queues.get(vhost, name)
         if queue is None or is_hidden(name):
             raise not_found()
         return queue
 
     def visible_vhosts(self) -> list[str]:
-        """The vhosts that the user may enter; for an administrator all."""
+        """Return the vhosts that the user may enter; for an administrator all."""
         topology = self.broker.topology
         everywhere = "administrator" in self.tags
         may_enter = self.broker.access.control.may_enter
@@ -239,22 +240,22 @@ class Call:
         return "administrator" in self.tags or "monitoring" in self.tags
 
     def monitored_vhosts(self) -> list[str]:
-        """The vhosts that the user may see; for a monitoring user all."""
+        """Return the vhosts that the user may see; for a monitoring user all."""
         return sorted(self.broker.topology.vhosts) if "monitoring" in self.tags else self.visible_vhosts()
 
     def require(self, *tags: str) -> None:
-        """Raises ApiError unless the user has one of `tags`, or is an administrator."""
+        """Raise ApiError unless the user has one of `tags`, or is an administrator."""
         if "administrator" in self.tags or any(tag in self.tags for tag in tags):
             return
         raise not_authorised("Not monitor user" if "monitoring" in tags else "Not administrator user")
 
     def require_policymaker(self) -> None:
-        """Raises ApiError unless the user has the tag policymaker."""
+        """Raise ApiError unless the user has the tag policymaker."""
         if "administrator" not in self.tags and "policymaker" not in self.tags:
             raise not_authorised(NO_OBJECT)
 
     def require_read(self, queue: "Queue") -> None:
-        """Raises AccessRefused or ResourceLocked unless the user may consume from the queue.
+        """Raise AccessRefused or ResourceLocked unless the user may consume from the queue.
 
         An exclusive queue is for the user who declared it."""
         if "administrator" in self.tags:
@@ -265,12 +266,13 @@ class Call:
             raise locked(queue)
 
     def asks(self, name: str) -> bool:
-        """A boolean of the query string: `?if-unused=true`."""
+        """Return a boolean of the query string: `?if-unused=true`."""
         return self.request.query_params.get(name, "false") == "true"
 
     # -- the body ---------------------------------------------------------------------------------------------------
     async def raw_body(self, most_bytes: int = MAX_BODY_BYTES) -> bytes:
-        """The bytes of the body. Raises ApiError: 413 if it is too large, 503 if the broker has no memory for it."""
+        """Return the bytes of the body. Raises ApiError: 413 if it is too large, 503 if the broker has no memory for
+        it."""
         if self._raw is not None:  # of a second attempt (partition/certainty.py)
             return self._raw
         raw = bytearray()
@@ -287,7 +289,7 @@ class Call:
         return self._raw
 
     async def body(self, *required: str, most_values: int = MAX_VALUES) -> dict[str, Json]:
-        """The body as a JSON object. An empty body is an empty object."""
+        """Return the body as a JSON object. An empty body is an empty object."""
         raw = await self.raw_body()
         if len(raw) <= PARSED_HERE:
             try:
@@ -303,7 +305,7 @@ class Call:
         return content
 
     async def read_elsewhere(self, body: Question[T | BadBody]) -> T:
-        """The answer of the process that reads large bodies. Raises ApiError."""
+        """Return the answer of the process that reads large bodies. Raises ApiError."""
         try:
             found = await self.body_workers.ask(body, self.user)
         except ProcessEnded:
@@ -318,7 +320,7 @@ class Call:
 
     # -- memory -------------------------------------------------------------------------------------------------------
     def hold(self, size: int) -> None:
-        """Hold so many bytes more until the answer is sent. Raises ApiError (503) if there is no room for them."""
+        """Hold `size` bytes more until the answer is sent. Raises ApiError (503) if there is no room for them."""
         memory = self.broker.host.memory
         if not memory.room(size):
             raise ApiError(503, "service_unavailable", "the broker's memory for clients is full: try again")
@@ -332,7 +334,7 @@ class Call:
 
     # -- who asks -----------------------------------------------------------------------------------------------------
     def caller(self) -> Caller | None:
-        """The client with its session in the history; None where none is logged."""
+        """Return the client with its session in the history; None where none is logged."""
         product = self.request.headers.get("user-agent", "").partition("/")[0]
         return self.broker.access.callers.caller(
             self.user,
@@ -343,7 +345,7 @@ class Call:
         )
 
     def actor(self) -> Actor:
-        """The actor of every event of this call."""
+        """Return the actor of every event of this call."""
         caller = self.caller()
         return Actor(self.user, 0) if caller is None else caller.session.actor
 
@@ -365,8 +367,8 @@ class Call:
     # -- doing --------------------------------------------------------------------------------------------------------
     @asynccontextmanager
     async def session(self, vhost: str) -> AsyncIterator["Session"]:
-        """A session of the HTTP user, as an AMQP client would have one, for the time of the request. In the history it
-        is a channel of the client's session."""
+        """Yield a session of the HTTP user, as an AMQP client would have one, for the time of the request. In the
+        history it is a channel of the client's session."""
         caller, within = self.caller(), None
         if caller is not None:
             caller.calls += 1
@@ -452,7 +454,7 @@ async def until_free(broker: "Broker", vhost: str, name: str) -> None:
 
 
 async def unless_gone(call: Call, work: Coroutine[object, object, Response]) -> Response:
-    """The answer that `work` makes; the work is cancelled when the client hangs up.
+    """Return the answer that `work` makes; the work is cancelled when the client hangs up.
 
     The body has been read before."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(hung_up(call.request))
@@ -467,25 +469,25 @@ async def unless_gone(call: Call, work: Coroutine[object, object, Response]) -> 
 
 
 async def hung_up(request: Request) -> None:
-    """Returns when the client closes its connection."""
+    """Return when the client closes its connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def short(what: str, value: str) -> str:
-    """A text that fits an AMQP short string. Raises ApiError (400)."""
+    """Return a text that fits an AMQP short string. Raises ApiError (400)."""
     if len(value.encode()) > 255:
         raise bad_request(f"{what} is longer than 255 bytes")
     return value
 
 
 def natural(text: str) -> int | None:
-    """The number that a text is in decimal digits, from 0 to 10^18 - 1. None for every other text."""
+    """Return the number that a text is in decimal digits, from 0 to 10^18 - 1. None for every other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MOST else None
 
 
 def integer(content: dict[str, Json], key: str, default: int) -> int:
-    """A field of the body that is a whole number, also as text, as in RabbitMQ. Raises ApiError (400)."""
+    """Return a field of the body that is a whole number, also as text, as in RabbitMQ. Raises ApiError (400)."""
     value = content.get(key, default)
     if isinstance(value, str):
         sign = -1 if value.strip().startswith("-") else 1
@@ -498,7 +500,7 @@ def integer(content: dict[str, Json], key: str, default: int) -> int:
 
 
 def boolean(content: dict[str, Json], key: str, default: bool) -> bool:
-    """A field of the body that is true or false, also as text. Raises ApiError (400)."""
+    """Return a field of the body that is true or false, also as text. Raises ApiError (400)."""
     value = content.get(key, default)
     if value in ("true", "false"):
         return value == "true"
@@ -508,7 +510,7 @@ def boolean(content: dict[str, Json], key: str, default: bool) -> bool:
 
 
 def text(content: dict[str, Json], key: str, default: str) -> str:
-    """A field of the body that is text. Raises ApiError (400)."""
+    """Return a field of the body that is text. Raises ApiError (400)."""
     value = content.get(key, default)
     if not isinstance(value, str):
         raise bad_request(f"not_string: {key} {json.dumps(value, allow_nan=False)}")

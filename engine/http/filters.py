@@ -13,7 +13,7 @@ FILTER_SECONDS = 2.0  # for matching alone
 
 
 class NameFilter:
-    """The expression of one request. Raises ApiError (400) if it is no expression, or takes too long."""
+    """The expression of one request. Raises ApiError (400) if it is not an expression, or takes too long."""
 
     def __init__(self, pattern: str, ignore_case: bool = False) -> None:
         self.shown = f"regular expression {shown(pattern)}"

@@ -54,7 +54,7 @@ BESIDE = re.compile(r"[0-9]{20}\.base|_[0-9]{20}\.(?:seal|prints)")
 
 
 def followers_of(call: Call) -> Followers:
-    """The followers of this broker. Raises ApiError (400) where there can be none."""
+    """Return the followers of this broker. Raises ApiError (400) where there can be none."""
     followers = call.broker.followers
     if followers is None:
         raise bad_request("only a broker with an embedded log has followers, and only while it is the leader")
@@ -62,7 +62,7 @@ def followers_of(call: Call) -> Followers:
 
 
 def refusal(refused: FollowerRefused) -> ApiError:
-    """The answer to a follower that is refused."""
+    """Return the answer to a follower that is refused."""
     return ApiError(409, refused.word, str(refused))
 
 
@@ -74,7 +74,7 @@ def refusal(refused: FollowerRefused) -> ApiError:
     errors=(400, 503),
 )
 async def leader(call: Call) -> Response:
-    """Answers GET /api/leader."""
+    """Answer GET /api/leader."""
     call.require()
     followers, config = followers_of(call), call.broker.config
     try:
@@ -95,7 +95,7 @@ async def leader(call: Call) -> Response:
 
 
 def seals_in(data: Path, partitions: list[str]) -> dict[str, list[int]]:
-    """The offsets of the seals of each partition."""
+    """Return the offsets of the seals of each partition."""
     found = {}
     for name in partitions:
         files = partition_directory(data, name).glob(f"_{'[0-9]' * 20}.seal")
@@ -111,7 +111,7 @@ def seals_in(data: Path, partitions: list[str]) -> dict[str, list[int]]:
     errors=(400, 404),
 )
 async def file(call: Call) -> Response:
-    """Answers GET /api/leader/files/{partition}/{file}."""
+    """Answer GET /api/leader/files/{partition}/{file}."""
     call.require()
     partition, name = call.segment("partition"), call.segment("file")
     if partition not in followers_of(call).ends or not BESIDE.fullmatch(name):
@@ -135,7 +135,7 @@ async def file(call: Call) -> Response:
     errors=(400, 503),
 )
 async def keys(call: Call) -> Response:
-    """Answers POST /api/leader/keys."""
+    """Answer POST /api/leader/keys."""
     call.require()
     followers_of(call)
     ids = (await call.body("ids"))["ids"]
@@ -159,7 +159,7 @@ async def keys(call: Call) -> Response:
     errors=(400, 409, 503),
 )
 async def join(call: Call) -> Response:
-    """Answers PUT /api/followers/{name}."""
+    """Answer PUT /api/followers/{name}."""
     call.require()
     followers, name = followers_of(call), call.segment("name")
     asked = asked_in(await call.body("instance", "lineage", "ends"))
@@ -178,7 +178,7 @@ async def join(call: Call) -> Response:
 
 
 def asked_in(content: dict[str, Any]) -> JoinRequest:
-    """The question of a follower that joins. Raises ApiError (400)."""
+    """Return the question of a follower that joins. Raises ApiError (400)."""
     try:
         root = content.get("root")
         return JoinRequest(
@@ -201,7 +201,7 @@ def asked_in(content: dict[str, Any]) -> JoinRequest:
     errors=(400, 409, 410),
 )
 async def fetch(call: Call) -> Response:
-    """Answers POST /api/followers/{name}/fetch."""
+    """Answer POST /api/followers/{name}/fetch."""
     call.require()
     followers, content = followers_of(call), cast(dict[str, Any], await call.body("token", "at", "most"))
     try:
@@ -222,7 +222,7 @@ async def fetch(call: Call) -> Response:
 
 
 async def bytes_of(answer: FollowerAnswer, taken: Callable[[], None]) -> AsyncIterator[bytes]:
-    """An answer as bytes. A piece is read while the client takes the one before; `taken` is called with each."""
+    """Yield an answer as bytes. A piece is read while the client takes the one before; `taken` is called with each."""
     pieces = [(name, piece.base, piece.position, piece.size) for name, piece in answer.pieces]
     yield json.dumps({"target": answer.target, "ends": answer.ends, "pieces": pieces}, allow_nan=False).encode() + b"\n"
     for _, piece in answer.pieces:
@@ -237,7 +237,7 @@ async def bytes_of(answer: FollowerAnswer, taken: Callable[[], None]) -> AsyncIt
 
 
 def read_some(piece: Piece, done: int) -> bytes:
-    """The next bytes of a piece. In a thread: the disk may be slow."""
+    """Return the next bytes of a piece. In a thread: the disk may be slow."""
     descriptor = os.open(piece.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return read_at(descriptor, min(PIECE_BYTES, piece.size - done), piece.position + done)
@@ -247,20 +247,20 @@ def read_some(piece: Piece, done: int) -> bytes:
 
 @operation("Lists the followers of this broker", folds=Folds.NONE, who=MONITORING, listing=FollowerView)
 async def list_all(call: Call) -> Response:
-    """Answers GET /api/followers."""
+    """Answer GET /api/followers."""
     call.require("monitoring")
     return await listed(call, follower_views(call.broker.followers))
 
 
 @operation(
-    "Forgets a follower: nothing waits for it any more",
+    "Forgets a follower: nothing waits for it from then on",
     folds=Folds.NONE,
     who=ADMINISTRATOR,
     answers={204: None},
     errors=(400, 404, 503),
 )
 async def forget(call: Call) -> Response:
-    """Answers DELETE /api/followers/{name}."""
+    """Answer DELETE /api/followers/{name}."""
     call.require()
     try:
         known = await followers_of(call).forget(call.segment("name"))

@@ -17,7 +17,7 @@ logger = logging.getLogger("rewindmq")
 
 
 def listeners_of(call: Call) -> Listeners:
-    """The listeners of the node, for administrators.
+    """Return the listeners of the node, for administrators.
 
     Raises ApiError (404) for another node: its own API has to be asked."""
     call.require()
@@ -28,7 +28,7 @@ def listeners_of(call: Call) -> Listeners:
 
 @operation("Takes no new AMQP connections", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
 async def suspend(call: Call) -> Response:
-    """Answers POST /api/nodes/{node}/listeners/suspend."""
+    """Answer POST /api/nodes/{node}/listeners/suspend."""
     listeners_of(call).suspend()
     logger.warning("user '%s' suspended the listeners: no new connections are taken", call.user)
     return Response(status_code=204)
@@ -36,7 +36,7 @@ async def suspend(call: Call) -> Response:
 
 @operation("Takes AMQP connections again", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
 async def resume(call: Call) -> Response:
-    """Answers POST /api/nodes/{node}/listeners/resume and /api/nodes/{node}/app/start."""
+    """Answer POST /api/nodes/{node}/listeners/resume and /api/nodes/{node}/app/start."""
     listeners = listeners_of(call)
     try:
         await listeners.resume()
@@ -51,7 +51,7 @@ async def resume(call: Call) -> Response:
     "Closes all AMQP connections and takes no new ones", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None}
 )
 async def stop(call: Call) -> Response:
-    """Answers POST /api/nodes/{node}/app/stop."""
+    """Answer POST /api/nodes/{node}/app/stop."""
     listeners = listeners_of(call)
     listeners.suspend()
     logger.warning("user '%s' stopped the application: connections are closed, no new ones are taken", call.user)

@@ -38,7 +38,7 @@ NO_FIELDS: Mapping[str, Callable[[Any], object]] = {}
 
 
 def as_is(source: object) -> object:
-    """The source itself, which is an item already."""
+    """Return the source itself, which is an item already."""
     return source
 
 
@@ -48,7 +48,7 @@ async def listed(
     show: Callable[[T], object] = as_is,
     fields: Mapping[str, Callable[[T], object]] = NO_FIELDS,
 ) -> Response:
-    """The answer with an item for each source, made by `show` in slices of the loop's time.
+    """Return the answer with an item for each source, made by `show` in slices of the loop's time.
 
     A long list is never in memory as a whole: to filter or to sort, each item is made once more. `fields`: values of an
     item that are had without it, by name, for lists that are filtered and sorted often."""
@@ -90,7 +90,7 @@ async def listed(
 async def shown(
     work: Work, chosen: Sequence[T], show: Callable[[T], object], columns: "Columns | None"
 ) -> AsyncIterator[object]:
-    """Yields the rows, cut to their columns."""
+    """Yield the rows, cut to their columns."""
     async for source in work.over(chosen):
         yield cut(show(source), columns)
 
@@ -102,7 +102,7 @@ async def with_name(
     query: QueryParams,
     fields: Mapping[str, Callable[[T], object]],
 ) -> list[T]:
-    """The rows whose name matches the parameter `name`."""
+    """Return the rows whose name matches the parameter `name`."""
     wanted = query["name"]
     fits = NameFilter(wanted, ignore_case=True).fits if query.get("use_regex") == "true" else holding(wanted)
     name_of: Callable[[T], object] = fields.get("name") or (lambda source: fields_of(show(source)).get("name", ""))
@@ -110,22 +110,22 @@ async def with_name(
 
 
 def holding(part: str) -> Callable[[str], bool]:
-    """A test whether a name contains a text, in upper or lower case."""
+    """Return a test whether a name contains a text, in upper or lower case."""
     return lambda name: part.lower() in name.lower()
 
 
 async def queues_in(call: Call, vhosts: Container[str]) -> "list[tuple[PartitionReading, Queue]]":
-    """The queues of vhosts by name, each with its partition, of the partitions that are folded here."""
+    """Return the queues of vhosts by name, each with its partition, of the partitions that are folded here."""
     return await call.broker.queues.by_name(call.work, vhosts)
 
 
 async def listed_queues(call: Call, vhosts: Container[str]) -> "list[tuple[PartitionReading, Listed]]":
-    """The queues of vhosts by name, of each partition that is not folded here their counters."""
+    """Return the queues of vhosts by name, of each partition that is not folded here their counters."""
     return await call.broker.queues.listed(call.work, vhosts)
 
 
 def single(call: Call, item: object) -> Response:
-    """The answer with one row, cut to its `columns`."""
+    """Return the answer with one row, cut to its `columns`."""
     return reply(cut(item, columns_of(call.request.query_params)))
 
 
@@ -149,19 +149,19 @@ async def ordered(
 
 
 def inner(item: object, path: Sequence[str]) -> object:
-    """The value at a path of names; None if there is none."""
+    """Return the value at a path of names; None if there is none."""
     for name in path:
         item = fields_of(item).get(name)
     return item
 
 
 def fields_of(value: object) -> dict[str, object]:
-    """The fields of an object of JSON; none if it is another value."""
+    """Return the fields of an object of JSON; none if it is another value."""
     return value if isinstance(value, dict) else value.__dict__ if isinstance(value, View) else {}
 
 
 def sort_key(value: object) -> tuple[int, float, str]:
-    """A key that sorts as RabbitMQ: numbers first, and a missing value is 0."""
+    """Return a key that sorts as RabbitMQ: numbers first, and a missing value is 0."""
     if value is None:
         return (0, 0, "")
     if isinstance(value, bool):
@@ -172,7 +172,7 @@ def sort_key(value: object) -> tuple[int, float, str]:
 
 
 def columns_of(query: QueryParams) -> Columns | None:
-    """The columns that a request asks for; None: all."""
+    """Return the columns that a request asks for; None: all."""
     asked = query.get("columns")
     if not asked:
         return None
@@ -191,7 +191,7 @@ def columns_of(query: QueryParams) -> Columns | None:
 
 
 def cut(value: object, columns: Columns | None) -> object:
-    """A row without the columns that were not asked for."""
+    """Return a row without the columns that were not asked for."""
     if columns is None:
         return value
     if isinstance(value, dict | View):
@@ -203,7 +203,7 @@ def cut(value: object, columns: Columns | None) -> object:
 
 
 def whole(query: QueryParams, name: str) -> int | None:
-    """A whole number of the query. Raises ApiError (400)."""
+    """Return a whole number of the query. Raises ApiError (400)."""
     value = query.get(name)
     if value is None:
         return None

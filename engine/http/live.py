@@ -12,7 +12,7 @@
 Rules of this file
 - An answer is made once a tick for all who may see the same: for all administrators, and for each other user or token.
   The first one is made at once, with the errors and the permissions of the request itself.
-- Each answer has ticks of its own. So a stream whose answer takes long does not delay the others: they take turns in
+- Each answer has its own ticks. So a stream whose answer takes long does not delay the others: they take turns in
   the loop's share for long work. After an answer that took long its next one comes later: it is made for at most a
   quarter of the time.
 - A listener holds one answer, the newest. A slow client misses the others. A client that takes nothing is dropped
@@ -85,7 +85,7 @@ class LiveListener:
         self.news.set()
 
     def take(self) -> bytes:
-        """The frame to be sent, once; empty if there is none."""
+        """Return the frame to be sent, once; empty if there is none."""
         frame, self._frame = self._frame, b""
         self.news.clear()
         return frame
@@ -103,7 +103,8 @@ class Live:
         self._closed = False
 
     def of(self, handler: Handler, ready: Ready) -> Callable[[Call], Awaitable[ASGIApp]]:
-        """A handler that answers with the stream of another's answers. `ready` is called before each further answer."""
+        """Return a handler that answers with the stream of another's answers. `ready` is called before each further
+        answer."""
 
         async def stream(call: Call) -> ASGIApp:
             self._require_room(call.user)
@@ -132,7 +133,7 @@ class Live:
             task.cancel()
 
     def _require_room(self, user: str) -> None:
-        """Raises ApiError: 429 if the user has too many streams, 503 if the node has."""
+        """Raise ApiError: 429 if the user has too many streams, 503 if the node has."""
         if self._of_user.get(user, 0) >= MOST_OF_USER:
             raise ApiError(429, "too_many_requests", f"a user has at most {MOST_OF_USER} live streams: close a page")
         share = min(
@@ -184,7 +185,7 @@ class Live:
                     listener.offer(frame)
 
     async def _made(self, handler: Handler, listener: LiveListener) -> bytes | None:
-        """The answer of now, for this listener and its like; None if it takes too long."""
+        """Return the current answer for all listeners of this kind; None if it takes too long."""
         call = listener.call
         await self._broker.host.loop_share.turn()
         call.work = Work(self._broker.host.loop_share)
@@ -212,7 +213,7 @@ class Live:
 
 
 class Stream:
-    """A response that sends what a listener is told, until one of both ends."""
+    """A response that sends a listener its figures, until one of both ends."""
 
     def __init__(self, live: Live, listener: LiveListener) -> None:
         self._live = live
@@ -235,7 +236,7 @@ class Stream:
 
 
 async def next_frame(listener: LiveListener) -> bytes:
-    """The next frame, or a comment if none comes for a while."""
+    """Return the next frame, or a comment if none comes for a while."""
     try:
         async with asyncio.timeout(HEARTBEAT_SECONDS):
             await listener.news.wait()
@@ -245,7 +246,7 @@ async def next_frame(listener: LiveListener) -> bytes:
 
 
 def figures(answer: Response) -> bytes:
-    """The frame with an answer. Raises ApiError (400) if the answer is long."""
+    """Return the frame with an answer. Raises ApiError (400) if the answer is long."""
     body = getattr(answer, "body", None)
     if not isinstance(body, bytes):
         raise bad_request("the answer is too long for a live stream: ask for fewer columns, or for a smaller page")
@@ -253,7 +254,7 @@ def figures(answer: Response) -> bytes:
 
 
 def problem(error: ApiError) -> bytes:
-    """The frame that says why there is no answer."""
+    """Return the frame that says why there is no answer."""
     content = {"status": error.status, "error": error.error, "reason": error.reason}
     return b"event: problem\ndata: " + compact_text(content).encode() + b"\n\n"
 
@@ -264,7 +265,7 @@ def asks_for_stream(request: Request) -> bool:
 
 
 def paged(handler: Handler) -> Handler:
-    """The handler of a listing, for a request that asks for one page."""
+    """Return the handler of a listing, for a request that asks for one page."""
 
     @wraps(handler)
     async def page(call: Call) -> Response:

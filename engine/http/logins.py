@@ -67,7 +67,9 @@ class Logins:
         return token
 
     def find(self, token: str, used: bool = True) -> Login | None:
-        """The login of a token; None if it ended. `used`: it is in use now, which counts against its idle time."""
+        """Return the login of a token; None if it ended.
+
+        `used`: it is in use now, which counts against its idle time."""
         key = _hash(token)
         login, now = self._by_hash.get(key), self.now()
         if login is None:
@@ -97,7 +99,7 @@ class Logins:
 
 
 def cookie_of(request: Request) -> str:
-    """The name of the cookie: with the port that the browser asks, if it is not the scheme's own."""
+    """Return the name of the cookie: with the port that the browser asks, if it is not the scheme's own."""
     port = request.headers.get("host", "").rpartition(":")[2]
     return f"{COOKIE}_{port}" if port.isascii() and port.isdigit() and len(port) <= 5 else COOKIE
 

@@ -12,11 +12,11 @@ from starlette.responses import Response, StreamingResponse
 from rewindmq.engine.host.loop_share import Work
 from rewindmq.schemas.json_values import compact_text
 
-WHOLE_BYTES = 262_144  # an answer of at most so many bytes is sent as a whole
+WHOLE_BYTES = 262_144  # a smaller answer is sent as a whole
 
 
 async def array(work: Work, items: AsyncIterator[Any]) -> AsyncIterator[str]:
-    """A JSON array of items, each small."""
+    """Yield a JSON array of items, each small."""
     before = "["
     async for item in items:
         yield before + compact_text(item)
@@ -27,7 +27,7 @@ async def array(work: Work, items: AsyncIterator[Any]) -> AsyncIterator[str]:
 
 
 async def members(work: Work, content: dict[str, object]) -> AsyncIterator[str]:
-    """A JSON object whose values may be lists: each entry of a list is a piece."""
+    """Yield a JSON object whose values may be lists: each entry of a list is a piece."""
     before = "{"
     for name, value in content.items():
         yield f"{before}{compact_text(name)}:"
@@ -41,7 +41,7 @@ async def members(work: Work, content: dict[str, object]) -> AsyncIterator[str]:
 
 
 async def answer(pieces: AsyncIterator[str], media_type: str = "application/json") -> Response:
-    """A response 200 with these pieces."""
+    """Return a response 200 with these pieces."""
     gathered: list[bytes] = []
     size = 0
     async for piece in pieces:
@@ -53,7 +53,7 @@ async def answer(pieces: AsyncIterator[str], media_type: str = "application/json
 
 
 async def rest(gathered: list[bytes], pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
-    """Yields the gathered pieces, then those still to be made, in parts that are worth a write."""
+    """Yield the gathered pieces, then those still to be made, in parts that are worth a write."""
     size = sum(map(len, gathered))
     async for piece in pieces:
         gathered.append(piece.encode())

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "Shows which nodes own and fold each partition", folds=Folds.COUNTERS, who=MONITORING, listing=PlacedPartitionView
 )
 async def list_all(call: Call) -> Response:
-    """Answers GET /api/placement."""
+    """Answer GET /api/placement."""
     call.require("monitoring")
     by_partition: dict[str, list[tuple[PartitionReading, Listed]]] = {each.name: [] for each in call.broker.partitions}
     async for pair in call.work.over(await listed_queues(call, call.broker.topology.vhosts)):
@@ -40,7 +40,7 @@ async def list_all(call: Call) -> Response:
 async def view_of(
     call: Call, partition: "PartitionReading", pairs: "list[tuple[PartitionReading, Listed]]"
 ) -> PlacedPartitionView:
-    """The view of a partition."""
+    """Return the view of a partition."""
     broker = call.broker
     place = broker.nodes.place(partition)
     nodes = broker.topology.nodes
@@ -70,7 +70,7 @@ async def view_of(
     "Names the nodes that are near a queue, which need not exist", folds=Folds.NONE, columns=True, answer=NearQueueView
 )
 async def near(call: Call) -> Response:
-    """Answers GET /api/placement/{vhost}/{queue}: the owner of the queue's partition is first among the nodes."""
+    """Answer GET /api/placement/{vhost}/{queue}: the owner of the queue's partition is first among the nodes."""
     vhost, queue = call.monitored_vhost, call.segment("queue")
     partition = call.broker.queues.partition_for(vhost, queue)
     place = call.broker.nodes.place(partition)
@@ -88,6 +88,6 @@ async def near(call: Call) -> Response:
 
 
 def addresses_of(broker: "Broker") -> dict[str, str]:
-    """The AMQP address of each living node, by its name, as the node announced it when it joined."""
+    """Return the AMQP address of each living node, by its name, as the node announced it when it joined."""
     config = broker.config
     return {config.node: config.address} | {joined.node: joined.address for joined in broker.topology.nodes.values()}

@@ -13,15 +13,17 @@ from rewindmq.schemas.json_values import Json
 
 
 def properties_of(raw: bytes) -> Properties:
-    """The properties in a history as JSON, without BCC.
+    """Return the properties in a history as JSON, without BCC.
 
-    Bytes that are no properties may be in a history. They are shown in base64 as `undecodable`."""
+    A history may have bytes that are not properties. They are shown in base64 as `undecodable`."""
     found = decoded(properties.without_blind_copies(raw), times=False) if raw else {}
     return {"undecodable": base64.b64encode(raw).decode()} if found is None else cast(Properties, json_form(found))
 
 
 def properties_from(content: Json) -> bytes:
-    """The `properties` of a publish request as flags and values. Unknown names are left out, as RabbitMQ does."""
+    """Return the `properties` of a publish request as flags and values.
+
+    Unknown names are left out, as RabbitMQ does."""
     if content == []:  # RabbitMQ prints it for no properties, and tools send it back
         content = {}
     if not isinstance(content, dict):

@@ -32,7 +32,7 @@ def is_negative(error: Exception) -> bool:
 
 
 def require_room(request: Request) -> None:
-    """Counts the connection as logged in. Raises ApiError (503) when there are too many."""
+    """Count the connection as logged in. Raises ApiError (503) when there are too many."""
     admitted: AdmittedConnection | None = request.scope.get("state", {}).get("admitted")
     if admitted is not None and not admitted.log_in():
         raise ApiError(503, "service_unavailable", "too many connections: try again, or close some")
@@ -54,7 +54,7 @@ def note_refusal(broker: "Broker", request: Request, call: Call | None, error: A
 
 
 def refuse(error: ApiError, request: Request) -> Response:
-    """The response of an ApiError.
+    """Return the response of an ApiError.
 
     The realm is RabbitMQ's: clients send their password to that realm only. Of a 401 the desk hears only whether a
     login would help; Basic would make the browser ask for a password itself."""
@@ -69,13 +69,13 @@ def refuse(error: ApiError, request: Request) -> Response:
 
 
 async def refused(request: Request, error: Exception) -> Response:
-    """The response of an ApiError that was raised outside a handler."""
+    """Return the response of an ApiError that was raised outside a handler."""
     assert isinstance(error, ApiError)
     return refuse(error, request)
 
 
 async def no_such_path(request: Request, error: Exception) -> Response:
-    """The response where no path or no method matches."""
+    """Return the response where no path or no method matches."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status == 405:
         allowed = error.headers if isinstance(error, HTTPException) else None
@@ -86,7 +86,7 @@ async def no_such_path(request: Request, error: Exception) -> Response:
 
 
 async def unexpected(request: Request, error: Exception) -> Response:
-    """The response after a defect of ours.
+    """Return the response after a defect of ours.
 
     Starlette raises the error again after this answer, so that it is logged with its traceback."""
     return refuse(ApiError(500, "internal_error", f"{type(error).__name__}: see the broker's log"), request)

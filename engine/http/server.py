@@ -46,7 +46,7 @@ Listening = tuple[socket.socket, LiveContext | None]
 
 
 def refusal() -> bytes:
-    """The answer to a client that the quota does not let in."""
+    """Return the answer to a client that the quota does not let in."""
     content = {"error": "service_unavailable", "reason": "too many connections: try again, or close some"}
     body = json.dumps(content, allow_nan=False).encode()
     head = (
@@ -104,7 +104,7 @@ class HttpProtocol(H11Protocol):
             self.share.call(self._read)
 
     def _read(self) -> None:
-        """Parse a slice of what was received. Bytes that nobody wants any more are thrown away as slowly."""
+        """Parse a slice of what was received. Bytes that nobody wants any longer are thrown away at the same pace."""
         self._in_line = False
         if self._unread or self.transport.is_closing():
             self._thrown += len(self._received)

@@ -64,7 +64,7 @@ CHURN = {
 
 
 def depth_of(queues: "Iterable[Listed]") -> Numbers:
-    """The number of messages in these queues.
+    """Return the number of messages in these queues.
 
     Delayed messages are neither ready nor unacknowledged. Those in a consumer's lookahead are ready."""
     ready = unacked = waiting = ahead = 0
@@ -91,7 +91,7 @@ class Rates:
     def note(self, key: object, numbers: Numbers) -> tuple[float, Numbers] | None:
         """Add a sample, and return an earlier one to compare with: (seconds ago, numbers).
 
-        It is the latest one that is older than the window, or else the oldest. None: no sample is old enough."""
+        It is the latest one that is older than the window, or the oldest. None if no sample is old enough."""
         now = self.clock()
         self.prune(now)
         kept = self.samples.setdefault(key, deque())
@@ -103,7 +103,7 @@ class Rates:
         return (now - began, before) if now - began >= APART_SECONDS else None
 
     def shown(self, key: object, numbers: Numbers) -> Item:
-        """Each number, and its rate in `..._details`."""
+        """Return each number, and its rate in `..._details`."""
         seconds, before = self.note(key, numbers) or (1.0, numbers)
         return with_rates(numbers, before, seconds)
 
@@ -114,7 +114,7 @@ class Rates:
 
 
 def with_rates(numbers: Numbers, before: Numbers, seconds: float) -> Item:
-    """Each number, and its rate in `..._details`. `before`: the numbers of so many seconds ago."""
+    """Return each number, and its rate in `..._details`. `before`: the numbers `seconds` ago."""
     item: Item = {}
     for name, value in numbers.items():
         item[name] = value
@@ -140,7 +140,7 @@ class Statistics:
         return self.of_queues(((partition, queue),))
 
     def of_queues(self, pairs: "Iterable[tuple[PartitionReading, Listed]]") -> Numbers:
-        """The message_stats of some queues together."""
+        """Return the message_stats of some queues together."""
         publish = ack = deliver = no_ack = get = get_no_ack = get_empty = redeliver = 0
         for partition, queue in pairs:
             publishes, acks = self.began.get((partition.index, queue.queue_id), (0, 0))
@@ -167,7 +167,7 @@ class Statistics:
         }
 
     def never_less(self, pairs: "Iterable[tuple[PartitionReading, Listed]]") -> Numbers:
-        """The message_stats of some queues together, as counters that never go back, for metrics.
+        """Return the message_stats of some queues together, as counters that never go back, for metrics.
 
         A queue that is not folded here has the deliveries of when it was. They go on when it is folded again: the fold
         counts what came meanwhile. The owner's would begin elsewhere."""
@@ -194,7 +194,7 @@ class Statistics:
 
     # -- as shown -----------------------------------------------------------------------------------------------------
     def queue_shown(self, partition: "PartitionReading", queue: "Listed") -> Item:
-        """The depth and the message_stats of a queue, with rates."""
+        """Return the depth and the message_stats of a queue, with rates."""
         depth, served = depth_of([queue]), self.of_queue(partition, queue)
         if not isinstance(queue, QueueCounters):
             key = partition.index, queue.queue_id
@@ -213,12 +213,12 @@ class Statistics:
 
 
 def published(queue: "Listed") -> int:
-    """The number of publishes that the queue took or refused."""
+    """Return the number of publishes that the queue took or refused."""
     return queue.published + queue.refused
 
 
 def of_channel(channel: "ChannelStatus") -> Numbers:
-    """The counts of a channel."""
+    """Return the counts of a channel."""
     tally, settlement = channel.tally, channel.settlement
     fetched = settlement.fetched + settlement.fetched_no_ack
     return {
@@ -238,7 +238,7 @@ def of_channel(channel: "ChannelStatus") -> Numbers:
 
 
 def of_node(broker: "Broker") -> tuple[Numbers, Numbers]:
-    """The fields message_stats and churn_rates of the node."""
+    """Return the fields message_stats and churn_rates of the node."""
     now = counts(broker.counters, broker.sessions.by_id.values())
     return (
         {name: now[f"global_messages_{counter}_total"] for name, counter in OVERVIEW.items()},
@@ -247,7 +247,7 @@ def of_node(broker: "Broker") -> tuple[Numbers, Numbers]:
 
 
 def summed(all_numbers: Iterable[Numbers]) -> Numbers:
-    """The sums of counts."""
+    """Return the sums of counts."""
     total: Numbers = {}
     for numbers in all_numbers:
         for name, value in numbers.items():
@@ -259,7 +259,7 @@ _statistics: WeakKeyDictionary["Broker", Statistics] = WeakKeyDictionary()
 
 
 def statistics(broker: "Broker") -> Statistics:
-    """The statistics of a broker, which exist once."""
+    """Return the statistics of a broker, which exist once."""
     found = _statistics.get(broker)
     if found is None:
         found = _statistics[broker] = Statistics(broker)

@@ -23,7 +23,7 @@ POLICY = (
 
 
 def page(path: str) -> Callable[[Request], Awaitable[Response]]:
-    """The file of the desk that is at `path`."""
+    """Return the file of the desk that is at `path`."""
     file = STATIC / FILES[path]
 
     async def show(request: Request) -> Response:

@@ -14,7 +14,7 @@ MOST_BYTES: Final = 524_288
 
 
 async def document(url: str, context: ssl.SSLContext) -> bytes:
-    """The bytes at a URL. BadKeys: too many, or a status other than 200; httpx's errors."""
+    """Return the bytes at a URL. BadKeys: too many, or a status other than 200; httpx's errors."""
     status, found = await answer(url, context)
     if status != 200:
         raise BadKeys(f"{url} answers {status}")

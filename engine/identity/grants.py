@@ -51,7 +51,7 @@ class Identity:
 
 
 def written(seconds: float) -> str:
-    """A Unix time, as people read it."""
+    """Return a Unix time, as people read it."""
     if not 0 <= seconds <= LATEST_SECONDS:
         return str(seconds)[:20]
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

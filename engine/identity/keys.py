@@ -43,12 +43,12 @@ class UnknownKey(Exception):
 
 
 def keys_in(data: bytes) -> dict[str, Key]:
-    """The keys of a set, by their ids; the id of a key without one is "". BadKeys."""
+    """Return the keys of a set, by their ids; the id of a key without one is "". BadKeys."""
     try:
         content = json.loads(data)
         listed = content["keys"]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise BadKeys('it is no JSON Web Key Set: {"keys": [...]}') from None
+        raise BadKeys('it is not a JSON Web Key Set: {"keys": [...]}') from None
     if not isinstance(listed, list) or len(listed) > MOST_KEYS:
         raise BadKeys(f"its keys are not a list of at most {MOST_KEYS}")
     found: dict[str, Key] = {}
@@ -120,7 +120,9 @@ class Keys:
             self._round.set_result(None)
 
     async def find(self, key_id: str | None) -> Key:
-        """The key of this id; None: the only one that there is. Waits for a fetch, if one may begin. UnknownKey."""
+        """Return the key of this id; None: the only one that there is.
+
+        Waits for a fetch, if one may begin. UnknownKey."""
         found = self._look_up(key_id)
         if found is None and await self._fetched():
             found = self._look_up(key_id)
@@ -215,5 +217,5 @@ def _keys_url(data: bytes, issuer: str) -> str:
     if found != issuer:
         raise BadKeys(f"the provider's configuration is of issuer '{str(found)[:200]}', not of '{issuer}'")
     if not isinstance(url, str):
-        raise BadKeys("the provider's jwks_uri is no text")
+        raise BadKeys("the provider's jwks_uri is not text")
     return checked_url(url)

@@ -86,7 +86,7 @@ def _allowed(resource: str) -> Allowed | None:
 
 
 def pattern(text: str) -> Pattern | None:
-    """The texts between the wildcards. None: the text is not percent-encoded rightly."""
+    """Return the texts between the wildcards. None: the text is not percent-encoded rightly."""
     if BAD_ENCODING.search(text):
         return None
     try:

@@ -19,7 +19,7 @@ DISCOVERY: Final = "/.well-known/openid-configuration"
 
 
 class BadKeys(Exception):
-    """There is no usable set of keys; the text says why."""
+    """No set of keys can be used; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class TokenSettings:
 
 
 def algorithms_of(text: str) -> tuple[str, ...]:
-    """The algorithms in a text with commas. ValueError: one is not known, or symmetric."""
+    """Return the algorithms in a text with commas. ValueError: one is not known, or symmetric."""
     found = tuple(each.strip() for each in text.split(",") if each.strip())
     for each in found:
         if each not in ALGORITHMS:
@@ -55,14 +55,14 @@ def algorithms_of(text: str) -> tuple[str, ...]:
 
 
 def scopes_of(text: str) -> str:
-    """Scopes with blanks between them. ValueError: without openid it is no sign-in."""
+    """Return scopes with blanks between them. Raises ValueError without openid, which a sign-in needs."""
     if "openid" not in text.split():
         raise ValueError("'openid' has to be one of them")
     return " ".join(text.split())
 
 
 def place_of(text: str) -> str:
-    """A file, as an absolute path, or a URL. ValueError: there is no such file, or as `checked_url`."""
+    """Return a file, as an absolute path, or a URL. ValueError: there is no such file, or as `checked_url`."""
     if "://" in text:
         return checked_url(text)
     if not Path(text).is_file():
@@ -71,11 +71,11 @@ def place_of(text: str) -> str:
 
 
 def checked_url(text: str) -> str:
-    """The URL itself. ValueError: keys that come from there could be anybody's."""
+    """Return the URL itself. ValueError: keys that come from there could be anybody's."""
     parts = urlsplit(text)
     if parts.hostname and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname))):
         return text
-    raise ValueError(f"'{text}' is no URL with https (http is for the loopback address only)")
+    raise ValueError(f"'{text}' is not an https URL (http is for the loopback address only)")
 
 
 def is_loopback(host: str) -> bool:

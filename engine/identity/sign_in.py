@@ -72,7 +72,7 @@ class SignIn:
         return urlsplit(settings.issuer).netloc if settings is not None and settings.client_id else None
 
     async def begin(self, redirect: str) -> tuple[str, str]:
-        """The provider's address for a browser, and a ticket. `redirect`: where the provider sends it back to.
+        """Return the provider's address for a browser, and a ticket. `redirect`: where the provider sends it back to.
 
         SignInFailed."""
         settings = self._settings()
@@ -94,7 +94,7 @@ class SignIn:
         return f"{url}{'&' if urlsplit(url).query else '?'}{urlencode(query)}", ticket
 
     async def finish(self, ticket: str | None, answer: Mapping[str, str]) -> str:
-        """The access token of a person whom the provider sent back. SignInFailed; TokenRefused (grants.py)."""
+        """Return the access token of a person whom the provider sent back. SignInFailed; TokenRefused (grants.py)."""
         settings = self._settings()
         if ticket is None or not _same(self._made("state", ticket), answer.get("state", "")):
             raise SignInFailed("the answer belongs to no sign-in of this browser: begin again")
@@ -123,12 +123,12 @@ class SignIn:
         return access
 
     def sealed(self, text: str) -> str:
-        """A text that comes back in a cookie, and that nobody else can have written."""
+        """Return a text that comes back in a cookie, and that nobody else can have written."""
         written = base64.urlsafe_b64encode(text.encode()).decode()
         return f"{written}.{self._made('text', written)}"
 
     def unsealed(self, sealed: str) -> str:
-        """The text; "" if it is not of this process."""
+        """Return the text; "" if it is not of this process."""
         written, _, proof = sealed.partition(".")
         if not _same(self._made("text", written), proof):
             return ""
@@ -144,7 +144,7 @@ class SignIn:
         return _written(hmac.digest(self._secret, f"{kind} {text}".encode(), "sha256"))
 
     async def _endpoints(self, settings: TokenSettings) -> Endpoints:
-        """The provider's addresses, from its configuration. SignInFailed."""
+        """Return the provider's addresses, from its configuration. SignInFailed."""
         async with self._looking:
             loop, place = asyncio.get_running_loop(), (settings.issuer, settings.authority)
             if place != self._place:
@@ -218,7 +218,7 @@ def _json(data: bytes) -> dict[str, Any]:
 
 
 def _said(content: Mapping[str, Any]) -> str:
-    """The error in an answer of the provider, for people."""
+    """Return the error in an answer of the provider, for people."""
     words = [str(content[name])[:200] for name in ("error", "error_description") if content.get(name)]
     return "".join(each for each in ": ".join(words) if each.isprintable())
 

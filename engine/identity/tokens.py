@@ -49,7 +49,7 @@ class Tokens:
             self._verifier.keys.stop()
 
     def changed_to(self, settings: TokenSettings | None) -> Callable[[], None]:
-        """Prepare other settings, and read a file of keys again. The answer puts both in force. BadKeys, OSError."""
+        """Prepare other settings, and read a file of keys again. The answer activates both. Raises BadKeys, OSError."""
         next_one, before = _verifier_of(settings), self._verifier
         if next_one is not None:
             next_one.keys.read_file()
@@ -76,7 +76,7 @@ class Tokens:
         if len(token) > MOST_BYTES:
             raise TokenRefused(f"the token is longer than {MOST_BYTES} bytes")
         if not is_token(token):
-            raise TokenRefused("the token is no signed JWT")
+            raise TokenRefused("the token is not a signed JWT")
         if self._remembered_version != verifier.keys.version:
             self._remembered_version = verifier.keys.version
             self._forget()
@@ -93,7 +93,7 @@ class Tokens:
         """Check the ID token of a sign-in. TokenRefused."""
         verifier = self._verifier
         if verifier is None or len(token) > MOST_BYTES or not is_token(token):
-            raise TokenRefused("the provider's ID token is no signed JWT")
+            raise TokenRefused("the provider's ID token is not a signed JWT")
         await verifier.check_identity(token, client_id, nonce, self._now)
 
     def _remember(self, token: str, proof: bytes, grant: Grant) -> None:

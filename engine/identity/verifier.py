@@ -62,18 +62,18 @@ class Verifier:
             raise TokenRefused("the provider's ID token is of another sign-in")
 
     async def _signed(self, token: str) -> dict[str, Any]:
-        """The claims of a token whose signature is right. TokenRefused."""
+        """Return the claims of a token whose signature is right. TokenRefused."""
         settings = self.settings
         try:
             header = jws.extract_compact(token.encode(), registry=self._registry).headers()
         except (JoseError, ValueError, RecursionError):
-            raise TokenRefused("the token is no signed JWT") from None
+            raise TokenRefused("the token is not a signed JWT") from None
         algorithm, key_id = header.get("alg"), header.get("kid")
         if algorithm not in settings.algorithms:
             allowed = ", ".join(settings.algorithms)
             raise TokenRefused(f"the token's algorithm is {_shown(algorithm)}; allowed are {allowed}")
         if key_id is not None and not isinstance(key_id, str):
-            raise TokenRefused("the token's key id (kid) is no text")
+            raise TokenRefused("the token's key id (kid) is not text")
         try:
             key = await self.keys.find(key_id)
         except UnknownKey as error:
@@ -121,7 +121,7 @@ def _check_claims(claims: dict[str, Any], of_issuer: str, for_whom: str, now: in
 
 
 def _scopes(claims: dict[str, Any]) -> list[str]:
-    """The scopes of a token: a list, or a text with blanks between them."""
+    """Return the scopes of a token: a list, or a text with blanks between them."""
     given = claims.get("scope", [])
     scopes = given.split(" ") if isinstance(given, str) else given
     if not isinstance(scopes, list) or not all(isinstance(each, str) for each in scopes):

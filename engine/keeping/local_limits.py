@@ -22,7 +22,7 @@ def local_limits(text: str) -> SpaceLimits:
                     raise ValueError
     except ValueError:
         known = "give an age, a size, or both, such as 7d, 50GB or 7d,50GB"
-        raise ValueError(f"'{text}' is no limit: {known}") from None
+        raise ValueError(f"'{text}' is not a limit: {known}") from None
     return SpaceLimits(age_ms, size_bytes)
 
 

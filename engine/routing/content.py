@@ -26,7 +26,7 @@ class Content:
         return {name: tables.untyped(kind, value) for name, kind, value in self.entries}
 
     def property(self, name: str) -> str | None:
-        """A basic property as text; None if the message has none."""
+        """Return a basic property as text; None if the message has none."""
         value = values(self.raw).get(name)
         if value is None:
             return None
@@ -56,7 +56,7 @@ def _whole(kind: str, value: object) -> int | None:
 
 
 def whole_number(text: str) -> int | None:
-    """A whole number in decimal digits, as Erlang's `list_to_integer/1` reads one; else None."""
+    """Return a whole number in decimal digits, as Erlang's `list_to_integer/1` reads one; else None."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
 
@@ -65,7 +65,8 @@ NO_CONTENT: Final = Content(b"\0\0")  # of a message that is routed by its routi
 
 
 def readable(properties: bytes) -> Content:
-    """The content of a message in the log; no content if its properties are damaged, as it is forwarded even then."""
+    """Return the content of a message in the log; no content if its properties are damaged, as it is forwarded even
+    then."""
     content = Content(properties)
     try:
         content.headers  # noqa: B018  reads them

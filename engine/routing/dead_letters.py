@@ -27,11 +27,11 @@ Rules of this file
   which it came, so that it holds up no others; then the route is tried again, by turns.
 - A message that moves with its queue to another partition (reason `relocated`, machine/events/relocation.py) goes, as
   it is, to the home of the queue's own name. Such letters do not wait for the queue's other ones, nor these for them: a
-  dead letter that finds no target must not keep a queue's name held. They are a source of their own here, and are
+  dead letter that finds no target must not keep a queue's name held. They are a separate source here, and are
   known to the target, and released, by themselves. They follow each other without waiting, and none is dropped while
   its queue lives: if it is not there yet they are tried again.
-- A message that was delayed (delayed_exchanges.py) comes as a letter of reason `delayed`, which is no death:
-  at-most-once, the exchange's bindings decide, and a hidden queue's letters are no dead letters in any count.
+- A message that was delayed (delayed_exchanges.py) comes as a letter of reason `delayed`, which is not a death:
+  at-most-once, the exchange's bindings decide, and a hidden queue's letters do not count as dead letters.
 - Nothing recurses: forwards make effects, effects make letters, letters wait in a queue for the next round. A round is
   bounded by time, and the rest goes on in the next turn of the loop, so that a burst of deaths does not stop other
   work. Letters that wait are packed as they came (`Letters`); their bodies are in the store.
@@ -178,7 +178,7 @@ class Forwarder:
         return bool(self._ready) and not self._waits_for_log and self._keeper.nodes.is_waited_for
 
     def retry_ms(self) -> int | None:
-        """The time when a letter is to be tried again, or None."""
+        """Return the time when a letter is to be tried again, or None."""
         while self._retries and self._retries[0][0] != self._retries[0][2].retry_at_ms:
             heapq.heappop(self._retries)
         return self._retries[0][0] if self._retries else None
@@ -293,7 +293,7 @@ class Forwarder:
             try:
                 letter.message = source.partition.message(source.queue.queue_id, letter.message_id)
             except KeyError:
-                logger.error("dead letter %d of %s is nowhere any more", letter.message_id, source.queue.name)
+                logger.error("dead letter %d of %s no longer exists", letter.message_id, source.queue.name)
                 return TAKEN
             except LogError as error:
                 logger.error("dead letter %d of %s is forwarded later: %s", letter.message_id, source.queue.name, error)
@@ -391,7 +391,9 @@ class Forwarder:
         content: Content | None,
         published_to: str | None,
     ) -> tuple[Destination, ...] | None:
-        """The letter's route. None if it takes long: the letter has the search, and the route for the next try."""
+        """Return the letter's route.
+
+        None if it takes long: the letter has the search, and the route for the next try."""
         found, letter.found = letter.found, None
         if found is not None:
             return found
@@ -404,7 +406,7 @@ class Forwarder:
     def _held(
         self, vhost: str, exchange: str, routing_keys: tuple[str, ...], destinations: tuple[Destination, ...]
     ) -> tuple[str, str] | None:
-        """The first queue of a route that is on its way to another partition, or whose name waits."""
+        """Return the first queue of a route that is on its way to another partition, or whose name waits."""
         held = self._router.first_held(destinations)
         if held is None and exchange == "" and (name := self._homes.first_held(vhost, routing_keys)) is not None:
             held = vhost, name
@@ -445,13 +447,13 @@ class Forwarder:
         return TAKEN
 
     def _incarnation(self, source: LetterSource) -> int:
-        """The incarnation that the source's queue has in the partition to which it went; -1: it was deleted."""
+        """Return the incarnation that the source's queue has in the partition to which it went; -1: it was deleted."""
         queue = source.queue
         placement = self._router.topology.placement
         return placement.followed(queue.vhost, queue.name, source.partition.index, queue.queue_id)
 
     def _origin(self, source: LetterSource, letter: Letter) -> Origin:
-        """The origin of what the letter becomes."""
+        """Return the origin of what the letter becomes."""
         queue = source.queue
         partition = self._router.topology.placement.as_origin(queue.vhost, queue.name, source.partition.index)
         return Origin(
@@ -481,13 +483,13 @@ class Forwarder:
         return False
 
     def _without_route(self, letter: Letter) -> int:
-        """The result of sending a letter that has no route, as far as this node has read."""
+        """Return the result of sending a letter that has no route, as far as this node has read."""
         if letter.at_least_once:
             return TRY_AGAIN
         return TAKEN if self._certainty.covers(letter.heard) else UNSURE
 
     def _bury(self, source: LetterSource, letter: Letter, message: Published) -> tuple[Buried, int | None]:
-        """The message as it is sent on, and its expiration.
+        """Return the message as it is sent on, and its expiration.
 
         A dead letter has no expiration, a delayed message has its own. Properties that cannot be read (a service may
         have put anything into the log) are dropped."""

@@ -62,7 +62,7 @@ class Buried:
 
 @lru_cache(maxsize=64)  # messages that die together are often alike: same properties, same fate, same second
 def bury(properties: bytes, queue: str, reason: str, exchange: str, routing_key: str, time_s: int) -> Buried:
-    """The properties of a message that was published to `exchange` with `routing_key` and died in `queue`.
+    """Return the properties of a message that was published to `exchange` with `routing_key` and died in `queue`.
 
     Raises ValueError if the properties are not valid AMQP."""
     fields = split(properties)
@@ -96,7 +96,7 @@ def bury(properties: bytes, queue: str, reason: str, exchange: str, routing_key:
 
 
 def _history(field: bytes | None) -> list[Death] | None:
-    """The earlier deaths; None if the headers have no list of them."""
+    """Return the earlier deaths; None if the headers have no list of them."""
     items = tables.array_items(field)
     if items is None:
         return None

@@ -20,7 +20,7 @@ from rewindmq.schemas.values import Argument, Deduplication, Policy
 
 DEDUPLICATING_EXCHANGE: Final = "x-message-deduplication"  # the exchange's type
 SIZE: Final = "x-cache-size"
-TTL: Final = TTL_HEADER  # a message may have a header of this name, too
+TTL: Final = TTL_HEADER  # a message may also have a header of this name
 PERSISTENCE: Final = "x-cache-persistence"
 
 
@@ -53,7 +53,7 @@ def deduplication_of(exchange: ExchangeDeclared, policy: Policy | None) -> Dedup
 
 
 def _number(argument: Argument | None) -> int | None:
-    """The number in an argument: an integer, or a text of digits."""
+    """Return the number in an argument: an integer, or a text of digits."""
     if argument is None or isinstance(argument.value, bool):
         return None
     value = argument.value

@@ -99,7 +99,7 @@ class HiddenQueues:
         return self._homes.of(vhost, queue_of(exchange)).machine.queue(vhost, queue_of(exchange))
 
     async def left_over(self, vhost: str, exchange: str) -> Queue | None:
-        """The queue that an earlier exchange of this name left, before a new one is declared."""
+        """Return the queue that an earlier exchange of this name left, before a new one is declared."""
         await self._homes.of(vhost, queue_of(exchange)).enter()
         return self.of(vhost, exchange)
 
@@ -116,7 +116,7 @@ class HiddenQueues:
         return True
 
     async def _caught_up(self, vhost: str, name: str) -> "Partition":
-        """The partition of a hidden queue, once its name is not held."""
+        """Return the partition of a hidden queue, once its name is not held."""
         homes = self._homes
         while True:
             await homes.wait_until_free(vhost, name)
@@ -163,7 +163,7 @@ class HiddenQueues:
         )
 
     def broken(self, partition: "Partition") -> Iterator[tuple[str, QueueDeclared | QueueDeleted]]:
-        """The hidden queues of a partition that a crash left without exchange, or that are missing.
+        """Yield the hidden queues of a partition that a crash left without exchange, or that are missing.
 
         Yields each in words, with the event that mends it."""
         there = [(queue.vhost, queue.name) for queue in partition.machine.queues()]
@@ -174,13 +174,13 @@ class HiddenQueues:
                 yield found
 
     def names(self) -> list[tuple[str, str]]:
-        """Yields the vhost and the name of each hidden queue that has to exist."""
+        """Yield the vhost and the name of each hidden queue that has to exist."""
         return [(vhost, queue_of(exchange)) for vhost, exchange in self._exchanges]
 
     def broken_at(
         self, partition: "Partition", vhost: str, name: str
     ) -> tuple[str, QueueDeclared | QueueDeleted] | None:
-        """The fault of one name of the partition, as `broken` yields it."""
+        """Return the fault of one name of the partition, as `broken` yields it."""
         queue, exchange = partition.machine.queue(vhost, name), exchange_of(name)
         if queue is not None:
             orphan = f"queue '{name}' in vhost '{vhost}', whose exchange is gone"
@@ -199,7 +199,7 @@ def deletion(queue: Queue) -> QueueDeleted:
 
 
 def due(message: Published) -> tuple[Buried, int | None]:
-    """A delayed message as it is routed now.
+    """Return a delayed message as it is routed now.
 
     It has all its routing keys, no deaths, and its own expiration. Raises ValueError if its properties are not valid
     AMQP."""

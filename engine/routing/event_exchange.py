@@ -6,10 +6,10 @@ Names, keys and headers are those of RabbitMQ's rabbitmq_event_exchange where it
 them. docs/operators/events.md.
 
 Rules of this file
-- Nothing is told that nobody is bound to. Without a binding that may match events of queues no partition has a tap, and
-  an append pays for one comparison.
-- What is told has happened: an event is published when its cause is durable. It is told at most once. A start tells
-  nothing of what it folds again.
+- An event without a binding is not published. Without a binding that may match events of queues no partition has a
+  tap, and an append pays for one comparison.
+- An event is published when its cause is durable, and at most once. A start publishes none for the events that it
+  folds again.
 - One node tells it: the node that appended the record or, where a service appended it to Kafka itself, the owner of the
   partition.
 - Nothing feeds itself. No event tells of messages in a queue that gets events, or gets dead letters of such a queue.
@@ -59,7 +59,7 @@ from rewindmq.schemas.values import BROKER, Actor
 MOST_WAITING: Final = 10_000  # events
 MOST_FED: Final = 1_000  # queues of a vhost that get events; if there are more, all of the vhost count as such
 ROUND: Final = 100  # events in a slice: some 2 ms
-QUEUES_AN_EVENT: Final = 20  # an event for so many queues costs as much as one more event
+QUEUES_AN_EVENT: Final = 20  # queues for which an event costs as much as one more event
 
 logger = logging.getLogger(__name__)
 
@@ -233,7 +233,9 @@ class EventExchange:
                     continue
                 fed.add(name)
                 if len(fed) > MOST_FED:
-                    logger.warning("vhost %s: more than %d queues get events: none tells of messages", vhost, MOST_FED)
+                    logger.warning(
+                        "vhost %s: more than %d queues get events: it has no events about messages", vhost, MOST_FED
+                    )
                     return None
                 partition = self._router.locate(vhost, name)
                 queue = None if partition is None else partition.machine.queue(vhost, name)
@@ -369,7 +371,8 @@ class EventExchange:
         self._go_on()
 
     def _destinations(self, occurrence: Occurrence) -> tuple[Destination, ...]:
-        """The queues of an event, as far as its key decides; none while no queue moves, because nobody asks then."""
+        """Return the queues of an event, as far as its key decides; none while no queue moves, because nobody asks
+        then."""
         if not self._topology.placement.moving:
             return ()
         return self._router.route(occurrence.vhost, EVENT_EXCHANGE, occurrence.key, NO_CONTENT)

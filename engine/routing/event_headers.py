@@ -14,9 +14,9 @@
 Rules of this file
 - Names and headers are RabbitMQ's where it has the event (rabbit_exchange_type_event.erl, and the callers of
   `rabbit_event:notify`). Headers of ours stand beside them.
-- What concerns a vhost is told in that vhost. What concerns no vhost, and that vhosts come and go, is told in `/`, to
+- An event that concerns a vhost is published in that vhost. Other events, and those about vhosts, are in `/`, for
   queues that were bound by a user with the tag administrator or monitoring (engine/broker/exchanges.py).
-- No password, no hash and no value of a parameter (it may hold a password) is told.
+- No event has a password, a hash or the value of a parameter, which may hold a password.
 """
 
 from collections.abc import Iterator, Sequence
@@ -70,7 +70,7 @@ ITSELF: Final = "rmq-internal"  # RabbitMQ's name for the broker as the one who 
 BY: Final = "user_who_performed_action"
 # First words of the keys that may match an event of a queue partition.
 KINDS: Final = frozenset(("#", "*", "queue", "message", "ack"))
-# Keys of events that concern the whole node, and that are told in `/`. A user who binds to them needs one of the tags.
+# Keys of events that concern the whole node, and are published in `/`. A user who binds to them needs one of the tags.
 NODE_WIDE: Final = (
     "user.authentication.success",
     "user.authentication.failure",
@@ -99,12 +99,12 @@ Described = tuple[str, str, Facts]  # vhost, routing key, headers
 
 
 def first_word(key: str) -> str:
-    """The first word of a binding key."""
+    """Return the first word of a binding key."""
     return key.split(".", 1)[0]
 
 
 def by(actor: Actor) -> str:
-    """The name of the one who acts, in RabbitMQ's words."""
+    """Return the name of the one who acts, in RabbitMQ's words."""
     return actor.user or ITSELF
 
 
@@ -126,7 +126,7 @@ class QueueNews:
         self.facts = facts
 
     def headers(self) -> Facts:
-        """The headers, without the message's id."""
+        """Return the headers, without the message's id."""
         queue = self.queue
         headers: Facts = {"queue": queue.name, "vhost": queue.vhost, "reason": self.reason, BY: self.user}
         if self.rule:
@@ -138,7 +138,8 @@ class QueueNews:
 
 
 def message_news(effect: Effect, actor: Actor) -> QueueNews | None:
-    """The outcome for messages that an effect is; None: it is none that is told. `actor`: of the event that caused it.
+    """Return the outcome for messages that an effect is; None: it is none that is told. `actor`: of the event that
+    caused it.
 
     Time makes messages expire, and nobody else. Retention of a stream is not told."""
     if isinstance(effect, Forget):

@@ -98,7 +98,7 @@ class ExchangeType:
         return self.match(routing_keys, content)
 
     def match(self, routing_keys: tuple[str, ...], content: Content) -> Sequence[Bound]:
-        """The same at once, for types whose matches cost little."""
+        """Return the same at once, for types whose matches cost little."""
         return ()
 
     @classmethod
@@ -225,7 +225,7 @@ class ConsistentHash(ExchangeType):
         return () if picked is None else (picked,)
 
     def _to_hash(self, routing_key: str, content: Content) -> object:
-        """The text to hash.
+        """Return the text to hash.
 
         All messages without the header or property go to the same place, as in the plugin."""
         if self.hash_on is None:
@@ -356,24 +356,24 @@ EXCHANGE_TYPES: Final[dict[str, type[ExchangeType]]] = {
 
 
 def check_type(name: str) -> None:
-    """Raise PreconditionFailed if there is no such type."""
+    """Raise PreconditionFailed if the type does not exist."""
     if name not in EXCHANGE_TYPES:
         raise PreconditionFailed(f"{'unknown' if name else 'invalid'} exchange type '{name}'")
 
 
 def type_of(exchange: ExchangeDeclared) -> type[ExchangeType]:
-    """The exchange's type."""
+    """Return the exchange's type."""
     return EXCHANGE_TYPES.get(exchange.type, ExchangeType)
 
 
 def matching_type(exchange: ExchangeDeclared) -> type[ExchangeType]:
-    """The type by which the exchange's bindings are matched."""
+    """Return the type by which the exchange's bindings are matched."""
     name = _text(exchange, "x-delayed-type") if exchange.type == DELAYED_EXCHANGE else exchange.type
     return ExchangeType if name is None else EXCHANGE_TYPES.get(name, ExchangeType)
 
 
 def matcher(exchange: ExchangeDeclared, bindings: Sequence[Bound], is_live: Callable[[Bound], bool]) -> ExchangeType:
-    """An exchange with its bindings. `is_live`: whether a binding leads to a queue that exists."""
+    """Return an exchange with its bindings. `is_live`: whether a binding leads to a queue that exists."""
     kind = matching_type(exchange)
     return kind(exchange, [bound for bound in bindings if is_live(bound)] if kind.picks_one else bindings)
 
@@ -467,7 +467,9 @@ def _plain(value: object) -> object:
 
 
 def hash_on(exchange: ExchangeDeclared) -> tuple[str, str] | None:
-    """The input of a consistent-hash exchange's hash: header or property, and its name. None: the routing key."""
+    """Return the input of a consistent-hash exchange's hash: header or property, and its name.
+
+    None: the routing key."""
     for kind in ("header", "property"):
         name = _text(exchange, f"hash-{kind}")
         if name is not None:
@@ -481,13 +483,13 @@ def _text(exchange: ExchangeDeclared, name: str) -> str | None:
 
 
 def hashed(value: object) -> int:
-    """A hash of 64 bits, the same in every process."""
+    """Return a hash of 64 bits, the same in every process."""
     text = value if isinstance(value, bytes) else repr(value).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
 
 def jump(key: int, buckets: int) -> int:
-    """The bucket of a 64-bit key (Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm")."""
+    """Return the bucket of a 64-bit key (Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm")."""
     bucket, following = -1, 0
     while following < buckets:
         bucket = following

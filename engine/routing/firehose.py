@@ -97,13 +97,13 @@ class Firehose:
                         partition.deliveries.attach_getter(consumer_id, self.tapped_getter(session, channel, getter))
 
     def tapped(self, session: Session, channel: int, consumer: DeliveryTarget) -> DeliveryTarget:
-        """The consumer as it is attached to a partition: wrapped in a vhost that is traced, else itself."""
+        """Return the consumer as it is attached to a partition: wrapped in a traced vhost, otherwise itself."""
         if isinstance(consumer, TappedConsumer):
             consumer = consumer.consumer
         return TappedConsumer(self, session, channel, consumer) if session.vhost in self.vhosts else consumer
 
     def tapped_getter(self, session: Session, channel: int, getter: FetchTarget) -> FetchTarget:
-        """A holder of basic.get, wrapped as `tapped` wraps a consumer."""
+        """Return a holder of basic.get, wrapped as `tapped` wraps a consumer."""
         if isinstance(getter, TappedGetter):
             getter = getter.getter
         return TappedGetter(self, session, channel, getter) if session.vhost in self.vhosts else getter
@@ -151,7 +151,7 @@ class Firehose:
             )
 
     def _has_room(self, size: int) -> bool:
-        """Say whether the log has room for copies of so many bytes. If not, they are counted as dropped."""
+        """Return True if the log has room for copies of this size. Otherwise count them as dropped."""
         flow = self._keeper.flow
         if flow.crowded or not flow.has_room(size):
             if self._dropped == 0:
@@ -185,7 +185,7 @@ class Firehose:
         try:
             fields = split(without_blind_copies(properties))
             copies = carbon_copies(properties)
-        except ValueError:  # a service appended it to the log itself, with bytes that are no properties
+        except ValueError:  # a service appended it to the log itself, with bytes that are not properties
             fields, copies = {}, []
         keys = (routing_key, *copies)
         copied = join(
@@ -244,14 +244,14 @@ class TappedGetter:
 
 
 def carbon_copies(properties: bytes) -> list[str]:
-    """The routing keys in the headers CC and BCC. Raises ValueError if the bytes are no properties."""
+    """Return the routing keys in the headers CC and BCC. Raises ValueError if the bytes are not properties."""
     fields = split(properties)
     headers = split_headers(fields)
     return copies_of(headers.get("CC")) + copies_of(headers.get("BCC"))
 
 
 def as_header(bit: int, raw: bytes) -> bytes:
-    """A property as a field of a table: longstr, signedint or, of a timestamp, long."""
+    """Return a property as a field of a table: longstr, signedint or, of a timestamp, long."""
     kind = KINDS[bit]
     if kind == TABLE:
         return b"F" + raw

@@ -26,7 +26,7 @@ Waiting = dict[asyncio.Future[None], None]  # in the order in which they came
 
 
 def never() -> bool:
-    """A caller that does not go away."""
+    """Return a caller that does not go away."""
     return False
 
 
@@ -42,11 +42,13 @@ class Homes:
     # -- where a queue is ---------------------------------------------------------------------------------------------
 
     def of(self, vhost: str, name: str) -> Partition:
-        """The partition that holds the queue of this name, or would hold it."""
+        """Return the partition that holds the queue of this name, or would hold it."""
         return self._partitions[self.placement.home(vhost, name, len(self._partitions))]
 
     def locate(self, vhost: str, name: str) -> Partition | None:
-        """The partition of a queue that a message can be routed to, else None. A queue that moves is where it goes."""
+        """Return the partition of a queue that a message can be routed to, or None.
+
+        A queue that moves counts as being where it goes."""
         partition = self.of(vhost, name)
         if partition.may_have(vhost, name):
             return partition
@@ -54,15 +56,15 @@ class Homes:
         return None if moving is None or moving.from_id == -1 else partition
 
     def queue(self, vhost: str, name: str) -> Queue | None:
-        """The queue of this name, as far as this node folds it. A queue that moves is the one that leaves, until it is
-        declared where it goes."""
+        """Return the queue of this name, as far as this node folds it. A queue that moves is the one that leaves, until
+        it is declared where it goes."""
         queue = self.of(vhost, name).machine.queue(vhost, name)
         if queue is None and (moving := self.placement.moving.get((vhost, name))) is not None:
             return self._partitions[moving.source].machine.queue(vhost, name)
         return queue
 
     def source(self, vhost: str, name: str) -> Partition | None:
-        """The partition that a queue leaves which moves; None: it does not."""
+        """Return the partition that a queue leaves which moves; None: it does not."""
         moving = self.placement.moving.get((vhost, name))
         return None if moving is None else self._partitions[moving.source]
 
@@ -92,7 +94,7 @@ class Homes:
         return self.placement.count > 0 or self.of(vhost, name) is partition
 
     def strays(self, vhost: str, name: str) -> Iterator[tuple[Partition, int]]:
-        """Yields the partitions that the queue of this name has left, each with the incarnation that may be left."""
+        """Yield the partitions that the queue of this name has left, each with the incarnation that may be left."""
         for move in self.placement.moves.get((vhost, name), ()):
             if move.from_id != -1:
                 yield self._partitions[move.source], move.from_id
@@ -112,7 +114,7 @@ class Homes:
         return placement.held and placement.goes_elsewhere(vhost, name) and self.locate(vhost, name) is None
 
     def first_held(self, vhost: str, names: Iterable[str]) -> str | None:
-        """The first of these names that waits."""
+        """Return the first of these names that waits."""
         if not self.names_wait:
             return None
         return next((name for name in names if self.is_held(vhost, name)), None)
@@ -141,7 +143,7 @@ class Homes:
         _wake(self._of_session.get(session_id, {}))
 
     def placement_changed(self) -> None:
-        """Let all look again: names are placed anew, or the broker stops."""
+        """Let all look again: names have a new placement, or the broker stops."""
         for waiting in self._of_name.values():
             _wake(waiting)
 

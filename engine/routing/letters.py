@@ -97,7 +97,7 @@ class LetterSource:
         return self.first
 
     def drop_first(self) -> None:
-        """Drop the first letter: it was sent, or nobody waits for it any more."""
+        """Drop the first letter: it was sent, or nobody waits for it any longer."""
         letters = self.letters[0]
         letters.next += 1
         if letters.next == len(letters.effect.message_ids):

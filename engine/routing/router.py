@@ -8,12 +8,12 @@ Rules of this file
   encoder and the machine may keep things per `Route`. A route that depends on the rest of the message, or is random, is
   not remembered, but its `Route` objects are the same too.
 - An exchange is visited once a route, so cycles of exchange bindings end; a queue is named once.
-- Queues come in the order of binding, exchanges nearest first. Queues that don't exist (any more) are left out.
+- Queues come in the order of binding, exchanges nearest first. Queues that do not exist (any longer) are left out.
 - An alternate exchange (argument or policy `alternate-exchange`) is asked when an exchange matched nothing at all, with
   all of the message's keys (its own, CC, BCC).
 - An x-delayed-message exchange that a message with a delay comes to keeps it in its hidden queue, and routes it when it
   is due. The routes through other exchanges hold at once.
-- A queue that is reached through x-message-deduplication exchanges alone is told so by its `Route`. Of several on its
+- The `Route` of a queue that is reached only through x-message-deduplication exchanges says so. Of several on its
   way, the one nearest to the queue counts. So the exchanges that are reached otherwise are visited first.
 
     router.route("/", "amq.topic", "a.b", None) -> (Destination(partition 0, Route), Destination(partition 1, Route))
@@ -52,7 +52,7 @@ class Destination:
 
 
 def cut_key(key: str) -> str:
-    """A key with a queue's name in it, no longer than AMQP allows: the end of a long name is cut off."""
+    """Return a key with a queue's name in it, no longer than AMQP allows: the end of a long name is cut off."""
     return key if len(key) * 4 <= KEY_BYTES else key.encode()[:KEY_BYTES].decode(errors="ignore")
 
 
@@ -76,7 +76,7 @@ class Router:
     def __init__(
         self, topology: Topology, locate: Callable[[str, str], Partition | None], share: LoopShare | None = None
     ) -> None:
-        """`locate(vhost, queue)`: the queue's partition, or None when there is no such queue. `share`: the loop's, for
+        """`locate(vhost, queue)`: the queue's partition, or None if it does not exist. `share`: the loop's, for
         searches that take long (portions.py)."""
         self.topology = topology
         topology.watch_bindings(self._binding_changed)
@@ -137,7 +137,7 @@ class Router:
     def search(
         self, vhost: str, exchange: str, routing_key: str, content: Content | None
     ) -> Search[tuple[Destination, ...]]:
-        """The same in portions."""
+        """Return the same in portions."""
         key = (vhost, exchange, routing_key)
         answer = self._answers.get(key)
         if answer is None:
@@ -187,7 +187,7 @@ class Router:
     def _reached(
         self, vhost: str, exchange: str, routing_keys: tuple[str, ...], content: Content
     ) -> Search[dict[str, Way]]:
-        """The names of the queues that the bindings lead to, each with its way.
+        """Return the names of the queues that the bindings lead to, each with its way.
 
         A queue that the default exchange names need not exist."""
         if exchange == "":
@@ -244,7 +244,7 @@ class Router:
         if bound.destination_type != "queue":
             return True
         moving = self.topology.placement.moving.get((bound.vhost, bound.destination))
-        if moving is not None:  # its messages wait until it has come, and are routed anew then
+        if moving is not None:  # its messages wait until it has arrived, and are then routed again
             return bound.queue_id == moving.from_id
         partition = self.locate(bound.vhost, bound.destination)
         if partition is None or not partition.current:  # without the fold a binding shows that its queue was there
@@ -253,7 +253,7 @@ class Router:
         return queue is not None and bound.queue_id == queue.queue_id
 
     def alternate(self, vhost: str, exchange: str) -> str | None:
-        """The alternate exchange in the exchange's argument, else in its policy.
+        """Return the alternate exchange in the exchange's argument, or in its policy.
 
         The exchange of events has none: a policy would lead events to people who may not bind a queue to them."""
         if exchange == EVENT_EXCHANGE:
@@ -304,11 +304,11 @@ class Router:
         return tuple(at_once + delayed)
 
     def narrowed(self, destination: Destination, queues: tuple[str, ...]) -> Destination:
-        """The same destination with fewer queues."""
+        """Return the same destination with fewer queues."""
         return self.placed(destination, destination.partition, queues)
 
     def placed(self, destination: Destination, partition: Partition, queues: tuple[str, ...]) -> Destination:
-        """The same destination with these queues of it, which are in this partition now."""
+        """Return the same destination with these queues of it, which are in this partition now."""
         route = destination.route
         if route.queues == queues and destination.partition is partition:
             return destination
@@ -316,7 +316,7 @@ class Router:
         return self._interned(partition, key, queues, route.deduplication)
 
     def first_held(self, destinations: Iterable[Destination]) -> tuple[str, str] | None:
-        """The first queue of these, by vhost and name, that is on its way to another partition."""
+        """Return the first queue of these, by vhost and name, that is on its way to another partition."""
         moving = self.topology.placement.moving
         if not moving:
             return None

@@ -1,4 +1,4 @@
-"""The bindings of a topic exchange as a trie of words, changed with each binding and never made anew.
+"""The bindings of a topic exchange as a trie of words, changed with each binding and never built again.
 
     a.b.c    a.*.c    a.#                  root --a--> n1 --b--> n2 --c--> [a.b.c]
     `*` stands for one word,                            |--*--> n3 --c--> [a.*.c]

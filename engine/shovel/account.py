@@ -18,7 +18,7 @@ class Account:
     def __init__(self) -> None:
         self.taken = 0  # the tag of the last message that was published
         self.acked = 0  # the source is acked up to this tag
-        self._on_the_way: dict[int, int] = {}  # tag -> what the message is known by when it comes back
+        self._on_the_way: dict[int, int] = {}  # tag -> what identifies the message when it comes back
         self._arrived: set[int] = set()  # behind one that has not
         self.refused: set[int] = set()
 
@@ -52,7 +52,7 @@ class Account:
         self.refused.update(self._on_the_way)
 
     def ack_up_to(self) -> int | None:
-        """The tag up to which the source may be acked now, if it is a new one."""
+        """Return the tag up to which the source may be acked now, if it is a new one."""
         first = min(next(iter(self._on_the_way), self.taken + 1), min(self.refused, default=self.taken + 1))
         if first - 1 <= self.acked:
             return None

@@ -47,13 +47,15 @@ def address_from(uri: str, password: str | None, ca: Path | None) -> Address:
     if parts.password is not None:  # first of all: what follows may show the address
         raise BadAddress("it has a password, which other users of this machine see: put it into a file")
     if parts.scheme not in PORTS or not parts.hostname:
-        raise BadAddress(f"{uri!r} is no address of a broker: give amqp://USER@HOST:PORT/VHOST, or amqps:// for TLS")
+        raise BadAddress(
+            f"{uri!r} is not the address of a broker: give amqp://USER@HOST:PORT/VHOST, or amqps:// for TLS"
+        )
     if parts.query or parts.fragment:
         raise BadAddress(f"{uri!r} has more than amqp://USER@HOST:PORT/VHOST: leave out what follows the vhost")
     try:
         port = parts.port or PORTS[parts.scheme]
     except ValueError:
-        raise BadAddress(f"the port of {uri!r} is no number from 1 to 65535") from None
+        raise BadAddress(f"the port of {uri!r} is not a number from 1 to 65535") from None
     vhost = parts.path.removeprefix("/")
     if "/" in vhost:
         raise BadAddress(

@@ -15,7 +15,7 @@ SHOVELLED: Final = "x-shovelled"
 
 
 def with_shovelled(properties: bytes, entry: Mapping[str, object]) -> bytes:
-    """The properties with `entry` as the first table of x-shovelled.
+    """Return the properties with `entry` as the first table of x-shovelled.
 
     Properties that are damaged, or that would not fit into a frame then, come back as they are."""
     try:

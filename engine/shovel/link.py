@@ -31,7 +31,7 @@ log = logging.getLogger("rewindmq.shovel")
 
 
 class RawProperties:
-    """The properties of a message as they stand in the content header. pika calls `decode` and `encode`."""
+    """The properties of a message as they are in the content header. pika calls `decode` and `encode`."""
 
     INDEX = pika.spec.BasicProperties.INDEX
     NAME = pika.spec.BasicProperties.NAME
@@ -140,7 +140,7 @@ class Link:
 
 
 def reason(error: BaseException) -> tuple[int | None, str]:
-    """The broker's reply code, if it gave one, and why a connection or a channel ended, as `the source ...`."""
+    """Return the broker's reply code, if it gave one, and why a connection or a channel ended, as `the source ...`."""
     last = error
     for each in _causes(error):
         if isinstance(each, pika.exceptions.ConnectionClosed | pika.exceptions.ChannelClosed):
@@ -159,7 +159,7 @@ def reason(error: BaseException) -> tuple[int | None, str]:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error of pika with those that it wraps, the outermost first."""
+    """Yield an error of pika with those that it wraps, the outermost first."""
     yield error
     inner = getattr(error, "exception", None)
     wrapped = [inner, *getattr(error, "exceptions", ())[-1:], *error.args]

@@ -1,7 +1,7 @@
 """Makes the directory of an old leader a copy of the new one: it goes back to where the history branched.
 
     way = way_back(data_dir, leader)        None: the directory is a beginning of the leader's log already
-    go_back(data_dir, way)                  {"queues-0": 12}: so many records are kept in DIR/aside/<identity>/queues-0
+    go_back(data_dir, way)                  {"queues-0": 12}: 12 records are kept in DIR/aside/<identity>/queues-0
 
 A promotion is a HistoryForked in the metadata log. The leader says where each of its own branched, with the hash chain
 there. The old leader's log has the same chain at these places, or it is refused. What it has behind them is in no other
@@ -31,7 +31,7 @@ ASIDE = "aside"
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """The way back to the history with this identity: where each partition has to end that goes on behind it."""
+    """The way back to the history with this identity: where each partition that continues after it has to end."""
 
     identity: str
     ends: dict[str, End]
@@ -74,7 +74,7 @@ def go_back(data_dir: Path, way: Return) -> dict[str, int]:
 
 
 def asked_of(data_dir: Path, instance: str, ends: Mapping[str, End] | None = None) -> JoinRequest:
-    """The question with which a directory joins. `ends`: those of its partitions; None: they are looked up.
+    """Return the question with which a directory joins. `ends`: those of its partitions; None: they are looked up.
 
     Raises LogError, CorruptLog."""
     forks = forks_of(data_dir)
@@ -86,12 +86,12 @@ def asked_of(data_dir: Path, instance: str, ends: Mapping[str, End] | None = Non
 
 
 def partitions_of(data_dir: Path) -> list[str]:
-    """The partitions of a log. Raises LogError."""
+    """Return the partitions of a log. Raises LogError."""
     return [METADATA, *map(queue_partition, range(read_layout(data_dir)))]
 
 
 def forks_of(data_dir: Path) -> list[Fork]:
-    """The forks in a log, in order. Raises LogError, CorruptLog."""
+    """Return the forks in a log, in order. Raises LogError, CorruptLog."""
     directory = partition_directory(data_dir, METADATA)
     return topology_of(PartitionReader(directory)).history.forks if segment_files(directory) else []
 

@@ -94,7 +94,7 @@ class LeaderClient:
         await self._http.aclose()
 
     async def leader(self) -> Leader:
-        """The leader's log. Raises Away, RefusedByLeader."""
+        """Return the leader's log. Raises Away, RefusedByLeader."""
         found = await self._ask("GET", "/api/leader")
         with self._meant():
             branches = tuple(
@@ -126,7 +126,9 @@ class LeaderClient:
             self._token = str(answer["token"])
 
     async def fetch(self, at: Mapping[str, End], most: int) -> Fetched:
-        """The next bytes. What lies below `at` is acknowledged by that. Raises Away, JoinAgain, RefusedByLeader."""
+        """Return the next bytes.
+
+        What lies below `at` is acknowledged by that. Raises Away, JoinAgain, RefusedByLeader."""
         content = {"token": self._token, "at": ends_out(at), "most": most}
         path = f"/api/followers/{quote(self.name, safe='')}/fetch"
         data = await self._read("POST", path, content, MOST_HEAD_BYTES + HEADER_BYTES + min(most, MOST_BYTES))
@@ -143,7 +145,7 @@ class LeaderClient:
             return Fetched(target, ends, found)
 
     async def keys(self, ids: list[str]) -> dict[str, bytes]:
-        """Keys of bodies, by id; those that the leader has. Raises Away, RefusedByLeader."""
+        """Return keys of bodies, by id; those that the leader has. Raises Away, RefusedByLeader."""
         found = await self._ask("POST", "/api/leader/keys", {"ids": ids})
         with self._meant():
             return {str(each): base64.b64decode(key, validate=True) for each, key in found["keys"].items()}
@@ -188,7 +190,7 @@ class LeaderClient:
 
     def _other_program(self) -> RefusedByLeader:
         return RefusedByLeader(
-            "words", f"what answers at {self.url} is no leader: is it another program, or a proxy's page?"
+            "words", f"what answers at {self.url} is not a leader: is it another program, or a proxy's page?"
         )
 
     @asynccontextmanager
@@ -232,7 +234,7 @@ class LeaderClient:
 
 
 async def beginning(response: httpx.Response) -> bytes:
-    """The first bytes of an answer. Raises httpx.HTTPError."""
+    """Return the first bytes of an answer. Raises httpx.HTTPError."""
     data = bytearray()
     async for some in response.aiter_bytes():
         data += some

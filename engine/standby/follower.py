@@ -64,13 +64,13 @@ class FollowerLog:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, standby: "FollowerKeeper", broker: "Broker", failed: Callable[[Exception], None]) -> None:
-        """Follow and fold from now on. `failed` is called when one of both cannot go on."""
+        """Follow and fold from now on. `failed` is called when one of both cannot continue."""
         self._moved.set()
 
         async def guarded(work: Coroutine[None, None, None]) -> None:
             try:
                 await work
-            except Exception as error:  # of any kind: else it would look as if the leader had nothing new
+            except Exception as error:  # of any kind: otherwise it would look as if the leader had nothing new
                 self.status.connected, self.status.problem = False, str(error)
                 failed(error)
 

@@ -210,11 +210,11 @@ _SLOT_BYTES = 1 << 19  # for the 1,024 partitions that a log has at most
 
 
 def _slot_at(which: int) -> int:
-    """The byte at which a slot begins."""
+    """Return the byte at which a slot begins."""
     return len(_MAGIC) + which * _SLOT_BYTES
 
 
 def header_of(path: Path) -> Header:
-    """The header of a segment that is here."""
+    """Return the header of a segment that is here."""
     with path.open("rb") as file:
         return parse_header(file.read(_HEADER_BYTES))

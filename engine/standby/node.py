@@ -110,4 +110,4 @@ class FollowerKeeper(ReadOnlyKeeper):
             for partition in self._partitions:
                 persist(self._store, partition)
         finally:
-            self._close()  # the store, too
+            self._close()  # and the store

@@ -1,14 +1,14 @@
 """Makes a copy the leader: `rewindmq promote`.
 
     1  the copy goes back to its last moment: partitions that were written ahead of it are cut back (cut_back.py)
-    2  HistoryForked in the metadata log: from here on this is a history of its own, with an identity drawn at random
+    2  HistoryForked in the metadata log: from here on this is a separate history, with a random identity
     3  DIR/follower.json is removed: a broker starts here
 
 A kill in between leaves a copy. The command is run again, or the copy follows again: both drop an event of step 2.
 
 The old leader is not asked here. It learns of the promotion when a node of the new history asks it to be taken in
 (`tell`), or when it follows that one. Until then it goes on. With `--confirm-after follower` it confirms nothing
-meanwhile, because this copy acknowledges nothing any more.
+meanwhile, because this copy acknowledges nothing from now on.
 """
 
 import os
@@ -76,7 +76,7 @@ def promote(data_dir: Path) -> Promoted:
         _require_ends(data_dir, moment)
         identity = _fork(data_dir, leader, moment)
         (data_dir / MOMENT).unlink(missing_ok=True)
-        (data_dir / FOLLOWERS).unlink(missing_ok=True)  # of a time when it led: those that follow now join anew
+        (data_dir / FOLLOWERS).unlink(missing_ok=True)  # from a time when it led: followers join again
         remove_note(data_dir / FOLLOWER)
         ends = {name: end.offset for name, end in moment.items()}
         return Promoted(leader, identity, ends, {name: count for name, count in went.items() if count})
@@ -94,7 +94,7 @@ def _require_ends(data_dir: Path, moment: Mapping[str, End]) -> None:
 
 
 def _fork(data_dir: Path, leader: str, moment: Mapping[str, End]) -> str:
-    """Log that the history goes on here. Returns its identity."""
+    """Log that the history continues here. Returns its identity."""
     forks = forks_of(data_dir)
     parent = forks[-1].event.identity if forks else root_of(data_dir)
     positions = tuple((name, end.offset) for name, end in moment.items() if name != METADATA)

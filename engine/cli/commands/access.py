@@ -16,7 +16,9 @@ PASSWORD = click.Argument(["secret"], metavar="[PASSWORD]", required=False)
 
 
 def password_from(given: str | None) -> str:
-    """A password from the command line, a prompt on a terminal, or the first line of standard input. CliError."""
+    """Return a password from the command line, a prompt on a terminal, or the first line of standard input.
+
+    CliError."""
     if given is not None:
         return given
     if sys.stdin.isatty():
@@ -28,7 +30,8 @@ def password_from(given: str | None) -> str:
 
 
 def not_granted(asked: Asked, refused: RequestRefused) -> CliError:
-    """The error of a missing user or a missing virtual host: the API does not say which of the two is missing."""
+    """Return the error of a missing user or a missing virtual host: the API does not say which of the two is
+    missing."""
     if refused.reason != "vhost_or_user_not_found":
         return refused
     find_user(asked.client, asked["name"])
@@ -36,7 +39,7 @@ def not_granted(asked: Asked, refused: RequestRefused) -> CliError:
 
 
 def not_revoked(asked: Asked, refused: RequestRefused) -> CliError | None:
-    """The error of a missing user or a missing virtual host. A user without permissions is not an error."""
+    """Return the error of a missing user or a missing virtual host. A user without permissions is not an error."""
     if refused.status != 404:
         return refused
     find_user(asked.client, asked["name"])
@@ -44,12 +47,14 @@ def not_revoked(asked: Asked, refused: RequestRefused) -> CliError | None:
 
 
 def tags_of(asked: Asked) -> object:
-    """The tags of the user, which a change of something else keeps. CliError: there is no such user."""
+    """Return the tags of the user, which a change of something else keeps.
+
+    Raises CliError if the user does not exist."""
     return find_user(asked.client, asked["name"])["tags"]
 
 
 def new_password(asked: Asked) -> Json:
-    """The content that gives a user another password."""
+    """Return the content that gives a user another password."""
     return {"password": password_from(asked["secret"]), "tags": tags_of(asked)}
 
 
@@ -127,7 +132,7 @@ def set_permissions_globally(settings: CliSettings, name: str, **content: str) -
 
 
 def clearing_topics(asked: Asked) -> str:
-    """The banner of clear_topic_permissions."""
+    """Return the banner of clear_topic_permissions."""
     on = "" if asked["exchange"] is None else ' on "{exchange}"'
     return asked.text(f'Clearing topic permissions{on} for user "{{name}}" in vhost "{{vhost}}" ...')
 

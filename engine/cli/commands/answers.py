@@ -40,7 +40,7 @@ MOST_AT_ONCE = 1_000  # messages in one answer
     "find [QUEUE]",
     option("--message-id ID", "The property message_id."),
     option("--correlation-id ID", "The property correlation_id."),
-    option("--header NAME=VALUE", "A header with this value. A value that is no text is JSON."),
+    option("--header NAME=VALUE", "A header with this value. A value that is not text is JSON."),
     option("--body TEXT", "A text that is in the body."),
     option("--since TIME", SINCE, TIME),
     UNTIL,
@@ -93,7 +93,7 @@ def pages(settings: CliSettings, what: str, queue: str | None, query: dict[str, 
 
 
 def found(settings: CliSettings, queue: str | None, query: dict[str, str], limit: int) -> Iterator[Json]:
-    """Yields at most `limit` messages as the broker finds them. CliError."""
+    """Yield at most `limit` messages as the broker finds them. CliError."""
     count = searched = read = 0
     query["limit"] = str(min(limit, MOST_AT_ONCE))
     with Progress("Searching") as progress:
@@ -111,7 +111,7 @@ def found(settings: CliSettings, queue: str | None, query: dict[str, str], limit
 
 
 def message_row(message: Json) -> dict[str, Value]:
-    """A message as it is listed for people: the body is cut and printable."""
+    """Return a message as it is listed for people: the body is cut and printable."""
     row = cast(dict[str, Value], {name: message.get(name) for name in FOUND.split()})
     properties = cast(dict[str, Value], message["properties"])
     row["queues"] = " ".join(cast(list[str], message["queues"]))
@@ -157,7 +157,7 @@ def show_worlds(asked: Asked, answer: Json) -> None:
 
 
 def worlds_compared(answer: Json) -> list[dict[str, Value]]:
-    """A row for each outcome and rule, with its messages as recorded and under the policy; then the depths."""
+    """Return a row for each outcome and rule, with its messages as recorded and under the policy; then the depths."""
     worlds = {name: cast(Json, answer[name]) for name in ("before", "after")}
     rows: dict[tuple[str, str], dict[str, Value]] = {}
     for name, world in worlds.items():
@@ -207,7 +207,7 @@ def show_rows(asked: Asked, answer: Json, title: str, columns: Sequence[str]) ->
 
 
 def as_listed(row: Json, columns: Sequence[str]) -> dict[str, Value]:
-    """A row for people."""
+    """Return a row for people."""
     listed = cast(dict[str, Value], {name: row.get(name) for name in columns})
     if "origin" in listed:
         listed["origin"] = origin_text(row)
@@ -215,7 +215,7 @@ def as_listed(row: Json, columns: Sequence[str]) -> dict[str, Value]:
 
 
 def origin_text(row: Json) -> str:
-    """The source of a message that came of another one, and how."""
+    """Return the source of a message that was made from another one, and how."""
     origin = cast(Json | None, row.get("origin"))
     return "" if origin is None else f"{origin['reason']} {origin['queue']}:{origin['message_id']}"
 
@@ -280,13 +280,13 @@ def spans(
 
 
 def tell_waiting(found: "Spans") -> None:
-    """Prints on stderr how many stays have no span yet."""
+    """Print on stderr how many stays have no span yet."""
     if found.waiting:
         click.echo(f"messages that still wait, without a span of their stay: {found.waiting}", err=True)
 
 
 def portions(settings: CliSettings, queue: str | None, query: dict[str, str], found: "Spans") -> "Iterator[list[Span]]":
-    """Yields the spans of each answer of the broker. CliError."""
+    """Yield the spans of each answer of the broker. CliError."""
     records = count = 0
     with Progress("Reading") as progress:
         for answer in pages(settings, "traces", queue, query):
@@ -299,7 +299,7 @@ def portions(settings: CliSettings, queue: str | None, query: dict[str, str], fo
 
 
 def spans_of(row: Json, found: "Spans") -> "list[Span]":
-    """The spans that end with a row of an answer."""
+    """Return the spans that end with a row of an answer."""
     from rewindmq.projections.rewind import parse_time
     from rewindmq.projections.traces.trace_context import Trace
 

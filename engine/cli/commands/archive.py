@@ -58,7 +58,7 @@ archive_option = option(
 
 
 def done(what: Callable[[], T]) -> T:
-    """Calls `what` and turns its errors into CliErrors."""
+    """Call `what` and turns its errors into CliErrors."""
 
     try:
         return what()
@@ -226,7 +226,7 @@ def archive_status(settings: CliSettings, archive_url: str, data: Path | None, k
 
 
 def _partitions(objects: "Objects", data: Path | None) -> list[str]:
-    """The partitions of an archive, which must be that of `data`. LogError."""
+    """Return the partitions of an archive, which must be that of `data`. LogError."""
 
     identity = read_identity(objects)
     if identity is None:

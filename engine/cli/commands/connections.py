@@ -58,7 +58,7 @@ def close_all_user_connections(settings: CliSettings, name: str, explanation: st
 
 
 def close_each(settings: CliSettings, names: list[str], explanation: str, delay_ms: int) -> None:
-    """Closes connections one after the other, and prints their number."""
+    """Close connections one after the other, and prints their number."""
     for number, name in enumerate(names):
         if number and delay_ms:
             time.sleep(delay_ms / 1000)
@@ -68,7 +68,7 @@ def close_each(settings: CliSettings, names: list[str], explanation: str, delay_
 
 
 def close(settings: CliSettings, name: str, explanation: str) -> None:
-    """Closes a connection. A connection that has ended meanwhile is no error."""
+    """Close a connection. A connection that has ended meanwhile is not an error."""
     try:
         settings.client().request("DELETE", path("connections", name), headers={"X-Reason": explanation})
     except RequestRefused as refused:

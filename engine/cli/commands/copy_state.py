@@ -53,7 +53,7 @@ def check_empty(data: Path) -> None:
 
 
 def received(pieces: Iterator[bytes], directory: Path) -> str:
-    """Unpacks a copy and checks it. Returns one line about it. CliError."""
+    """Unpack a copy and checks it. Returns one line about it. CliError."""
 
     try:
         node, files = receive(pieces, directory)
@@ -67,7 +67,7 @@ def received(pieces: Iterator[bytes], directory: Path) -> str:
 
 
 def rename(beside: Path, data: Path) -> None:
-    """Moves the finished copy to its place, durably."""
+    """Move the finished copy to its place, durably."""
 
     beside.rename(data)  # fails when something came to be there meanwhile
     sync_directory(data.parent)

@@ -44,8 +44,9 @@ def export_definitions(settings: CliSettings, file: str, kind: str) -> None:
 
 
 def notes_for_rabbitmq(document: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """Notes about users, exchanges and queues that a RabbitMQ cannot use. It stops at the first such exchange, and says
-    nothing of the users and queues."""
+    """Return notes about users, exchanges and queues that a RabbitMQ cannot use.
+
+    A RabbitMQ stops at the first such exchange, and says nothing about the users and queues."""
     users = [each["name"] for each in document["users"] if each["hashing_algorithm"] == "argon2id"]
     exchanges = [f"{each['name']} ({each['type']})" for each in document["exchanges"] if each["type"].startswith("x-")]
     queues = [each["name"] for each in document["queues"] if "x-semantics" in each["arguments"]]

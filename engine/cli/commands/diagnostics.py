@@ -68,7 +68,7 @@ ELSEWHERE = {
 
 
 def listeners_of(client: Client) -> list[Json]:
-    """The listeners of the node, as the API lists them."""
+    """Return the listeners of the node, as the API lists them."""
     return cast(list[Json], client.get_one("overview")["listeners"])
 
 
@@ -104,7 +104,7 @@ def list_alarms(settings: CliSettings) -> None:
 
 
 def not_listening(what: str) -> Refusal:
-    """The error of a check that the node listens, which names the ports or the protocols of its listeners."""
+    """Return the error of a check that the node listens, which names the ports or the protocols of its listeners."""
 
     def refusal(asked: Asked, refused: RequestRefused) -> CliError:
         if refused.status != 503:
@@ -118,7 +118,7 @@ def not_listening(what: str) -> Refusal:
 
 
 def alarmed(asked: Asked, refused: RequestRefused) -> CliError:
-    """The error of a check, which names the alarms."""
+    """Return the error of a check, which names the alarms."""
     if refused.status != 503:
         return refused
     return CliError(UNAVAILABLE, f"{refused.reason}:\n" + "\n".join(alarms(asked.client.get_one("overview"))))
@@ -148,7 +148,7 @@ def check_port_connectivity(settings: CliSettings, address: str | None) -> None:
 
 
 def reachable(listening: str, client: Client) -> str:
-    """The address to connect to. A listener on all addresses is reached where the API is."""
+    """Return the address to connect to. A listener on all addresses is reached where the API is."""
     return client.host if listening in ("", "0.0.0.0", "::") else listening
 
 
@@ -182,7 +182,7 @@ def await_startup(settings: CliSettings) -> None:
 
 
 def await_node(client: Client, seconds: float, deadline: float, still: Callable[[], None]) -> None:
-    """Returns when the node takes clients. `still` is called before each try, and raises to end the waiting."""
+    """Return when the node takes clients. `still` is called before each try, and raises to end the waiting."""
     while True:
         still()
         try:
@@ -226,7 +226,7 @@ def report(settings: CliSettings) -> None:
 
 
 def refusal(name: str, reason: str) -> click.Command:
-    """A hidden command of RabbitMQ's that only says why it is not here."""
+    """Return a hidden command of RabbitMQ's that only says why it is not here."""
 
     def run(settings: CliSettings, anything: tuple[str, ...]) -> None:
         raise CliError(UNAVAILABLE, f"{name}: {reason}")

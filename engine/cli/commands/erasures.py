@@ -44,7 +44,7 @@ def check_erasure(
         assert data is not None
         directory = data / "keys"
         if not directory.is_dir():
-            raise CliError(CONFIG, f"{directory}: there are no keys, say where they are with --keys DIR")
+            raise CliError(CONFIG, f"{directory}: there are no keys: name their directory with --keys DIR")
     history = kafka.history(data)
     what = f'the erasure of subject "{subject}"' if day is None else f"the end of {day}"
     settings.banner(f"Checking {what}, keys in {directory} ...")
@@ -68,7 +68,7 @@ def check_erasure(
 
 
 def row(report: "object") -> dict[str, Value]:
-    """A key as a row of the table."""
+    """Return a key as a row of the table."""
 
     assert isinstance(report, KeyReport)
     erasure, expired = report.erasure, report.expired

@@ -7,8 +7,8 @@ Rules
 - No broker is asked. The command reads the log as any other reader does, also beside a running broker, up to where it
   ends when the command begins.
 - The partitions are merged by time. Within a partition the order is that of the offsets.
-- `--from` and `--to` take an offset of each partition, or a moment. The event at `--to` is not shown any more.
-- --effects folds from the nearest snapshot at or before the first event that is shown, else from the beginning.
+- `--from` and `--to` take an offset of each partition, or a moment. The event at `--to` is not shown.
+- --effects folds from the nearest snapshot at or before the first event shown, or from the beginning.
 - Memory: a block of each partition, and with --effects the state of its queues.
 """
 
@@ -128,7 +128,7 @@ def events(
 
 
 def partitions_of(reader: "HistoryReader", name: str | None) -> "list[PartitionLog]":
-    """The partition with this name, or all. CliError."""
+    """Return the partition with this name, or all. CliError."""
     every: list[PartitionLog] = [reader.metadata, *reader.queues]
     if name is None:
         return every
@@ -139,14 +139,14 @@ def partitions_of(reader: "HistoryReader", name: str | None) -> "list[PartitionL
 
 
 def range_of(log: "PartitionLog", marks: Callable[[], Marks], start: str | None, end: str | None) -> tuple[int, int]:
-    """The offsets to show of a partition: the first, and the end (exclusive)."""
+    """Return the offsets to show of a partition: the first, and the end (exclusive)."""
     first = log.start_offset if start is None else max(log.start_offset, offset_of(log, marks, start, -1))
     behind = log.next_offset if end is None else min(log.next_offset, offset_of(log, marks, end, 0))
     return min(first, behind), behind
 
 
 def offset_of(log: "PartitionLog", marks: Callable[[], Marks], text: str, shift_ms: int) -> int:
-    """The offset that an offset, a time or a mark means.
+    """Return the offset that an offset, a time or a mark means.
 
     `shift_ms`: -1 where the events of the very millisecond come after the offset. UnreadableTime, NoSuchMark."""
     if text.isdecimal():
@@ -158,7 +158,7 @@ def offset_of(log: "PartitionLog", marks: Callable[[], Marks], text: str, shift_
 def last_ones(
     logs: "list[PartitionLog]", ranges: list[tuple[int, int]], count: int, wanted: QueueName | None
 ) -> list[tuple[int, int]]:
-    """Shortens the ranges to the last `count` events of all partitions together."""
+    """Shorten the ranges to the last `count` events of all partitions together."""
     last: list[tuple[int, int, int]] = []  # time, number of the partition, offset
     for number, (log, (first, behind)) in enumerate(zip(logs, ranges, strict=True)):
         last += [(line.time_ms, number, line.offset) for line in look_back(log, first, behind, count, wanted)]
@@ -172,7 +172,7 @@ def last_ones(
 def look_back(
     log: "PartitionLog", first: int, behind: int, count: int, wanted: QueueName | None
 ) -> "deque[PrintedEvent]":
-    """The last `count` lines of the partition, or all if it has fewer."""
+    """Return the last `count` lines of the partition, or all if it has fewer."""
     back = max(count, FIRST_LOOK_BACK if wanted else 0)
     while True:
         begin = max(first, behind - back)
@@ -185,7 +185,7 @@ def look_back(
 
 
 def read(log: "PartitionLog", first: int, behind: int) -> Iterator[PrintedEvent]:
-    """Decodes the records of a range. CorruptLog, LogError."""
+    """Decode the records of a range. CorruptLog, LogError."""
 
     if first >= behind:
         return
@@ -203,7 +203,7 @@ def read(log: "PartitionLog", first: int, behind: int) -> Iterator[PrintedEvent]
 
 
 def fold(machine: "Machine", log: "PartitionLog", behind: int) -> Iterator[PrintedEvent]:
-    """The lines from where the machine stands, each with its effects. Yields a block's lines when it is folded.
+    """Yield the lines from where the machine stands, each with its effects. Yields a block's lines when it is folded.
 
     NewerHistory, CorruptLog, LogError."""
 
@@ -234,7 +234,7 @@ def fold(machine: "Machine", log: "PartitionLog", behind: int) -> Iterator[Print
 def lines_of(
     history: "History", log: "PartitionLog", first: int, behind: int, wanted: QueueName | None, with_effects: bool
 ) -> Iterator[PrintedEvent]:
-    """The lines of a range that are shown, with effects if wanted. NewerHistory, CorruptLog, LogError."""
+    """Yield the lines of a range that are shown, with effects if wanted. NewerHistory, CorruptLog, LogError."""
     if with_effects and log.name != METADATA and first < behind:
         lines = fold(machine_before(history, log, first), log, behind)
     else:
@@ -250,7 +250,7 @@ def lines_of(
 
 
 def machine_before(history: "History", log: "PartitionLog", first: int) -> "Machine":
-    """The partition's machine before the event at `first`."""
+    """Return the partition's machine before the event at `first`."""
     try:
         return state_at(log, history.snapshots, At(offset=first))
     except OutsideHistory as error:
@@ -268,7 +268,7 @@ def concerns(effect: Effect, wanted: QueueName, named: bool) -> bool:
 
 
 def write(lines: Iterator[PrintedEvent], shown: Callable[[PrintedEvent], str]) -> None:
-    """Prints the lines. click.echo would flush each line, so this writes to sys.stdout itself."""
+    """Print the lines. click.echo would flush each line, so this writes to sys.stdout itself."""
     for line in lines:
         sys.stdout.write(shown(line))
 
@@ -282,14 +282,14 @@ NAMES = _Times()
 
 
 def as_text(line: PrintedEvent) -> str:
-    """A line for people, with a line for each effect below it."""
+    """Return a line for people, with a line for each effect below it."""
     event = f"no event: {line.problem}" if line.event is None else describe.event(line.event)
     head = f"{line.partition}:{line.offset}  {format_time(line.time_ms)}  {describe.actor(line.actor)}  {event}\n"
     return head + "".join(f"    {describe.effect(effect, NAMES)}\n" for effect in line.effects)
 
 
 def as_json(line: PrintedEvent) -> str:
-    """A JSON object on one line."""
+    """Return a JSON object on one line."""
     found: EventLine = {
         "partition": line.partition,
         "offset": line.offset,

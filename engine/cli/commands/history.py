@@ -97,7 +97,7 @@ def rewind(settings: CliSettings, queue: str, data: Path | None, keys: Path | No
 
 
 def message_row(message: dict[str, object], formatter: str | None) -> dict[str, Value]:
-    """A message as it is listed: for people the body is cut and printable, for programs it is whole."""
+    """Return a message as it is listed: for people the body is cut and printable, for programs it is whole."""
     row: dict[str, Value] = {name: message.get(name) for name in COLUMNS}
     if formatter == "json":
         return row
@@ -119,7 +119,8 @@ def past_offline(
     count: int,
     incarnation: int | None,
 ) -> dict[str, Any]:
-    """The queue as this process folds it, without a broker. `keys`: the directory of the subjects' keys. CliError."""
+    """Return the queue as this process folds it, without a broker. `keys`: the directory of the subjects' keys.
+    CliError."""
     from rewindmq.engine.erasure.encryption import Subjects
     from rewindmq.engine.http.resources.past import MAX_BODY_SHOWN, MAX_SHOWN, Cut
     from rewindmq.engine.http.shapes.queues import PastQueueView
@@ -147,7 +148,7 @@ def past_offline(
 
 
 def moment_in(history: "History", vhost: str, queue: str, time: str) -> At:
-    """The moment that a time or a mark means for a queue."""
+    """Return the moment that a time or a mark means for a queue."""
     from rewindmq.engine.rewind import partition_visits
 
     reader = history.open()
@@ -228,7 +229,7 @@ def require_bases(history: "History", queues: Sequence["HistoryPartition"]) -> N
 
 
 def log_rows(data: Path, queues: list[str]) -> list[dict[str, Value]]:
-    """A row for each partition of the embedded log, whose checksums are checked. Raises CorruptLog."""
+    """Return a row for each partition of the embedded log, whose checksums are checked. Raises CorruptLog."""
     from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
     from rewindmq.engine.log.embedded.verify import verify_chain_in_parallel
 
@@ -241,13 +242,13 @@ def log_rows(data: Path, queues: list[str]) -> list[dict[str, Value]]:
 
 
 def verified(partition: str, check: str, events: int, result: str) -> dict[str, Value]:
-    """A comparison as a row."""
+    """Return a comparison as a row."""
     known = {"partition": partition, "check": check, "events": events, "result": result}
     return dict.fromkeys(VERIFIED) | known
 
 
 def history_error_code(history: "History", error: "LogError") -> int:
-    """The exit code when a history cannot be opened or read."""
+    """Return the exit code when a history cannot be opened or read."""
     from rewindmq.engine.keeping.location import OtherHistory
     from rewindmq.engine.log.contract import CorruptLog, NoAnswer
 
@@ -257,7 +258,7 @@ def history_error_code(history: "History", error: "LogError") -> int:
 
 
 def report_differences(reports: "Sequence[Verification]") -> None:
-    """Prints each difference. CliError when there is one."""
+    """Print each difference. CliError when there is one."""
     total = 0
     for report in reports:
         for behind in report.behind:

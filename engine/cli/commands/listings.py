@@ -47,7 +47,7 @@ def list_queues(settings: CliSettings, column: tuple[str, ...], online: bool, of
 def list_unresponsive_queues(settings: CliSettings, column: tuple[str, ...]) -> None:
     """List the queues that do not answer.
 
-    The list is empty while the node answers: a queue has no process of its own."""
+    The list is empty while the node answers: a queue is not a process here."""
     chosen(column, ("name",), UNRESPONSIVE)
     settings.banner(f"Listing unresponsive queues for vhost {settings.vhost_name} ...")
     list_in_vhost(settings.client(), settings, "queues", columns="name")

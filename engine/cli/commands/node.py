@@ -51,7 +51,7 @@ def status(settings: CliSettings) -> None:
 
 
 def facts(overview: dict[str, object], node: dict[str, object]) -> dict[str, Value]:
-    """The status as one object, for programs."""
+    """Return the status as one object, for programs."""
     return {
         "pid": int(str(node["os_pid"])),
         "uptime": cast(int, node["uptime"]) // 1000,
@@ -84,7 +84,7 @@ def facts(overview: dict[str, object], node: dict[str, object]) -> dict[str, Val
 
 
 def clock_line(clock: Json) -> str:
-    """The difference between the time in the log and the wall clock."""
+    """Return the difference between the time in the log and the wall clock."""
     difference_ms = cast(int, clock["difference_ms"])
     return f"Time in the log less wall clock: {difference_ms} ms (wall clock {clock['wall_time']})"
 
@@ -116,7 +116,7 @@ def bodies_lines(bodies: Json) -> list[str]:
 
 
 def alarms(overview: dict[str, object]) -> list[str]:
-    """The alarms in the words of RabbitMQ's `status`, each with its reason."""
+    """Return the alarms in the words of RabbitMQ's `status`, each with its reason."""
     names = {"memory": "Memory", "disk": "Free disk space"}
     return [
         f"{names[str(each['resource'])]} alarm on node {each['node']}: {each['reason']}"
@@ -125,7 +125,7 @@ def alarms(overview: dict[str, object]) -> list[str]:
 
 
 def history_lines(history: Json) -> list[str]:
-    """Lines about the size of the history and the state of its archive. An older broker says neither."""
+    """Return lines about the size of the history and the state of its archive. An older broker says neither."""
     from rewindmq.engine.host.durations import in_words
 
     size, days = cast(int | None, history.get("local_bytes")), cast(float | None, history.get("disk_full_in_days"))
@@ -156,7 +156,7 @@ def history_lines(history: Json) -> list[str]:
 
 
 def standby_lines(standby: Json) -> list[str]:
-    """Lines about followers and the leader of this node; none where there is neither."""
+    """Return lines about followers and the leader of this node; none where there is neither."""
     followers, follows = cast(list[Json], standby.get("followers") or []), cast(Json | None, standby.get("follows"))
     waits = standby.get("confirm_after") == "follower"
     if not followers and follows is None and not waits:
@@ -183,7 +183,7 @@ def standby_lines(standby: Json) -> list[str]:
 
 
 def kafka_lines(history: Json) -> list[str]:
-    """A line about what Kafka has of the history, where it is there and known."""
+    """Return a line about what Kafka has of the history, where it is there and known."""
     size, growth = cast(int | None, history.get("kafka_bytes")), cast(int | None, history.get("growth_bytes_per_day"))
     if size is None:
         return []
@@ -192,7 +192,8 @@ def kafka_lines(history: Json) -> list[str]:
 
 
 def trim_lines(trims: Json | None) -> list[str]:
-    """Lines about the end of the history: how much is kept, where each partition begins, why older parts stay."""
+    """Return lines about the end of the history: how much is kept, where each partition begins, why older parts
+    stay."""
     from rewindmq.engine.host.durations import in_words
 
     if trims is None:
@@ -210,32 +211,32 @@ def trim_lines(trims: Json | None) -> list[str]:
 
 
 def version_lines(overview: Json) -> list[str]:
-    """Lines about the machine version of the history, and about a newer one that the program knows."""
+    """Return lines about the machine version of the history, and about a newer one that the program knows."""
     follows, known = overview["machine_version"], overview["known_machine_version"]
     due = [] if follows == known else [f"This program knows machine version {known}: run `rewindmq finalize_upgrade`"]
     return [f"Machine version of the history: {follows}", *due]
 
 
 def in_sections(sections: dict[str, list[str]]) -> list[str]:
-    """Lines below headings, as rabbitmqctl prints them. A section without lines is left out."""
+    """Return lines below headings, as rabbitmqctl prints them. A section without lines is left out."""
     lines = [line for title, found in sections.items() if found for line in (title, "", *found, "")]
     return lines[:-1]
 
 
 def gigabytes(size: object) -> str:
-    """A size as rabbitmqctl prints it."""
+    """Return a size as rabbitmqctl prints it."""
     return f"{cast(int, size) / GIGABYTE:.4f} gb"
 
 
 def listener_line(listener: Json) -> str:
-    """A listener, for people."""
+    """Return a listener, for people."""
     purpose = PURPOSES.get(str(listener["protocol"]), "")
     at = f"Interface: {listener['ip_address']}, port: {listener['port']}"
     return f"{at}, protocol: {listener['protocol']}, purpose: {purpose}"
 
 
 def status_lines(client: Client, overview: Json, node: Json) -> list[str]:
-    """The status in lines, for people, with rabbitmqctl's headings."""
+    """Return the status in lines, for people, with rabbitmqctl's headings."""
     totals, log = cast(dict[str, int], overview["object_totals"]), cast(list[Json], overview["log"])
     sections = {
         "Runtime": [
@@ -294,7 +295,7 @@ def cluster_status(settings: CliSettings) -> None:
 
 
 def cluster_facts(overview: Json, nodes: list[Json]) -> dict[str, Value]:
-    """The status of the cluster as one object, for programs."""
+    """Return the status of the cluster as one object, for programs."""
     names = [node["name"] for node in nodes]
     return {
         "cluster_name": overview["cluster_name"],
@@ -309,12 +310,12 @@ def cluster_facts(overview: Json, nodes: list[Json]) -> dict[str, Value]:
 
 
 def node_version(node: Json) -> object:
-    """The version of RewindMQ on a node."""
+    """Return the version of RewindMQ on a node."""
     return cast(list[Json], node["applications"])[0]["version"]
 
 
 def cluster_lines(overview: Json, nodes: list[Json]) -> list[str]:
-    """The status of the cluster in lines, for people, with rabbitmqctl's headings."""
+    """Return the status of the cluster in lines, for people, with rabbitmqctl's headings."""
     log = cast(list[dict[str, list[str]]], overview["log"])
     sections = {
         "Basics": [f"Cluster name: {overview['cluster_name']}"],

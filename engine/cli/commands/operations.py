@@ -37,7 +37,7 @@ def named(asked: Asked) -> None:
 
 
 def moving(item: Item) -> str:
-    """The queues that move, of a repartition."""
+    """Return the queues that move, of a repartition."""
     return ", ".join(f"{each['name']} in {each['vhost']}" for each in cast(list[Json], item["moving"]))
 
 
@@ -102,7 +102,7 @@ def wait(settings: CliSettings, pidfile: Path | None, pid: int | None) -> None:
 
 
 def pid_in(pidfile: Path, deadline: float) -> int:
-    """The process id in a file, which may appear later. CliError at the deadline."""
+    """Return the process id in a file, which may appear later. CliError at the deadline."""
     while True:
         try:
             return int(pidfile.read_text())
@@ -140,7 +140,7 @@ def memory_breakdown(settings: CliSettings, unit: str) -> None:
 
 
 def memory_parts(client: Client, node: str) -> tuple[list[tuple[str, int]], int]:
-    """The parts of the memory as (category, bytes), the largest first, and the resident memory as their sum."""
+    """Return the parts of the memory as (category, bytes), the largest first, and the resident memory as their sum."""
     memory: Json = client.get_one("nodes", node, "memory")["memory"]  # type: ignore[assignment]
     totals: Json = memory["total"]  # type: ignore[assignment]
     total = int(str(totals["rss"]))
@@ -159,7 +159,7 @@ LIMIT = click.Argument(["limit"], nargs=-1, required=True)
 
 
 def put_limit(settings: CliSettings, what: str, name: str, value: str, to: str, parse: Callable[[str], object]) -> None:
-    """Checks a limit and sets it on the node. CliError."""
+    """Check a limit and sets it on the node. CliError."""
     try:
         parse(value)
     except ValueError as error:

@@ -10,12 +10,12 @@ from rewindmq.engine.cli.values import Value, json_line
 
 
 def positions(item: Item) -> str:
-    """The offsets of a mark, by partition."""
+    """Return the offsets of a mark, by partition."""
     return json_line(cast(dict[str, Value], item["positions"]))
 
 
 def holders(item: Item) -> str:
-    """The queues that hold a day of bodies back."""
+    """Return the queues that hold a day of bodies back."""
     held = cast(list[Item], item["queues"])
     return ", ".join(f"{queue['vhost']} {queue['queue']}: {queue['messages']}" for queue in held)
 

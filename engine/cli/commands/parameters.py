@@ -19,17 +19,17 @@ PARAMETER = fields("component name") | VALUE
 
 
 def value_of(asked: Asked) -> Json:
-    """The content with a value, which is JSON."""
+    """Return the content with a value, which is JSON."""
     return {"value": json_argument("value", asked["value"])}
 
 
 def definition_of(item: Item) -> str:
-    """The definition of a policy."""
+    """Return the definition of a policy."""
     return compact(item["definition"])
 
 
 def policy_of(asked: Asked) -> Json:
-    """The content of a policy."""
+    """Return the content of a policy."""
     return {
         "pattern": asked["pattern"],
         "definition": definition_argument(asked["definition"]),

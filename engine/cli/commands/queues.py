@@ -20,7 +20,7 @@ NO_QUEUE, NO_QUEUE_TO_DELETE = on(404, UNAVAILABLE, NOT_FOUND), on(404, USAGE, N
 
 
 def why_not_deleted(asked: Asked, refused: RequestRefused) -> CliError:
-    """The error of delete_queue, in rabbitmqctl's words."""
+    """Return the error of delete_queue, in rabbitmqctl's words."""
     for found, text in (("in use", "Queue is in use"), ("not empty", "Queue is not empty")):
         if found in refused.reason:
             return CliError(USAGE, text)
@@ -50,7 +50,7 @@ def delete_queue(settings: CliSettings, queue: str, if_empty: bool, if_unused: b
 
 
 def not_peeked(asked: Asked, refused: RequestRefused) -> CliError:
-    """The error of peek."""
+    """Return the error of peek."""
     if refused.status == 404 and refused.reason == "Not Found":
         return CliError(DATA, asked.text("Target queue was not found in virtual host '{vhost}'"))
     return CliError(UNAVAILABLE, refused.reason)
@@ -88,11 +88,11 @@ class Ids(click.ParamType[Named]):
     name = "ids"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Named:
-        """The partition or "", the first id and the last."""
+        """Return the partition or "", the first id and the last."""
         partition, _, ids = value.rpartition(":")
         first, _, last = ids.partition("-")
         if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
-            self.fail(f"{value!r} is no message id: give numbers such as 17, or ranges such as 17-29")
+            self.fail(f"{value!r} is not a message id: give numbers such as 17, or ranges such as 17-29")
         return partition, int(first), int(last or first)
 
 
@@ -153,7 +153,7 @@ def move_message(
 def take_out(
     settings: CliSettings, queue: str, ids: tuple[Named, ...], how: str, done: str, asked: dict[str, object]
 ) -> None:
-    """Ask for the messages in portions, and show what became of them.
+    """Ask for the messages in portions, and show the result.
 
     Raises CliError if some stayed, or did not arrive."""
     if sum(last - first + 1 for _, first, last in ids) > MOST_NAMED:
@@ -183,7 +183,7 @@ def take_out(
 
 
 def queue_error(settings: CliSettings, queue: str, refused: RequestRefused) -> CliError:
-    """The error of a refusal that is about a queue."""
+    """Return the error of a refusal that is about a queue."""
     return NO_QUEUE(Asked(settings, {"queue": queue}), refused) or refused
 
 
@@ -201,7 +201,7 @@ def check_partition(settings: CliSettings, queue: str, named: set[str]) -> None:
 
 
 def portions(ids: tuple[Named, ...]) -> Iterator[list[int]]:
-    """The ids of all ranges, each once, in lists that one request may have."""
+    """Yield the ids of all ranges, each once, in lists that one request may have."""
     from rewindmq.projections.machine.events.removal import MOST_REMOVED
 
     named = sorted({message_id for _, first, last in ids for message_id in range(first, last + 1)})

@@ -24,7 +24,7 @@ A_BROKER = "NODE is the id of the Kafka broker, or its host:port."
 
 
 def failure(asked: Asked, refused: RequestRefused) -> CliError:
-    """The error of a refusal. Prints the shell commands that do the change instead, if any."""
+    """Return the error of a refusal. Prints the shell commands that do the change instead, if any."""
     if refused.status == 404 and "queue" in asked:
         return CliError(DATA, asked.text("queue '{queue}' was not found in virtual host '{vhost}'"))
     if refused.status == 400:
@@ -36,7 +36,7 @@ def failure(asked: Asked, refused: RequestRefused) -> CliError:
 
 
 def script(answer: Json) -> None:
-    """Prints the shell commands that do the rest."""
+    """Print the shell commands that do the rest."""
     for each in cast(list[Json], answer["partitions"]):
         click.echo(f"# {each['partition']}, with all its queues: replicas {each['members']} -> {each['wanted']}")
     wanted = json.dumps(answer["reassignment"], allow_nan=False)
@@ -71,7 +71,9 @@ def rebalance(settings: CliSettings, kind: str, **patterns: str) -> None:
 
 
 def show_owners(settings: CliSettings) -> None:
-    """Show the placement of all partitions. CliError: an owner is not known, or a node owns two more than another."""
+    """Show the placement of all partitions.
+
+    Raises CliError if an owner is not known, or a node owns two more than another."""
     settings.banner("Owners of partitions ...")
     client = settings.client()
     placed, nodes = client.get("placement"), client.get("nodes")
@@ -112,7 +114,7 @@ def name_member(asked: Asked) -> None:
 
 
 def critical(asked: Asked, refused: RequestRefused) -> CliError:
-    """The error that names the queues without a quorum."""
+    """Return the error that names the queues without a quorum."""
     queues = cast(list[dict[str, str]], refused.answer.get("queues", []))
     stops = asked.text("will become unavailable if node {shown} stops")
     lines = [f"{each['readable_name']} {stops}" for each in queues]

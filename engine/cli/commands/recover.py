@@ -53,7 +53,7 @@ def recover(
     came back; what came later is not in the archive. If the command was killed, run it again: it goes on. Then start a
     broker on the directory.
 
-    With --at it is a history of its own, which branches from the archived one at that moment. Archive it to a URL of
+    With --at it is a separate history, which branches from the archived one at that moment. Archive it to a URL of
     its own.
 
     On a Kafka each record comes back at its offset, with its time. The topics must not exist yet. Then start nodes
@@ -114,7 +114,7 @@ def _recover_directory(settings: CliSettings, url: str, data: Path, at: str | No
 
 
 def _lacking(found: "Sequence[RecoveredPartition]") -> Iterator[str]:
-    """Yields what a fork may lack, since the archive ends before the moment: a line, or one for each partition."""
+    """Yield what a fork may lack, since the archive ends before the moment: a line, or one for each partition."""
     if all(each.ends_early for each in found):
         until_ms = max(each.until_ms or 0 for each in found)
         what = f"the archive ends with the record of {format_time(until_ms)}, and the fork with it"

@@ -116,7 +116,7 @@ def restore(
 
 
 def cancel(settings: CliSettings, where: str, name: str | None) -> None:
-    """Cancels the restoration that Ctrl-C interrupted. CliError."""
+    """Cancel the restoration that Ctrl-C interrupted. CliError."""
     click.echo("Cancelling the restoration ... (Ctrl-C again leaves it running)", err=True)
     try:
         answer = settings.client().request("DELETE", where, params={} if name is None else {"name": name}).json()
@@ -134,7 +134,7 @@ def cancel(settings: CliSettings, where: str, name: str | None) -> None:
 
 
 def report_bindings(answer: dict[str, object], dry_run: bool) -> None:
-    """Prints the bindings that were restored or lost, one a line, on stderr."""
+    """Print the bindings that were restored or lost, one a line, on stderr."""
     for each in cast(list[dict[str, object]], answer["bindings"]):
         done = "Would bind" if dry_run else "Bound"
         click.echo(f"{done} to exchange '{each['source']}' with key '{each['routing_key']}'", err=True)

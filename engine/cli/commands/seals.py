@@ -54,14 +54,14 @@ _register = option("--register", "The directory of a register: all seals in one 
 
 
 def _existing(register: Path) -> Path:
-    """The directory of a register. Raises CliError where there is none."""
+    """Return the directory of a register. Raises CliError where there is none."""
     if not register.is_dir():
         raise CliError(DATA, f"{register}: no register is here: 'rewindmq seal --register' makes one")
     return register
 
 
 def _done(code: int, what: Callable[[], T], in_kafka: bool = False) -> T:
-    """Calls `what`, again if the history is trimmed meanwhile, and turns its errors into CliErrors.
+    """Call `what`, again if the history is trimmed meanwhile, and turns its errors into CliErrors.
 
     Exit codes: `code` when the log or the seals were changed, DATA for a key or a log that cannot be used, UNAVAILABLE
     for a Kafka that cannot be used."""
@@ -76,7 +76,7 @@ def _done(code: int, what: Callable[[], T], in_kafka: bool = False) -> T:
 
 
 def _partitions(data: Path | None, kafka: Kafka) -> "Sequence[Sealable]":
-    """The partitions to seal or to check. LogError."""
+    """Return the partitions to seal or to check. LogError."""
     from rewindmq.engine.keeping.seals.in_topic import in_topics
     from rewindmq.engine.log.kafka.reader import KafkaLogReader
 
@@ -228,13 +228,13 @@ def verify_seals(
 
 
 def _branched_at(data: Path | None) -> dict[str, int]:
-    """The offset by partition at which a fork branched.
+    """Return the offset by partition at which a fork branched.
 
-    Raises LogError, CliError where the history is no fork."""
+    Raises LogError, or CliError if the history is not a fork."""
 
     forks = [] if data is None else topology_of(History(data).open().metadata).history.forks
     if not forks:
-        raise CliError(USAGE, "--parent-copies: this history is no fork: give the copies with --copies")
+        raise CliError(USAGE, "--parent-copies: this history is not a fork: give the copies with --copies")
     return {METADATA: forks[-1].at, **dict(forks[-1].event.positions)}
 
 
@@ -266,7 +266,7 @@ def prove(settings: CliSettings, data: Path | None, kafka: Kafka, register: Path
 
     name, _, offset = event.rpartition(":")
     if not name or not offset.isdigit():
-        raise CliError(USAGE, f"{event!r} is no event: write PARTITION:OFFSET, such as queues-0:123")
+        raise CliError(USAGE, f"{event!r} is not an event: write PARTITION:OFFSET, such as queues-0:123")
 
     def proof() -> dict[str, Any]:
         book = None if register is None else Register(_existing(register))
@@ -350,7 +350,7 @@ def check_proof(
 
 
 def _add_register(found: CheckedProof, proven: "Proven") -> None:
-    """Adds the register of a checked proof, if the proof has one."""
+    """Add the register of a checked proof, if the proof has one."""
     if proven.origin is None or proven.entry is None or proven.size is None:
         return
     found["register"] = {
@@ -364,7 +364,7 @@ def _add_register(found: CheckedProof, proven: "Proven") -> None:
 
 
 def _add_event(found: CheckedProof, log: str, record: bytes) -> str:
-    """Adds the event of a sealed record, and returns it in words. `log`: the kind of log."""
+    """Add the event of a sealed record, and returns it in words. `log`: the kind of log."""
     from rewindmq.engine.keeping.seals.in_topic import split_time
     from rewindmq.schemas.service_records import SharedDecoder
     from rewindmq.schemas.single_object import HEADER
@@ -391,7 +391,7 @@ def _add_event(found: CheckedProof, log: str, record: bytes) -> str:
 
 
 def _add_body(found: CheckedProof, body: bytes) -> None:
-    """Adds a body: as text when it is UTF-8, else as base64."""
+    """Add a body: as text when it is UTF-8, otherwise as base64."""
     try:
         found["body"], found["body_encoding"] = body.decode(), "utf-8"
     except UnicodeDecodeError:

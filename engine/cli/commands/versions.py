@@ -28,7 +28,7 @@ def compare_versions(settings: CliSettings, data: Path | None, kafka: Kafka, eff
     """Fold the history with another version and show the first difference.
 
     OTHER is a checkout or a site-packages directory with that version. Needs no broker, and may run beside one. Exit
-    code 0 when both versions agree to the last event, else 1.
+    code 0 when both versions agree to the last event, otherwise 1.
 
     \b
     Example:
@@ -62,7 +62,7 @@ def compare_versions(settings: CliSettings, data: Path | None, kafka: Kafka, eff
 
 
 def explain(difference: "FirstDifference") -> None:
-    """Prints the first difference of a partition."""
+    """Print the first difference of a partition."""
     when = datetime.fromtimestamp(difference.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     who = difference.user or "the broker"
     click.echo(f"{difference.partition} offset {difference.offset}: {difference.event or 'no event'} by {who}, {when}")
@@ -76,7 +76,7 @@ def explain(difference: "FirstDifference") -> None:
 
 
 def side_text(side: "Side") -> str:
-    """The effects in one version, or the error that ended its fold."""
+    """Return the effects in one version, or the error that ended its fold."""
     return f"it cannot go on: {side.ended}" if side.ended else ", ".join(side.effects) or "nothing follows"
 
 

@@ -50,7 +50,7 @@ def add_vhost(settings: CliSettings, name: str, **metadata: str | None) -> None:
 
 
 def given(metadata: dict[str, str | None]) -> Json:
-    """The metadata that were given."""
+    """Return the metadata that were given."""
     return {key: value for key, value in metadata.items() if value is not None}
 
 
@@ -62,28 +62,28 @@ def checked(asked: Asked) -> None:
 
 
 def given_in(asked: Asked) -> Json:
-    """The metadata that update_vhost_metadata is to change."""
+    """Return the metadata that update_vhost_metadata is to change."""
     return given({name: asked[name] for name in ("description", "tags", "default_queue_type")})
 
 
 def metadata_of(client: Client, name: str) -> Json:
-    """The metadata of a virtual host. Raises the error of a missing virtual host."""
+    """Return the metadata of a virtual host. Raises the error of a missing virtual host."""
     return cast(Json, find_vhost(client, name)["metadata"])
 
 
 def limits_of_vhost(asked: Asked) -> Json:
-    """The content that sets the limits of a virtual host."""
+    """Return the content that sets the limits of a virtual host."""
     return {"value": definition_argument(asked["definition"])}
 
 
 def clearing_limits(asked: Asked) -> str:
-    """The banner of clear_user_limits."""
+    """Return the banner of clear_user_limits."""
     what = "all limits" if asked["limit"] == "all" else '"{limit}" limit'
     return asked.text(f'Clearing {what} for user "{{name}}" ...')
 
 
 def limits_of_user(asked: Asked) -> Json:
-    """The content that sets limits of a user, and keeps the rest."""
+    """Return the content that sets limits of a user, and keeps the rest."""
     limits = definition_argument(asked["definition"])
     return {"tags": find_user(asked.client, asked["name"])["tags"], "keep_password": True, "limits": limits}
 
@@ -121,7 +121,7 @@ def list_user_limits(settings: CliSettings, everyone: bool, name: str) -> None:
 
 
 def tracing(name: str, doing: str, done: str, on: bool, help: str) -> Row:
-    """A command that switches tracing in a virtual host on or off."""
+    """Return a command that switches tracing in a virtual host on or off."""
     return Row(
         name,
         help,

@@ -105,7 +105,7 @@ def require_possible(given: SettingValues) -> None:
     for name in ("archive_lag", "keep_local", "archive_credentials"):
         require(given.archive or not given.given(name), f"{SETTINGS[name].option} needs --archive", name)
     require(given.default_user, "--default-user has to be a name", "default_user")
-    text = "--default-user needs --default-pass-file: else its password would be guest, and known to everybody"
+    text = "--default-user needs --default-pass-file: otherwise its password would be guest, which everybody knows"
     require(given.default_user == "guest" or given.default_pass_file is not None, text, "default_user")
     require(given.kafka != "", "'' is not an address: --kafka HOST:PORT", "kafka")
     require(given.kafka_prefix, "'' is not a prefix: --kafka-prefix", "kafka_prefix")
@@ -172,7 +172,7 @@ def _require_vault(given: SettingValues) -> None:
         given.require(not given.given(*others), "the --vault- options need --vault", *others)
         return
     given.require(given.vault_token_file, "--vault needs --vault-token-file", "vault")
-    text = "--vault needs --subject-header or --keep-bodies: else no body has a key"
+    text = "--vault needs --subject-header or --keep-bodies: otherwise no body has a key"
     given.require(given.subject_header or given.keep_bodies is not None, text, "vault")
 
 
@@ -224,7 +224,7 @@ def _archive(given: SettingValues) -> ArchiveConfig:
 
 
 def kafka_settings(pairs: tuple[tuple[str, str], ...], file: Path | None) -> tuple[tuple[str, str], ...]:
-    """The settings of Kafka's clients: those of the file, and over them those that were given one by one.
+    """Return the settings of Kafka's clients: those of the file, and over them those that were given one by one.
 
     ConfigError: the file cannot be read."""
     try:
@@ -244,7 +244,7 @@ def _password(file: Path | None, setting: str = "default_pass_file") -> str:
 
 
 def credentials_of(file: Path | None) -> dict[str, str]:
-    """The credentials of the archive, as variables of the environment.
+    """Return the credentials of the archive, as variables of the environment.
 
     ConfigError: the file cannot be read, or has another variable."""
     try:
@@ -254,6 +254,7 @@ def credentials_of(file: Path | None) -> dict[str, str]:
     for number, name, _ in lines:
         if not name.startswith(CREDENTIALS):
             raise ConfigError(
-                f"archive_credentials: {file}:{number}: {name} is no variable of a store: {', '.join(CREDENTIALS)}..."
+                f"archive_credentials: {file}:{number}: {name} is not a variable of a store:"
+                f" {', '.join(CREDENTIALS)}..."
             )
     return {name: value for _, name, value in lines}

@@ -33,7 +33,7 @@ def start(sources: Sources, accept_lost_end: bool) -> None:
     """Run a broker in the foreground, until SIGINT or SIGTERM.
 
     The log is in the data directory. With --kafka the log is in Kafka, and the broker is one of several nodes. Each
-    option may stand in a file, too (`rewindmq config --help`). SIGHUP reads the file again.
+    option can also be in a file (`rewindmq config --help`). SIGHUP reads the file again.
 
     \b
     Examples:
@@ -84,7 +84,7 @@ def config(sources: Sources, check: Path | None, form: str) -> None:
 
 
 def shown(value: Value) -> str | None:
-    """The value for people; None: the setting has none."""
+    """Return the value for people; None: the setting has none."""
     return value.shown if value.texts else None
 
 

@@ -94,14 +94,14 @@ def choice(*words: str) -> Kind:
 
 
 def parsed(name: str, parse: Callable[[str], Any], allowed: str, *toml: type) -> Kind:
-    """Texts that a function parses."""
+    """Return texts that a function parses."""
     return Kind(Parsed(name, parse), allowed, (str, *toml))
 
 
 def _days(text: str) -> int:
     days, rest = divmod(duration_ms(text), UNIT_MS["d"])
     if rest or not days:
-        raise ValueError(f"'{text}' is no number of whole days, such as 30d")
+        raise ValueError(f"'{text}' is not a number of whole days, such as 30d")
     return days
 
 

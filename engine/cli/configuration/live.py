@@ -10,7 +10,7 @@ from rewindmq.engine.reload import NotTakenOver, Reread
 
 
 def rereader(sources: Sources, values: dict[str, Value]) -> Callable[[], Reread]:
-    """A function that reads the configuration again. `values`: those that the broker was started with.
+    """Return a function that reads the configuration again. `values`: those that the broker was started with.
 
     The function raises NotTakenOver."""
     held = dict(values)

@@ -51,13 +51,13 @@ def man(context: click.Context, directory: Path) -> None:
 
 
 def commands_of(root: click.Group) -> dict[str, click.Command]:
-    """All commands by name, each with its file imported."""
+    """Return all commands by name, each with its file imported."""
     top = click.Context(root)
     return {name: found for name in root.list_commands(top) if (found := root.get_command(top, name)) is not None}
 
 
 def pages(root: click.Group) -> dict[str, str]:
-    """The man page of the program and of each command that the help lists, by name."""
+    """Return the man page of the program and of each command that the help lists, by name."""
     top = click.Context(root, info_name=PROGRAM)
     commands = {name: each for name, each in commands_of(root).items() if not each.hidden}
     listed = [(name, each.get_short_help_str(200)) for name, each in commands.items()]

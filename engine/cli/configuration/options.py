@@ -14,7 +14,7 @@ from rewindmq.engine.cli.configuration.table import SETTINGS, Setting
 
 
 def option_of(setting: Setting, variable: bool = False) -> Callable[[Any], Any]:
-    """The option of a setting. `variable`: the environment counts, too, for a command that reads no file."""
+    """Return the option of a setting. `variable`: also read the environment, for a command that reads no file."""
     kind = setting.kind
     named = f"{setting.option}/--no-{setting.option[2:]}" if kind.is_flag else setting.option
     how: dict[str, Any] = {} if kind.is_flag else {"type": kind.parser, "multiple": kind.several}
@@ -26,7 +26,7 @@ def option_of(setting: Setting, variable: bool = False) -> Callable[[Any], Any]:
 
 
 def with_sources(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator that adds all settings as options, and --config. The command gets them as `sources`."""
+    """Return a decorator that adds all settings as options, and --config. The command gets them as `sources`."""
 
     @functools.wraps(command)
     def with_one(*arguments: Any, config_file: Path | None, **options: Any) -> Any:

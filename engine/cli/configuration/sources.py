@@ -1,4 +1,4 @@
-"""Finds the value of each setting: a flag, else the environment, else the file, else the default.
+"""Find the value of each setting: from a flag, the environment, the file, or the default, in this order.
 
     sources = Sources(flags, os.environ, file)
     values = sources.values()            # ConfigError: one line, with file and line, variable or key
@@ -41,7 +41,7 @@ class Value:
 
 
 class Sources:
-    """Where the values come from. `file`: None: there is no file."""
+    """The sources of the values. `file` is None if there is no file."""
 
     def __init__(self, flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None) -> None:
         self._flags = flags
@@ -50,14 +50,14 @@ class Sources:
 
     @classmethod
     def found(cls, flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None) -> "Sources":
-        """The sources of a command: `file`, else the file that the environment names, else the usual one."""
+        """Return the sources of a command: `file`, or the file that the environment names, or the usual one."""
         named = file or (Path(name) if (name := environment.get(FILE_VARIABLE)) else None)
         if named is None and _is_there(DEFAULT_FILE):
             named = DEFAULT_FILE
         return cls(flags, environment, named)
 
     def values(self) -> dict[str, Value]:
-        """Find the value of each setting, and read the file anew. ConfigError."""
+        """Find the value of each setting, and read the file again. Raises ConfigError."""
         written = {} if self.file is None else read_file(self.file)
         return {name: self._value(setting, written.get(name)) for name, setting in SETTINGS.items()}
 
@@ -84,14 +84,14 @@ def _is_there(path: Path) -> bool:
 
 
 def default_of(setting: Setting) -> Value:
-    """The value of a setting that nobody gave."""
+    """Return the value of a setting that nobody gave."""
     if setting.default is None:
         return Value(() if setting.kind.several else None, (), DEFAULT)
     return Value(setting.kind.parsed([setting.default]), (setting.default,), DEFAULT)
 
 
 def shown(setting: Setting, value: Any) -> tuple[str, ...]:
-    """The texts of a parsed value, which an option gave."""
+    """Return the texts of a parsed value, which an option gave."""
     if setting.kind.several:
         return tuple("=".join(each) for each in value)
     if setting.kind.is_flag:
@@ -120,9 +120,9 @@ def read_file(path: Path) -> dict[str, Value]:
         what, _, place = str(error).partition(" (at ")
         last = text.rstrip().count("\n") + 1
         at = f":{last}" if place.startswith("end") else place.replace("line ", ":").partition(",")[0]
-        raise ConfigError(f"{path}{at}: no TOML: {what}") from None
+        raise ConfigError(f"{path}{at}: not valid TOML: {what}") from None
     except RecursionError:
-        raise ConfigError(f"{path}: arrays or tables lie too deep in each other") from None
+        raise ConfigError(f"{path}: arrays or tables are nested too deeply") from None
     lines = lines_of_keys(text)
     return {key: _written(path, lines[key], key, value) for key, value in document.items()}
 
@@ -135,7 +135,7 @@ def _written(path: Path, line: int, key: str, value: object) -> Value:
         hint = f"; do you mean {near[0]}?" if near else ""
         what = "table" if isinstance(value, dict) else "setting"
         raise ConfigError(
-            f"{origin}: {key!r} is no {what} of RewindMQ{hint or '; `rewindmq config` lists the settings'}"
+            f"{origin}: {key!r} is not a {what} of RewindMQ{hint or '; `rewindmq config` lists the settings'}"
         )
     try:
         texts = setting.kind.texts(value, path.absolute().parent)
@@ -159,7 +159,7 @@ def _written_type(value: object) -> str:
 
 
 def lines_of_keys(text: str) -> dict[str, int]:
-    """The line on which each key at the top of a valid TOML text stands, and each table's name."""
+    """Return the line on which each key at the top of a valid TOML text stands, and each table's name."""
     lines = text.split("\n")
     found: dict[str, int] = {}
     begin = 0
@@ -167,7 +167,7 @@ def lines_of_keys(text: str) -> dict[str, int]:
         try:
             statement = tomllib.loads("\n".join(lines[begin:end]) + "\n")
         except tomllib.TOMLDecodeError:
-            continue  # the statement goes on
+            continue  # the statement continues
         for key in statement:
             found.setdefault(key, begin + 1)
         begin = end

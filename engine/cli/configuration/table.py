@@ -430,7 +430,7 @@ HISTORY = (
     Setting(
         "keep_bodies",
         DAYS,
-        "Such as 30d: bodies are encrypted under a key of their day, which is destroyed after so many days.",
+        "Such as 30d: bodies are encrypted under a key of their day, which is destroyed after this number of days.",
         metavar="DAYS",
     ),
     Setting(

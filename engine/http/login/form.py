@@ -41,7 +41,7 @@ async def name_and_password(request: Request) -> tuple[str, str]:
 
 
 def log_in_browser(broker: "Broker", request: Request, logins: Logins, who: Identity) -> Response:
-    """Begins a login of a user whose password or token was right, and ends the one that the browser had."""
+    """Begin a login of a user whose password or token was right, and end the one that the browser had."""
     password_hash = broker.topology.users[who.user].password_hash if who.grant is None else ""
     cookie = cookie_of(request)
     old = request.cookies.get(cookie)
@@ -55,7 +55,7 @@ def log_in_browser(broker: "Broker", request: Request, logins: Logins, who: Iden
 
 
 def log_out_browser(request: Request, logins: Logins) -> Response:
-    """Answers DELETE /api/login, also if there is no login."""
+    """Answer DELETE /api/login, also without a login."""
     cookie = cookie_of(request)
     token = request.cookies.get(cookie)
     if token is not None:

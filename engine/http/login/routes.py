@@ -33,7 +33,7 @@ of_login = partial(operation, folds=Folds.NONE, login=False)
 
 
 def login_routes(broker: "Broker", logins: Logins) -> list[Route]:
-    """The routes of /api/login. A login is refused only when the log says so."""
+    """Return the routes of /api/login. A login is refused only when the log says so."""
     read_to_end = partial(read_to_end_in_time, broker)
 
     @of_login(

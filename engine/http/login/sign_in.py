@@ -28,7 +28,7 @@ PRIVATE = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 
 
 async def begin(sign_in: SignIn, request: Request) -> Response:
-    """Answers GET /sign-in."""
+    """Answer GET /sign-in."""
     try:
         url, ticket = await sign_in.begin(here(request) + CALLBACK[1:])
     except SignInFailed as error:
@@ -39,7 +39,9 @@ async def begin(sign_in: SignIn, request: Request) -> Response:
 
 
 async def token_of(sign_in: SignIn, request: Request) -> str:
-    """The access token of the person whom the provider sent back. Raises SignInFailed; ApiError: it is refused."""
+    """Return the access token of the person whom the provider sent back.
+
+    Raises SignInFailed; ApiError: it is refused."""
     query = request.query_params
     sent = {
         "state": query.get("state"),
@@ -71,7 +73,7 @@ def failed(sign_in: SignIn, request: Request, reason: str, back: str = "../") ->
 
 
 def show(sign_in: SignIn, request: Request) -> Response:
-    """Answers GET /api/login. The reason is shown once."""
+    """Answer GET /api/login. The reason is shown once."""
     cookie = ticket_cookie(request)
     refused = sign_in.unsealed(request.cookies.get(cookie, ""))
     response = reply(WaysToLogInView(provider=sign_in.provider, refused=refused))
@@ -89,12 +91,12 @@ def keep(request: Request, response: Response, value: str) -> None:
 
 
 def ticket_cookie(request: Request) -> str:
-    """The name of the cookie."""
+    """Return the name of the cookie."""
     return f"{cookie_of(request)}_ticket"
 
 
 def here(request: Request) -> str:
-    """The address of the desk, with a slash at its end. SignInFailed: it is that of another site.
+    """Return the address of the desk, with a slash at its end. SignInFailed: it is that of another site.
 
     The browser says it: TLS, and a path before ours, may be those of a proxy."""
     given = request.query_params.get("here") or str(request.base_url)

@@ -30,7 +30,7 @@ def single(name: str, help: str, value: float, labels: Labels | None = None) -> 
 
 
 async def exposition(work: Work, found: Iterable[tuple[str, Metric]]) -> AsyncIterator[str]:
-    """The text of metrics, each with the prefix of its name, line by line."""
+    """Yield the text of metrics, each with the prefix of its name, line by line."""
     for prefix, metric in found:
         async for line in work.over(lines_of(metric, prefix)):
             yield line

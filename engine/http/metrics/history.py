@@ -30,7 +30,7 @@ QUEUE_HELP = (
 
 
 def history_metrics(broker: "Broker") -> Iterator[Metric]:
-    """The size of the history, and the archive. A figure that is not known yet is left out."""
+    """Yield the size of the history, and the archive. A figure that is not known yet is left out."""
     size, archive = broker.history.size, broker.history.archive
     help = "Size of the history: on this machine's disk, or in Kafka of this node's partitions; in the archive"
     metric = Metric("rewindmq_history_bytes", "gauge", help)
@@ -104,7 +104,7 @@ def _trims(trims: "HistoryTrims") -> Iterator[Metric]:
 
 
 async def queue_history(broker: "Broker", work: Work, pairs: "Pairs", shown: "Pairs") -> Metric:
-    """The estimated size of the history of the queues that are `shown`, by tier. `pairs`: all queues."""
+    """Return the estimated size of the history of the queues that are `shown`, by tier. `pairs`: all queues."""
     weights: dict[str, float] = {}
     async for partition, queue in work.over(pairs):
         weights[partition.name] = weights.get(partition.name, 0.0) + weight(queue)
@@ -127,7 +127,7 @@ def _shares(
 
 
 def weight(queue: "Listed") -> float:
-    """The bytes of a queue's events, roughly."""
+    """Return the bytes of a queue's events, roughly."""
     there = queue.messages_ready + queue.messages_unacked + queue.messages_delayed
     held_bytes = queue.message_bytes_ready + queue.message_bytes_unacked + queue.message_bytes_delayed
     body = held_bytes / there if there else 0.0

@@ -101,7 +101,7 @@ def object_totals(now: dict[str, int]) -> Iterator[Metric]:
 
 
 def global_counters(broker: "Broker", consumers: int) -> Iterator[Metric]:
-    """The counters of AMQP 0-9-1, which have no labels of their own: the broker speaks no other protocol."""
+    """Yield the counters of AMQP 0-9-1, which have no labels, because the broker speaks no other protocol."""
     now = counts(broker.counters, broker.sessions.by_id.values())
     publishing = sum(
         channel.tally.received > 0
@@ -135,7 +135,7 @@ def message_sizes(now: dict[str, int]) -> Metric:
 
 
 async def clusterwide(broker: "Broker", work: Work, chosen: list[str], vhosts: list[str] | None) -> list[Metric]:
-    """The metrics with names rabbitmq_cluster_..."""
+    """Return the metrics with names rabbitmq_cluster_..."""
     topology = broker.topology
     found: list[Metric] = []
     if "vhost_status" in chosen:

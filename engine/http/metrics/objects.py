@@ -54,7 +54,7 @@ class AllQueues:
 
 
 async def all_queues(work: Work, known: Statistics, pairs: "list[tuple[PartitionReading, Listed]]") -> AllQueues:
-    """All queues added up, in one pass: there may be many."""
+    """Return all queues added up, in one pass: there may be many."""
     total, counted = Together(), known.of_queues(())
     for first in range(0, len(pairs), AT_ONCE):
         part = pairs[first : first + AT_ONCE]
@@ -290,7 +290,7 @@ async def queues_seen(broker: "Broker", work: Work, pairs: "list[tuple[Partition
 async def channels_seen(
     broker: "Broker", work: Work, pairs: "list[tuple[PartitionReading, Listed]]", vhosts: list[str] | None = None
 ) -> list[ChannelSeen]:
-    """The channels of this node. It folds each partition in which one of them consumes."""
+    """Return the channels of this node. It folds each partition in which one of them consumes."""
     consuming = Counter(
         [
             (consumer.session, consumer.channel)
@@ -321,7 +321,7 @@ def of_objects(
     objects: list[QueueSeen] | list[AllQueues] | list[ChannelSeen] | list[ConnectionSeen],
     apart: bool,
 ) -> Iterator[Metric]:
-    """Yields each metric of the chosen families once: a sample for each object, or one for all together."""
+    """Yield each metric of the chosen families once: a sample for each object, or one for all together."""
     yielded: dict[str, None] = {}
     for family in chosen:
         for name, help, of in families.get(family, ()):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rewindmq.engine.partition.queue_counters import Listed
     from rewindmq.engine.partition.reading import PartitionReading
 
-OUTCOMES_HELP = "Messages by what became of them, over the life of the queues that exist now"
+OUTCOMES_HELP = "Messages by outcome, over the life of the queues that exist now"
 PAUSED_HELP = "Queues that an operator has paused: they deliver nothing"
 QUARANTINED_HELP = "Records that made no sense and were skipped, since the beginning of the log"
 
@@ -38,7 +38,7 @@ def loop_stalls(broker: "Broker") -> Metric:
 
 
 def log_gauges(broker: "Broker") -> Iterator[Metric]:
-    """The log as this node knows it, and this node among others."""
+    """Yield the log as this node knows it, and this node among others."""
     nodes = broker.nodes
     for name, help, value in PARTITION_GAUGES:
         metric = Metric(name, "gauge", help)
@@ -108,7 +108,7 @@ def follower_metrics(broker: "Broker") -> Iterator[Metric]:
 
 
 def door_metrics(broker: "Broker") -> Iterator[Metric]:
-    """Connections of AMQP and of HTTP, their shares of the descriptors, and the refused connections."""
+    """Yield connections of AMQP and of HTTP, their shares of the descriptors, and the refused connections."""
     share = Metric("rewindmq_door_descriptors_limit", "gauge", "File descriptors that connections may take")
     used = Metric("rewindmq_door_connections", "gauge", "Open connections, by whether they have logged in")
     refused = Metric("rewindmq_door_refused_total", "counter", "Connections that were refused, by the limit met")

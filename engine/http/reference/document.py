@@ -22,7 +22,7 @@ RabbitMQ's management API ({RABBITMQ_VERSION}), with its paths, JSON and texts, 
 
 A name in a path is percent-encoded: `/api/queues/%2F/q` is the queue `q` of the virtual host `/`. A name has at most
 255 bytes. A request has HTTP Basic, a bearer token of the identity provider, or the cookie of `POST /api/login`. An
-answer to a change comes when the change is durable. A field that a later version adds is no error: take those that you
+answer to a change comes when the change is durable. Later versions may add fields, so take those that you
 know.
 """
 
@@ -71,7 +71,7 @@ ERRORS = {
     404: "A name in the path does not exist",
     408: "The body did not come in time",
     409: "The state of the queue does not allow it, or the leader refuses the follower",
-    410: "The records are not here any more",
+    410: "The records are no longer here",
     413: "The body is too large",
     429: "The user has too many such requests under way",
     500: "The history is damaged, or a defect: see the broker's log",
@@ -82,7 +82,7 @@ DONE = {200: "Done", 201: "Made", 204: "Done", 303: "Done; the form named this a
 
 
 def document(routes: Iterable[object]) -> Schema:
-    """The document of all routes that have a declaration."""
+    """Return the document of all routes that have a declaration."""
     schemas = Schemas("#/components/schemas/")
     paths: dict[str, Schema] = {}
     for route in routes:
@@ -121,17 +121,17 @@ def document(routes: Iterable[object]) -> Schema:
 
 
 def document_text(routes: Iterable[object]) -> bytes:
-    """The document as JSON."""
+    """Return the document as JSON."""
     return json.dumps(document(routes), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _tag(path: str) -> str:
-    """The group of a path: its first name below /api."""
+    """Return the group of a path: its first name below /api."""
     return path.removeprefix("/api").strip("/").split("/")[0].removesuffix(".json")
 
 
 def _operation(schemas: Schemas, path: str, method: str, of: Operation) -> Schema:
-    """An operation of a path."""
+    """Return an operation of a path."""
     words = re.findall(r"\w+", path.removeprefix("/api").replace("-", "_"))
     item: Schema = {"operationId": "_".join([method.lower(), *words]), "summary": of.summary, "tags": [_tag(path)]}
     if of.who:
@@ -158,24 +158,24 @@ def _operation(schemas: Schemas, path: str, method: str, of: Operation) -> Schem
 
 
 def _shared(where: str, name: str) -> Schema:
-    """A reference to a parameter that many operations have."""
+    """Return a reference to a parameter that many operations have."""
     return {"$ref": f"#/components/parameters/{where}_{name}"}
 
 
 def _in_path(name: str) -> Schema:
-    """A name in a path."""
+    """Return a name in a path."""
     kind, text = ("integer", NUMBERS[name]) if name in NUMBERS else ("string", NAMES[name])
     return {"name": name, "in": "path", "required": True, "description": text, "schema": {"type": kind}}
 
 
 def _parameter(schemas: Schemas, each: Query, where: str) -> Schema:
-    """A parameter of the query string or a header."""
+    """Return a parameter of the query string or a header."""
     found = {"name": each.name, "in": where, "description": each.text, "schema": schemas.of(each.kind)}
     return found | ({"required": True} if each.required else {})
 
 
 def _answers(schemas: Schemas, path: str, method: str, of: Operation) -> Schema:
-    """The answers by status: those that are declared, and those of every such request."""
+    """Return the answers by status: those that are declared, and those of every such request."""
     statuses = {403, 500, 503, *of.errors}
     if of.login:
         statuses.add(401)
@@ -192,7 +192,7 @@ def _answers(schemas: Schemas, path: str, method: str, of: Operation) -> Schema:
 
 
 def _answer(schemas: Schemas, of: Operation, status: int, kind: object) -> Schema:
-    """A declared answer."""
+    """Return a declared answer."""
     if isinstance(kind, Media):
         return {"description": kind.text, "content": {kind.name: {"schema": {"type": "string"}}}}
     if of.listing is not None:
@@ -208,7 +208,7 @@ def _answer(schemas: Schemas, of: Operation, status: int, kind: object) -> Schem
 
 
 def _listing(entry: Schema) -> Schema:
-    """A listing: as a whole, or with `page` a page of it."""
+    """Return a listing: as a whole, or with `page` a page of it."""
     counts = ("total_count", "item_count", "filtered_count", "page", "page_size", "page_count")
     whole = {"type": "array", "items": entry}
     fields: Schema = {name: {"type": "integer"} for name in counts}

@@ -23,8 +23,8 @@ class Folds(Enum):
 
     They are no more than the answer needs.
 
-    An answer about the past needs none: it is read from the log. A user who is no administrator may see the past of a
-    queue that is there now. So the handler folds the partition of that queue, which is NAMED."""
+    An answer about the past needs none: it is read from the log. A user without the tag administrator may see the past
+    of a queue that exists now. So the handler folds the partition of that queue, which is NAMED."""
 
     NONE = "none: no queue decides the answer"
     COUNTERS = "those whose counters no owner publishes"
@@ -93,7 +93,7 @@ def operation(
     columns: bool = False,
     errors: tuple[int, ...] = (),
 ) -> Callable[[H], H]:
-    """Declares a handler's operation (see Operation). `answer`: the type of the only answer, with status 200."""
+    """Declare a handler's operation (see Operation). `answer`: the type of the only answer, with status 200."""
     found = Operation(
         summary=summary,
         folds=folds,
@@ -116,7 +116,7 @@ def operation(
 
 
 def operation_of(handler: Callable[..., object]) -> Operation | None:
-    """The declaration of a handler; None: it has none."""
+    """Return the declaration of a handler; None: it has none."""
     found = vars(handler).get(DECLARED)
     return found if isinstance(found, Operation) else None
 

@@ -24,7 +24,7 @@ from rewindmq.schemas.metadata_events import PermissionsSet, TopicPermissionsSet
 
 # -- users
 def user_named(call: Call) -> UserSet:
-    """The user in the path. Raises ApiError (404)."""
+    """Return the user in the path. Raises ApiError (404)."""
     user = call.broker.topology.users.get(call.segment("user"))
     if user is None:
         raise not_found()
@@ -32,21 +32,21 @@ def user_named(call: Call) -> UserSet:
 
 
 async def user_items(call: Call, names: list[str]) -> Response:
-    """The answer with these users."""
+    """Return the answer with these users."""
     topology = call.broker.topology
     return await listed(call, [topology.users[name] for name in names], lambda user: AccountView.of(user, topology))
 
 
 @operation("Lists the users", folds=Folds.NONE, who=ADMINISTRATOR, listing=AccountView)
 async def list_users(call: Call) -> Response:
-    """Answers GET /api/users."""
+    """Answer GET /api/users."""
     call.require()
     return await user_items(call, sorted(call.broker.topology.users))
 
 
 @operation("Lists the users that may enter no virtual host", folds=Folds.NONE, who=ADMINISTRATOR, listing=AccountView)
 async def users_without_permissions(call: Call) -> Response:
-    """Answers GET /api/users/without-permissions."""
+    """Answer GET /api/users/without-permissions."""
     call.require()
     topology = call.broker.topology
     having = {user for _, user in topology.permissions}
@@ -55,7 +55,7 @@ async def users_without_permissions(call: Call) -> Response:
 
 @operation("Shows a user", folds=Folds.NONE, who=ADMINISTRATOR, answer=AccountView)
 async def show_user(call: Call) -> Response:
-    """Answers GET /api/users/{user}."""
+    """Answer GET /api/users/{user}."""
     call.require()
     return reply(AccountView.of(user_named(call), call.broker.topology))
 
@@ -64,9 +64,9 @@ async def show_user(call: Call) -> Response:
     "Makes or changes a user", folds=Folds.NONE, who=ADMINISTRATOR, body=AccountWish, answers={201: None, 204: None}
 )
 async def put_user(call: Call) -> Response:
-    """Answers PUT /api/users/{user}.
+    """Answer PUT /api/users/{user}.
 
-    Without `password` and `password_hash` (and without `keep_password`, ours) the user cannot log in any more, as in
+    Without `password` and `password_hash` (and without `keep_password`, ours) the user can no longer log in, as in
     RabbitMQ. `permissions`, by vhost, are for a new user only. `limits` are added to those that are set."""
     call.require()
     name = call.segment("user")
@@ -92,7 +92,7 @@ async def put_user(call: Call) -> Response:
 
 
 def permissions_from(topology: Topology, given: Json) -> dict[str, tuple[str, str, str]]:
-    """The permissions in a body, checked before the first of them is set."""
+    """Return the permissions in a body, checked before the first of them is set."""
     if given is None:
         return {}
     if not isinstance(given, dict):
@@ -111,7 +111,7 @@ def permissions_from(topology: Topology, given: Json) -> dict[str, tuple[str, st
 
 @operation("Deletes a user", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
 async def delete_user(call: Call) -> Response:
-    """Answers DELETE /api/users/{user}."""
+    """Answer DELETE /api/users/{user}."""
     call.require()
     await call.broker.access.users.delete(call.actor(), user_named(call).name)
     await call.durable()
@@ -120,7 +120,7 @@ async def delete_user(call: Call) -> Response:
 
 @operation("Deletes users", folds=Folds.NONE, who=ADMINISTRATOR, body=UsersWish, answers={204: None})
 async def delete_users(call: Call) -> Response:
-    """Answers POST /api/users/bulk-delete. A user that does not exist counts as deleted."""
+    """Answer POST /api/users/bulk-delete. A user that does not exist counts as deleted."""
     call.require()
     content = await call.body("users")
     names = content["users"]
@@ -135,14 +135,14 @@ async def delete_users(call: Call) -> Response:
 
 @operation("Makes a hash for password_hash", folds=Folds.NONE, who=ADMINISTRATOR, answer=PasswordHashView)
 async def hash_password(call: Call) -> Response:
-    """Answers GET /api/auth/hash_password/{password}: a hash as RabbitMQ's, for a user's `password_hash`."""
+    """Answer GET /api/auth/hash_password/{password}: a hash as RabbitMQ's, for a user's `password_hash`."""
     call.require()
     return reply(PasswordHashView(ok=rabbitmq_hash(call.segment("password"))))
 
 
 # -- permissions
 async def permissions_of(call: Call, vhost: str | None = None, user: str | None = None) -> Response:
-    """The answer with permissions, of one vhost or one user if asked."""
+    """Return the answer with permissions, of one vhost or one user if asked."""
 
     def wanted(key: tuple[str, str]) -> bool:
         return vhost in (None, key[0]) and user in (None, key[1])
@@ -152,27 +152,27 @@ async def permissions_of(call: Call, vhost: str | None = None, user: str | None 
 
 @operation("Lists the permissions of all users", folds=Folds.NONE, who=ADMINISTRATOR, listing=PermissionsView)
 async def list_permissions(call: Call) -> Response:
-    """Answers GET /api/permissions."""
+    """Answer GET /api/permissions."""
     call.require()
     return await permissions_of(call)
 
 
 @operation("Lists the permissions in a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, listing=PermissionsView)
 async def vhost_permissions(call: Call) -> Response:
-    """Answers GET /api/vhosts/{vhost}/permissions."""
+    """Answer GET /api/vhosts/{vhost}/permissions."""
     call.require()
     return await permissions_of(call, vhost=call.vhost)
 
 
 @operation("Lists the permissions of a user", folds=Folds.NONE, who=ADMINISTRATOR, listing=PermissionsView)
 async def user_permissions(call: Call) -> Response:
-    """Answers GET /api/users/{user}/permissions."""
+    """Answer GET /api/users/{user}/permissions."""
     call.require()
     return await permissions_of(call, user=user_named(call).name)
 
 
 def permissions_named(call: Call) -> PermissionsSet:
-    """The permissions in the path. Raises ApiError (404)."""
+    """Return the permissions in the path. Raises ApiError (404)."""
     call.require()
     found = call.broker.topology.permissions.get((call.segment("vhost"), call.segment("user")))
     if found is None:
@@ -184,12 +184,12 @@ def permissions_named(call: Call) -> PermissionsSet:
     "Shows the permissions of a user in a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, answer=PermissionsView
 )
 async def show_permissions(call: Call) -> Response:
-    """Answers GET /api/permissions/{vhost}/{user}."""
+    """Answer GET /api/permissions/{vhost}/{user}."""
     return reply(PermissionsView.of(permissions_named(call)))
 
 
 def vhost_and_user(call: Call) -> tuple[str, str]:
-    """The vhost and the user in the path. Raises ApiError when one is missing."""
+    """Return the vhost and the user in the path. Raises ApiError when one is missing."""
     vhost, user = call.segment("vhost"), call.segment("user")
     if vhost not in call.broker.topology.vhosts or user not in call.broker.topology.users:
         raise missing("vhost_or_user_not_found")
@@ -204,7 +204,7 @@ def vhost_and_user(call: Call) -> tuple[str, str]:
     answers={201: None, 204: None},
 )
 async def put_permissions(call: Call) -> Response:
-    """Answers PUT /api/permissions/{vhost}/{user}."""
+    """Answer PUT /api/permissions/{vhost}/{user}."""
     call.require()
     topology = call.broker.topology
     vhost, user = vhost_and_user(call)
@@ -220,7 +220,7 @@ async def put_permissions(call: Call) -> Response:
     "Clears the permissions of a user in a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None}
 )
 async def delete_permissions(call: Call) -> Response:
-    """Answers DELETE /api/permissions/{vhost}/{user}."""
+    """Answer DELETE /api/permissions/{vhost}/{user}."""
     found = permissions_named(call)
     await call.broker.access.users.clear_permissions(call.actor(), found.vhost, found.user)
     await call.durable()
@@ -241,7 +241,7 @@ async def topic_permissions(call: Call, vhost: str | None = None, user: str | No
     "Lists the topic permissions of all users", folds=Folds.NONE, who=ADMINISTRATOR, listing=TopicPermissionsView
 )
 async def list_topic_permissions(call: Call) -> Response:
-    """Answers GET /api/topic-permissions."""
+    """Answer GET /api/topic-permissions."""
     call.require()
     return await listed(call, await topic_permissions(call), TopicPermissionsView.of)
 
@@ -250,20 +250,20 @@ async def list_topic_permissions(call: Call) -> Response:
     "Lists the topic permissions in a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, listing=TopicPermissionsView
 )
 async def vhost_topic_permissions(call: Call) -> Response:
-    """Answers GET /api/vhosts/{vhost}/topic-permissions."""
+    """Answer GET /api/vhosts/{vhost}/topic-permissions."""
     call.require()
     return await listed(call, await topic_permissions(call, vhost=call.vhost), TopicPermissionsView.of)
 
 
 @operation("Lists the topic permissions of a user", folds=Folds.NONE, who=ADMINISTRATOR, listing=TopicPermissionsView)
 async def user_topic_permissions(call: Call) -> Response:
-    """Answers GET /api/users/{user}/topic-permissions."""
+    """Answer GET /api/users/{user}/topic-permissions."""
     call.require()
     return await listed(call, await topic_permissions(call, user=user_named(call).name), TopicPermissionsView.of)
 
 
 async def topic_permissions_named(call: Call, exchange: str | None) -> list[TopicPermissionsView]:
-    """The topic permissions in the path. Raises ApiError (404)."""
+    """Return the topic permissions in the path. Raises ApiError (404)."""
     call.require()
     found = await topic_permissions(call, call.segment("vhost"), call.segment("user"))
     found = [each for each in found if exchange in (None, each.exchange)]
@@ -279,7 +279,7 @@ async def topic_permissions_named(call: Call, exchange: str | None) -> list[Topi
     answer=list[TopicPermissionsView],
 )
 async def show_topic_permissions(call: Call) -> Response:
-    """Answers GET /api/topic-permissions/{vhost}/{user}: a list, with an entry for each exchange."""
+    """Answer GET /api/topic-permissions/{vhost}/{user}: a list, with an entry for each exchange."""
     return reply(await topic_permissions_named(call, None))
 
 
@@ -291,7 +291,7 @@ async def show_topic_permissions(call: Call) -> Response:
     answers={201: None, 204: None},
 )
 async def put_topic_permissions(call: Call) -> Response:
-    """Answers PUT /api/topic-permissions/{vhost}/{user}."""
+    """Answer PUT /api/topic-permissions/{vhost}/{user}."""
     call.require()
     vhost, user = vhost_and_user(call)
     content = await call.body("exchange", "write", "read")
@@ -306,7 +306,7 @@ async def put_topic_permissions(call: Call) -> Response:
 
 @operation("Clears topic permissions of a user", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
 async def delete_topic_permissions(call: Call) -> Response:
-    """Answers DELETE /api/topic-permissions/{vhost}/{user}.
+    """Answer DELETE /api/topic-permissions/{vhost}/{user}.
 
     It removes the permissions for the exchange that is named; without one, all of the user in the vhost."""
     exchange = call.exchange if "exchange" in call.request.path_params else None

@@ -23,18 +23,18 @@ KINDS = {"q": "queue", "e": "exchange"}
 
 @operation("Lists the bindings of all virtual hosts", folds=Folds.COUNTERS, listing=BindingView)
 async def list_all(call: Call) -> Response:
-    """Answers GET /api/bindings."""
+    """Answer GET /api/bindings."""
     return await listed(call, await bindings_in(call, call.visible_vhosts()), BindingView.of)
 
 
 @operation("Lists the bindings of a virtual host", folds=Folds.COUNTERS, listing=BindingView)
 async def list_vhost(call: Call) -> Response:
-    """Answers GET /api/bindings/{vhost}."""
+    """Answer GET /api/bindings/{vhost}."""
     return await listed(call, await bindings_in(call, [call.vhost]), BindingView.of)
 
 
 async def bindings_in(call: Call, vhosts: list[str]) -> list[Bound]:
-    """The bindings of each vhost, the default exchange's first: every queue is bound to it by its name."""
+    """Return the bindings of each vhost, the default exchange's first: every queue is bound to it by its name."""
     by_vhost: dict[str, list[Bound]] = {vhost: [] for vhost in vhosts}
     async for _, queue in call.work.over(await listed_queues(call, set(vhosts))):
         by_vhost[queue.vhost].append(default_binding(queue.vhost, queue.name))
@@ -45,13 +45,13 @@ async def bindings_in(call: Call, vhosts: list[str]) -> list[Bound]:
 
 
 def default_binding(vhost: str, queue: str) -> Bound:
-    """The binding of a queue to the default exchange."""
+    """Return the binding of a queue to the default exchange."""
     return Bound(vhost, "", "queue", queue, queue)
 
 
 @operation("Lists the bindings of a queue", folds=Folds.QUEUE, listing=BindingView)
 async def of_queue(call: Call) -> Response:
-    """Answers GET /api/queues/{vhost}/{queue}/bindings."""
+    """Answer GET /api/queues/{vhost}/{queue}/bindings."""
     queue = call.queue()
     bound = call.broker.topology.bindings_to(queue.vhost, "queue", queue.name)
     found = sorted((each for each in bound if call.broker.router.is_live(each)), key=lambda each: each.source)
@@ -60,7 +60,7 @@ async def of_queue(call: Call) -> Response:
 
 @operation("Lists the bindings from an exchange", folds=Folds.COUNTERS, listing=BindingView)
 async def from_exchange(call: Call) -> Response:
-    """Answers GET /api/exchanges/{vhost}/{exchange}/bindings/source."""
+    """Answer GET /api/exchanges/{vhost}/{exchange}/bindings/source."""
     exchange = exchange_of(call)
     if exchange.exchange == "":
         queues = await listed_queues(call, {exchange.vhost})
@@ -73,7 +73,7 @@ async def from_exchange(call: Call) -> Response:
 
 @operation("Lists the bindings to an exchange", folds=Folds.NONE, listing=BindingView)
 async def to_exchange(call: Call) -> Response:
-    """Answers GET /api/exchanges/{vhost}/{exchange}/bindings/destination."""
+    """Answer GET /api/exchanges/{vhost}/{exchange}/bindings/destination."""
     exchange = exchange_of(call)
     found = call.broker.topology.bindings_to(exchange.vhost, "exchange", exchange.exchange)
     return await listed(call, found, BindingView.of)
@@ -88,7 +88,7 @@ def ends_named(call: Call) -> tuple[str, str, str, str]:
 
 
 def ends(call: Call) -> tuple[str, str, str, str]:
-    """The two ends in the path. Raises ApiError (404) if one of them does not exist."""
+    """Return the two ends in the path. Raises ApiError (404) if one of them does not exist."""
     vhost, source, kind, destination = ends_named(call)
     exchanges = call.broker.topology.exchanges
     if (vhost, source) not in exchanges:
@@ -102,7 +102,7 @@ def ends(call: Call) -> tuple[str, str, str, str]:
 
 
 def bindings_between(call: Call) -> list[Bound]:
-    """The bindings between the two ends in the path."""
+    """Return the bindings between the two ends in the path."""
     vhost, source, kind, destination = ends_named(call)
     if source == "":
         there = (
@@ -115,7 +115,7 @@ def bindings_between(call: Call) -> list[Bound]:
 
 @operation("Lists the bindings between two ends", folds=Folds.DESTINATION, answer=list[BindingView])
 async def between(call: Call) -> Response:
-    """Answers GET /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}."""
+    """Answer GET /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}."""
     return reply([BindingView.of(each) for each in bindings_between(call)])
 
 
@@ -126,7 +126,7 @@ async def between(call: Call) -> Response:
     answers={201: None},
 )
 async def bind(call: Call) -> Response:
-    """Answers POST /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}."""
+    """Answer POST /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}."""
     vhost, source, kind, destination = ends(call)
     content = await call.body()
     routing_key = short("routing_key", text(content, "routing_key", ""))
@@ -139,7 +139,7 @@ async def bind(call: Call) -> Response:
 
 
 def binding_named(call: Call) -> Bound:
-    """The binding with the properties_key in the path, as it stands or percent-encoded once more.
+    """Return the binding with the properties_key in the path, as it stands or percent-encoded once more.
 
     Clients send it in both forms."""
     wanted = {call.segment("key"), unquote(call.segment("key")), str(call.request.path_params["key"])}
@@ -152,13 +152,13 @@ def binding_named(call: Call) -> Bound:
 
 @operation("Shows a binding", folds=Folds.DESTINATION, answer=BindingView)
 async def show(call: Call) -> Response:
-    """Answers GET /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}/{key}."""
+    """Answer GET /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}/{key}."""
     return reply(BindingView.of(binding_named(call)))
 
 
 @operation("Removes a binding", folds=Folds.DESTINATION, answers={204: None})
 async def unbind(call: Call) -> Response:
-    """Answers DELETE /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}/{key}."""
+    """Answer DELETE /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}/{key}."""
     each = binding_named(call)
     async with call.session(each.vhost) as session:
         await call.broker.exchanges.unbind(

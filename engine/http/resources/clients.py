@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from rewindmq.engine.partition.sessions import ChannelStatus, Session
 
 
-REASON = (Query("X-Reason", str, "The client is told this reason"),)
+REASON = (Query("X-Reason", str, "The reason that the client gets"),)
 
 
 def visible_sessions(call: Call, vhost: str | None) -> list["Session"]:
-    """All sessions for a monitoring user, else the user's own."""
+    """Return all sessions for a monitoring user, otherwise the user's own."""
     return [
         session
         for _, session in sorted(call.broker.sessions.by_id.items())
@@ -45,23 +45,23 @@ def visible_sessions(call: Call, vhost: str | None) -> list["Session"]:
 
 @operation("Lists the open connections", folds=Folds.COUNTERS, listing=ConnectionView)
 async def connections(call: Call) -> Response:
-    """Answers GET /api/connections."""
+    """Answer GET /api/connections."""
     return await connections_of(call, visible_sessions(call, None))
 
 
 @operation("Lists the open connections to a virtual host", folds=Folds.COUNTERS, listing=ConnectionView)
 async def vhost_connections(call: Call) -> Response:
-    """Answers GET /api/vhosts/{vhost}/connections."""
+    """Answer GET /api/vhosts/{vhost}/connections."""
     return await connections_of(call, visible_sessions(call, call.vhost))
 
 
 async def connections_of(call: Call, sessions: "list[Session]") -> Response:
-    """The answer with the connections of these sessions."""
+    """Return the answer with the connections of these sessions."""
     return await listed(call, sessions, lambda session: connection_view(call.broker, session))
 
 
 def session_named(call: Call) -> "Session":
-    """The session of the connection in the path. Raises ApiError (404)."""
+    """Return the session of the connection in the path. Raises ApiError (404)."""
     name = call.segment("name")
     for session in visible_sessions(call, None):
         if call.broker.config.both_ends(session.peer) == name:
@@ -71,13 +71,13 @@ def session_named(call: Call) -> "Session":
 
 @operation("Shows a connection", folds=Folds.COUNTERS, columns=True, answer=ConnectionView)
 async def connection(call: Call) -> Response:
-    """Answers GET /api/connections/{name}."""
+    """Answer GET /api/connections/{name}."""
     return single(call, connection_view(call.broker, session_named(call)))
 
 
 @operation("Closes a connection", folds=Folds.NONE, headers=REASON, answers={204: None})
 async def close_connection(call: Call) -> Response:
-    """Answers DELETE /api/connections/{name}.
+    """Answer DELETE /api/connections/{name}.
 
     The client receives 320 CONNECTION_FORCED, with the caller's X-Reason as RabbitMQ has it. A user may close its own
     connections, an administrator all."""
@@ -86,7 +86,7 @@ async def close_connection(call: Call) -> Response:
 
 
 def close(call: Call, sessions: "list[Session]") -> None:
-    """Closes connections, for the reason of X-Reason. Raises ApiError for connections of another user."""
+    """Close connections, for the reason of X-Reason. Raises ApiError for connections of another user."""
     if any(session.user != call.user for session in sessions):
         call.require()
     for session in sessions:
@@ -96,26 +96,26 @@ def close(call: Call, sessions: "list[Session]") -> None:
 
 
 def sessions_of_user(call: Call) -> "list[Session]":
-    """The sessions of the user in the path that the asking user may see."""
+    """Return the sessions of the user in the path that the asking user may see."""
     user = call.segment("user")
     return [session for session in visible_sessions(call, None) if session.user == user]
 
 
 @operation("Lists the open connections of a user", folds=Folds.COUNTERS, listing=UserConnectionView)
 async def user_connections(call: Call) -> Response:
-    """Answers GET /api/connections/username/{user}."""
+    """Answer GET /api/connections/username/{user}."""
     return await listed(call, sessions_of_user(call), lambda session: UserConnectionView.of(session, call.broker))
 
 
 @operation("Closes the connections of a user", folds=Folds.NONE, headers=REASON, answers={204: None})
 async def close_user_connections(call: Call) -> Response:
-    """Answers DELETE /api/connections/username/{user}."""
+    """Answer DELETE /api/connections/username/{user}."""
     close(call, sessions_of_user(call))
     return Response(status_code=204)
 
 
 def connection_view(broker: "Broker", session: "Session") -> ConnectionView:
-    """The view of a connection, with the rates of its traffic."""
+    """Return the view of a connection, with the rates of its traffic."""
     traffic: Item = {}
     if session.link is not None:
         octets = {"recv_oct": session.link.received_octets, "send_oct": session.link.sent_octets}
@@ -125,25 +125,25 @@ def connection_view(broker: "Broker", session: "Session") -> ConnectionView:
 
 @operation("Lists the open channels", folds=Folds.COUNTERS, listing=ChannelView)
 async def channels(call: Call) -> Response:
-    """Answers GET /api/channels."""
+    """Answer GET /api/channels."""
     return await channels_of(call, visible_sessions(call, None))
 
 
 @operation("Lists the open channels to a virtual host", folds=Folds.COUNTERS, listing=ChannelView)
 async def vhost_channels(call: Call) -> Response:
-    """Answers GET /api/vhosts/{vhost}/channels."""
+    """Answer GET /api/vhosts/{vhost}/channels."""
     return await channels_of(call, visible_sessions(call, call.vhost))
 
 
 @operation("Lists the channels of a connection", folds=Folds.COUNTERS, listing=ChannelView)
 async def connection_channels(call: Call) -> Response:
-    """Answers GET /api/connections/{name}/channels."""
+    """Answer GET /api/connections/{name}/channels."""
     return await channels_of(call, [session_named(call)])
 
 
 @operation("Shows a channel with its consumers", folds=Folds.COUNTERS, columns=True, answer=ChannelWithConsumersView)
 async def channel(call: Call) -> Response:
-    """Answers GET /api/channels/{channel}: one channel, with its consumers."""
+    """Answer GET /api/channels/{channel}: one channel, with its consumers."""
     broker, name = call.broker, call.segment("name")
     for session in visible_sessions(call, None):
         for number, status in sorted(session.channels.items()):
@@ -164,7 +164,7 @@ async def channel(call: Call) -> Response:
 
 
 async def channels_of(call: Call, sessions: "list[Session]") -> Response:
-    """The answer with these sessions' channels, each with the number of its consumers."""
+    """Return the answer with these sessions' channels, each with the number of its consumers."""
     consuming = Counter((consumer.session, consumer.channel) for _, _, consumer in await consumers_of_this_node(call))
     found = [(session, channel) for session in sessions for _, channel in sorted(session.channels.items())]
 
@@ -177,24 +177,24 @@ async def channels_of(call: Call, sessions: "list[Session]") -> Response:
 
 
 def stats_of(broker: "Broker", session: "Session", channel: "ChannelStatus") -> Item:
-    """The message_stats of a channel, if it has any."""
+    """Return the message_stats of a channel, if it has any."""
     return statistics(broker).message_stats((session.session_id, channel.number), of_channel(channel))
 
 
 @operation("Lists the consumers", folds=Folds.CONSUMERS, listing=ListedConsumerView)
 async def consumers(call: Call) -> Response:
-    """Answers GET /api/consumers."""
+    """Answer GET /api/consumers."""
     return await consumers_of(call, set(call.monitored_vhosts()))
 
 
 @operation("Lists the consumers in a virtual host", folds=Folds.CONSUMERS, listing=ListedConsumerView)
 async def vhost_consumers(call: Call) -> Response:
-    """Answers GET /api/consumers/{vhost}."""
+    """Answer GET /api/consumers/{vhost}."""
     return await consumers_of(call, {call.monitored_vhost})
 
 
 async def consumers_of(call: Call, vhosts: set[str]) -> Response:
-    """The answer with the consumers of these vhosts."""
+    """Return the answer with the consumers of these vhosts."""
     found = await consumers_in(call, await listed_queues(call, vhosts))
 
     def shown(each: "tuple[PartitionReading, Listed, ListedConsumer]") -> ListedConsumerView:
@@ -208,14 +208,14 @@ async def consumers_of(call: Call, vhosts: set[str]) -> Response:
 
 
 async def consumers_of_this_node(call: Call) -> "list[tuple[PartitionReading, Listed, ListedConsumer]]":
-    """The consumers in the partitions that are folded here: those of this node's clients are among them."""
+    """Return the consumers in the partitions that are folded here: those of this node's clients are among them."""
     return await consumers_in(call, await queues_in(call, call.broker.topology.vhosts))
 
 
 async def consumers_in(
     call: Call, queues: "Sequence[tuple[PartitionReading, Listed]]"
 ) -> "list[tuple[PartitionReading, Listed, ListedConsumer]]":
-    """The consumers of these queues, by queue and number."""
+    """Return the consumers of these queues, by queue and number."""
     return [
         (partition, queue, consumer)
         async for partition, queue in call.work.over(queues)
@@ -224,6 +224,6 @@ async def consumers_in(
 
 
 def consumers_by_number(queue: "Listed") -> "list[ListedConsumer]":
-    """The consumers of a queue, in the order in which they came."""
+    """Return the consumers of a queue, in the order in which they came."""
     found: list[ListedConsumer] = list(queue.consumers())
     return sorted(found, key=lambda each: each.consumer)

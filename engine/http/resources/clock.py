@@ -14,14 +14,14 @@ from rewindmq.projections.rewind import format_time
 
 @operation("Shows the time in the log beside the wall clock", folds=Folds.NONE, who=MONITORING, answer=ClockView)
 async def show(call: Call) -> Response:
-    """Answers GET /api/clock."""
+    """Answer GET /api/clock."""
     call.require("monitoring")
     return reply(ClockView.of(call.broker))
 
 
 @operation("Sets the time in the log to the wall clock", folds=Folds.NONE, who=ADMINISTRATOR, answer=ClockRepairView)
 async def repair(call: Call) -> Response:
-    """Answers POST /api/clock/repair."""
+    """Answer POST /api/clock/repair."""
     call.require()
     try:
         before_ms, after_ms = call.broker.host.clock_watch.repair(call.actor())

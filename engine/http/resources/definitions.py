@@ -25,7 +25,7 @@ FILE_NAME = re.compile(r"[\w .()-]{1,128}", re.ASCII)
     "Exports all definitions", folds=Folds.COUNTERS, who=ADMINISTRATOR, query=DOWNLOAD, answer=DefinitionsDocument
 )
 async def export_all(call: Call) -> Response:
-    """Answers GET /api/definitions and /api/all-configuration."""
+    """Answer GET /api/definitions and /api/all-configuration."""
     call.require()
     return await as_file(call, await definitions.export(call.broker, call.work))
 
@@ -38,7 +38,7 @@ async def export_all(call: Call) -> Response:
     answer=DefinitionsDocument,
 )
 async def export_vhost(call: Call) -> Response:
-    """Answers GET /api/definitions/{vhost}."""
+    """Answer GET /api/definitions/{vhost}."""
     call.require()
     vhost = call.segment("vhost")
     if vhost not in call.broker.topology.vhosts:
@@ -47,7 +47,7 @@ async def export_vhost(call: Call) -> Response:
 
 
 async def as_file(call: Call, document: definitions.Item) -> Response:
-    """The answer as a download, if `?download=NAME` asks for it: browsers save it under this name."""
+    """Return the answer as a download, if `?download=NAME` asks for it: browsers save it under this name."""
     response = await answer(members(call.work, document))
     name = call.request.query_params.get("download", "")
     if FILE_NAME.fullmatch(name):
@@ -63,7 +63,7 @@ async def as_file(call: Call, document: definitions.Item) -> Response:
     answers={204: None, 303: None},
 )
 async def import_all(call: Call) -> Response:
-    """Answers POST /api/definitions and /api/all-configuration."""
+    """Answer POST /api/definitions and /api/all-configuration."""
     call.require()
     return await imported(call, None)
 
@@ -76,7 +76,7 @@ async def import_all(call: Call) -> Response:
     answers={204: None, 303: None},
 )
 async def import_vhost(call: Call) -> Response:
-    """Answers POST /api/definitions/{vhost}."""
+    """Answer POST /api/definitions/{vhost}."""
     call.require()
     vhost = call.segment("vhost")
     if vhost not in call.broker.topology.vhosts:
@@ -85,7 +85,7 @@ async def import_vhost(call: Call) -> Response:
 
 
 async def imported(call: Call, vhost: str | None) -> Response:
-    """Imports the body's definitions, all or, if anything is wrong, nothing. Answers when they are durable.
+    """Import the body's definitions, all or, if anything is wrong, nothing. Answers when they are durable.
 
     The body is JSON, or a form with the field `file`. The form's field `redirect` says where the browser goes then."""
     raw = await call.raw_body(MAX_DEFINITIONS_BYTES)
@@ -109,7 +109,7 @@ async def imported(call: Call, vhost: str | None) -> Response:
 
 
 def header(value: bytes) -> str:
-    """An address of ours that may stand in a header."""
+    """Return an address of ours that may be in a header."""
     text = value.decode("latin-1")
     if not text.isprintable():
         raise bad_request("redirect is not an address")

@@ -25,7 +25,7 @@ MAX_REASON = 4_096
     answers={204: None},
 )
 async def erase(call: Call) -> Response:
-    """Answers DELETE /api/subjects/{subject}.
+    """Answer DELETE /api/subjects/{subject}.
 
     204: the keys are destroyed, and the history says so. 404: the subject has none. After a failure the same request
     goes on where the first one was."""
@@ -44,7 +44,7 @@ async def erase(call: Call) -> Response:
 
 @operation("Lists the erasures", folds=Folds.NONE, who=ADMINISTRATOR, listing=ErasureView)
 async def list_erasures(call: Call) -> Response:
-    """Answers GET /api/erasures, in the order of the erasures. `offset`: of the metadata log."""
+    """Answer GET /api/erasures, in the order of the erasures. `offset`: of the metadata log."""
     call.require()
     return await listed(call, call.broker.topology.erasures, ErasureView.of)
 
@@ -56,7 +56,7 @@ async def list_erasures(call: Call) -> Response:
     listing=ExpiredDayView,
 )
 async def list_expired_bodies(call: Call) -> Response:
-    """Answers GET /api/expired-bodies: the days of keys, the oldest first.
+    """Answer GET /api/expired-bodies: the days of keys, the oldest first.
 
     `state`: kept; due; held (by `queues`, with their numbers of messages when the broker looked); expired (`time` and
     `offset` of the last event that says so). `keys`: those that are not destroyed."""

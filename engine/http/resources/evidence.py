@@ -54,7 +54,7 @@ MOST_KEYS = 20
     listing=QuarantinedRecordView,
 )
 async def list_quarantined(call: Call) -> Response:
-    """Answers GET /api/quarantine?partition=queues-0&count=100.
+    """Answer GET /api/quarantine?partition=queues-0&count=100.
 
     It lists the newest `count` records of each partition (10,000 are kept of each), by partition and offset. All nodes
     that have read as far list the same records."""
@@ -89,13 +89,13 @@ async def list_quarantined(call: Call) -> Response:
     errors=(429,),
 )
 async def list_seals(call: Call) -> Response:
-    """Answers GET /api/seals."""
+    """Answer GET /api/seals."""
     call.require("monitoring")
     return await found(call, found_seals)
 
 
 def found_seals(history: History) -> SealedPartitionsView:
-    """The rows, in the shape of a list. Raises LogError."""
+    """Return the rows, in the shape of a list. Raises LogError."""
     from rewindmq.engine.rewind.seals import sealed
 
     items = [SealedView.of(each) for each in sealed(history)]
@@ -117,7 +117,7 @@ def found_seals(history: History) -> SealedPartitionsView:
     errors=(429,),
 )
 async def check_seals(call: Call) -> Response:
-    """Answers GET /api/seals/{partition}/check."""
+    """Answer GET /api/seals/{partition}/check."""
     call.require("monitoring")
     texts = call.request.query_params.getlist("public_key")
     if len(texts) > MOST_KEYS:
@@ -135,14 +135,14 @@ async def check_seals(call: Call) -> Response:
 
 
 def named_keys(texts: Sequence[str]) -> "Keys":
-    """The keys in the query. Raises BadFile."""
+    """Return the keys in the query. Raises BadFile."""
     from rewindmq.engine.keeping.seals.seal import keys_in
 
     return keys_in({f"public_key {number}": text.encode() for number, text in enumerate(texts, 1)})
 
 
 def found_check(partition: str, texts: Sequence[str], first: int, history: History) -> SealCheckView:
-    """A portion. `texts`: public keys, which cannot be sent to another process as such.
+    """Return a portion. `texts`: public keys, which cannot be sent to another process as such.
 
     Raises LogError, ApiError (404)."""
     from rewindmq.engine.rewind.seals import NoSuchPartition, check
@@ -166,7 +166,7 @@ def found_check(partition: str, texts: Sequence[str], first: int, history: Histo
 
 @operation("Lists the audits of what was trimmed", folds=Folds.NONE, who=MONITORING, listing=TrimAuditView)
 async def list_audits(call: Call) -> Response:
-    """Answers GET /api/audits."""
+    """Answer GET /api/audits."""
     call.require("monitoring")
     floors = call.broker.topology.history.floors
     return await listed(call, [TrimAuditView.of(floors[name]) for name in sorted(floors)])

@@ -43,25 +43,25 @@ if TYPE_CHECKING:
 
 @operation("Lists the exchanges of all virtual hosts", folds=Folds.COUNTERS, listing=ExchangeView)
 async def list_all(call: Call) -> Response:
-    """Answers GET /api/exchanges."""
+    """Answer GET /api/exchanges."""
     return await exchanges_in(call, set(call.visible_vhosts()))
 
 
 @operation("Lists the exchanges of a virtual host", folds=Folds.COUNTERS, listing=ExchangeView)
 async def list_vhost(call: Call) -> Response:
-    """Answers GET /api/exchanges/{vhost}."""
+    """Answer GET /api/exchanges/{vhost}."""
     return await exchanges_in(call, {call.vhost})
 
 
 async def exchanges_in(call: Call, vhosts: set[str]) -> Response:
-    """The answer with the exchanges of these vhosts."""
+    """Return the answer with the exchanges of these vhosts."""
     broker = call.broker
     found = await by_key(call.work, broker.topology.exchanges, lambda key: key[0] in vhosts)
     return await listed(call, found, lambda exchange: ExchangeView.of(exchange, broker))
 
 
 def exchange_of(call: Call) -> ExchangeDeclared:
-    """The exchange in the path. Raises ApiError (404)."""
+    """Return the exchange in the path. Raises ApiError (404)."""
     found = call.broker.topology.exchanges.get((call.vhost, call.exchange))
     if found is None:
         raise not_found()
@@ -70,13 +70,13 @@ def exchange_of(call: Call) -> ExchangeDeclared:
 
 @operation("Shows an exchange", folds=Folds.COUNTERS, answer=ExchangeInAndOutView)
 async def show(call: Call) -> Response:
-    """Answers GET /api/exchanges/{vhost}/{exchange}."""
+    """Answer GET /api/exchanges/{vhost}/{exchange}."""
     return reply(ExchangeInAndOutView.of(exchange_of(call), call.broker))
 
 
 @operation("Declares an exchange", folds=Folds.NAMED, body=ExchangeWish, answers={201: None, 204: None})
 async def declare(call: Call) -> Response:
-    """Answers PUT /api/exchanges/{vhost}/{exchange}."""
+    """Answer PUT /api/exchanges/{vhost}/{exchange}."""
     vhost, name = call.vhost, call.exchange
     content = await call.body()
     durable, auto_delete = boolean(content, "durable", False), boolean(content, "auto_delete", False)
@@ -97,7 +97,7 @@ async def declare(call: Call) -> Response:
     answers={204: None},
 )
 async def delete(call: Call) -> Response:
-    """Answers DELETE /api/exchanges/{vhost}/{exchange}."""
+    """Answer DELETE /api/exchanges/{vhost}/{exchange}."""
     exchange = exchange_of(call)
     async with call.session(exchange.vhost) as session:
         await call.broker.exchanges.delete(session, exchange.exchange, call.asks("if-unused"))
@@ -135,7 +135,7 @@ class Outcome:
     "Publishes a message, and answers when it is durable", folds=Folds.NAMED, body=PublishWish, answer=RoutedView
 )
 async def publish(call: Call) -> Response:
-    """Answers POST .../publish: {"routed": bool} once it is durable; 400 if a queue refused it (S-009)."""
+    """Answer POST .../publish: {"routed": bool} once it is durable; 400 if a queue refused it (S-009)."""
     vhost = call.vhost
     content = await call.body("properties", "routing_key", "payload", "payload_encoding")
     if call.broker.turns.blocked is not None:
@@ -208,7 +208,7 @@ async def send(
 async def destinations_of(
     broker: "Broker", session: "Session", target: BasicPublish, parsed: Parsed
 ) -> "tuple[Destination, ...]":
-    """The destinations of a publish, once no queue of them is on its way to another partition.
+    """Return the destinations of a publish, once no queue of them is on its way to another partition.
 
     This node folds their partitions: only a fold knows whether a queue is still there."""
 
@@ -243,7 +243,7 @@ async def destinations_of(
 
 
 def decoded(payload: str, encoding: str) -> bytes:
-    """The bytes of a payload. Raises ApiError (400)."""
+    """Return the bytes of a payload. Raises ApiError (400)."""
     if encoding == "string":
         return payload.encode("utf-8", "surrogateescape")
     if encoding != "base64":

@@ -47,7 +47,7 @@ DEPRECATED = [
 
 
 def fixed(summary: str, kind: object, answer: object) -> Callable[[Call], Awaitable[Response]]:
-    """The handler of a question of RabbitMQ's tools whose answer is always the same here."""
+    """Return the handler of a question of RabbitMQ's tools whose answer is always the same here."""
 
     @operation(summary, folds=Folds.NONE, answer=kind)
     async def same(call: Call) -> Response:
@@ -73,7 +73,7 @@ FIXED = {
 
 @operation("Enables a feature flag. All are enabled already", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
 async def enable_feature_flag(call: Call) -> Response:
-    """Answers PUT /api/feature-flags/{name}/enable."""
+    """Answer PUT /api/feature-flags/{name}/enable."""
     call.require()
     if call.segment("name") not in FEATURE_FLAGS:
         raise bad_request("Feature flag is not supported")
@@ -82,7 +82,7 @@ async def enable_feature_flag(call: Call) -> Response:
 
 @operation("Lists the deprecated features that are in use", folds=Folds.COUNTERS, answer=list[DeprecatedFeature])
 async def list_deprecated_used(call: Call) -> Response:
-    """Answers GET /api/deprecated-features/used."""
+    """Answer GET /api/deprecated-features/used."""
     return reply([each for each in DEPRECATED if await is_used(call, each["name"])])
 
 
@@ -104,7 +104,7 @@ async def is_used(call: Call, name: str) -> bool:
     answer=Media("text/plain", "A setting a line"),
 )
 async def configuration(call: Call) -> Response:
-    """Answers with the configuration as text, a setting a line.
+    """Answer with the configuration as text, a setting a line.
 
     Settings of Kafka's clients may be secrets: only their names are shown. A field that is one itself is left out."""
     call.require()
@@ -127,7 +127,7 @@ async def configuration(call: Call) -> Response:
     answers={204: None},
 )
 async def reset(call: Call) -> Response:
-    """Answers DELETE /api/reset. RabbitMQ forgets the samples of its statistics; ours expire by themselves."""
+    """Answer DELETE /api/reset. RabbitMQ forgets the samples of its statistics; ours expire by themselves."""
     call.require()
     asked_for = call.request.path_params.get("node")
     if asked_for is not None and all(view.name != call.segment("node") for view in node_views(call.broker)):
@@ -143,7 +143,7 @@ async def reset(call: Call) -> Response:
     errors=(409,),
 )
 async def finalize_upgrade(call: Call) -> Response:
-    """Answers POST /api/upgrade/finalize."""
+    """Answer POST /api/upgrade/finalize."""
     call.require()
     try:
         before = await finalize(call.broker, call.actor())

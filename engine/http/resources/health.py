@@ -29,18 +29,18 @@ ALIVENESS = "aliveness-test"
 
 
 def ok(**more: Any) -> Response:
-    """The answer of a check that passed."""
+    """Return the answer of a check that passed."""
     return reply(PassedView(status="ok", **more))
 
 
 def failed(reason: str, **more: Any) -> Response:
-    """The answer of a check that failed."""
+    """Return the answer of a check that failed."""
     return reply(FailedView(status="failed", reason=reason, **more), 503)
 
 
 @operation("Checks that no alarm is in effect", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})
 async def alarms(call: Call) -> Response:
-    """Answers whether an alarm is raised on this node.
+    """Answer whether an alarm is raised on this node.
 
     An alarm is for memory, for the disk, or for a log or a state that cannot be written (which counts as the
     disk's)."""
@@ -53,13 +53,13 @@ async def alarms(call: Call) -> Response:
 
 @operation("Checks that all virtual hosts are up", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})
 async def virtual_hosts(call: Call) -> Response:
-    """Answers that all vhosts are up: a vhost is never down while the others are up."""
+    """Answer that all vhosts are up: a vhost is never down while the others are up."""
     return ok()
 
 
 @operation("Checks that the node takes clients", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})
 async def ready(call: Call) -> Response:
-    """Answers whether the node takes clients.
+    """Answer whether the node takes clients.
 
     503: an operator closed its listeners (`stop_app`), or the node was declared lost and has not joined again."""
     if not call.broker.nodes.joined:
@@ -71,7 +71,7 @@ async def ready(call: Call) -> Response:
 
 @operation("Checks mirrors. There are none", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})
 async def mirror_sync_critical(call: Call) -> Response:
-    """Answers that the check passed: there are no mirrors that could lag behind."""
+    """Answer that the check passed: there are no mirrors that could lag behind."""
     if len(call.broker.topology.nodes) > 1:
         return ok()
     return ok(reason="single node cluster")
@@ -79,7 +79,7 @@ async def mirror_sync_critical(call: Call) -> Response:
 
 @operation("Checks that the node listens at a port", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})
 async def port_listener(call: Call) -> Response:
-    """Answers GET /api/health/checks/port-listener/{port}."""
+    """Answer GET /api/health/checks/port-listener/{port}."""
     port = natural(call.segment("port"))
     if port is None:
         raise bad_request("Invalid port")
@@ -91,7 +91,7 @@ async def port_listener(call: Call) -> Response:
 
 @operation("Checks that the node listens for a protocol", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})
 async def protocol_listener(call: Call) -> Response:
-    """Answers GET /api/health/checks/protocol-listener/{protocol}."""
+    """Answer GET /api/health/checks/protocol-listener/{protocol}."""
     asked_for = call.segment("protocol").lower()
     protocol = PROTOCOLS.get(asked_for, asked_for)
     protocols = list(dict.fromkeys(each for each, _, _ in open_listeners(call.broker)))
@@ -102,7 +102,7 @@ async def protocol_listener(call: Call) -> Response:
 
 @operation("Checks that no certificate expires soon", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})
 async def certificate_expiration(call: Call) -> Response:
-    """Answers whether a certificate of a listener expires soon. It passes if no listener has TLS."""
+    """Answer whether a certificate of a listener expires soon. It passes if no listener has TLS."""
     within, unit = natural(call.segment("within")), call.segment("unit").lower()
     if within is None:
         raise bad_request("Invalid expiration value.")
@@ -128,14 +128,14 @@ async def certificate_expiration(call: Call) -> Response:
 
 
 def expires_at(certificate: Path) -> float:
-    """The time at which the first certificate in the file expires, in seconds since 1970."""
+    """Return the time at which the first certificate in the file expires, in seconds since 1970."""
     decoded = ssl._ssl._test_decode_cert(str(certificate))  # type: ignore[attr-defined]
     return ssl.cert_time_to_seconds(decoded["notAfter"])
 
 
 @operation("Checks that the node has no alarm", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})
 async def node(call: Call) -> Response:
-    """Answers the old health check: the node is there, and has no alarms."""
+    """Answer the old health check: the node is there, and has no alarms."""
     asked_for = call.request.path_params.get("node")
     if asked_for is not None:
         name = call.segment("node")
@@ -152,7 +152,7 @@ async def node(call: Call) -> Response:
     answers={200: PassedView, 503: FailedView},
 )
 async def aliveness(call: Call) -> Response:
-    """Answers the aliveness test.
+    """Answer the aliveness test.
 
     It declares a queue, publishes to it and gets the message back. All of this is in history."""
     broker = call.broker

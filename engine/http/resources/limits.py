@@ -10,7 +10,7 @@ from rewindmq.engine.http.shapes.access import LimitWish, UserLimitsView, VhostL
 
 @operation("Lists the limits of virtual hosts", folds=Folds.NONE, listing=VhostLimitsView)
 async def list_vhosts_limits(call: Call) -> Response:
-    """Answers GET /api/vhost-limits."""
+    """Answer GET /api/vhost-limits."""
     topology = call.broker.topology
     found = [
         VhostLimitsView(vhost=vhost, value=value)
@@ -22,7 +22,7 @@ async def list_vhosts_limits(call: Call) -> Response:
 
 @operation("Lists the limits of a virtual host", folds=Folds.NONE, listing=VhostLimitsView)
 async def vhost_limits(call: Call) -> Response:
-    """Answers GET /api/vhost-limits/{vhost}."""
+    """Answer GET /api/vhost-limits/{vhost}."""
     vhost = call.monitored_vhost
     value = call.broker.topology.vhost_limits(vhost)
     return await listed(call, [VhostLimitsView(vhost=vhost, value=value)] if value else [])
@@ -30,7 +30,7 @@ async def vhost_limits(call: Call) -> Response:
 
 @operation("Sets a limit of a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, body=LimitWish, answers={204: None})
 async def put_vhost_limit(call: Call) -> Response:
-    """Answers PUT /api/vhost-limits/{vhost}/{name}."""
+    """Answer PUT /api/vhost-limits/{vhost}/{name}."""
     call.require()
     vhost, name = call.vhost, call.segment("name")
     content = await call.body("value")
@@ -42,7 +42,7 @@ async def put_vhost_limit(call: Call) -> Response:
 
 @operation("Clears a limit of a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
 async def delete_vhost_limit(call: Call) -> Response:
-    """Answers DELETE /api/vhost-limits/{vhost}/{name}. A limit that is not set is no error."""
+    """Answer DELETE /api/vhost-limits/{vhost}/{name}. A limit that is not set is not an error."""
     call.require()
     vhost, name = call.vhost, call.segment("name")
     left = {key: value for key, value in call.broker.topology.vhost_limits(vhost).items() if key != name}
@@ -53,13 +53,13 @@ async def delete_vhost_limit(call: Call) -> Response:
 
 @operation("Lists the limits of users", folds=Folds.NONE, listing=UserLimitsView)
 async def list_users_limits(call: Call) -> Response:
-    """Answers GET /api/user-limits."""
+    """Answer GET /api/user-limits."""
     found = sorted(call.broker.topology.user_limits.items())
     return await listed(call, [UserLimitsView(user=user, value=value) for user, value in found])
 
 
 def user_named(call: Call) -> str:
-    """The name of the user in the path. Raises ApiError (404)."""
+    """Return the name of the user in the path. Raises ApiError (404)."""
     user = call.segment("user")
     if user not in call.broker.topology.users:
         raise not_found()
@@ -68,7 +68,7 @@ def user_named(call: Call) -> str:
 
 @operation("Lists the limits of a user", folds=Folds.NONE, listing=UserLimitsView)
 async def user_limits(call: Call) -> Response:
-    """Answers GET /api/user-limits/{user}."""
+    """Answer GET /api/user-limits/{user}."""
     user = user_named(call)
     value = call.broker.topology.user_limits.get(user)
     return await listed(call, [UserLimitsView(user=user, value=value)] if value else [])
@@ -76,7 +76,7 @@ async def user_limits(call: Call) -> Response:
 
 @operation("Sets a limit of a user", folds=Folds.NONE, who=ADMINISTRATOR, body=LimitWish, answers={204: None})
 async def put_user_limit(call: Call) -> Response:
-    """Answers PUT /api/user-limits/{user}/{name}."""
+    """Answer PUT /api/user-limits/{user}/{name}."""
     call.require()
     user, name = user_named(call), call.segment("name")
     content = await call.body("value")
@@ -88,9 +88,9 @@ async def put_user_limit(call: Call) -> Response:
 
 @operation("Clears a limit of a user; all: every one", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
 async def delete_user_limit(call: Call) -> Response:
-    """Answers DELETE /api/user-limits/{user}/{name}.
+    """Answer DELETE /api/user-limits/{user}/{name}.
 
-    The name `all` means every limit of the user. A limit that is not set is no error."""
+    The name `all` means every limit of the user. A limit that is not set is not an error."""
     call.require()
     user, name = user_named(call), call.segment("name")
     known = call.broker.topology.user_limits.get(user, {})

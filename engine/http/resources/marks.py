@@ -20,12 +20,12 @@ MAX_NOTE_BYTES = 4_096
 
 
 def visible_marks(call: Call) -> dict[str, MarkSet]:
-    """The marks by name; none for a user who may see no vhost."""
+    """Return the marks by name; none for a user who may see no vhost."""
     return call.broker.topology.marks if call.monitored_vhosts() else {}
 
 
 def mark_in_path(call: Call) -> MarkSet:
-    """The mark in the path. Raises ApiError (404)."""
+    """Return the mark in the path. Raises ApiError (404)."""
     found = visible_marks(call).get(call.segment("name"))
     if found is None:
         raise not_found()
@@ -34,13 +34,13 @@ def mark_in_path(call: Call) -> MarkSet:
 
 @operation("Lists the marks: moments with a name", folds=Folds.NONE, listing=MarkView)
 async def list_all(call: Call) -> Response:
-    """Answers GET /api/marks."""
+    """Answer GET /api/marks."""
     return await listed(call, [MarkView.of(mark, call) for _, mark in sorted(visible_marks(call).items())])
 
 
 @operation("Shows a mark", folds=Folds.NONE, answer=MarkView)
 async def show(call: Call) -> Response:
-    """Answers GET /api/marks/{name}."""
+    """Answer GET /api/marks/{name}."""
     return reply(MarkView.of(mark_in_path(call), call))
 
 
@@ -52,7 +52,7 @@ async def show(call: Call) -> Response:
     answers={201: None, 204: None},
 )
 async def put(call: Call) -> Response:
-    """Answers PUT /api/marks/{name}."""
+    """Answer PUT /api/marks/{name}."""
     call.require_policymaker()
     name, note = call.segment("name"), text(await call.body(), "note", "")
     marks = call.broker.topology.marks
@@ -75,7 +75,7 @@ async def put(call: Call) -> Response:
 
 @operation("Clears a mark", folds=Folds.NONE, who=POLICYMAKER, answers={204: None})
 async def delete(call: Call) -> Response:
-    """Answers DELETE /api/marks/{name}."""
+    """Answer DELETE /api/marks/{name}."""
     call.require_policymaker()
     await call.broker.history.marks.clear(call.actor(), mark_in_path(call).name)
     await call.durable()

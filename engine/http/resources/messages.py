@@ -128,7 +128,7 @@ async def fetch_keys(call: Call, partition: "PartitionReading", queue: "Queue", 
 
 @operation("Takes messages from a queue", folds=Folds.QUEUE, body=GetWish, answer=list[GotMessageView])
 async def get(call: Call) -> Response:
-    """Answers POST .../get.
+    """Answer POST .../get.
 
     Messages that are not acked go back (or are rejected) once all were taken, so that none is taken twice. As many are
     taken at once as seem to be there: on a log that is read back each wait is a round trip."""
@@ -176,7 +176,7 @@ async def get(call: Call) -> Response:
 
 
 def next_wave(call: Call, queue: "Queue", taken: Taken, most: int) -> int:
-    """The number of messages to take at once.
+    """Return the number of messages to take at once.
 
     Their memory is held from here on. 0: the answer has as many as it may."""
     room = MAX_GOT - sum(len(got.message.body) for got in taken.messages)
@@ -203,7 +203,7 @@ def next_wave(call: Call, queue: "Queue", taken: Taken, most: int) -> int:
 
 
 async def as_json(work: Work, messages: list[Got], encoding: str) -> AsyncIterator[str]:
-    """Yields the JSON of messages in pieces."""
+    """Yield the JSON of messages in pieces."""
     before = "["
     for got in messages:
         message = got.message
@@ -230,7 +230,7 @@ async def as_json(work: Work, messages: list[Got], encoding: str) -> AsyncIterat
 
 
 async def payload(work: Work, body: bytes, encoding: str) -> AsyncIterator[str]:
-    """The value of `payload`, and `payload_encoding`."""
+    """Yield the value of `payload`, and `payload_encoding`."""
     if len(body) <= BODY_PIECE:
         whole, name = shown(body, encoding, None)
         yield f'{compact_text(whole)},"payload_encoding":"{name}"'
@@ -274,7 +274,7 @@ async def is_utf8(work: Work, body: bytes) -> bool:
     errors=(409,),
 )
 async def delete(call: Call) -> Response:
-    """Answers DELETE .../messages/{id}."""
+    """Answer DELETE .../messages/{id}."""
     queue = queue_of(call)
     message_id = natural(call.segment("id"))
     if message_id is None:
@@ -291,7 +291,7 @@ async def delete(call: Call) -> Response:
 
 @operation("Deletes messages", folds=Folds.QUEUE, body=RemoveWish, answer=RemovedView, errors=(409,))
 async def remove(call: Call) -> Response:
-    """Answers POST .../messages/remove."""
+    """Answer POST .../messages/remove."""
     queue = queue_of(call)
     content = await call.body("messages", most_values=MOST_REMOVED + MAX_VALUES)
     removal = await _remove(call, queue, ids_in(content), partition_in(content), reason_in(content))
@@ -306,7 +306,7 @@ async def remove(call: Call) -> Response:
     errors=(409,),
 )
 async def move(call: Call) -> Response:
-    """Answers POST .../messages/move."""
+    """Answer POST .../messages/move."""
     queue = queue_of(call)
     content = await call.body("messages", most_values=MOST_REMOVED + MAX_VALUES)
     ids, ids_of, reason = ids_in(content), partition_in(content), reason_in(content)
@@ -333,7 +333,7 @@ async def _remove(call: Call, queue: str, ids: list[int], ids_of: str | None, re
 
 
 def queue_of(call: Call) -> str:
-    """The queue in the path; that of a delayed exchange may be named, too. Raises ApiError (404)."""
+    """Return the queue in the path; that of a delayed exchange may be named, too. Raises ApiError (404)."""
     name = call.segment("queue")
     if not is_delay_queue(name):
         return call.queue_named(call.vhost, name).name
@@ -343,7 +343,7 @@ def queue_of(call: Call) -> str:
 
 
 def ids_in(content: dict[str, Json]) -> list[int]:
-    """The message ids of a body. Raises ApiError (400)."""
+    """Return the message ids of a body. Raises ApiError (400)."""
     ids = content["messages"]
     if not isinstance(ids, list) or not ids:
         raise bad_request("messages is a list of message ids")
@@ -356,12 +356,12 @@ def ids_in(content: dict[str, Json]) -> list[int]:
 
 
 def partition_in(content: dict[str, Json]) -> str | None:
-    """The partition that the ids of a body are of, or None. Raises ApiError (400)."""
+    """Return the partition that the ids of a body are of, or None. Raises ApiError (400)."""
     return text(content, "partition", "") or None
 
 
 def way_in(content: dict[str, Json]) -> tuple[str, str]:
-    """The exchange and routing key of a body. Raises ApiError (400)."""
+    """Return the exchange and routing key of a body. Raises ApiError (400)."""
     if ("to" in content) == ("exchange" in content):
         raise bad_request("give either to, the name of a queue, or exchange with routing_key")
     if "to" in content:
@@ -370,5 +370,5 @@ def way_in(content: dict[str, Json]) -> tuple[str, str]:
 
 
 def stayed_in(removal: Removal) -> list[StayedView]:
-    """The messages that stayed."""
+    """Return the messages that stayed."""
     return [StayedView(message=message_id, reason=why) for message_id, why in removal.stayed.items()]

@@ -60,7 +60,7 @@ CHOICE = (
 
 
 async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None = None) -> Response:
-    """The answer to /metrics, and with `apart` to /metrics/per-object. `seen`: the vhosts shown; None: all."""
+    """Return the answer to /metrics, and with `apart` to /metrics/per-object. `seen`: the vhosts shown; None: all."""
     work = Work(broker.host.loop_share)
     found = list(info(broker, "per-object" if apart else "aggregated"))
     for of_node in NODE.values():
@@ -91,7 +91,7 @@ async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None 
 
 
 async def detailed(broker: "Broker", request: Request, seen: list[str] | None = None) -> Response:
-    """The answer to /metrics/detailed. `seen`: the vhosts shown; None: all.
+    """Return the answer to /metrics/detailed. `seen`: the vhosts shown; None: all.
 
     A family that is not known is left out, as in RabbitMQ."""
     query = request.query_params
@@ -135,7 +135,7 @@ async def detailed(broker: "Broker", request: Request, seen: list[str] | None = 
 
 
 def memory_breakdown(broker: "Broker") -> Response:
-    """The answer to /metrics/memory-breakdown.
+    """Return the answer to /metrics/memory-breakdown.
 
     RabbitMQ divides the memory among Erlang's processes and tables. Here it is one process's."""
     rss = single("memory_rss_bytes", "Resident memory of the process", resident_bytes())

@@ -8,7 +8,7 @@
                                                                            what a policy would have done
     GET /api/history/traces/{vhost}[/{queue}]?since=...[&until=][&next=]   from the publishes on that belong to a trace
 
-A user who may read a queue may ask about its past, back to its declaration. Only administrators see what came of a
+A user who may read a queue may ask about its past, back to its declaration. Only administrators see the outcomes of a
 message in other queues, and queues that are gone. The process that reads the past answers (engine/rewind/outcomes.py,
 engine/rewind/what_if.py), within DEADLINE_SECONDS: an answer whose `complete` is false has what was found by then.
 
@@ -18,7 +18,7 @@ header `traceparent` has `trace`, too; rows of other messages may be among them.
 records that are still to be read.
 
 A biography has the message itself, too: `message` as in an answer of a search (search.py), with `truncated`, and with
-`body_gone`: why it has no body any more, or null.
+`body_gone`: why its body is gone, or null.
 """
 
 import re
@@ -101,7 +101,7 @@ class OutcomesQuestion:
 
 
 async def ask(call: Call, find: Callable[[History], object]) -> Response:
-    """The answer of the process that reads the past."""
+    """Return the answer of the process that reads the past."""
     params = call.request.path_params
     queue = call.segment("queue") if "queue" in params else call.request.query_params.get("queue", "")
     call.past_read(call.segment("vhost"), queue, call.request.url.query)
@@ -133,7 +133,7 @@ async def found(call: Call, find: Callable[[History], object], queue: str | None
     errors=(429,),
 )
 async def show_biography(call: Call) -> Response:
-    """Answers GET /api/history/biography/{vhost}/{message}."""
+    """Answer GET /api/history/biography/{vhost}/{message}."""
     vhost, text = call.segment("vhost"), call.segment("message")
     queue = call.request.query_params.get("queue")
     try:
@@ -160,7 +160,7 @@ def found_biography(
     truncate: int,
     history: History,
 ) -> BiographyView:
-    """The life of a message. Raises NoSuchMessage, RewindError, LogError."""
+    """Return the life of a message. Raises NoSuchMessage, RewindError, LogError."""
     reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
     found = biography(reader, history.snapshots, vhost, partition, message_id, queue, queue_id, deadline)
     only = None if queue_id is None else queue
@@ -172,7 +172,7 @@ def found_biography(
 
 
 def published(message: FoundMessage, subjects: Subjects, truncate: int, queue: str | None) -> BiographyMessageView:
-    """The message of a biography. `queue`: the only queue that the user may know of; None: all are shown."""
+    """Return the message of a biography. `queue`: the only queue that the user may know of; None: all are shown."""
     opened = replace(message, published=subjects.decrypt(message.published))
     headers: Any = {}
     if message.published.encryption is not None:
@@ -199,7 +199,7 @@ def published(message: FoundMessage, subjects: Subjects, truncate: int, queue: s
     errors=(429,),
 )
 async def show_last(call: Call) -> Response:
-    """Answers GET /api/history/outcomes/{vhost}/{queue}."""
+    """Answer GET /api/history/outcomes/{vhost}/{queue}."""
     vhost, queue = call.segment("vhost"), call.segment("queue")
     queue_id = await readable_incarnation(call, vhost, queue, None)
     count = number_of(call, "tail", 100)
@@ -211,7 +211,7 @@ async def show_last(call: Call) -> Response:
 def found_last(
     vhost: str, queue: str, queue_id: int | None, count: int, until_ms: int | None, history: History
 ) -> LastOutcomesView:
-    """The last rows. Raises RewindError, LogError."""
+    """Return the last rows. Raises RewindError, LogError."""
     reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
     tail = last_outcomes(reader, history.snapshots, vhost, queue, queue_id, count, until_ms, deadline)
     return LastOutcomesView.of(tail, rows=[OutcomeView.of_row(row) for row in tail.rows])
@@ -232,7 +232,7 @@ def found_last(
     errors=(429,),
 )
 async def show_changes(call: Call) -> Response:
-    """Answers GET /api/history/diff/{vhost}/{queue}."""
+    """Answer GET /api/history/diff/{vhost}/{queue}."""
     vhost, queue = call.segment("vhost"), call.segment("queue")
     queue_id = await readable_incarnation(call, vhost, queue, None)
     most = number_of(call, "limit", 1_000)
@@ -246,7 +246,7 @@ async def show_changes(call: Call) -> Response:
 
 
 def moment_of(call: Call, vhost: str, queue: str, text: str) -> At:
-    """The moment that a time or a mark means. Raises ApiError (400)."""
+    """Return the moment that a time or a mark means. Raises ApiError (400)."""
     text = text if name_in(text) else text.replace(" ", "+")  # an unencoded + is a space
     try:
         return moment_in(text, vhost, queue, call.broker.topology, len(call.broker.partitions))
@@ -257,7 +257,7 @@ def moment_of(call: Call, vhost: str, queue: str, text: str) -> At:
 def found_changes(
     vhost: str, queue: str, queue_id: int | None, start: At, end: At, most: int, history: History
 ) -> ChangesView:
-    """The changes. Raises RewindError, LogError."""
+    """Return the changes. Raises RewindError, LogError."""
     reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
     return ChangesView.of(changes(reader, history.snapshots, vhost, queue, queue_id, start, end, most, deadline))
 
@@ -273,7 +273,7 @@ def found_changes(
     errors=(429,),
 )
 async def show_depth(call: Call) -> Response:
-    """Answers GET /api/history/depth/{vhost}/{queue}."""
+    """Answer GET /api/history/depth/{vhost}/{queue}."""
     vhost, queue = call.segment("vhost"), call.segment("queue")
     queue_id = await readable_incarnation(call, vhost, queue, None)
     count = number_of(call, "points", 200)
@@ -286,7 +286,7 @@ async def show_depth(call: Call) -> Response:
 
 
 def marks_in(call: Call) -> dict[str, list[Tick]]:
-    """The marks that the user may see, as ticks of each partition."""
+    """Return the marks that the user may see, as ticks of each partition."""
     ticks: dict[str, list[Tick]] = {}
     for mark in visible_marks(call).values():
         time_ms, user = call.broker.topology.marked[mark.name][0], MarkView.of(mark, call).user
@@ -305,7 +305,7 @@ def found_depth(
     marks: dict[str, list[Tick]],
     history: History,
 ) -> DepthOverTimeView:
-    """The length over time. Raises NeverThere, RewindError, LogError."""
+    """Return the length over time. Raises NeverThere, RewindError, LogError."""
     deadline = Deadline(DEADLINE_SECONDS)
     return DepthOverTimeView.of(depth(history, vhost, queue, queue_id, start, end, count, marks, deadline))
 
@@ -326,7 +326,7 @@ def found_depth(
     errors=(429,),
 )
 async def show_what_if(call: Call) -> Response:
-    """Answers GET /api/history/what-if/{vhost}/{queue}."""
+    """Answer GET /api/history/what-if/{vhost}/{queue}."""
     vhost, queue = call.segment("vhost"), call.segment("queue")
     queue_id = await readable_incarnation(call, vhost, queue, None)
     most = number_of(call, "limit", 100)
@@ -343,7 +343,7 @@ async def show_what_if(call: Call) -> Response:
 
 
 def definition_of(call: Call, name: str, checked: bool = True) -> dict[str, Any] | None:
-    """The definition of a policy in the query, `checked` as one that is set; an empty one means no policy.
+    """Return the definition of a policy in the query, `checked` as one that is set; an empty one means no policy.
 
     Raises ApiError (400), PreconditionFailed."""
     text = call.request.query_params.get(name)
@@ -371,7 +371,7 @@ def found_what_if(
     most: int,
     history: History,
 ) -> WhatIfView:
-    """The queue as it was, and as it would have been. Raises NoSuchQueue, RewindError, LogError."""
+    """Return the queue as it was, and as it would have been. Raises NoSuchQueue, RewindError, LogError."""
     reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
     return WhatIfView.of(
         what_if(reader, history.snapshots, vhost, queue, queue_id, candidate, start, end, most, deadline)
@@ -393,7 +393,7 @@ def found_what_if(
     errors=(429,),
 )
 async def show_traces(call: Call) -> Response:
-    """Answers GET /api/history/traces/{vhost} and /api/history/traces/{vhost}/{queue}."""
+    """Answer GET /api/history/traces/{vhost} and /api/history/traces/{vhost}/{queue}."""
     vhost = call.segment("vhost")
     queue = call.segment("queue") if "queue" in call.request.path_params else None
     if queue is None and "administrator" not in call.tags:
@@ -409,7 +409,7 @@ async def show_traces(call: Call) -> Response:
 
 
 def found_traced(wanted: WantedTraces, places: Places | None, history: History) -> TracedOutcomesView:
-    """A portion. Raises RewindError, LogError."""
+    """Return a portion. Raises RewindError, LogError."""
     reader = history.open()
     allowed = whole(reader, wanted)
     left = allowed if places is None else within(places, allowed)
@@ -419,18 +419,18 @@ def found_traced(wanted: WantedTraces, places: Places | None, history: History) 
 
 
 def traced(row: OutcomeRow, portion: Portion) -> TracedOutcomeView:
-    """A row, of a publish with its trace."""
+    """Return a row, of a publish with its trace."""
     trace = portion.traces.get(row.offset) if row.value("outcome") == PUBLISHED else None
     return TracedOutcomeView.of_row(row, **({} if trace is None else {"trace": TraceView.of(trace)}))
 
 
 def next_of(places: Places) -> str:
-    """Places as the `next` of an answer."""
+    """Return places as the `next` of an answer."""
     return ",".join(f"{name}:{offset}.{ordinal}-{end}" for name, (offset, ordinal, end) in places.items())
 
 
 def places_from(text: str) -> Places:
-    """The places in a `next`. Raises ApiError (400)."""
+    """Return the places in a `next`. Raises ApiError (400)."""
     places: Places = {}
     for part in text.split(",", MAX_PARTITIONS):
         found = TRACE_PLACE.fullmatch(part)

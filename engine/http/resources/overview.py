@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 async def totals(
     broker: "Broker", work: Work, vhosts: Container[str] | None = None, sessions: "list[Session] | None" = None
 ) -> dict[str, int]:
-    """The totals of these vhosts and sessions, or of all."""
+    """Return the totals of these vhosts and sessions, or of all."""
     pairs = await broker.queues.listed(work, broker.topology.vhosts if vhosts is None else vhosts)
     depth, consumers = depth_of(()), 0
     for first in range(0, len(pairs), AT_ONCE):
@@ -64,7 +64,7 @@ async def totals(
 
 @operation("Shows the broker at a glance", folds=Folds.COUNTERS, query=STATS, columns=True, answer=OverviewView)
 async def overview(call: Call) -> Response:
-    """Answers GET /api/overview.
+    """Answer GET /api/overview.
 
     A user without the tag monitoring sees its own vhosts and connections only, and no address of the machine."""
     broker = call.broker
@@ -79,7 +79,7 @@ async def overview(call: Call) -> Response:
 
 
 def overview_stats(broker: "Broker", now: dict[str, int], user: str | None, sessions: "list[Session]") -> Item:
-    """The statistics in the overview: the node's or, for a `user`, those of its connections."""
+    """Return the statistics in the overview: the node's or, for a `user`, those of its connections."""
     known = statistics(broker)
     messages, churn = of_node(broker)
     if user is not None:
@@ -96,25 +96,25 @@ def overview_stats(broker: "Broker", now: dict[str, int], user: str | None, sess
 
 @operation("Shows the user that asks", folds=Folds.COUNTERS, answer=UserView)
 async def whoami(call: Call) -> Response:
-    """Answers GET /api/whoami."""
+    """Answer GET /api/whoami."""
     return reply(UserView(name=call.user, tags=list(call.tags), is_internal_user=call.grant is None))
 
 
 @operation("Shows the version of RabbitMQ whose rules hold", folds=Folds.COUNTERS, answer=str)
 async def version(call: Call) -> Response:
-    """Answers GET /api/version."""
+    """Answer GET /api/version."""
     return reply(RABBITMQ_VERSION)
 
 
 @operation("Shows the name of the cluster", folds=Folds.COUNTERS, answer=Name)
 async def cluster_name(call: Call) -> Response:
-    """Answers GET /api/cluster-name."""
+    """Answer GET /api/cluster-name."""
     return reply({"name": call.broker.parameters.cluster_name})
 
 
 @operation("Names the cluster", folds=Folds.NONE, who=ADMINISTRATOR, body=Name, answers={204: None})
 async def set_cluster_name(call: Call) -> Response:
-    """Answers PUT /api/cluster-name {"name": ...}, for administrators.
+    """Answer PUT /api/cluster-name {"name": ...}, for administrators.
 
     The name is a global parameter, as in RabbitMQ."""
     call.require()
@@ -131,7 +131,7 @@ async def set_cluster_name(call: Call) -> Response:
 
 
 def node_views(broker: "Broker") -> list[NodeView]:
-    """All nodes that share the log and are alive, by name.
+    """Return all nodes that share the log and are alive, by name.
 
     The other nodes are described by the events with which they joined. `owned_partitions`: the partitions whose duties
     (timers, dead letters) the node has; null: only the node itself knows."""
@@ -155,7 +155,7 @@ def node_views(broker: "Broker") -> list[NodeView]:
 
 
 def owned_partitions(broker: "Broker") -> tuple[dict[str, list[str]], bool]:
-    """The partitions of each node, as far as their owners have said it, and whether each one has."""
+    """Return the partitions of each node, as far as their owners have said it, and whether each one has."""
     owned: dict[str, list[str]] = {}
     knows = True
     for partition in broker.partitions:
@@ -168,7 +168,7 @@ def owned_partitions(broker: "Broker") -> tuple[dict[str, list[str]], bool]:
 
 
 def own_view(broker: "Broker") -> NodeView:
-    """The view of this node."""
+    """Return the view of this node."""
     switches = resource.getrusage(resource.RUSAGE_SELF)
     numbers: Numbers = {
         "mem_used": resident_bytes(),
@@ -199,13 +199,13 @@ def own_view(broker: "Broker") -> NodeView:
 
 @operation("Lists the nodes", folds=Folds.COUNTERS, who=MONITORING, listing=NodeView)
 async def nodes(call: Call) -> Response:
-    """Answers GET /api/nodes."""
+    """Answer GET /api/nodes."""
     call.require("monitoring")
     return await listed(call, node_views(call.broker))
 
 
 def node_named(call: Call) -> NodeView:
-    """The node in the path. Raises ApiError (404)."""
+    """Return the node in the path. Raises ApiError (404)."""
     call.require("monitoring")
     for view in node_views(call.broker):
         if view.name == call.segment("node"):
@@ -215,7 +215,7 @@ def node_named(call: Call) -> NodeView:
 
 @operation("Shows a node", folds=Folds.COUNTERS, who=MONITORING, columns=True, answer=NodeView)
 async def node(call: Call) -> Response:
-    """Answers GET /api/nodes/{node}."""
+    """Answer GET /api/nodes/{node}."""
     return single(call, node_named(call))
 
 
@@ -227,7 +227,7 @@ async def node(call: Call) -> Response:
     answers={204: None},
 )
 async def set_log_level(call: Call) -> Response:
-    """Answers PUT .../log-level {"level": ...}, for administrators. The level holds until the node stops."""
+    """Answer PUT .../log-level {"level": ...}, for administrators. The level holds until the node stops."""
     call.require()
     if call.segment("node") != call.broker.config.node:
         raise not_found()
@@ -241,7 +241,7 @@ async def set_log_level(call: Call) -> Response:
 
 @operation("Shows the memory of the node", folds=Folds.COUNTERS, who=MONITORING, answer=MemoryView)
 async def memory(call: Call) -> Response:
-    """Answers GET .../memory in the shape of RabbitMQ's.
+    """Answer GET .../memory in the shape of RabbitMQ's.
 
     It shows the memory of this process, and the part that is held for clients, by kind (engine/host/memory.py)."""
     if node_named(call).name != call.broker.config.node:
@@ -263,7 +263,7 @@ async def memory(call: Call) -> Response:
     answers={204: None},
 )
 async def set_limit(call: Call) -> Response:
-    """Answers PUT .../limits/vm_memory_high_watermark or disk_free_limit {"value": "0.4"}.
+    """Answer PUT .../limits/vm_memory_high_watermark or disk_free_limit {"value": "0.4"}.
 
     The value is as `rewindmq start` takes it. It holds for this node, until it stops."""
     call.require()

@@ -12,7 +12,7 @@ from rewindmq.engine.http.shapes.topology import ParameterWish
 
 
 async def parameters_in(call: Call, vhosts: set[str], component: str | None = None) -> Response:
-    """The answer with the parameters of these vhosts, or of one component."""
+    """Return the answer with the parameters of these vhosts, or of one component."""
 
     def wanted(key: tuple[str, str, str]) -> bool:
         return key[0] in vhosts and component in (None, key[1])
@@ -22,14 +22,14 @@ async def parameters_in(call: Call, vhosts: set[str], component: str | None = No
 
 @operation("Lists the runtime parameters", folds=Folds.NONE, who=POLICYMAKER, listing=ParameterView)
 async def list_all(call: Call) -> Response:
-    """Answers GET /api/parameters."""
+    """Answer GET /api/parameters."""
     call.require_policymaker()
     return await parameters_in(call, set(call.visible_vhosts()))
 
 
 @operation("Lists the parameters of a component", folds=Folds.NONE, who=POLICYMAKER, listing=ParameterView)
 async def list_component(call: Call) -> Response:
-    """Answers GET /api/parameters/{component}."""
+    """Answer GET /api/parameters/{component}."""
     call.require_policymaker()
     return await parameters_in(call, set(call.visible_vhosts()), call.segment("component"))
 
@@ -38,13 +38,13 @@ async def list_component(call: Call) -> Response:
     "Lists the parameters of a component in a virtual host", folds=Folds.NONE, who=POLICYMAKER, listing=ParameterView
 )
 async def list_vhost(call: Call) -> Response:
-    """Answers GET /api/parameters/{component}/{vhost}."""
+    """Answer GET /api/parameters/{component}/{vhost}."""
     vhost = call.policymakers_vhost
     return await parameters_in(call, {vhost}, call.segment("component"))
 
 
 def parameter_in_path(call: Call) -> ParameterView | None:
-    """The parameter in the path; None if there is none."""
+    """Return the parameter in the path; None if there is none."""
     vhost, name = call.policymakers_vhost, call.segment("name")
     found = all_parameters(call.broker.topology).get((vhost, call.segment("component"), name))
     return None if found is None else ParameterView.of(found)
@@ -52,7 +52,7 @@ def parameter_in_path(call: Call) -> ParameterView | None:
 
 @operation("Shows a parameter", folds=Folds.NONE, who=POLICYMAKER, answer=ParameterView)
 async def show(call: Call) -> Response:
-    """Answers GET /api/parameters/{component}/{vhost}/{name}."""
+    """Answer GET /api/parameters/{component}/{vhost}/{name}."""
     found = parameter_in_path(call)
     if found is None:
         raise not_found()
@@ -63,7 +63,7 @@ async def show(call: Call) -> Response:
     "Sets a parameter", folds=Folds.IF_CHANGED, who=POLICYMAKER, body=ParameterWish, answers={201: None, 204: None}
 )
 async def put(call: Call) -> Response:
-    """Answers PUT /api/parameters/{component}/{vhost}/{name}."""
+    """Answer PUT /api/parameters/{component}/{vhost}/{name}."""
     new = parameter_in_path(call) is None
     where = (call.segment("vhost"), call.segment("component"), call.segment("name"))
     content = await call.body("value")
@@ -74,7 +74,7 @@ async def put(call: Call) -> Response:
 
 @operation("Clears a parameter", folds=Folds.IF_CHANGED, who=POLICYMAKER, answers={204: None})
 async def delete(call: Call) -> Response:
-    """Answers DELETE /api/parameters/{component}/{vhost}/{name}."""
+    """Answer DELETE /api/parameters/{component}/{vhost}/{name}."""
     if parameter_in_path(call) is None:
         raise not_found()
     where = (call.segment("vhost"), call.segment("component"), call.segment("name"))
@@ -86,14 +86,14 @@ async def delete(call: Call) -> Response:
 # -- global parameters
 @operation("Lists the global parameters", folds=Folds.NONE, who=POLICYMAKER, listing=GlobalParameterView)
 async def list_global(call: Call) -> Response:
-    """Answers GET /api/global-parameters."""
+    """Answer GET /api/global-parameters."""
     call.require_policymaker()
     return await listed(call, await by_key(call.work, call.broker.topology.global_parameters), GlobalParameterView.of)
 
 
 @operation("Shows a global parameter", folds=Folds.NONE, who=POLICYMAKER, answer=GlobalParameterView)
 async def show_global(call: Call) -> Response:
-    """Answers GET /api/global-parameters/{name}."""
+    """Answer GET /api/global-parameters/{name}."""
     call.require_policymaker()
     found = call.broker.topology.global_parameters.get(call.segment("name"))
     if found is None:
@@ -105,7 +105,7 @@ async def show_global(call: Call) -> Response:
     "Sets a global parameter", folds=Folds.NONE, who=POLICYMAKER, body=ParameterWish, answers={201: None, 204: None}
 )
 async def put_global(call: Call) -> Response:
-    """Answers PUT /api/global-parameters/{name}."""
+    """Answer PUT /api/global-parameters/{name}."""
     call.require_policymaker()
     name = call.segment("name")
     content = await call.body("value")
@@ -117,7 +117,7 @@ async def put_global(call: Call) -> Response:
 
 @operation("Clears a global parameter", folds=Folds.NONE, who=POLICYMAKER, answers={204: None})
 async def delete_global(call: Call) -> Response:
-    """Answers DELETE /api/global-parameters/{name}."""
+    """Answer DELETE /api/global-parameters/{name}."""
     call.require_policymaker()
     name = call.segment("name")
     if name not in call.broker.topology.global_parameters:

@@ -1,11 +1,11 @@
 """A queue as it was: GET /api/queues/{vhost}/{queue}/at?time=...|offset=...[&partition=] [&first=0] [&count=100].
 
 `time` is ISO 8601 with a zone, milliseconds since the epoch, how long ago (`10m`), or mark:NAME; `offset` is one of
-`partition`, or else of the partition in which the queue is now: it may have moved. A user who may read the queue may
-read its past, back to its declaration: an earlier queue of the same name is another incarnation. An administrator may
-also ask for queues and vhosts that are gone, and for an `incarnation` by its queue id.
+`partition`, by default of the partition in which the queue is now, because it may have moved. A user who may read the
+queue may read its past, back to its declaration: an earlier queue of the same name is another incarnation. An
+administrator may also ask for queues and vhosts that are gone, and for an `incarnation` by its queue id.
 
-The fold runs in a process of its own (engine/rewind/worker.py), which also makes the answer's JSON. It reads the log as
+The fold runs in a separate process (engine/rewind/worker.py), which also makes the answer's JSON. It reads the log as
 any other reader does, in the data directory or in Kafka. An answer has the first messages, up to MAX_SHOWN bytes of
 bodies. The process gives a question up when its client hangs up.
 """
@@ -56,7 +56,7 @@ class Question:
 
 
 async def read(process: WorkerPool, question: "worker.Question[bytes | ApiError]", user: str) -> bytes:
-    """The answer, as JSON."""
+    """Return the answer, as JSON."""
     try:
         found = await process.ask(question, user)
     except ProcessEnded as error:
@@ -71,7 +71,7 @@ async def read(process: WorkerPool, question: "worker.Question[bytes | ApiError]
 
 
 def read_past(question: Question) -> PastQueueView | ApiError:
-    """The answer, or the refusal as a value: it has to go through the pipe."""
+    """Return the answer, or the refusal as a value: it has to go through the pipe."""
     try:
         past = queue_at(
             question.history,
@@ -95,7 +95,7 @@ def read_past(question: Question) -> PastQueueView | ApiError:
 
 
 def log_refusal(history: History, error: LogError) -> ApiError:
-    """The error of a history that cannot be read: 503 where another time may be better, else 500."""
+    """Return the error for a history that cannot be read: 503 if a later attempt may succeed, otherwise 500."""
     if isinstance(error, NoAnswer) or (history.may_answer_later and not isinstance(error, CorruptLog)):
         return ApiError(503, "service_unavailable", str(error))
     return ApiError(500, "log_error", str(error))
@@ -119,7 +119,7 @@ def log_refusal(history: History, error: LogError) -> ApiError:
     errors=(429,),
 )
 async def at(call: Call) -> Response:
-    """Answers GET /api/queues/{vhost}/{queue}/at."""
+    """Answer GET /api/queues/{vhost}/{queue}/at."""
     vhost, name = call.segment("vhost"), call.segment("queue")
     asked = number_of(call, "incarnation", 0) if "incarnation" in call.request.query_params else None
     incarnation = await readable_incarnation(call, vhost, name, asked)
@@ -137,26 +137,26 @@ async def at(call: Call) -> Response:
 
 
 def history_in(call: Call, vhost: str, queue: str | None) -> History:
-    """The broker's history, for a question about this queue (None: about all)."""
+    """Return the broker's history, for a question about this queue (None: about all)."""
     placement = call.broker.topology.placement
     only = None if queue is None and placement.count else placement.only(vhost, queue or "")
     return history_of(call.broker.config, only)
 
 
 async def answer_to(call: Call, question: Question) -> Response:
-    """The answer of the process that reads the past."""
+    """Return the answer of the process that reads the past."""
     return Response(await read(call.broker.history.past, question, call.user), media_type="application/json")
 
 
 def durable_offset(call: Call, vhost: str, name: str) -> int:
-    """The offset up to which the queue's partition is durable; 0 if the queue does not exist now."""
+    """Return the offset up to which the queue's partition is durable; 0 if the queue does not exist now."""
     partition = call.broker.queues.partition_for(vhost, name)
     return 0 if partition.machine.queue(vhost, name) is None else partition.durable_offset
 
 
 async def readable_incarnation(call: Call, vhost: str, name: str, asked: int | None) -> int | None:
-    """The queue id whose past this user may read; None: all queues that had the name. The partition of the queue is
-    folded only for a user who has to be able to read the queue that is there now.
+    """Return the queue id whose past this user may read; None: all queues that had the name. The partition of the queue
+    is folded only for a user who has to be able to read the queue that is there now.
 
     Raises AccessRefused, ResourceLocked, ApiError (401; 404 if there is none)."""
     if "administrator" in call.tags:
@@ -179,7 +179,7 @@ async def readable_incarnation(call: Call, vhost: str, name: str, asked: int | N
 
 
 def moment_of(call: Call, vhost: str, name: str) -> At:
-    """The moment that `time` or `offset` means. Raises ApiError (400)."""
+    """Return the moment that `time` or `offset` means. Raises ApiError (400)."""
     query = call.request.query_params
     if ("time" in query) == ("offset" in query):
         raise bad_request("give either time or offset")
@@ -195,7 +195,7 @@ def moment_of(call: Call, vhost: str, name: str) -> At:
 
 
 def number_of(call: Call, name: str, default: int) -> int:
-    """A whole number of the query, or its default. Raises ApiError (400)."""
+    """Return a whole number of the query, or its default. Raises ApiError (400)."""
     value = call.request.query_params.get(name, str(default))
     number = natural(value)
     if number is None:

@@ -48,12 +48,12 @@ Set = PolicySet | OperatorPolicySet
 
 
 async def policies_in(call: Call, policies: Mapping[tuple[str, str], Set], vhosts: set[str]) -> Response:
-    """The answer with the policies of these vhosts."""
+    """Return the answer with the policies of these vhosts."""
     return await listed(call, await by_key(call.work, policies, lambda key: key[0] in vhosts), PolicyView.of)
 
 
 def policy_in_path(call: Call, policies: Mapping[tuple[str, str], Set]) -> Set:
-    """The policy in the path. Raises ApiError (404)."""
+    """Return the policy in the path. Raises ApiError (404)."""
     policy = policies.get((call.policymakers_vhost, call.segment("name")))
     if policy is None:
         raise not_found()
@@ -62,37 +62,37 @@ def policy_in_path(call: Call, policies: Mapping[tuple[str, str], Set]) -> Set:
 
 @operation("Lists the policies", folds=Folds.COUNTERS, listing=PolicyView)
 async def list_all(call: Call) -> Response:
-    """Answers GET /api/policies."""
+    """Answer GET /api/policies."""
     return await policies_in(call, call.broker.topology.policies, set(call.visible_vhosts()))
 
 
 @operation("Lists the operator policies", folds=Folds.COUNTERS, listing=PolicyView)
 async def list_all_operator(call: Call) -> Response:
-    """Answers GET /api/operator-policies."""
+    """Answer GET /api/operator-policies."""
     return await policies_in(call, call.broker.topology.operator_policies, set(call.visible_vhosts()))
 
 
 @operation("Lists the policies of a virtual host", folds=Folds.COUNTERS, listing=PolicyView)
 async def list_vhost(call: Call) -> Response:
-    """Answers GET /api/policies/{vhost}."""
+    """Answer GET /api/policies/{vhost}."""
     return await policies_in(call, call.broker.topology.policies, {call.vhost})
 
 
 @operation("Lists the operator policies of a virtual host", folds=Folds.COUNTERS, listing=PolicyView)
 async def list_vhost_operator(call: Call) -> Response:
-    """Answers GET /api/operator-policies/{vhost}."""
+    """Answer GET /api/operator-policies/{vhost}."""
     return await policies_in(call, call.broker.topology.operator_policies, {call.vhost})
 
 
 @operation("Shows a policy", folds=Folds.COUNTERS, who=POLICYMAKER, answer=PolicyView)
 async def show(call: Call) -> Response:
-    """Answers GET /api/policies/{vhost}/{name}."""
+    """Answer GET /api/policies/{vhost}/{name}."""
     return reply(PolicyView.of(policy_in_path(call, call.broker.topology.policies)))
 
 
 @operation("Shows an operator policy", folds=Folds.COUNTERS, who=ADMINISTRATOR, answer=PolicyView)
 async def show_operator(call: Call) -> Response:
-    """Answers GET /api/operator-policies/{vhost}/{name}."""
+    """Answer GET /api/operator-policies/{vhost}/{name}."""
     call.require()
     return reply(PolicyView.of(policy_in_path(call, call.broker.topology.operator_policies)))
 
@@ -109,7 +109,7 @@ async def policy_in_body(call: Call) -> tuple[str, dict[str, object], int, str]:
 
 @operation("Sets a policy", folds=Folds.IF_CHANGED, who=POLICYMAKER, body=PolicyWish, answers={201: None, 204: None})
 async def put(call: Call) -> Response:
-    """Answers PUT /api/policies/{vhost}/{name}."""
+    """Answer PUT /api/policies/{vhost}/{name}."""
     vhost, name = call.policymakers_vhost, call.segment("name")
     new = (vhost, name) not in call.broker.topology.policies
     await call.broker.policies.set(call.actor(), vhost, name, *await policy_in_body(call))
@@ -125,7 +125,7 @@ async def put(call: Call) -> Response:
     answers={201: None, 204: None},
 )
 async def put_operator(call: Call) -> Response:
-    """Answers PUT /api/operator-policies/{vhost}/{name}."""
+    """Answer PUT /api/operator-policies/{vhost}/{name}."""
     call.require()
     vhost, name = call.vhost, call.segment("name")
     new = (vhost, name) not in call.broker.topology.operator_policies
@@ -136,7 +136,7 @@ async def put_operator(call: Call) -> Response:
 
 @operation("Clears a policy", folds=Folds.IF_CHANGED, who=POLICYMAKER, answers={204: None})
 async def delete(call: Call) -> Response:
-    """Answers DELETE /api/policies/{vhost}/{name}."""
+    """Answer DELETE /api/policies/{vhost}/{name}."""
     policy = policy_in_path(call, call.broker.topology.policies)
     await call.broker.policies.clear(call.actor(), policy.vhost, policy.name)
     await call.durable()
@@ -145,7 +145,7 @@ async def delete(call: Call) -> Response:
 
 @operation("Clears an operator policy", folds=Folds.IF_CHANGED, who=ADMINISTRATOR, answers={204: None})
 async def delete_operator(call: Call) -> Response:
-    """Answers DELETE /api/operator-policies/{vhost}/{name}."""
+    """Answer DELETE /api/operator-policies/{vhost}/{name}."""
     call.require()
     policy = policy_in_path(call, call.broker.topology.operator_policies)
     await call.broker.operator_policies.clear(call.actor(), policy.vhost, policy.name)
@@ -165,7 +165,7 @@ async def delete_operator(call: Call) -> Response:
     errors=(429,),
 )
 async def show_effects(call: Call) -> Response:
-    """Answers GET /api/policies/{vhost}/{name}/effects."""
+    """Answer GET /api/policies/{vhost}/{name}/effects."""
     vhost = call.policymakers_vhost
     if call.asks("clear"):
         cleared = policy_in_path(call, call.broker.topology.policies)
@@ -182,7 +182,7 @@ async def show_effects(call: Call) -> Response:
     errors=(429,),
 )
 async def show_operator_effects(call: Call) -> Response:
-    """Answers GET /api/operator-policies/{vhost}/{name}/effects."""
+    """Answer GET /api/operator-policies/{vhost}/{name}/effects."""
     call.require()
     if call.asks("clear"):
         cleared = policy_in_path(call, call.broker.topology.operator_policies)
@@ -207,7 +207,7 @@ def asked(call: Call, operator: bool) -> tuple[str, str, int, str]:
 
 
 async def answered(call: Call, change: Change) -> Response:
-    """The answer of the process that reads the past."""
+    """Return the answer of the process that reads the past."""
     most = number_of(call, "limit", 20)
     if most > MAX_QUEUES:
         raise bad_request(f"limit is at most {MAX_QUEUES}")
@@ -216,5 +216,5 @@ async def answered(call: Call, change: Change) -> Response:
 
 
 def found_effects(change: Change, now_ms: int, most: int, history: History) -> PolicyEffectsView:
-    """The effects. Raises RewindError, LogError."""
+    """Return the effects. Raises RewindError, LogError."""
     return PolicyEffectsView.of(policy_effects(history, change, now_ms, most, Deadline(DEADLINE_SECONDS)))

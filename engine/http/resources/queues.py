@@ -50,13 +50,13 @@ PEEKED_BYTES = 64  # bytes of a body, as in rabbitmq-queues
 
 @operation("Lists the queues of all virtual hosts", folds=Folds.COUNTERS, query=STATS, listing=QueueView)
 async def list_all(call: Call) -> Response:
-    """Answers GET /api/queues and /api/queues/detailed: here both have all fields."""
+    """Answer GET /api/queues and /api/queues/detailed: here both have all fields."""
     return await queues_of(call, set(call.visible_vhosts()))
 
 
 @operation("Lists the queues of a virtual host", folds=Folds.COUNTERS, query=STATS, listing=QueueView)
 async def list_vhost(call: Call) -> Response:
-    """Answers GET /api/queues/{vhost}."""
+    """Answer GET /api/queues/{vhost}."""
     return await queues_of(call, {call.vhost})
 
 
@@ -80,7 +80,7 @@ FIELDS: Mapping[str, Callable[[Listing], object]] = {
 
 
 async def queues_of(call: Call, vhosts: set[str]) -> Response:
-    """The answer with the queues of these vhosts."""
+    """Return the answer with the queues of these vhosts."""
     broker, found = call.broker, await listed_queues(call, vhosts)
     if call.asks("disable_stats"):
         with_totals = call.asks("enable_queue_totals")
@@ -96,7 +96,7 @@ async def queues_of(call: Call, vhosts: set[str]) -> Response:
 
 @operation("Shows a queue", folds=Folds.QUEUE, columns=True, answer=QueueWithConsumersView)
 async def show(call: Call) -> Response:
-    """Answers GET /api/queues/{vhost}/{queue}."""
+    """Answer GET /api/queues/{vhost}/{queue}."""
     queue = call.queue()
     partition = home_of(call.broker, queue)
     columns = columns_of(call.request.query_params)
@@ -109,7 +109,7 @@ async def show(call: Call) -> Response:
 
 @operation("Lists the messages that consumers hold", folds=Folds.QUEUE, listing=UnackedMessageView)
 async def unacked(call: Call) -> Response:
-    """Answers GET .../unacked, as LavinMQ does: the unacked messages, with their consumers.
+    """Answer GET .../unacked, as LavinMQ does: the unacked messages, with their consumers.
 
     `consumer_tag` is "" for a basic.get."""
     queue = call.queue()
@@ -119,7 +119,7 @@ async def unacked(call: Call) -> Response:
 
 
 async def opened(partition: "PartitionReading", message: Published) -> Published:
-    """The message as a client gets it. ApiError (503): its key is in a Vault that does not answer."""
+    """Return the message as a client gets it. ApiError (503): its key is in a Vault that does not answer."""
     while True:
         try:
             return partition.decrypted(message)
@@ -134,7 +134,7 @@ async def opened(partition: "PartitionReading", message: Published) -> Published
     "Shows a ready message, which stays where it is; the next one is 1", folds=Folds.QUEUE, answer=PeekedMessageView
 )
 async def peek(call: Call) -> Response:
-    """Answers GET .../peek/N: the Nth ready message from the front (the next is 1), which stays where it is.
+    """Answer GET .../peek/N: the Nth ready message from the front (the next is 1), which stays where it is.
 
     The path is ours: RabbitMQ has it at the command line only, for quorum queues."""
     queue = call.queue()
@@ -170,7 +170,7 @@ async def peek(call: Call) -> Response:
     answers={204: None},
 )
 async def act(call: Call) -> Response:
-    """Answers POST .../actions: these are actions of mirrors. There are no mirrors, so nothing is left to do."""
+    """Answer POST .../actions: these are actions of mirrors. There are no mirrors, so nothing is left to do."""
     call.require()
     call.queue()
     action = (await call.body("action"))["action"]
@@ -180,13 +180,13 @@ async def act(call: Call) -> Response:
 
 
 def home_of(broker: "Broker", queue: "Queue") -> "PartitionReading":
-    """The partition of a queue."""
+    """Return the partition of a queue."""
     return broker.queues.partition_for(queue.vhost, queue.name)
 
 
 @operation("Declares a queue", folds=Folds.QUEUE, body=QueueWish, answers={201: None, 204: None})
 async def declare(call: Call) -> Response:
-    """Answers PUT /api/queues/{vhost}/{queue}."""
+    """Answer PUT /api/queues/{vhost}/{queue}."""
     vhost, name = call.vhost, call.segment("queue")
     content = await call.body()
     arguments = arguments_in(content)
@@ -208,7 +208,7 @@ async def declare(call: Call) -> Response:
     answers={204: None},
 )
 async def delete(call: Call) -> Response:
-    """Answers DELETE /api/queues/{vhost}/{queue}."""
+    """Answer DELETE /api/queues/{vhost}/{queue}."""
     queue = call.queue()
     async with call.session(queue.vhost) as session:
         deleted = await call.broker.queues.delete(session, queue.name, call.asks("if-unused"), call.asks("if-empty"))
@@ -222,7 +222,7 @@ async def delete(call: Call) -> Response:
     "Removes all ready messages. The header X-Messages-Purged counts them", folds=Folds.QUEUE, answers={204: None}
 )
 async def purge(call: Call) -> Response:
-    """Answers DELETE /api/queues/{vhost}/{queue}/contents."""
+    """Answer DELETE /api/queues/{vhost}/{queue}/contents."""
     queue = call.queue()
     async with call.session(queue.vhost) as session:
         purged = await call.broker.queues.purge(session, queue.name)
@@ -234,7 +234,7 @@ async def purge(call: Call) -> Response:
 
 @operation("Pauses a queue: it delivers nothing", folds=Folds.QUEUE, body=ReasonWish, answers={204: None})
 async def pause(call: Call) -> Response:
-    """Answers PUT .../pause, as LavinMQ does; the body may have a `reason`."""
+    """Answer PUT .../pause, as LavinMQ does; the body may have a `reason`."""
     queue = call.queue()
     reason = reason_in(await call.body())
     async with call.session(queue.vhost) as session:
@@ -245,7 +245,7 @@ async def pause(call: Call) -> Response:
 
 @operation("Resumes a paused queue", folds=Folds.QUEUE, answers={204: None})
 async def resume(call: Call) -> Response:
-    """Answers PUT .../resume, as LavinMQ does."""
+    """Answer PUT .../resume, as LavinMQ does."""
     queue = call.queue()
     async with call.session(queue.vhost) as session:
         await call.broker.queues.resume(session, queue.name)
@@ -254,7 +254,7 @@ async def resume(call: Call) -> Response:
 
 
 def reason_in(content: dict[str, Json]) -> str:
-    """The reason of a body, or "". Raises ApiError (400)."""
+    """Return the reason of a body, or "". Raises ApiError (400)."""
     reason = text(content, "reason", "")
     if len(reason) > MOST_REASON:
         raise bad_request(f"the reason is longer than {MOST_REASON} letters")

@@ -50,7 +50,7 @@ def change(summary: str, folds: Folds, body: object = None) -> Callable[[H], H]:
 
 
 def quorum_queue(call: Call, refusal: str) -> "Queue":
-    """The quorum queue in the path. Raises ApiError with `refusal` for another type."""
+    """Return the quorum queue in the path. Raises ApiError with `refusal` for another type."""
     queue = call.queue()
     if queue.type != "quorum":
         raise ApiError(503, "failed", refusal)
@@ -59,7 +59,7 @@ def quorum_queue(call: Call, refusal: str) -> "Queue":
 
 @operation("Shows the members of a quorum queue", folds=Folds.QUEUE, answer=list[Member])
 async def status(call: Call) -> Response:
-    """Answers with a row for each member, with RabbitMQ's names.
+    """Answer with a row for each member, with RabbitMQ's names.
 
     A member in sync has everything that is confirmed. Of other members Kafka reports nothing."""
     queue = quorum_queue(call, "Cannot get quorum status of a classic queue")
@@ -74,7 +74,7 @@ async def status(call: Call) -> Response:
 
 
 def member_item(partition: "PartitionReading", member: str, leads: bool, online: bool) -> Item:
-    """A member of a quorum queue as JSON."""
+    """Return a member of a quorum queue as JSON."""
     committed = partition.durable_offset - 1
     known = {
         "Last Log Index": partition.next_offset - 1 if leads else committed,
@@ -102,7 +102,7 @@ def member_item(partition: "PartitionReading", member: str, leads: bool, online:
     errors=(501,),
 )
 async def critical(call: Call) -> Response:
-    """Answers the health check that no quorum is lost without a member.
+    """Answer the health check that no quorum is lost without a member.
 
     `?member=`: without this broker of Kafka's; else without this node, which holds no member of any queue."""
     asked_for = call.request.query_params.get("member")
@@ -135,7 +135,7 @@ async def critical(call: Call) -> Response:
 
 @operation("Lets preferred leaders lead", folds=Folds.COUNTERS, who=ADMINISTRATOR, body=RebalanceWish, answer=list[Led])
 async def rebalance(call: Call) -> Response:
-    """Answers POST .../rebalance: the preferred leader of each partition leads.
+    """Answer POST .../rebalance: the preferred leader of each partition leads.
 
     `vhost_pattern` and `queue_pattern` choose partitions by their quorum queues; without them all are chosen. The
     answer counts the quorum queues that each broker leads then, as far as the asked broker knows."""
@@ -168,7 +168,7 @@ async def rebalance(call: Call) -> Response:
 
 @change("Lets a broker of Kafka's lead the partition of a queue", Folds.QUEUE, MemberWish)
 async def transfer(call: Call) -> Response:
-    """Answers POST .../leader: `node` leads the queue's partition.
+    """Answer POST .../leader: `node` leads the queue's partition.
 
     Only the first of the replicas can be made leader from here."""
     call.require()
@@ -194,7 +194,7 @@ async def transfer(call: Call) -> Response:
 
 @change("Says how a queue gets a member", Folds.QUEUE, MemberWish)
 async def add(call: Call) -> Response:
-    """Answers POST /api/queues/quorum/{vhost}/{queue}/replicas/add."""
+    """Answer POST /api/queues/quorum/{vhost}/{queue}/replicas/add."""
     call.require()
     queue = quorum_queue(call, "Cannot add members to a classic queue")
     replicas = replicas_of(call)
@@ -204,7 +204,7 @@ async def add(call: Call) -> Response:
 
 @change("Says how a queue loses a member", Folds.QUEUE, MemberWish)
 async def delete(call: Call) -> Response:
-    """Answers DELETE /api/queues/quorum/{vhost}/{queue}/replicas/delete."""
+    """Answer DELETE /api/queues/quorum/{vhost}/{queue}/replicas/delete."""
     call.require()
     queue = quorum_queue(call, "Cannot delete members of a classic queue")
     replicas = replicas_of(call)
@@ -214,7 +214,7 @@ async def delete(call: Call) -> Response:
 
 @change("Says how queues get a member on a broker of Kafka's", Folds.COUNTERS, GrowWish)
 async def grow(call: Call) -> Response:
-    """Answers POST .../grow: a member on this broker for each partition that has a matching quorum queue.
+    """Answer POST .../grow: a member on this broker for each partition that has a matching quorum queue.
 
     `even`: only where the number of members is even. The metadata, without which no queue can be used, gets a member
     too."""
@@ -233,7 +233,7 @@ async def grow(call: Call) -> Response:
 
 @change("Says how a broker of Kafka's loses its members", Folds.NONE)
 async def shrink(call: Call) -> Response:
-    """Answers DELETE .../shrink: no member on this broker any more, before it is removed for good (S-130)."""
+    """Answer DELETE .../shrink: remove every member from this broker, before it is removed for good (S-130)."""
     call.require()
     replicas = replicas_of(call)
     placed, member = await placed_and_member(replicas, call.segment("node"), gone=True)
@@ -241,12 +241,12 @@ async def shrink(call: Call) -> Response:
 
 
 def with_member(placed: "Iterable[Placed]", member: int) -> list[Change]:
-    """The partitions that gain a member, with their new members."""
+    """Return the partitions that gain a member, with their new members."""
     return [(each, (*each.replicas, member)) for each in placed if member not in each.replicas]
 
 
 def without_member(placed: "Iterable[Placed]", member: int) -> list[Change]:
-    """The partitions that lose a member, with those left. Raises ApiError (503) if too few are."""
+    """Return the partitions that lose a member, with those left. Raises ApiError (503) if too few are."""
     changes: list[Change] = []
     for each in placed:
         if member in each.replicas:
@@ -263,7 +263,7 @@ def without_member(placed: "Iterable[Placed]", member: int) -> list[Change]:
 
 
 def by_kafka(replicas: "KafkaReplicas", changes: Sequence[Change], reason: str = BY_KAFKA) -> Response:
-    """The answer to a change of members: 204 if there is nothing to change, else the rest of the work (501)."""
+    """Return the answer to a change of members: 204 if nothing has to change, otherwise the remaining work (501)."""
     if not changes:
         return Response(status_code=204)
     return reply(
@@ -285,7 +285,7 @@ def by_kafka(replicas: "KafkaReplicas", changes: Sequence[Change], reason: str =
 
 
 def replicas_of(call: Call) -> "KafkaReplicas":
-    """The replicas of the log. Raises ApiError (501) where it has none."""
+    """Return the replicas on Kafka. Raises ApiError (501) on an embedded log."""
     replicas = call.broker.nodes.replicas()
     if replicas is None:
         raise ApiError(501, "not_implemented", NO_MEMBERS)
@@ -301,7 +301,7 @@ async def ask(question: Callable[[], T]) -> T:
 
 
 async def placed_and_member(replicas: "KafkaReplicas", named: str, gone: bool = False) -> "tuple[list[Placed], int]":
-    """The replicas of all partitions, and the id of the broker that is named by its id or address.
+    """Return the replicas of all partitions, and the id of the broker that is named by its id or address.
 
     A broker that is `gone` is known by its id alone, as long as a replica is placed on it."""
     placed, addresses = await ask(replicas.placed), await ask(replicas.brokers)
@@ -315,13 +315,13 @@ async def placed_and_member(replicas: "KafkaReplicas", named: str, gone: bool = 
 
 
 def of_queue(call: Call, queue: "Queue", placed: "Sequence[Placed]") -> "Placed":
-    """The partition of a queue with its members."""
+    """Return the partition of a queue with its members."""
     name = call.broker.queues.partition_for(queue.vhost, queue.name).name
     return next(each for each in placed if each.name == name)
 
 
 async def matching(call: Call, vhost_pattern: str, queue_pattern: str) -> list[tuple["PartitionReading", "Listed"]]:
-    """The quorum queues whose names and vhosts match the patterns, as they are listed."""
+    """Return the quorum queues whose names and vhosts match the patterns, as they are listed."""
     vhosts, names = NameFilter(vhost_pattern), NameFilter(queue_pattern)
     chosen = {vhost for vhost in call.broker.topology.vhosts if vhosts.fits(vhost)}
     return [

@@ -12,13 +12,13 @@ from rewindmq.engine.placement.request import ask_for, progress_of
 
 
 async def view_of(call: Call) -> RepartitionView:
-    """The state of the repartition."""
+    """Return the state of the repartition."""
     return RepartitionView.of(await progress_of(call.broker.repartition, Work(call.broker.host.loop_share)))
 
 
 @operation("Shows how far a repartition is", folds=Folds.ALL, who=MONITORING, answer=RepartitionView)
 async def show(call: Call) -> Response:
-    """Answers GET /api/repartition."""
+    """Answer GET /api/repartition."""
     call.require("monitoring")
     return reply(await view_of(call))
 
@@ -31,7 +31,7 @@ async def show(call: Call) -> Response:
     answer=RepartitionView,
 )
 async def ask(call: Call) -> Response:
-    """Answers POST /api/repartition."""
+    """Answer POST /api/repartition."""
     call.require()
     content = await call.body("partitions")
     partitions = content["partitions"]

@@ -8,7 +8,7 @@
                                                    which they were found. A broker of another history answers 409
     "to": "queue"                                  into another queue of the vhost
     "name": "..."                                  each message comes back once under a name
-    "rate": 500                                    at most so many messages a second; default: no limit
+    "rate": 500                                    messages a second at most; default: no limit
     "dry_run": true                                only show what would come back
     "incarnation": queue id                        only of this one of the queues that had the name
 
@@ -70,7 +70,7 @@ MAX_MESSAGES = 100_000  # ids in one request
 
 @operation("Brings messages back", folds=Folds.NAMED, body=RestoreWish, answer=RestoredView, errors=(409,))
 async def post(call: Call) -> Response:
-    """Answers POST /api/queues/{vhost}/{queue}/restore."""
+    """Answer POST /api/queues/{vhost}/{queue}/restore."""
     vhost, queue = call.vhost, call.segment("queue")
     await readable_incarnation(call, vhost, queue, None)
     content = await call.body(most_values=MAX_MESSAGES + MAX_VALUES)
@@ -131,7 +131,7 @@ async def post(call: Call) -> Response:
     answer=CancelledView,
 )
 async def cancel(call: Call) -> Response:
-    """Answers DELETE /api/queues/{vhost}/{queue}/restore."""
+    """Answer DELETE /api/queues/{vhost}/{queue}/restore."""
     vhost, queue = call.vhost, call.segment("queue")
     name = call.request.query_params.get("name")
     wanted = [each for each in call.broker.history.restorations.of(vhost, queue) if name is None or each.name == name]
@@ -152,7 +152,7 @@ async def cancel(call: Call) -> Response:
 
 
 async def request_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, Json]) -> RestoreRequest:
-    """The restoration that a body asks for. Raises ApiError (400)."""
+    """Return the restoration that a body asks for. Raises ApiError (400)."""
     given = [key for key in ("time", "offset", "undo") if key in content]
     if len(given) > 1 or not (given or content.get("messages")):
         raise bad_request("give one of time, offset and undo, or messages")
@@ -174,7 +174,7 @@ async def request_of(call: Call, vhost: str, queue: str, target: str, content: d
 
 
 def moment_of(call: Call, vhost: str, queue: str, content: dict[str, Json]) -> At | None:
-    """The moment that a body names; None if it names messages only. Raises ApiError (400)."""
+    """Return the moment that a body names; None if it names messages only. Raises ApiError (400)."""
     offset = content.get("offset")
     if "time" in content:
         try:
@@ -190,7 +190,7 @@ def moment_of(call: Call, vhost: str, queue: str, content: dict[str, Json]) -> A
 
 
 def rate_of(content: dict[str, Json]) -> int | None:
-    """The messages a second of a body; None: no limit. Raises ApiError (400)."""
+    """Return the messages a second of a body; None: no limit. Raises ApiError (400)."""
     if "rate" not in content:
         return None
     rate = integer(content, "rate", 0)
@@ -200,7 +200,7 @@ def rate_of(content: dict[str, Json]) -> int | None:
 
 
 def fates_of(only: Json) -> tuple[str, ...]:
-    """The fates that `only` names. Raises ApiError (400)."""
+    """Return the fates that `only` names. Raises ApiError (400)."""
     if only == "all":
         return FATES
     if not isinstance(only, list) or not only or any(fate not in FATES for fate in only):
@@ -209,7 +209,7 @@ def fates_of(only: Json) -> tuple[str, ...]:
 
 
 def ids_of(content: dict[str, Json]) -> frozenset[int]:
-    """The message ids of a body. Raises ApiError (400)."""
+    """Return the message ids of a body. Raises ApiError (400)."""
     ids = content.get("messages", [])
     if not isinstance(ids, list) or any(isinstance(each, bool) or not isinstance(each, int) for each in ids):
         raise bad_request("messages is a list of message ids")

@@ -72,7 +72,7 @@ class SearchQuestion:
 
 
 def found_in(question: SearchQuestion) -> FoundMessagesView:
-    """The answer. Raises LogError."""
+    """Return the answer. Raises LogError."""
     reader = question.history.open()
     ranges = whole(reader, question.criteria, question.first, question.since_ms, question.until_ms)
     if question.ranges is not None:
@@ -86,7 +86,7 @@ def found_in(question: SearchQuestion) -> FoundMessagesView:
 
 
 def within(asked: Ranges, allowed: Ranges) -> Ranges:
-    """The part of the ranges that may be searched."""
+    """Return the part of the ranges that may be searched."""
     parts = {
         name: (max(first, allowed[name][0]), min(end, allowed[name][1]))
         for name, (first, end) in asked.items()
@@ -96,12 +96,12 @@ def within(asked: Ranges, allowed: Ranges) -> Ranges:
 
 
 def text_of(ranges: Ranges) -> str:
-    """Ranges as the `next` of an answer."""
+    """Return ranges as the `next` of an answer."""
     return ",".join(f"{name}:{first}-{end}" for name, (first, end) in ranges.items())
 
 
 def ranges_from(text: str) -> Ranges:
-    """The ranges in a `next`. Raises ApiError (400)."""
+    """Return the ranges in a `next`. Raises ApiError (400)."""
     ranges: Ranges = {}
     for part in text.split(",", MAX_PARTITIONS):
         found = RANGE.fullmatch(part)
@@ -129,7 +129,7 @@ def ranges_from(text: str) -> Ranges:
     errors=(429,),
 )
 async def find(call: Call) -> Response:
-    """Answers GET /api/history/find/{vhost} and /api/history/find/{vhost}/{queue}."""
+    """Answer GET /api/history/find/{vhost} and /api/history/find/{vhost}/{queue}."""
     vhost = call.segment("vhost")
     queue = call.segment("queue") if "queue" in call.request.path_params else None
     administrator = "administrator" in call.tags
@@ -178,7 +178,7 @@ def words_of(query: Mapping[str, str]) -> str:
 
 
 async def answer_to(call: Call, question: SearchQuestion) -> Response:
-    """The answer of the process that reads the past."""
+    """Return the answer of the process that reads the past."""
     return Response(await read(call.broker.history.past, question, call.user), media_type="application/json")
 
 
@@ -210,7 +210,7 @@ def truncate_of(call: Call) -> int:
 
 
 def time_of(call: Call, name: str) -> int | None:
-    """A time of the query, or None. Raises ApiError (400)."""
+    """Return a time of the query, or None. Raises ApiError (400)."""
     text = call.request.query_params.get(name)
     if text is None:
         return None

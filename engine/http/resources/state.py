@@ -52,7 +52,7 @@ class Sent(StreamingResponse):
     errors=(400,),
 )
 async def copy(call: Call) -> Response:
-    """Answers GET /api/state."""
+    """Answer GET /api/state."""
     call.require()
     try:
         store = call.broker.keeper.written_state()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 async def numbers_of(broker: "Broker", work: Work, vhosts: Container[str]) -> dict[str, tuple[Numbers, Numbers]]:
-    """The depth of the queues in each of these vhosts, and the counts of their deliveries.
+    """Return the depth of the queues in each of these vhosts, and the counts of their deliveries.
 
     A vhost without queues has no entry."""
     known = statistics(broker)
@@ -43,7 +43,7 @@ async def numbers_of(broker: "Broker", work: Work, vhosts: Container[str]) -> di
 
 
 def view_of(call: Call, vhost: VhostCreated, numbers: dict[str, tuple[Numbers, Numbers]]) -> VhostView:
-    """The view of a vhost.
+    """Return the view of a vhost.
 
     message_stats counts the deliveries of its queues only: publishes are not counted by vhost."""
     key, known = ("vhost", vhost.vhost), statistics(call.broker)
@@ -54,7 +54,7 @@ def view_of(call: Call, vhost: VhostCreated, numbers: dict[str, tuple[Numbers, N
 
 @operation("Lists the virtual hosts", folds=Folds.COUNTERS, listing=VhostView)
 async def list_vhosts(call: Call) -> Response:
-    """Answers GET /api/vhosts."""
+    """Answer GET /api/vhosts."""
     names = set(call.monitored_vhosts())
     vhosts = await by_key(call.work, call.broker.topology.vhosts, names.__contains__)
     numbers = await numbers_of(call.broker, call.work, names)
@@ -62,7 +62,7 @@ async def list_vhosts(call: Call) -> Response:
 
 
 def named(call: Call) -> str:
-    """The vhost in the path, for an administrator."""
+    """Return the vhost in the path, for an administrator."""
     call.require()
     name = call.segment("vhost")
     if name not in call.broker.topology.vhosts:
@@ -72,7 +72,7 @@ def named(call: Call) -> str:
 
 @operation("Shows a virtual host", folds=Folds.COUNTERS, who=ADMINISTRATOR, answer=VhostView)
 async def show_vhost(call: Call) -> Response:
-    """Answers GET /api/vhosts/{vhost}."""
+    """Answer GET /api/vhosts/{vhost}."""
     vhost = call.broker.topology.vhosts[named(call)]
     return reply(view_of(call, vhost, await numbers_of(call.broker, call.work, {vhost.vhost})))
 
@@ -85,7 +85,7 @@ async def show_vhost(call: Call) -> Response:
     answers={201: None, 204: None},
 )
 async def put_vhost(call: Call) -> Response:
-    """Answers PUT /api/vhosts/{vhost}.
+    """Answer PUT /api/vhosts/{vhost}.
 
     A field that is not in the body is removed from a vhost that exists, as in RabbitMQ."""
     call.require()
@@ -110,7 +110,7 @@ async def put_vhost(call: Call) -> Response:
     "Deletes a virtual host with all that is in it", folds=Folds.IF_CHANGED, who=ADMINISTRATOR, answers={204: None}
 )
 async def delete_vhost(call: Call) -> Response:
-    """Answers DELETE /api/vhosts/{vhost}."""
+    """Answer DELETE /api/vhosts/{vhost}."""
     await call.broker.vhosts.delete(call.actor(), named(call))
     await call.durable()
     return Response(status_code=204)
@@ -120,7 +120,7 @@ async def delete_vhost(call: Call) -> Response:
     "Starts a virtual host at a node. Here it always runs", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None}
 )
 async def start_vhost(call: Call) -> Response:
-    """Answers POST /api/vhosts/{vhost}/start/{node}.
+    """Answer POST /api/vhosts/{vhost}/start/{node}.
 
     A vhost of RabbitMQ's can be down on a node. Ours always runs."""
     named(call)

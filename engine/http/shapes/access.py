@@ -22,7 +22,7 @@ class RightsWish(TypedDict, total=False):
 
 
 class AccountWish(TypedDict, total=False):
-    """A user that is to be made, or changed. Without a password the user cannot log in any more."""
+    """A user to make or to change. Without a password the user can no longer log in."""
 
     password: str
     password_hash: str

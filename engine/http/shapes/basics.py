@@ -18,12 +18,12 @@ of_moment: "From[Moment]" = From()
 
 
 def time_or_none(time_ms: int | None) -> str | None:
-    """A time that may be unknown."""
+    """Return a time that may be unknown."""
     return None if time_ms is None else format_time(time_ms)
 
 
 def shown(body: bytes, encoding: str, truncate: int | None) -> tuple[str, Encoding]:
-    """A body for JSON, and its encoding. `encoding` auto: a string if the shown part is UTF-8."""
+    """Return a body for JSON, and its encoding. `encoding` auto: a string if the shown part is UTF-8."""
     cut = body if truncate is None else body[:truncate]
     if encoding == "auto":
         try:
@@ -102,7 +102,7 @@ class Properties(TypedDict):
     user_id: NotRequired[str]
     app_id: NotRequired[str]
     cluster_id: NotRequired[str]
-    undecodable: NotRequired[Annotated[str, "Base64 of bytes in the history that are no properties"]]
+    undecodable: NotRequired[Annotated[str, "Base64 of bytes in the history that are not properties"]]
 
 
 class LeavingView(View):
@@ -114,7 +114,7 @@ class LeavingView(View):
 
 
 def leaving(counts: Mapping[tuple[str, str], int]) -> list[LeavingView]:
-    """Messages by outcome and rule."""
+    """Return messages by outcome and rule."""
     return [
         LeavingView(outcome=outcome, rule=rule or None, messages=messages)
         for (outcome, rule), messages in sorted(counts.items())

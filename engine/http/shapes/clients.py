@@ -21,7 +21,7 @@ of_consumer: "From[[ListedConsumer, Listed, Broker]]" = From()
 
 
 def node_of_session(broker: "Broker", session_id: int) -> str | None:
-    """The node of a session that is not of this node, or is just closing; None: no live node knows it.
+    """Return the node of a session that is not of this node, or is just closing; None: no live node knows it.
 
     The events of all nodes name the session. Only its own node knows its client."""
     joined = broker.topology.nodes.get(session_id >> EPOCH_SHIFT)
@@ -35,12 +35,12 @@ def address_of(session: "Session") -> tuple[str, int]:
 
 
 def tls_of(session: "Session") -> "TlsPeer | None":
-    """The TLS of a connection, if it has any that is known."""
+    """Return the TLS of a connection, if it has any that is known."""
     return None if session.link is None else session.link.tls
 
 
 def state_of(session: "Session", broker: "Broker") -> str:
-    """The state of a connection.
+    """Return the state of a connection.
 
     `blocking`: publishing is held back, and the client has not published since (rabbit_reader.erl)."""
     if session.link is None:
@@ -50,7 +50,7 @@ def state_of(session: "Session", broker: "Broker") -> str:
 
 
 def port_of(session: "Session", broker: "Broker") -> int:
-    """The port of the listener to which a client is connected."""
+    """Return the port of the listener to which a client is connected."""
     over_tls = broker.config.tls if tls_of(session) is not None else None
     return (over_tls and over_tls.port) or broker.config.amqp_port
 
@@ -164,7 +164,7 @@ class ChannelDetailsView(View):
 
     @classmethod
     def at(cls, broker: "Broker", session_id: int, number: int) -> Self:
-        """The view of a channel by its session and number."""
+        """Return the view of a channel by its session and number."""
         session = broker.sessions.by_id.get(session_id)
         if session is None:
             return cls(number=number, node=node_of_session(broker, session_id), session_id=session_id)
@@ -200,7 +200,7 @@ class ListedConsumerView(View):
 
 
 def arguments_of(consumer: ListedConsumer) -> Table:
-    """The arguments of a consumer."""
+    """Return the arguments of a consumer."""
     return dict(consumer.argument_table) if isinstance(consumer, PublishedConsumer) else table_of(consumer.arguments)
 
 

@@ -91,7 +91,7 @@ class OutcomeView(View):
 
     @classmethod
     def of_row(cls, row: "OutcomeRow", **more: Any) -> Self:
-        """The view of a row, with the fields that only a kind of row has."""
+        """Return the view of a row, with the fields that only a kind of row has."""
         return cls(**more, timestamp=time_or_none(row.time_ms), **row.fields())
 
 
@@ -134,7 +134,7 @@ class FoundMessageView(View):
 
     @classmethod
     def cut(cls, found: "FoundMessage", truncate: int, only: str | None, **more: Any) -> Self:
-        """The view of a message, with so many bytes of its body."""
+        """Return the view of a message, with at most this number of bytes of its body."""
         payload, encoding = shown(found.published.body, "auto", truncate)
         return cls.of(found, only, payload=payload, payload_encoding=encoding, **more)
 
@@ -153,7 +153,7 @@ class BiographyMessageView(FoundMessageView):
     """The message of a biography."""
 
     truncated: bool
-    body_gone: Annotated[str | None, "Why it has no body any more"]
+    body_gone: Annotated[str | None, "Why its body is gone"]
 
 
 class BiographyView(View):
@@ -352,7 +352,7 @@ class RestoredView(View):
     def planned(
         cls, plan: "Plan", target: str, name: str, bound: "list[Bound]", lost: "list[LostBinding]", **done: Any
     ) -> Self:
-        """The view of a plan, with the bindings that come back and those that are lost, and `done`."""
+        """Return the view of a plan, with the bindings that come back and those that are lost, and `done`."""
         bindings = [BindingView.of(each) for each in bound]
         bindings_lost = [LostBindingView.of(each.bound, reason=each.reason) for each in lost]
         return cls.of(plan, name=name, to=target, bindings=bindings, bindings_lost=bindings_lost, **done)

@@ -85,7 +85,7 @@ class ExchangeTypeView(View):
 
 
 def exchange_types() -> list[ExchangeTypeView]:
-    """The exchange types that exist."""
+    """Return the exchange types that exist."""
     return [
         ExchangeTypeView(name=name, description=kind.description, enabled=True) for name, kind in EXCHANGE_TYPES.items()
     ]
@@ -102,7 +102,7 @@ class ListenerView(View):
 
 
 def open_listeners(broker: "Broker") -> list[tuple[str, str, int]]:
-    """The listeners that take connections: (protocol, address, port) of each.
+    """Return the listeners that take connections: (protocol, address, port) of each.
 
     An operator may have suspended those for AMQP."""
     listeners = broker.host.listeners
@@ -111,7 +111,7 @@ def open_listeners(broker: "Broker") -> list[tuple[str, str, int]]:
 
 
 def listeners(broker: "Broker") -> list[ListenerView]:
-    """The open listeners of the node."""
+    """Return the open listeners of the node."""
     return [
         ListenerView(node=broker.config.node, protocol=protocol, ip_address=address, port=port, socket_opts={})
         for protocol, address, port in open_listeners(broker)
@@ -131,7 +131,7 @@ class ContextView(View):
 
 
 def contexts(broker: "Broker") -> list[ContextView]:
-    """The listeners of the management API."""
+    """Return the listeners of the management API."""
     names = {"http": "RabbitMQ Management", "https": "RabbitMQ Management", "http/prometheus": "RabbitMQ Prometheus"}
     return [
         ContextView(
@@ -157,7 +157,7 @@ class AlarmView(View):
 
 
 def alarms_of(broker: "Broker") -> list[AlarmView]:
-    """The alarms of this node."""
+    """Return the alarms of this node."""
     node = broker.config.node
     return [AlarmView(node=node, resource=name, reason=reason) for name, reason in broker.host.alarms.in_effect()]
 
@@ -243,7 +243,7 @@ class HistoryCostsView(View):
 
 
 def bytes_in(size: "HistorySize", tier: str) -> int | None:
-    """The size of the history if it is in this tier, and was measured."""
+    """Return the size of the history if it is in this tier, and was measured."""
     return size.total_bytes if size.by_partition and size.tier == tier else None
 
 
@@ -272,7 +272,7 @@ STARTED = time.monotonic()
 
 
 def uptime_seconds() -> float:
-    """Seconds since the process started."""
+    """Return seconds since the process started."""
     return time.monotonic() - STARTED
 
 
@@ -332,17 +332,17 @@ class OverviewView(View):
 
 
 def oldest_ms(broker: "Broker") -> int | None:
-    """The age of the oldest figures that came from an owner; None: none did."""
+    """Return the age of the oldest figures that came from an owner; None: none did."""
     return max((age for each in broker.partitions if (age := each.counters_age_ms) is not None), default=None)
 
 
 def kind_of_build() -> Literal["pure", "compiled"]:
-    """The build that runs."""
+    """Return the build that runs."""
     return "compiled" if builds.running().kind == builds.COMPILED else "pure"
 
 
 def last_fork(broker: "Broker") -> ForkView | None:
-    """Where this history branched from another one; None: it is no fork."""
+    """Where this history branched from another one; None if it is not a fork."""
     forks = broker.topology.history.forks
     return ForkView.of(forks[-1]) if forks else None
 
@@ -490,7 +490,7 @@ class NodeView(NodeBasicsView, total=False):
 
 
 def open_descriptors() -> tuple[int, int]:
-    """The open file descriptors, and the most that there may be."""
+    """Return the open file descriptors, and the most that there may be."""
     try:
         used = len(os.listdir("/proc/self/fd"))
     except OSError:

@@ -38,8 +38,8 @@ class RepartitionView(View):
 
     phase: Annotated[str, "`never asked for`, `waits for nodes`, `holds names`, `moves queues` or `done`"]
     partitions: Annotated[int, "Partitions that this node works with"]
-    placed_by: Annotated[int, "Queues are placed by so many partitions"]
-    wanted: Annotated[int, "Queues are to be placed by so many"]
+    placed_by: Annotated[int, "Number of partitions by which queues are placed"]
+    wanted: Annotated[int, "Number of partitions by which queues are to be placed"]
     waits_for: Annotated[list[str], "Nodes that have to be started again"]
     moving: Annotated[list[MovingQueueView], "At most a hundred of the queues that move now"] = of_progress(
         lambda progress: [

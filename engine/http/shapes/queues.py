@@ -79,7 +79,7 @@ class PlainQueueView(View):
 
     @classmethod
     def placed(cls, broker: "Broker", partition: "PartitionReading", queue: Listed, figures: dict[str, Any]) -> Self:
-        """The view of a queue, with these figures and with the nodes at which it is."""
+        """Return the view of a queue, with these figures and with the nodes at which it is."""
         place = broker.nodes.place(partition)
         figures["node"], figures["folded_at"] = node_of(broker, queue, place.owner), list(place.folded_at)
         if queue.type in ("quorum", "stream"):
@@ -89,21 +89,21 @@ class PlainQueueView(View):
 
 
 def policy_of(queue: Listed, broker: "Broker") -> Policy | None:
-    """The policy that holds for a queue."""
+    """Return the policy that holds for a queue."""
     if not isinstance(queue, QueueCounters):
         return queue.policy
     return broker.topology.effective_policy(queue.vhost, queue.name, queue.type)
 
 
 def operator_policy_of(queue: Listed, broker: "Broker") -> Policy | None:
-    """The operator policy that holds for a queue."""
+    """Return the operator policy that holds for a queue."""
     if not isinstance(queue, QueueCounters):
         return queue.operator_policy
     return broker.topology.effective_operator_policy(queue.vhost, queue.name, queue.type)
 
 
 def node_of(broker: "Broker", queue: Listed, owner: str | None) -> str:
-    """The node of a queue.
+    """Return the node of a queue.
 
     An exclusive queue is at the node of its connection. Any other is at every node, and nearest at the owner of its
     partition."""
@@ -112,7 +112,7 @@ def node_of(broker: "Broker", queue: Listed, owner: str | None) -> str:
 
 
 def head_timestamp(partition: "PartitionReading", queue: Listed) -> int | None:
-    """The earlier `timestamp` property of the first ready message and of the oldest held one.
+    """Return the earlier `timestamp` property of the first ready message and of the oldest held one.
 
     Of classic queues only, as in RabbitMQ."""
     if isinstance(queue, QueueCounters) or queue.type != "classic" or queue.gone:
@@ -134,20 +134,20 @@ def of_4_3(how: "Callable[[Queue], T]") -> T:
 
 
 def levels_of(queue: "Queue") -> dict[str, int]:
-    """The number of ready messages by priority."""
+    """Return the number of ready messages by priority."""
     assert queue.prioritized is not None
     return {str(level): count for level, count in queue.prioritized.counts().items()}
 
 
 def retry_of(queue: "Queue") -> str:
-    """The way in which a queue delays messages that come back."""
+    """Return the way in which a queue delays messages that come back."""
     settings = queue.settings
     retry = f"{settings.retry} (min: {settings.retry_min_ms}ms, max: {settings.retry_max_ms}ms)"
     return retry if settings.retry else "disabled"
 
 
 def tag_of_exclusive(queue: Listed) -> str | None:
-    """The tag of the exclusive consumer."""
+    """Return the tag of the exclusive consumer."""
     if isinstance(queue, QueueCounters):
         return queue.exclusive_tag
     alone = queue.exclusive_consumer()
@@ -155,26 +155,26 @@ def tag_of_exclusive(queue: Listed) -> str | None:
 
 
 def tag_of_active(queue: Listed) -> str | None:
-    """The tag of the single active consumer."""
+    """Return the tag of the single active consumer."""
     if isinstance(queue, QueueCounters):
         return queue.active_tag
     return None if queue.active is None else queue.active.tag
 
 
 def definition_of(queue: Listed, broker: "Broker") -> Table:
-    """The definition of both policies together, as plain JSON."""
+    """Return the definition of both policies together, as plain JSON."""
     found = effective_definition(policy_of(queue, broker), operator_policy_of(queue, broker))
     return json.loads(json.dumps(found, allow_nan=False)) if found else {}
 
 
 def readers_of(queue: Listed, broker: "Broker") -> dict[str, int]:
-    """The number of consumers by node."""
+    """Return the number of consumers by node."""
     nodes = (node_of_session(broker, each.session) or broker.config.node for each in queue.consumers())
     return dict(Counter(nodes))
 
 
 def owner_of(queue: Listed, broker: "Broker") -> dict[str, str | int | None]:
-    """The connection of an exclusive queue; of another node, or one that is just closing, node and session."""
+    """Return the connection of an exclusive queue; of another node, or one that is just closing, node and session."""
     session = broker.sessions.by_id.get(queue.owner)
     if session is None:
         return {"node": node_of_session(broker, queue.owner), "session_id": queue.owner}
@@ -203,9 +203,7 @@ class QueueView(PlainQueueView, total=False):
     head_message_timestamp: int | None = LEFT_OUT
     queue_id: Annotated[int, "The offset of its declaration"]
     partition: str = of_queue(lambda _, partition, __: partition.name)
-    outcomes: Annotated[dict[str, int], "Messages by what became of them"] = of_queue(
-        lambda queue, _, __: dict(queue.counters)
-    )
+    outcomes: Annotated[dict[str, int], "Messages by outcome"] = of_queue(lambda queue, _, __: dict(queue.counters))
     message_stats: QueueStatsView = LEFT_OUT
     readers: Annotated[dict[str, int], "Of a stream: its consumers by node"] = of_queue(
         lambda queue, _, broker: readers_of(queue, broker) if queue.type == "stream" else LEFT_OUT
@@ -230,7 +228,7 @@ class QueueView(PlainQueueView, total=False):
 
     @classmethod
     def shown(cls, broker: "Broker", partition: "PartitionReading", queue: Listed, head: bool) -> Self:
-        """The view of a queue as RabbitMQ shows it.
+        """Return the view of a queue as RabbitMQ shows it.
 
         Figures that RabbitMQ keeps and we do not (RAM, disk reads) are left out. `head`: also look at the first
         message, which may read RocksDB. Of a queue that is not folded here, it has the counters of its owner, and their
@@ -453,7 +451,7 @@ class PastMessageView(View):
 
     @classmethod
     def cut(cls, message: "PastMessage", ahead_ms: int, truncate: int) -> Self:
-        """The view of a message, with so many bytes of its body."""
+        """Return the view of a message, with at most this number of bytes of its body."""
         payload, encoding = shown(message.published.body, "auto", truncate)
         return cls.of(message, ahead_ms, payload=payload, payload_encoding=encoding)
 

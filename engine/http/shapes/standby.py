@@ -23,15 +23,15 @@ class PositionView(View):
 
     @classmethod
     def by_partition(cls, places: Mapping[str, tuple[int, bytes]]) -> dict[str, Self]:
-        """The views of places in partitions."""
+        """Return the views of places in partitions."""
         return {name: cls(offset=offset, chain=chain.hex()) for name, (offset, chain) in places.items()}
 
 
 class BranchedHistoryView(View):
-    """A fork: from here on a history of its own."""
+    """A fork: from here on a separate history."""
 
     identity: str
-    positions: Annotated[dict[str, PositionView], "By partition; one that cannot be proven any more is left out"] = (
+    positions: Annotated[dict[str, PositionView], "By partition; one that can no longer be proven is left out"] = (
         of_branching(lambda branched: PositionView.by_partition(branched.positions))
     )
 
@@ -111,7 +111,7 @@ class FollowerView(View):
 
 
 def follower_views(followers: "Followers | None") -> list[FollowerView]:
-    """The followers of a leader, by name."""
+    """Return the followers of a leader, by name."""
     known = [] if followers is None else sorted(followers.known.items())
     return [FollowerView.of(follower, followers, name=name) for name, follower in known]
 

@@ -63,12 +63,12 @@ class ExchangeView(ExchangeDefinitionView):
 
 
 def name_of(policy: Policy | None) -> str | None:
-    """The name of a policy."""
+    """Return the name of a policy."""
     return None if policy is None else policy.name
 
 
 def messages_delayed(exchange: "ExchangeDeclared", broker: "Broker") -> int:
-    """The messages that an exchange delays; left out for one that delays none."""
+    """Return the messages that an exchange delays; left out for one that delays none."""
     hidden = broker.hidden.of(exchange.vhost, exchange.exchange) if exchange.type == DELAYED_EXCHANGE else None
     return LEFT_OUT if hidden is None else hidden.messages_delayed
 
@@ -91,7 +91,7 @@ class ExchangeWish(TypedDict, total=False):
 
 
 def properties_key(routing_key: str, arguments: tuple[Argument, ...]) -> str:
-    """The name of a binding among those of the same two ends."""
+    """Return the name of a binding among those of the same two ends."""
     key = quote_plus(routing_key).replace("~", "%7E")
     if not arguments:
         return key or "~"

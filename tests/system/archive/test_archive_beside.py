@@ -152,9 +152,9 @@ def test_a_url_that_is_none_prevents_the_start(url: str, line: str, tmp_path: Pa
     ("options", "line"),
     [
         (("--archive-lag", "1m"), "--archive-lag needs --archive"),
-        (("--segment-age", "soon"), "'soon' is no duration"),
+        (("--segment-age", "soon"), "'soon' is not a duration"),
         (("--keep-local", "7d"), "--keep-local needs --archive"),
-        (("--archive", "s3://b/p", "--keep-local", "much"), "'much' is no limit"),
+        (("--archive", "s3://b/p", "--keep-local", "much"), "'much' is not a limit"),
         (
             ("--archive", "s3://b/p", "--segment-age", "1h", "--kafka", "localhost:1"),
             "--segment-age is for an embedded log",

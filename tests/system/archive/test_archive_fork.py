@@ -231,7 +231,7 @@ def test_seals_of_the_parent_hold_for_the_part_in_common(
     whole = run(
         "verify_seals", "-q", "--data", str(running.data), "--public-key", str(public), "--parent-copies", str(copies)
     )
-    require_failure(whole, 64, "Error: --parent-copies: this history is no fork")
+    require_failure(whole, 64, "Error: --parent-copies: this history is not a fork")
     log = fork / "log" / "queues-0"
     first = min(path for path in log.iterdir() if path.suffix == ".avro")
     changed = bytearray(first.read_bytes())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import rewindmq
 from tests.support.commands import Cli, require_failure
 from tests.support.forked import run
 from tests.support.http_clients import put_queue
@@ -157,7 +158,7 @@ def test_ping_status_version_help(cli: Cli, broker: RunningBroker) -> None:
     assert f"OS PID: {broker.process.pid}\n" in status
     assert f"port: {broker.amqp_port}, protocol: amqp" in status
     assert cli("status", "--formatter=json").stdout.startswith('[\n{"pid":')
-    assert cli("version").stdout == "0.1.0\n"
+    assert cli("version").stdout == f"{rewindmq.__version__}\n"
     assert cli("help", "set_policy").stdout.startswith("Usage: rewindmq set_policy [OPTIONS] NAME PATTERN DEFINITION")
 
 

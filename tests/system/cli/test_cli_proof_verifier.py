@@ -280,7 +280,7 @@ def test_b51_the_command_shows_the_event_and_asks_for_the_same(case: Case, capsy
     assert (shown["origin"], shown["entry"], shown["size"], shown["time_stamp_is_checked"]) == (ORIGIN, 1, 2, True)
     for options, code, said in (
         (("--witness", str(HandWitness().key)), 1, "has not cosigned"),
-        (("--witness", "x"), 64, "is no key of a witness"),
+        (("--witness", "x"), 64, "is not the key of a witness"),
         (("--timestamp-roots", str(case.home / "missing")), 65, "No such file"),
         (("--origin", "example.org/others"), 1, "is of the register"),
     ):

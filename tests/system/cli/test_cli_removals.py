@@ -59,7 +59,7 @@ def test_b38_what_makes_no_sense_ends_with_one_line(cli: Cli, broker: RunningBro
     require_failure(cli("remove_message", "senseless", "elsewhere:1"), 65, "Error: queue 'senseless' is in partition")
     wrong = cli("remove_message", "senseless", "x")
     assert wrong.returncode == 64
-    assert "'x' is no message id: give numbers such as 17, or ranges such as 17-29" in wrong.stderr
+    assert "'x' is not a message id: give numbers such as 17, or ranges such as 17-29" in wrong.stderr
 
 
 def test_b39_a_queue_is_paused_and_resumed(cli: Cli, broker: RunningBroker) -> None:

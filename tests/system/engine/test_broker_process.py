@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import rewindmq
 from rewindmq import builds
 from rewindmq.engine.cli.main import run as command_line
 from rewindmq.engine.config import Config, bracketed
@@ -92,7 +93,8 @@ def test_ready_line_and_clean_stop(running: Process, number: signal.Signals) -> 
         for protocol, port in (("amqp", running.amqp_port), ("http", running.http_port))
         for address in Config(running.data).addresses
     )
-    assert line == f"RewindMQ 0.1.0 is ready: {where}, data {running.data}, {builds.running().kind} build\n"
+    ready = f"RewindMQ {rewindmq.__version__} is ready: {where}"
+    assert line == f"{ready}, data {running.data}, {builds.running().kind} build\n"
     assert running.get("/whoami")["name"] == "guest"
     with socket.create_connection(("127.0.0.1", running.amqp_port)) as client:
         client.sendall(b"AMQP\x00\x00\x09\x01")

@@ -266,7 +266,7 @@ def test_b55_sighup_takes_other_settings_over(tmp_path: Path, provider: Provider
             until(lambda: any("is bad" in line for line in broker.errors))
             assert client.get("/api/whoami").status_code == 200
         [line] = [line for line in broker.errors if "is bad" in line]
-        assert f"oauth_keys: {keys}: it is no JSON Web Key Set" in line
+        assert f"oauth_keys: {keys}: it is not a JSON Web Key Set" in line
     finally:
         broker.stop()
 

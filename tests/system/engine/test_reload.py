@@ -200,8 +200,8 @@ def test_b48_limits_log_level_and_users_are_taken_over(broker: Configured) -> No
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("amqp_prot = 1\n", "rewindmq.toml:1: 'amqp_prot' is no setting of RewindMQ; do you mean amqp_port?"),
-        ("log_level = 'error'\ndisk_free_limit = 'x'\n", "rewindmq.toml:2: disk_free_limit: 'x' is no size"),
+        ("amqp_prot = 1\n", "rewindmq.toml:1: 'amqp_prot' is not a setting of RewindMQ; do you mean amqp_port?"),
+        ("log_level = 'error'\ndisk_free_limit = 'x'\n", "rewindmq.toml:2: disk_free_limit: 'x' is not a size"),
         ("log_level = 'error'\nkeep_local = '7d'\n", "--keep-local needs --archive"),
     ],
 )
@@ -298,6 +298,6 @@ def test_b48_a_wrong_configuration_starts_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rewindmq.engine", "--config", str(file)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (78, "")
-    said = "'amqp_prot' is no setting of RewindMQ; do you mean amqp_port?"
+    said = "'amqp_prot' is not a setting of RewindMQ; do you mean amqp_port?"
     assert ended.stderr == f"Error: {file}:2: {said}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["rewindmq.toml"]

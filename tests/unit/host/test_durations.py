@@ -15,7 +15,7 @@ def test_a_duration(text: str, milliseconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0s", "1", "h", "-1h", "1.5h", "1y", "5ms", "999999999999w"])
 def test_none(text: str) -> None:
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         duration_ms(text)
 
 

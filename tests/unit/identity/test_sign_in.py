@@ -106,7 +106,7 @@ def test_b66_an_id_token_of_another_sign_in_is_refused(provider: Provider, monke
             (provider.token(aud="desk", nonce=nonce, iss="https://x"), "issuer is"),
             (provider.token(aud="desk", nonce=nonce, seconds=-2_000_000_000), "expired"),
             (provider.unsigned(), "allowed are"),
-            ("opaque", "is no signed JWT"),
+            ("opaque", "is not a signed JWT"),
         ):
             provider.given = {"access_token": provider.token(), "id_token": identity}
             with pytest.raises(TokenRefused, match=said):

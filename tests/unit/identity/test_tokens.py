@@ -136,15 +136,15 @@ def test_b55_a_token_that_is_not_right_is_refused_with_the_reason(provider: Prov
         (provider.token({"read": 1}), "the token's scope is neither a text nor a list of texts"),
         (provider.token(["s"] * 2_049), "the token has more than 2048 scopes"),
         (provider.token("s" * 12_000), "the token is longer than 12288 bytes"),
-        (f"{encoded({'alg': 'ES256', 'kid': 7})}.e30.AAAA", "the token's key id (kid) is no text"),
+        (f"{encoded({'alg': 'ES256', 'kid': 7})}.e30.AAAA", "the token's key id (kid) is not text"),
         (
             f"{encoded({'alg': 'ES256'})}.e30.AAAA",
             "the token names no key (kid), and the identity provider has several",
         ),
         (f"{encoded({'alg': 'RS256', 'kid': 'first'})}.e30.AAAA", WRONG_TYPE),
-        ("eyJ" + "W1tb" * 2_900 + ".e30.AAAA", "the token is no signed JWT"),
-        ("eyJ.x.y", "the token is no signed JWT"),
-        ("", "the token is no signed JWT"),
+        ("eyJ" + "W1tb" * 2_900 + ".e30.AAAA", "the token is not a signed JWT"),
+        ("eyJ.x.y", "the token is not a signed JWT"),
+        ("", "the token is not a signed JWT"),
     )
 
     async def test(tokens: Tokens) -> None:
@@ -245,9 +245,9 @@ def test_b55_keys_stay_while_the_provider_is_away_or_talks_nonsense(
             (lambda: setattr(provider, "away", True), "RemoteProtocolError"),
             (lambda: setattr(provider, "status", 500), "answers 500"),
             (lambda: setattr(provider, "status", 302), "answers 302"),  # it is not followed
-            (lambda: setattr(provider, "document", b"<html>"), "no JSON Web Key Set"),
+            (lambda: setattr(provider, "document", b"<html>"), "not a JSON Web Key Set"),
             (lambda: setattr(provider, "document", b'{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}'), "no public key"),
-            (lambda: setattr(provider, "document", b"[" * 100_000), "no JSON Web Key Set"),
+            (lambda: setattr(provider, "document", b"[" * 100_000), "not a JSON Web Key Set"),
             (lambda: setattr(provider, "document", b" " * (MOST_BYTES + 1)), f"more than {MOST_BYTES} bytes"),
         ]
         for cause, text in troubles:
@@ -310,7 +310,7 @@ def test_b55_keys_of_a_file_and_other_settings_are_taken_over(provider: Provider
             await tokens.grant(provider.token(key_id="second"))
         same = settings(provider, keys=str(file))
         file.write_bytes(b"{}")
-        with pytest.raises(BadKeys, match=r"keys\.json: it is no JSON Web Key Set"):
+        with pytest.raises(BadKeys, match=r"keys\.json: it is not a JSON Web Key Set"):
             tokens.changed_to(same)
         file.write_bytes(provider.jwks())
         tokens.changed_to(same)()
@@ -363,7 +363,7 @@ def test_b55_keys_come_over_https_or_from_this_machine() -> None:
     ):
         assert checked_url(fine) == fine
     for wrong in ("http://login.example.com", "ftp://127.0.0.1/k", "https://", "file:///etc/keys", "login"):
-        with pytest.raises(ValueError, match="is no URL with https"):
+        with pytest.raises(ValueError, match="is not an https URL"):
             checked_url(wrong)
 
 

@@ -189,10 +189,10 @@ def test_b51_options_that_make_no_sense_are_one_line(tmp_path: Path, capsys: pyt
     for options, code, said in (
         ((), 65, "give --origin"),
         (("--origin", "two words"), 65, "is no name of a register"),
-        (("--origin", ORIGIN, "--timestamp", "tsa.example.org"), 64, "is no address"),
+        (("--origin", ORIGIN, "--timestamp", "tsa.example.org"), 64, "is not an address"),
         (("--origin", ORIGIN, "--timestamp-roots", "roots.pem"), 64, "give --timestamp URL"),
-        (("--origin", ORIGIN, "--witness", "key", "http://localhost:1"), 64, "is no key of a witness"),
-        (("--origin", ORIGIN, "--witness", key, "http://localhost:1"), 64, "is no key of a witness"),
+        (("--origin", ORIGIN, "--witness", "key", "http://localhost:1"), 64, "is not the key of a witness"),
+        (("--origin", ORIGIN, "--witness", key, "http://localhost:1"), 64, "is not the key of a witness"),
     ):
         assert place.seal(*options) == code, options
         error = capsys.readouterr().err

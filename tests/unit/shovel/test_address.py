@@ -26,12 +26,12 @@ def test_an_address_is_read(uri: str, expected: tuple[object, ...]) -> None:
 @pytest.mark.parametrize(
     ("uri", "password", "ca", "line"),
     [
-        ("http://rabbit", None, None, "no address of a broker"),
-        ("rabbit:5672", None, None, "no address of a broker"),
-        ("amqp://[::1", None, None, "no address of a broker"),
+        ("http://rabbit", None, None, "not the address of a broker"),
+        ("rabbit:5672", None, None, "not the address of a broker"),
+        ("amqp://[::1", None, None, "not the address of a broker"),
         ("amqp://u:secret@rabbit", None, None, "put it into a file"),
         ("http://u:secret@rabbit", None, None, "put it into a file"),
-        ("amqp://rabbit:99999", None, None, "no number from 1 to 65535"),
+        ("amqp://rabbit:99999", None, None, "not a number from 1 to 65535"),
         ("amqp://rabbit/a/b", None, None, "a slash in the name of a vhost is %2F: amqp://rabbit/a%2Fb"),
         ("amqp://rabbit/a?heartbeat=3", None, None, "leave out what follows the vhost"),
         ("amqp://mover@rabbit", None, None, "user 'mover' needs a file with the password"),

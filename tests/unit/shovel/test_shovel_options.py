@@ -13,7 +13,7 @@ NEEDED = ("shovel", "--src-uri", "amqp://a", "--src-queue", "q", "--dest-uri")
     ("code", "options", "text"),
     [
         (64, ("amqp://b", "--dest-queue", "x", "--dest-exchange", "y"), "not to both"),
-        (64, ("amqp://b", "--dest-exchange-key", "k"), "give --dest-exchange, too"),
+        (64, ("amqp://b", "--dest-exchange-key", "k"), "also give --dest-exchange"),
         (64, ("amqp://b", "--dest-exchange", ""), "give --dest-queue instead"),
         (64, ("amqp://a",), "queue 'q' would be moved to itself"),
         (64, ("amqp://u:hunter2@b",), "--dest-uri: it has a password"),

@@ -78,7 +78,7 @@ def test_b59_a_leader_is_understood() -> None:
     ],
 )
 def test_b59_another_program_at_the_address_is_named(content: bytes) -> None:
-    with pytest.raises(RefusedByLeader, match=r"what answers at http://127.0.0.1:\d+ is no leader"):
+    with pytest.raises(RefusedByLeader, match=r"what answers at http://127.0.0.1:\d+ is not a leader"):
         answered("200 OK", content, leader)
 
 
@@ -94,7 +94,7 @@ def test_b59_another_program_at_the_address_is_named(content: bytes) -> None:
     ],
 )
 def test_b59_more_than_was_asked_for_is_not_taken(content: bytes) -> None:
-    with pytest.raises(RefusedByLeader, match="is no leader"):
+    with pytest.raises(RefusedByLeader, match="is not a leader"):
         answered("200 OK", content, fetch)
 
 
