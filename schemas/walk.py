@@ -49,6 +49,20 @@ def compile_schema(schema_json: str) -> Program:
     return _compile(json.loads(schema_json), {}, "")
 
 
+def compile_fields(fields: list[Any], named: dict[str, Program]) -> Program:
+    """The program of some successive fields of a record. `named`: the types that were compiled before, by name."""
+    program: Program = []
+    for field in fields:
+        program.extend(_compile(field["type"], named, ""))
+    return program
+
+
+def number_at(data: bytes, position: int) -> tuple[int, int]:
+    """A long, length or index, still in zigzag form, and the position behind it. Raises IndexError, MalformedRecord."""
+    first = data[position]
+    return (first, position + 1) if first < 128 else _long_tail(data, position + 1, first)
+
+
 def record_lengths(program: Program, data: bytes, count: int) -> list[int]:
     """The lengths of the `count` records that make up `data` exactly. Raises MalformedRecord."""
     lengths = []

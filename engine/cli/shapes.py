@@ -80,4 +80,7 @@ class CheckedProof(TypedDict):
     fields: NotRequired[dict[str, object]]
     body: NotRequired[str]
     body_encoding: NotRequired[Literal["utf-8", "base64"]]
+    withheld: NotRequired[
+        Annotated[list[int], "Sizes of the fields that the proof has commitments to, and does not show"]
+    ]
     record: NotRequired[Annotated[str, "Bytes that this version cannot read, in hexadecimal digits"]]

@@ -168,7 +168,7 @@ def require_end(
 
 
 def _seals_behind(directory: Path, offset: int) -> dict[Path, int]:
-    """Return the seals about records behind an offset, and their prints, each with the end of the seal."""
+    """Return the seals about records behind an offset, and their openings, each with the end of the seal."""
     if not any(directory.glob("_*.seal")):  # then nothing need be loaded that reads seals
         return {}
     from rewindmq.engine.keeping.cut_back import seals_behind

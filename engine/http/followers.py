@@ -1,7 +1,7 @@
 """A leader's answers to its followers, and the list of followers (engine/broker/followers.py).
 
     GET  /api/leader                           where the log begins, where the history branched, which seals there are
-    GET  /api/leader/files/{partition}/{file}  a base, or a seal and its prints: files beside the log
+    GET  /api/leader/files/{partition}/{file}  a base, or a seal and its opening: files beside the log
     POST /api/leader/keys                      keys of bodies, by their ids
     PUT  /api/followers/{name}                 join; 409 with a word in `error`: the follower is refused
     POST /api/followers/{name}/fetch           acknowledge, and get the next bytes; waits some seconds for new ones
@@ -50,7 +50,7 @@ from rewindmq.projections.store.bases import Bases
 PIECE_BYTES = 1 << 20  # in memory at a time
 MOST_KEYS = 1_000
 MOST_NUMBER = 1 << 62
-BESIDE = re.compile(r"[0-9]{20}\.base|_[0-9]{20}\.(?:seal|prints)")
+BESIDE = re.compile(r"[0-9]{20}\.base|_[0-9]{20}\.(?:seal|secret)")
 
 
 def followers_of(call: Call) -> Followers:
@@ -107,7 +107,7 @@ def seals_in(data: Path, partitions: list[str]) -> dict[str, list[int]]:
     "Sends a file that lies beside the log",
     folds=Folds.NONE,
     who=ADMINISTRATOR,
-    answer=Media("application/octet-stream", "A base, a seal, or the prints of a seal"),
+    answer=Media("application/octet-stream", "A base, a seal, or the opening of a seal"),
     errors=(400, 404),
 )
 async def file(call: Call) -> Response:

@@ -55,7 +55,7 @@ def cut_back(data_dir: Path, partition: str, end: End, aside: Path) -> int:
 
 
 def seals_behind(directory: Path, offset: int) -> list[Path]:
-    """The seals that are about records behind an offset, and their prints."""
+    """The seals that are about records behind an offset, and their openings."""
     found = []
     for path in directory.glob(f"_{'[0-9]' * 20}.seal"):
         try:
@@ -63,7 +63,7 @@ def seals_behind(directory: Path, offset: int) -> list[Path]:
         except BadSeal:
             continue  # `rewindmq verify_seals` tells of it
         if ends > offset:
-            found += [each for each in (path, path.with_suffix(".prints")) if each.exists()]
+            found += [each for each in (path, path.with_suffix(".secret")) if each.exists()]
     return found
 
 

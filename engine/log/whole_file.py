@@ -4,12 +4,16 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+OWNER_ALONE = 0o600
 
-def write_whole(path: Path, content: bytes, give_name: Callable[[Path, Path], None]) -> bool:
-    """Write a file whole or not at all. Returns False if it exists and `give_name` does not replace it."""
+
+def write_whole(path: Path, content: bytes, give_name: Callable[[Path, Path], None], mode: int = 0o666) -> bool:
+    """Write a file whole or not at all. Returns False if it exists and `give_name` does not replace it.
+
+    `mode`: who may read and write it, as far as the umask allows it."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
-        with new.open("wb") as file:
+        with open(new, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

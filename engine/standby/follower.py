@@ -4,7 +4,7 @@
                                                                                  `-> the broker folds along (node.py)
 
 - What lies beside the leader's log comes along: keys of bodies before the records that need them, so that what is
-  acknowledged can be read; seals and their prints; where the leader has trimmed, the base, and the copy is trimmed.
+  acknowledged can be read; seals and their openings; where the leader has trimmed, the base, and the copy is trimmed.
   A key that an erasure or the end of a day destroyed is destroyed here once the event is folded.
 - A leader that does not answer is asked again, at longer intervals. A leader that refuses ends the follower.
 """
@@ -26,6 +26,7 @@ from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.directory import partition_directory
 from rewindmq.engine.log.embedded.raw_blocks import beginning_of_log
 from rewindmq.engine.log.embedded.segments import sync_directory
+from rewindmq.engine.log.whole_file import OWNER_ALONE
 from rewindmq.engine.standby.alignment import asked_of
 from rewindmq.engine.standby.client import Away, JoinAgain, Leader, LeaderClient
 from rewindmq.engine.standby.log_copy import LogCopy
@@ -204,7 +205,7 @@ class FollowerLog:
             for offset in offsets:
                 seal = directory / f"_{offset:020d}.seal"
                 if not seal.exists():
-                    await bring(self._client, name, directory / f"_{offset:020d}.prints")
+                    await bring(self._client, name, directory / f"_{offset:020d}.secret")
                     await bring(self._client, name, seal)
         for name, start in leader.starts.items():
             if beginning_of_log(partition_directory(self._data, name)) < start:
@@ -240,6 +241,8 @@ async def bring(client: LeaderClient, partition: str, path: Path) -> bool:
 
 def _keep(part: Path, path: Path) -> None:
     with part.open("rb") as file:
+        if path.suffix == ".secret":  # of a seal
+            os.fchmod(file.fileno(), OWNER_ALONE)
         os.fsync(file.fileno())
     part.replace(path)
     sync_directory(path.parent)

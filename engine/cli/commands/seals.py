@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
 from rewindmq.engine.cli.seal_register import Outside, registered, witness_key
 from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.shapes import CheckedProof
-from rewindmq.engine.cli.usage import DIRECTORY, EXISTING_DIRECTORY, FILE, command, option
+from rewindmq.engine.cli.usage import DIRECTORY, EXISTING_DIRECTORY, FILE, command, flag, option
 from rewindmq.engine.cli.values import Value
 from rewindmq.engine.keeping.location import FIRST_ANSWER_SECONDS, History, retry_if_trimmed
 from rewindmq.engine.keeping.seals import seal as seals
@@ -178,7 +179,8 @@ def _add_copy(path: Path, sealed: "Stored") -> None:
     _register,
     option(
         "--parent-copies",
-        "Of a fork: seals of the history from which it branched. They must hold for what both have in common.",
+        "Of a fork: seals of the history from which it branched, with their secrets (export_seals --secrets). They must"
+        " hold for what both have in common.",
         FILE,
     ),
 )
@@ -238,21 +240,39 @@ def _branched_at(data: Path | None) -> dict[str, int]:
     return {METADATA: forks[-1].at, **dict(forks[-1].event.positions)}
 
 
-@command("export_seals", _data)
+@command(
+    "export_seals",
+    _data,
+    flag("--secrets", "With the secret and the hash chain of each: for --parent-copies, and to keep them safe."),
+)
 @with_kafka_and_archive
-def export_seals(settings: CliSettings, data: Path | None, kafka: Kafka) -> None:
-    """Print the seals, one a line, for --copies of the other commands."""
+def export_seals(settings: CliSettings, data: Path | None, kafka: Kafka, secrets: bool) -> None:
+    """Print the seals, one a line, for --copies of the other commands.
+
+    With --secrets they are for your eyes alone: they show if a guess of a body that was withheld is right."""
 
     def found() -> "list[Stored]":
-        return [each for partition in _partitions(data, kafka) for each in partition.seals()[0]]
+        partitions = _partitions(data, kafka)
+        both = [(partition, each) for partition in partitions for each in partition.seals()[0]]
+        return [sealing.with_secret(partition, each) if secrets else each for partition, each in both]
 
     for each in _done(DATA, found, data is None):
         click.echo(each.line)
 
 
-@command("prove", _data, _register, click.Argument(["event"], metavar="PARTITION:OFFSET"))
+@command(
+    "prove",
+    _data,
+    _register,
+    flag(
+        "--no-body", "Leave out the body, or the hash of a password: the proof shows that it was sealed, and its size."
+    ),
+    click.Argument(["event"], metavar="PARTITION:OFFSET"),
+)
 @with_kafka_and_archive
-def prove(settings: CliSettings, data: Path | None, kafka: Kafka, register: Path | None, event: str) -> None:
+def prove(
+    settings: CliSettings, data: Path | None, kafka: Kafka, register: Path | None, no_body: bool, event: str
+) -> None:
     """Print a proof that an event is in the sealed history.
 
     `check_proof` checks it with the public key alone, and so does the file proof_verifier.py, without RewindMQ. With
@@ -272,7 +292,7 @@ def prove(settings: CliSettings, data: Path | None, kafka: Kafka, register: Path
         book = None if register is None else Register(_existing(register))
         for partition in _partitions(data, kafka):
             if partition.name == name:
-                return sealing.prove(partition, int(offset), book)
+                return sealing.prove(partition, int(offset), book, not no_body)
         raise LogError(f"{_where(data, kafka)}: there is no partition {name}")
 
     click.echo(json.dumps(_done(DATA, proof, data is None), indent=1, allow_nan=False))
@@ -333,7 +353,7 @@ def check_proof(
         "event": None,
     }
     _add_register(found, proven)
-    what = _add_event(found, proven.seal["log"], proven.record)
+    what = _add_event(found, proven)
     if form == "json" or (form is None and settings.formatter in MACHINE_READABLE):
         click.echo(json.dumps(found, ensure_ascii=False, allow_nan=False))
         return
@@ -341,11 +361,13 @@ def check_proof(
         f"The proof holds: event {proven.offset} of {proven.partition} is in the history that was sealed at"
         f" {found['sealed']}."
     )
-    said = {"time": found.get("time"), "user": found.get("user"), "what": what, "body": found.get("body")}
+    sizes = ", ".join(f"{size} bytes" for size in proven.withheld)
+    body = f"withheld, {sizes}" if proven.withheld else found.get("body")
+    said = {"time": found.get("time"), "user": found.get("user"), "what": what, "body": body}
     for name, value in said.items():
         if value is not None:
             click.echo(f"{name + ':':<6}{describe.printable(value) or '-'}")
-    for sentence in sentences(proven)[2:] if proven.origin is not None else ():
+    for sentence in sentences(proven)[2 + len(proven.withheld) :] if proven.origin is not None else ():
         click.echo(describe.printable(sentence))
 
 
@@ -363,20 +385,20 @@ def _add_register(found: CheckedProof, proven: "Proven") -> None:
     }
 
 
-def _add_event(found: CheckedProof, log: str, record: bytes) -> str:
-    """Add the event of a sealed record, and returns it in words. `log`: the kind of log."""
+def _add_event(found: CheckedProof, proven: Proven) -> str:
+    """Add the event of a proven record, and return it in words."""
     from rewindmq.engine.keeping.seals.in_topic import split_time
     from rewindmq.schemas.service_records import SharedDecoder
-    from rewindmq.schemas.single_object import HEADER
 
-    if log == "kafka" and not record:
+    is_in_kafka = proven.seal["log"] == "kafka"
+    if is_in_kafka and not proven.record:
         return "no event: a transaction ended here"
-    logged_ms, sealed = split_time(record) if log == "kafka" else (None, record)
+    if proven.withheld:
+        found["withheld"] = proven.withheld
+    logged_ms, sealed = split_time(proven.record) if is_in_kafka else (None, proven.record)
+    decoder = SharedDecoder() if is_in_kafka and not proven.withheld else Decoder()
     try:
-        if logged_ms is None:  # as a segment has it, without its header
-            timestamp_ms, actor, event = Decoder().decode(HEADER + sealed)
-        else:
-            timestamp_ms, actor, event = SharedDecoder().decode(sealed)
+        timestamp_ms, actor, event = decoder.decode(sealed)
     except UndecodableRecord:  # of an older schema, or of none
         found["record"] = sealed.hex()
         return f"a record that this version cannot read: {sealed.hex()}"
@@ -384,8 +406,10 @@ def _add_event(found: CheckedProof, log: str, record: bytes) -> str:
     found["user"] = actor.user
     found["session"] = actor.session
     found["event"] = type(event).__name__
+    if isinstance(event, Published) and proven.withheld and event.encryption is None:
+        event = replace(event, body_size=proven.withheld[0])
     found["fields"] = describe.event_fields(event)
-    if isinstance(event, Published):
+    if isinstance(event, Published) and not proven.withheld:
         _add_body(found, event.body)
     return describe.event(event)
 

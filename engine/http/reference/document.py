@@ -31,7 +31,7 @@ NAMES = {
     "component": "A component of runtime parameters, such as operator_policy",
     "destination": "A queue or an exchange",
     "exchange": "An exchange; amq.default is the default one",
-    "file": "A file beside a partition of the log: a base, a seal, or the prints of a seal",
+    "file": "A file beside a partition of the log: a base, a seal, or the opening of a seal",
     "key": "The properties_key of a binding",
     "kind": "q: the destination is a queue; e: an exchange",
     "limit": "vm_memory_high_watermark or disk_free_limit",

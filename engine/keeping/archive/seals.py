@@ -1,6 +1,6 @@
-"""Seals in the archive: a copy of each seal and of its prints, once all records that it seals are archived.
+"""Seals in the archive: a copy of each seal and of its opening, once all records that it seals are archived.
 
-    PARTITION/seals/BASE20.seal, BASE20.prints
+    PARTITION/seals/BASE20.seal, BASE20.secret
 
 A seal proves itself by its signature, so no entry of the manifest names it. As with every object, it is created once
 and never replaced, and it is read back before it counts as archived. A seal that is damaged is left to `verify_seals`.
@@ -12,8 +12,9 @@ from pathlib import Path
 from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
 from rewindmq.engine.keeping.seals.seal import BadSeal, parsed_line
+from rewindmq.engine.log.whole_file import OWNER_ALONE
 
-SUFFIXES = (".prints", ".seal")  # a seal counts when its prints are there
+SUFFIXES = (".secret", ".seal")  # a seal counts when its opening is there
 
 
 def archive_seals(manifest: Manifest, directory: Path, after: str = "") -> str:
@@ -38,7 +39,7 @@ def archive_seals(manifest: Manifest, directory: Path, after: str = "") -> str:
             break
         for suffix in SUFFIXES:
             file = path.with_suffix(suffix)
-            if file.exists():  # prints only locate a change
+            if file.exists():  # `verify_seals` tells of a secret that is gone
                 create_seal(objects, _key(partition, path, suffix), file.read_bytes())
         after = _key(partition, path, ".seal")
     return after
@@ -47,11 +48,15 @@ def archive_seals(manifest: Manifest, directory: Path, after: str = "") -> str:
 def recover_seals(manifest: Manifest, directory: Path) -> Iterator[tuple[Path, bytes]]:
     """Yields the files of the archived seals of a partition that are not in the directory, with their content.
 
+    The caller writes each before it asks for the next one: then only the owner may read a secret.
+
     Raises ArchiveError, NoAnswer."""
     for key in manifest.objects.list(seals_folder(manifest.partition)):
         path = directory / f"_{key.rpartition('/')[2]}"
         if path.suffix in SUFFIXES and not path.exists():
             yield path, manifest.objects.get(key)
+            if path.suffix == ".secret":
+                path.chmod(OWNER_ALONE)
 
 
 def create_seal(objects: Objects, key: str, content: bytes) -> None:

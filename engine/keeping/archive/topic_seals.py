@@ -1,6 +1,6 @@
-"""Seals of a log in Kafka in the archive: a copy of each seal and of its prints, once all that it seals is archived.
+"""Seals of a log in Kafka in the archive: a copy of each seal and of its opening, once all that it seals is archived.
 
-    PARTITION/seals/BASE20-DIGEST16.seal, BASE20-DIGEST16.prints
+    PARTITION/seals/BASE20-DIGEST16.seal, BASE20-DIGEST16.secret
 
 As with the seals of a directory (seals.py), no entry names them: a seal proves itself by its signature. Two sealers may
 seal the same stretch at once, so the digest of the seal is part of the name. A record of the topic that is no seal is
@@ -8,7 +8,6 @@ left out. `recover` writes the archived seals into the topic of the new history.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import ArchiveError, MissingObject, Objects
@@ -51,10 +50,10 @@ class TopicSeals:
         name = f"{folder}/{stored.seal.base_offset:020d}-{stored.seal.digest[:16]}"
         if f"{name}.seal" in self._there[folder]:
             return
-        prints = self._chain.prints(stored)
-        if prints:
-            create_seal(objects, f"{name}.prints", prints)
-        create_seal(objects, f"{name}.seal", replace(stored, prints_at=None).line.encode())
+        opening = self._chain.opening(stored)
+        if opening:
+            create_seal(objects, f"{name}.secret", opening)
+        create_seal(objects, f"{name}.seal", stored.public.line.encode())
         self._there[folder].add(f"{name}.seal")
 
 
@@ -66,15 +65,15 @@ def recover_topic_seals(objects: Objects, log: KafkaLogReader, ends: Mapping[str
     there = {stored.seal.digest for stored in chain.seals[0]}
     count = 0
     for partition in (log.metadata, *log.queues):
-        for stored, prints in sorted(_archived(objects, partition.name), key=lambda each: each[0].seal.next_offset):
+        for stored, opening in sorted(_archived(objects, partition.name), key=lambda each: each[0].seal.next_offset):
             if stored.seal.digest not in there and stored.seal.next_offset <= ends[partition.name]:
-                chain.append(stored, prints)
+                chain.append(stored, opening)
                 count += 1
     return count
 
 
 def _archived(objects: Objects, partition: str) -> Iterator[tuple[Stored, bytes]]:
-    """Yields the archived seals of a partition with their prints, which are empty where they are gone."""
+    """Yields the archived seals of a partition with their openings, which are empty where they are gone."""
     for key in objects.list(seals_folder(partition)):
         if not key.endswith(".seal"):
             continue
@@ -83,7 +82,7 @@ def _archived(objects: Objects, partition: str) -> Iterator[tuple[Stored, bytes]
         except BadSeal as error:
             raise ArchiveError(str(error)) from None
         try:
-            prints = objects.get(f"{key.removesuffix('.seal')}.prints")
+            opening = objects.get(f"{key.removesuffix('.seal')}.secret")
         except MissingObject:
-            prints = b""
-        yield stored, prints
+            opening = b""
+        yield stored, opening

@@ -1,43 +1,33 @@
-"""Locates changes: compares four bytes of each record's hash, in order, with those that were sealed.
+"""Locates changes: compares four bytes of each record's keyed hash, in order, with those that were sealed.
 
     sealed   a b c d e f          found   a b d e f g          -> c was dropped: offset 2
 
 These prints prove nothing (the Merkle root does) but locate a change, for 4 bytes a record. Records are compared by
-their bytes alone, so a record that moved is recognised.
+their bytes alone, so a record that moved is recognised. The key is the seal's (commitments.py).
 """
-
-from rewindmq.engine.keeping.seals.proof_verifier import leaf_hash
 
 WIDTH = 4
 _SURE = 8 * WIDTH  # this many bytes of equal prints in a row, or all remaining ones, are no coincidence
 
 
-def print_of(leaf: bytes) -> bytes:
-    """The print of a record, from its leaf in the Merkle tree."""
-    return leaf[:WIDTH]
-
-
-_NOTHING = print_of(leaf_hash(b""))
-
-
-def located(sealed: bytes, found: bytes, base: int) -> tuple[int, str]:
+def located(sealed: bytes, found: bytes, base: int, nothing: bytes) -> tuple[int, str]:
     """The first offset at which the prints differ, and a text that says what seems to have been done.
 
     `base`: the offset of the first record. `sealed` and `found` have a print for each record. The prints differ, or the
-    records behind equal prints do."""
+    records behind equal prints do. `nothing`: the print of an offset without a record."""
     first = next((at for at in range(0, len(sealed), WIDTH) if sealed[at : at + WIDTH] != found[at : at + WIDTH]), None)
     if first is None:
         return base, f"from offset {base} to {base + len(sealed) // WIDTH - 1} something is not what was sealed"
     offset = base + first // WIDTH
-    return offset, _what(sealed, found, first, base)
+    return offset, _what(sealed, found, first, base, nothing)
 
 
-def _what(sealed: bytes, found: bytes, first: int, base: int) -> str:
+def _what(sealed: bytes, found: bytes, first: int, base: int, nothing: bytes) -> str:
     offset = base + first // WIDTH
     if len(sealed) == len(found):
         others = [at for at in range(first, len(sealed), WIDTH) if sealed[at : at + WIDTH] != found[at : at + WIDTH]]
         if len(others) <= 2:
-            return _changed(sealed, found, others, base)
+            return _changed(sealed, found, others, base, nothing)
     rest = found[first : first + _SURE]
     if rest and (moved := _aligned(sealed, rest, first)):
         return f"{_records(moved)} dropped at offset {offset}: what comes behind stands {moved} before its place"
@@ -46,18 +36,18 @@ def _what(sealed: bytes, found: bytes, first: int, base: int) -> str:
         return f"{_records(moved)} put in at offset {offset}: what comes behind stands {moved} behind its place"
     if not rest:
         return f"the log ends at offset {offset}, and was sealed up to offset {base + len(sealed) // WIDTH - 1}"
-    if found[first : first + WIDTH] == _NOTHING:
+    if found[first : first + WIDTH] == nothing:
         return f"the record at offset {offset} is gone, and more behind it"
     return f"the record at offset {offset} is not the one that was sealed, nor are others behind it"
 
 
-def _changed(sealed: bytes, found: bytes, others: list[int], base: int) -> str:
+def _changed(sealed: bytes, found: bytes, others: list[int], base: int, nothing: bytes) -> str:
     """A text for one or two changed records."""
     there, sealed_there = ([prints[at : at + WIDTH] for at in others] for prints in (found, sealed))
     offsets = " and ".join(str(base + at // WIDTH) for at in others)
     if len(others) == 2 and there == sealed_there[::-1]:
         return f"the records at offsets {offsets} were swapped"
-    if all(each == _NOTHING for each in there):
+    if all(each == nothing for each in there):
         return f"nothing is at offset {offsets} any more"
     return f"what is at offset {offsets} is not what was sealed"
 

@@ -1,11 +1,14 @@
 """The seals of an embedded log: one file a seal beside the segments, `_<offset of the first record>.seal`.
 
-A `.prints` file of the same name has four bytes a record, which locate a change. A record is sealed as its bytes stand
-in the segment. A file is written whole under another name and then linked, so a seal is never replaced.
+A `.secret` file of the same name is its opening, which only the owner may read (commitments.py). A record is sealed
+with the ten bytes before it that name the segment's schema. A file is written whole under another name and then linked,
+so a seal is never replaced.
 """
 
+import fcntl
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -16,13 +19,14 @@ from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
 from rewindmq.engine.log.embedded.reader import CutMeanwhile, PartitionReader, Place, SegmentReader, first_chain_of
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, sync_directory
-from rewindmq.engine.log.whole_file import write_whole
+from rewindmq.engine.log.whole_file import OWNER_ALONE, write_whole
 
 
 class SegmentedPartition:
     """A partition in files. Implements `rewindmq.engine.keeping.seals.sealer.Sealable`."""
 
     log = "embedded"
+    value_at = 0
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -76,9 +80,9 @@ class SegmentedPartition:
                 harms.append(Harm(self.name, None, str(bad)))
         return found, harms
 
-    def prints(self, stored: Stored) -> bytes:
+    def opening(self, stored: Stored) -> bytes:
         try:
-            return prints_path(self.directory, stored.seal.base_offset).read_bytes()
+            return opening_path(self.directory, stored.seal.base_offset).read_bytes()
         except OSError:
             return b""
 
@@ -87,13 +91,27 @@ class SegmentedPartition:
         with segment_files(self.directory)[-1].open("rb") as file:
             os.fsync(file.fileno())
 
-    def store(self, sealed: Stored, prints: bytes) -> Stored:
+    def store(self, sealed: Stored, opening: bytes) -> Stored:
+        """The opening is written first: a seal whose secret a crash has lost could never be checked again."""
         path = seal_path(self.directory, sealed.seal.base_offset)
-        if path.exists() or not write_whole(path, (sealed.line + "\n").encode(), os.link):
-            raise LogError(f"{path}: exists already: another process is sealing, or the file is damaged")
-        write_whole(prints_path(self.directory, sealed.seal.base_offset), prints, os.rename)
-        sync_directory(self.directory)
-        return sealed
+        with self._alone():
+            if not path.exists():
+                write_whole(opening_path(self.directory, sealed.seal.base_offset), opening, os.rename, OWNER_ALONE)
+                sync_directory(self.directory)
+                if write_whole(path, (sealed.line + "\n").encode(), os.link):
+                    sync_directory(self.directory)
+                    return sealed
+        raise LogError(f"{path}: exists already: another process is sealing, or the file is damaged")
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Wait until no other sealer stores a seal here: its opening must not be replaced."""
+        descriptor = os.open(self.directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
 
 def seal_path(directory: Path, base_offset: int) -> Path:
@@ -101,9 +119,9 @@ def seal_path(directory: Path, base_offset: int) -> Path:
     return directory / f"_{base_offset:020d}.seal"
 
 
-def prints_path(directory: Path, base_offset: int) -> Path:
-    """The path of the prints of the stretch that begins at this offset."""
-    return directory / f"_{base_offset:020d}.prints"
+def opening_path(directory: Path, base_offset: int) -> Path:
+    """The path of the opening of the seal whose stretch begins at this offset."""
+    return directory / f"_{base_offset:020d}.secret"
 
 
 def segmented(data_dir: Path) -> list[SegmentedPartition]:
@@ -143,4 +161,5 @@ def _runs(segment: SegmentReader, start: int, end: int | None, chain: bytes) -> 
             chain = segment.chain_behind(chain, block)
             skipped = max(0, start - entry.first_offset)
             kept = None if end is None else end - entry.first_offset
-            yield Run(entry.first_offset + skipped, block.bare[skipped:kept], chain)
+            records = [segment.record_header + bare for bare in block.bare[skipped:kept]]
+            yield Run(entry.first_offset + skipped, records, chain)

@@ -1,7 +1,7 @@
 """The seals of a log in Kafka: in a topic of their own, to which only the sealer has to write.
 
     <prefix>.chain    partition 0: a line of JSON each, the seal (seal.py)
-                      partition 1: its digest (32 bytes), and four bytes for each record, by which a change is located
+                      partition 1: its digest (32 bytes), and its opening, with the secret (commitments.py)
 
 A record is sealed as its timestamp (milliseconds, 8 bytes, big-endian; the fold goes by Kafka's times) and its value.
 An offset without a record, for example at the end of a transaction, is sealed as empty, so every offset has a leaf in
@@ -25,8 +25,8 @@ from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, text_of
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.kafka.topics import MAX_MESSAGE_BYTES
 
-CHAIN, PRINTS = "chain-0", "chain-1"
-_NEAR = 8  # another sealer may have put its prints between at the same time
+CHAIN, OPENINGS = "chain-0", "chain-1"
+_NEAR = 8  # another sealer may have put its openings between at the same time
 _TIME = struct.Struct(">q")
 
 
@@ -38,7 +38,7 @@ class ChainTopic:
         self.names = {each.name for each in (log.metadata, *log.queues)}
         self.topic = log.topics.chain
         self._partition = KafkaPartition(log.clients, self.topic, 0, CHAIN)
-        self._prints = KafkaPartition(log.clients, self.topic, 1, PRINTS)
+        self._openings = KafkaPartition(log.clients, self.topic, 1, OPENINGS)
         self._refusals: list[KafkaError] = []
         self._is_made = False
 
@@ -65,26 +65,27 @@ class ChainTopic:
                     harms.append(Harm(CHAIN, offset, str(bad)))
         return found, harms, end
 
-    def prints(self, stored: Stored) -> bytes:
-        """The prints of a seal; empty if they are gone."""
-        if stored.prints_at is None or not self.exists:
+    def opening(self, stored: Stored) -> bytes:
+        """The opening of a seal; empty if it is gone."""
+        if stored.opening_at is None or not self.exists:
             return b""
-        digest = bytes.fromhex(stored.seal.digest)
-        for block in self._prints.read(max(0, stored.prints_at - _NEAR), stored.prints_at + _NEAR):
-            for value in block.records:
-                if value.startswith(digest):
-                    return value[len(digest) :]
+        digest, at = bytes.fromhex(stored.seal.digest), stored.opening_at
+        for start, end in ((at, at + 1), (at - _NEAR, at + _NEAR)):
+            for block in self._openings.read(max(0, start), end):
+                for value in block.records:
+                    if value.startswith(digest):
+                        return value[len(digest) :]
         return b""
 
-    def append(self, sealed: Stored, prints: bytes) -> Stored:
-        """Write a seal and its prints.
+    def append(self, sealed: Stored, opening: bytes) -> Stored:
+        """Write a seal and its opening.
 
         Raises LogError, also when the topic would lose its records."""
         if not self._is_made:
             self._log.topics.create_chain()
             self._is_made = True
-        self._append(1, sealed, bytes.fromhex(sealed.seal.digest) + prints)
-        placed = dataclasses.replace(sealed, prints_at=self._prints.next_offset - 1)
+        self._append(1, sealed, bytes.fromhex(sealed.seal.digest) + opening)
+        placed = dataclasses.replace(sealed, opening_at=self._openings.next_offset - 1)
         self._append(0, placed, placed.line.encode())
         return placed
 
@@ -114,6 +115,7 @@ class TopicPartition:
     """A partition in Kafka. Implements `rewindmq.engine.keeping.seals.sealer.Sealable`."""
 
     log = "kafka"
+    value_at = _TIME.size
 
     def __init__(self, partition: KafkaPartition | TieredTopic, chain: ChainTopic) -> None:
         self.name = partition.name
@@ -167,14 +169,14 @@ class TopicPartition:
             ]
         return mine, []
 
-    def prints(self, stored: Stored) -> bytes:
-        return self._chain.prints(stored)
+    def opening(self, stored: Stored) -> bytes:
+        return self._chain.opening(stored)
 
     def make_durable(self) -> None:
         """Do nothing: every record that can be read is durable."""
 
-    def store(self, sealed: Stored, prints: bytes) -> Stored:
-        return self._chain.append(sealed, prints)
+    def store(self, sealed: Stored, opening: bytes) -> Stored:
+        return self._chain.append(sealed, opening)
 
 
 def in_topics(reader: KafkaLogReader, archive: str | None = None) -> list[TopicPartition]:

@@ -6,7 +6,8 @@
 It exits with 0 if the proof holds, 1 if it does not, 64 for a wrong argument, 65 for a file that cannot be used, 69 if
 the program openssl is missing. The format is proof.schema.json. Each step leads from the record to the next one:
 
-    record --path--> root in the seal       a tree of RFC 6962 over a stretch of records; the seal is signed (Ed25519)
+    record --salt--> entry                  the record with commitments in the place of fields that may be withheld
+    entry --path--> root in the seal        a tree of RFC 6962 over a stretch of records; the seal is signed (Ed25519)
     seal --register.path--> root in the note         a tree over all seals; the note is signed (C2SP signed-note)
     note --> witnesses                      cosignatures (C2SP tlog-cosignature, v1) of the witnesses that you name
     note --> time stamp                     RFC 3161, over the note with the signature of the register alone
@@ -22,6 +23,7 @@ import calendar
 import hashlib
 import json
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -109,9 +111,9 @@ def is_signed(public: bytes, signature: bytes, message: bytes) -> bool:
 # -- Merkle trees, RFC 6962 --------------------------------------------------------------------------------------------
 
 
-def leaf_hash(record: bytes) -> bytes:
+def leaf_hash(content: bytes) -> bytes:
     """The hash of a leaf."""
-    return hashlib.sha256(b"\x00" + record).digest()
+    return hashlib.sha256(b"\x00" + content).digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
@@ -141,6 +143,74 @@ def root_of(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes:
     if last:
         raise ValueError("the proof is too short")
     return found
+
+
+# -- commitments -------------------------------------------------------------------------------------------------------
+
+# A sealed record has a commitment in the place of a body, say. The entry, which is hashed, says where each of them is,
+# so that shown bytes cannot be passed off as a commitment, nor a commitment as shown bytes:
+#
+#     number of commitments, 1 byte | for each: form, 1 | its place in the record, 4 | size of the field, 4 | the record
+#
+# The numbers are big-endian. In front of a field of bytes or text is the length of its commitment, as Avro writes it.
+FORMS = ("bytes", "text", "value")  # text: in hexadecimal digits; value: no field, but the whole value
+PREFIXES = (b"\x40", b"\x80\x01", b"")
+TEXT = 1
+PLACE = struct.Struct(">BII")
+
+
+def committed(salt: bytes, content: bytes) -> bytes:
+    """The commitment to a field."""
+    return hashlib.sha256(salt + content).digest()
+
+
+def sealed_field(form: int, commitment: bytes) -> bytes:
+    """The bytes of a commitment in a sealed record, without the length before them."""
+    return commitment.hex().encode() if form == TEXT else commitment
+
+
+def _entry(given: Any) -> tuple[bytes, bytes, list[int]]:
+    """The entry of a record in a proof, the record, and the sizes of the fields that the proof does not show.
+
+    The record has a commitment in the place of such a field. Raises ValueError, TypeError."""
+    places, withheld, was_shown = [], [], False
+    sealed, record = bytearray(), bytearray()
+    for part in given:
+        if type(part) is dict and "shown" in part:
+            _check_fields(part, {"shown": str})
+            content = _decoded(part["shown"])
+            if was_shown or not content:
+                raise ValueError("the record is split in another way than it was sealed")
+            was_shown = True
+            sealed += content
+            record += content
+            continue
+        is_open = type(part) is dict and "withheld" in part
+        kinds = {"withheld": str, "salt": str} if is_open else {"commitment": str, "size": int}
+        _check_fields(part, {"form": str, **kinds})
+        form, was_shown = FORMS.index(part["form"]), False
+        content = _decoded(part["withheld"]) if is_open else b""
+        [commitment] = _hashes([part["salt" if is_open else "commitment"]])
+        if is_open:
+            commitment = committed(commitment, content)
+        size = len(content) if is_open else part["size"]
+        if not 0 <= size < 1 << 32:
+            raise ValueError("the size of a withheld field is no size")
+        places.append(PLACE.pack(form, len(sealed) + len(PREFIXES[form]), size))
+        field = PREFIXES[form] + sealed_field(form, commitment)
+        sealed += field
+        record += (_length(size, form) + content) if is_open else field
+        withheld += [] if is_open else [size]
+    return bytes([len(places)]) + b"".join(places) + sealed, bytes(record), withheld
+
+
+def _length(size: int, form: int) -> bytes:
+    """The length of a field as Avro writes it; empty for a whole value."""
+    found, rest = bytearray(), size << 1
+    while rest > 127:
+        found.append(rest & 127 | 128)
+        rest >>= 7
+    return bytes([*found, rest]) if PREFIXES[form] else b""
 
 
 # -- signed notes, C2SP ------------------------------------------------------------------------------------------------
@@ -344,11 +414,11 @@ def check_stamp(stamped: bytes, answer: bytes, roots: Path | None) -> Stamp:
 
 # -- proofs ------------------------------------------------------------------------------------------------------------
 
-_SEAL_TEXTS, _SEAL_NUMBERS = "log partition root chain prints previous", "base_offset next_offset time_ms"
+_SEAL_TEXTS, _SEAL_NUMBERS = "log partition schema root chain prints previous", "base_offset next_offset time_ms"
 _SEAL: dict[str, type] = {**dict.fromkeys(_SEAL_TEXTS.split(), str), **dict.fromkeys(_SEAL_NUMBERS.split(), int)}
 FORMAT = 1  # of a proof: its first field
-_PROOF: dict[str, type] = {"format": int, "offset": int, "path": list, "seal": dict}
-_PROOF.update(dict.fromkeys(("partition", "record", "key", "signature"), str))
+_PROOF: dict[str, type] = {"format": int, "offset": int, "record": list, "path": list, "seal": dict}
+_PROOF.update(dict.fromkeys(("partition", "key", "signature"), str))
 _REGISTER = {"entry": int, "path": list, "note": str}
 
 
@@ -366,14 +436,16 @@ class Trust:
 
 @dataclass
 class Proven:
-    """A checked proof. `record`: bytes as they are sealed. `key`: SHA-256 of the public key, as hexadecimal digits.
+    """A checked proof. `key`: SHA-256 of the public key, as hexadecimal digits.
 
+    `withheld`: sizes of the fields that the proof does not show; the record has commitments in their place.
     `origin`, `entry`, `size`: of the register, if the proof has one. `witnesses`: names of the trusted witnesses, and
     the seconds at which each saw the register. `stamp`: its time, which counts if `stamp_is_checked`."""
 
     partition: str
     offset: int
     record: bytes
+    withheld: list[int]
     seal: dict[str, Any]
     digest: str
     key: str
@@ -433,12 +505,13 @@ def _of_seal(given: Mapping[str, Any], trust: Trust) -> Proven:
     if not is_signed(public, _decoded(given["signature"]), signed):
         wanted = ", ".join(f"{each[:16]}..." for each in keys)
         raise Unsound(f"the proof: the signature is not one of the key {wanted}")
-    record, size = _decoded(given["record"]), seal["next_offset"] - seal["base_offset"]
-    root = root_of(leaf_hash(record), given["offset"] - seal["base_offset"], size, _path(given))
+    entry, record, withheld = _entry(given["record"])
+    size = seal["next_offset"] - seal["base_offset"]
+    root = root_of(leaf_hash(entry), given["offset"] - seal["base_offset"], size, _hashes(given["path"]))
     if given["partition"] != seal["partition"] or root.hex() != seal["root"]:
         raise Unsound("the proof does not lead to the sealed root: the record is another one")
     digest = hashlib.sha256(signed).hexdigest()
-    return Proven(seal["partition"], given["offset"], record, dict(seal), digest, given["key"])
+    return Proven(seal["partition"], given["offset"], record, withheld, dict(seal), digest, given["key"])
 
 
 def _add_register(proven: Proven, given: Mapping[str, Any], trust: Trust) -> None:
@@ -449,7 +522,7 @@ def _add_register(proven: Proven, given: Mapping[str, Any], trust: Trust) -> Non
     signer = next((key for key in own if key in signed), None)
     if signer is None:
         raise Unsound("the note is not signed by the key")
-    if root_of(leaf_hash(statement(proven.seal)), given["entry"], note.size, _path(given)) != note.root:
+    if root_of(leaf_hash(statement(proven.seal)), given["entry"], note.size, _hashes(given["path"])) != note.root:
         raise Unsound("the proof does not lead to the root in the note: the seal is another one")
     proven.origin, proven.entry, proven.size = note.origin, given["entry"], note.size
     for witness in trust.witnesses:
@@ -469,10 +542,10 @@ def _decoded(text: str, length: int | None = None) -> bytes:
     return found
 
 
-def _path(given: Mapping[str, Any]) -> list[bytes]:
-    found = [bytes.fromhex(each) for each in given["path"]]
-    if [each.hex() for each in found] != given["path"] or any(len(each) != 32 for each in found):
-        raise ValueError("its path is not of hashes")
+def _hashes(given: Sequence[str]) -> list[bytes]:
+    found = [bytes.fromhex(each) for each in given]
+    if [each.hex() for each in found] != given or any(len(each) != 32 for each in found):
+        raise ValueError("it has a hash that is none")
     return found
 
 
@@ -525,6 +598,7 @@ def sentences(proven: Proven) -> list[str]:
     """Return the facts that a proof shows, and those that it does not show, one per line."""
     sealed_at, of_key = utc(proven.seal["time_ms"] // 1000), f"with the key {proven.key[:16]}..."
     lines = [f"record: at offset {proven.offset} of {proven.partition}, {len(proven.record)} bytes"]
+    lines += [f"withheld: {size} bytes of the record; a commitment is in their place" for size in proven.withheld]
     lines.append(f"sealed: at {sealed_at} by the sealer's own clock, {of_key}")
     if proven.origin is None:
         return [*lines, "register: none; only the owner of the key says when the seal was made"]

@@ -14,7 +14,6 @@ time. A line without an end is what a crash left: the next process cuts it, and 
 """
 
 import base64
-import dataclasses
 import fcntl
 import os
 from collections.abc import Collection, Iterable, Iterator
@@ -187,7 +186,7 @@ class Registrar(Register):
     def add(self, found: Iterable[Stored]) -> None:
         """Append the seals that are not in the register yet, durably."""
         unknown = {each.seal.digest: each for each in found if each.seal.digest not in self._entries}
-        new = [dataclasses.replace(each, prints_at=None) for each in unknown.values()]
+        new = [each.public for each in unknown.values()]
         if not new:
             return
         with (self.directory / SEALS).open("ab") as file:

@@ -1,26 +1,29 @@
 """Seals: signed statements about stretches of a log, which need no broker to be checked.
 
-    {"format": 1, "seal": {log, partition, base_offset, next_offset, root, chain, prints, previous, time_ms}, "key",
-     "signature"}
+    {"format": 1, "seal": {log, partition, base_offset, next_offset, schema, root, chain, prints, previous, time_ms},
+     "key", "signature"}
 
-- `root` is the Merkle root over the records base_offset .. next_offset - 1 (merkle.py), `chain` the partition's hash
-  chain behind the last of them, `previous` the SHA-256 of the seal before in the same partition. Stretches follow on
-  each other from offset 0. So one seal stands for all the history of its partition up to its end: the owner of a copy
-  can tell if any byte was changed, or taken away.
+- `root` is the Merkle root over the records base_offset .. next_offset - 1 (merkle.py), with commitments in the place
+  of bodies (commitments.py). `chain` is a commitment to the partition's hash chain behind the last of them, `previous`
+  the SHA-256 of the seal before in the same partition. Stretches follow on each other from offset 0. So one seal stands
+  for all the history of its partition up to its end: the owner of a copy can tell if any byte was changed, or is gone.
+- `schema` is the newest schema that the sealer knew: a record of a later one was to it no event, but a foreign value.
 - The signature is Ed25519 over the seal as canonical JSON; `key` is the SHA-256 of the public key, to tell keys apart.
-- `prints` is the SHA-256 of four bytes of each record's hash, which locate a change (fingerprints.py). The prints
-  themselves stand elsewhere: a seal is one line of JSON, of some 700 bytes.
+- `prints` is the SHA-256 of four bytes of each record's keyed hash, which locate a change (fingerprints.py).
+- The opening of a seal, with its secret, the hash chain and the prints, is stored elsewhere. A seal is one line of
+  JSON, of some 750 bytes, and nobody who has seals alone can check a guess of a body.
 - A seal is never changed, and never taken away. in_files.py (`log` "embedded", files) and in_topic.py ("kafka", a
   topic) say where seals live, and which bytes a record is. sealer.py makes and checks them.
-- A proof is the record, its path to the root, and the seal. A reader needs only the public key to check it, and
-  proof_verifier.py. With a register (register.py) it also has the way from the seal to a note that others have signed.
+- A proof is the record, the salt of its commitment, its path to the root, and the seal. A reader needs only the public
+  key to check it, and proof_verifier.py. With a register (register.py) it also has the way from the seal to a note that
+  others have signed.
 """
 
 import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +57,7 @@ class Seal:
     partition: str
     base_offset: int
     next_offset: int
+    schema: str
     root: str
     chain: str
     prints: str
@@ -80,25 +84,35 @@ class Seal:
 class Stored:
     """A seal as it was found.
 
-    `where`: its place, for people; `at`: its place, for the code that stored it. `prints_at`: the offset at which its
-    prints may be, in Kafka; it is not signed."""
+    `where`: its place, for people; `at`: its place, for the code that stored it. Not signed: `opening_at`, the offset
+    at which its opening may be, in Kafka; `opening`, in a copy with secrets, its opening without the prints."""
 
     seal: Seal
     key: str
     signature: bytes
     where: str
     at: int | None = None
-    prints_at: int | None = None
+    opening_at: int | None = None
+    opening: bytes = b""
+
+    @property
+    def public(self) -> "Stored":
+        """The part that anybody may read, without a way to the opening."""
+        return replace(self, opening_at=None, opening=b"")
 
     @property
     def content(self) -> dict[str, Any]:
         """The stored form, before it becomes JSON."""
-        found = {
+        found: dict[str, Any] = {
             "seal": json.loads(self.seal.statement),
             "key": self.key,
             "signature": base64.b64encode(self.signature).decode(),
         }
-        return found if self.prints_at is None else found | {"prints_at": self.prints_at}
+        if self.opening_at is not None:
+            found["opening_at"] = self.opening_at
+        if self.opening:
+            found["opening"] = base64.b64encode(self.opening).decode()
+        return found
 
     @property
     def line(self) -> str:
@@ -179,8 +193,10 @@ def parsed_line(line: str | bytes, where: str, at: int | None = None) -> Stored:
             raise ValueError
         bytes.fromhex(seal.chain)
         (seal.log + seal.partition).encode()  # half a surrogate pair can't even be shown
-        signature, prints_at = base64.b64decode(content["signature"], validate=True), content.get("prints_at")
-        return Stored(seal, str(content["key"]), signature, where, at, prints_at if type(prints_at) is int else None)
+        signature, opening_at = base64.b64decode(content["signature"], validate=True), content.get("opening_at")
+        opening = base64.b64decode(content.get("opening", ""), validate=True)
+        opening_at = opening_at if type(opening_at) is int else None
+        return Stored(seal, str(content["key"]), signature, where, at, opening_at, opening)
     except (KeyError, TypeError, ValueError, RecursionError):
         raise BadSeal(f"{where}: not a seal") from None
 

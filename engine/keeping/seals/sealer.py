@@ -4,35 +4,49 @@
     for new in seal(partition, private, now_ms): ...
     for checked in check(partitions, keys, copies): ...
 
-A partition is cut into stretches, and each has a seal that states the hash chain at its end. So every stretch can be
-checked by itself, from the chain at the end of the one before: `plan` checks the seals among themselves, without the
-log, and `examine` checks one stretch of the log against its seal (Spark examines many at the same time).
+A partition is cut into stretches, and each has a seal whose opening states the hash chain at its end. So every stretch
+can be checked by itself, from the chain at the end of the one before: `plan` checks the seals among themselves, without
+the log, and `examine` checks one stretch of the log against its seal (Spark examines many at the same time).
+
+Where an opening is gone, the records cannot be compared with the seal's root. The chain of a later seal still proves
+them, if it was made before: it is walked to from the last seal before whose opening is there.
 
 Two sealers at the same time make two seals of one stretch. Both are true, and both are checked.
 """
 
-import base64
 import hashlib
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rewindmq.engine.keeping.seals.fingerprints import located, print_of
+from rewindmq.engine.keeping.seals.commitments import (
+    HEAD_BYTES,
+    SECRET_BYTES,
+    Commitments,
+    Opening,
+    committed_chain,
+    opened,
+)
+from rewindmq.engine.keeping.seals.fingerprints import located
 from rewindmq.engine.keeping.seals.merkle import Tree, proof
-from rewindmq.engine.keeping.seals.proof_verifier import FORMAT, leaf_hash
+from rewindmq.engine.keeping.seals.proof_verifier import FORMAT
 from rewindmq.engine.keeping.seals.register import Register
 from rewindmq.engine.keeping.seals.seal import BadSeal, Keys, Seal, Stored, fingerprint, signed, verify_signature
 from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.schemas.registry import envelope_fingerprint
+from rewindmq.schemas.shapes import UnknownSchema
+from rewindmq.schemas.withheld_fields import WithheldFields
 
 STRETCH_RECORDS = 65_536  # a stretch is sealed when it has this many, or where the log ends
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Successive records in their sealed form, and the hash chain behind the last of them."""
+    """Successive records, as they are sealed before any commitment, and the hash chain behind the last of them."""
 
     first_offset: int
     records: Sequence[bytes]
@@ -47,7 +61,7 @@ class Run:
 class Harm:
     """A statement that does not hold, and its place: the first offset that it concerns.
 
-    `records`: whether the history itself is concerned, and not only the prints that locate a change."""
+    `records`: whether the history itself is concerned, and not only the opening of a seal."""
 
     partition: str
     offset: int | None
@@ -64,6 +78,7 @@ class Sealable(Protocol):
 
     log: str  # Seal.log
     name: str
+    value_at: int  # where the value begins in a record as it is sealed
 
     @property
     def beginning(self) -> tuple[int, bytes]:
@@ -82,24 +97,28 @@ class Sealable(Protocol):
     def seals(self) -> tuple[list[Stored], list[Harm]]:
         """The seals, in the order in which they were made, as far as that is known; and entries that are no seals."""
 
-    def prints(self, stored: Stored) -> bytes:
-        """The prints of a seal; empty where they are gone. Its hash says whether they belong to the seal."""
+    def opening(self, stored: Stored) -> bytes:
+        """The stored opening of a seal; empty where it is gone. The seal says whether it is its own."""
 
     def make_durable(self) -> None:
         """Make all records durable that `walk` has given out."""
 
-    def store(self, sealed: Stored, prints: bytes) -> Stored:
-        """Add a seal, durably. Returns it as stored.
+    def store(self, sealed: Stored, opening: bytes) -> Stored:
+        """Add a seal and its opening, durably. Returns it as stored.
 
         Raises LogError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A stretch to be examined. `chain`: the hash chain before its first record; None: not known."""
+    """A stretch to be examined.
+
+    `chain`: the hash chain before its first record, where the history begins. `before`: the seal that it follows on,
+    whose opening has the chain. Neither: the chain is not known."""
 
     stored: Stored
     chain: bytes | None
+    before: Stored | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,22 +157,26 @@ def seal(
     start, begun = partition.beginning
     offset, chain, previous = start, begun, ""
     if last is not None:
-        offset, chain, previous = last.seal.next_offset, bytes.fromhex(last.seal.chain), last.seal.digest
+        offset, previous = last.seal.next_offset, last.seal.digest
         if offset < start:  # the records behind the last seal were trimmed
-            offset, chain = start, begun
+            offset = start
+        elif offset <= partition.next_offset:
+            chain = _chain_behind(partition, last)[1]
     end = partition.next_offset
     if end < offset:
         raise BadSeal(f"{partition.name}: the log ends at offset {end}, and was sealed up to {offset - 1}")
-    for base, tree, prints, reached in _stretches(partition, offset, chain):
+    for stretch, reached in _stretches(partition, offset, chain):
         partition.make_durable()
+        secret, prints, next_offset = stretch.secret, bytes(stretch.prints), stretch.next_offset
         new = signed(
             Seal(
                 partition.log,
                 partition.name,
-                base,
-                base + tree.size,
-                tree.root().hex(),
-                reached.hex(),
+                stretch.base_offset,
+                next_offset,
+                envelope_fingerprint(),
+                stretch.tree.root().hex(),
+                committed_chain(secret, next_offset, reached),
                 hashlib.sha256(prints).hexdigest(),
                 previous,
                 now_ms,
@@ -161,7 +184,7 @@ def seal(
             key,
         )
         previous = new.seal.digest
-        yield partition.store(new, prints)
+        yield partition.store(new, Opening(secret, reached, prints).content)
 
 
 def sound(partition: Sealable, stored: Iterable[Stored], keys: Keys | None) -> list[Stored]:
@@ -169,25 +192,78 @@ def sound(partition: Sealable, stored: Iterable[Stored], keys: Keys | None) -> l
     return [each for each in stored if _wrong(partition, each, keys) is None]
 
 
-def _stretches(partition: Sealable, offset: int, chain: bytes) -> Iterator[tuple[int, Tree, bytes, bytes]]:
-    """Yields (first offset, tree, prints, hash chain at the end) of each stretch."""
-    tree, prints, base = Tree(), bytearray(), offset
+class _Stretch:
+    """The tree and the prints of successive records from `base_offset` on."""
+
+    def __init__(self, partition: Sealable, base_offset: int, secret: bytes, schema: str) -> None:
+        """Raises UnknownSchema."""
+        self.base_offset = base_offset
+        self.secret = secret
+        self.tree = Tree()
+        self.prints = bytearray()
+        self._commitments = Commitments(secret, WithheldFields(schema), partition.value_at)
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.tree.size
+
+    def add(self, run: Run) -> None:
+        """Take the next records."""
+        for leaf in self._commitments.leaves(self.next_offset, run.records):
+            self.tree.add(leaf)
+        self.prints += b"".join(map(self._commitments.print_of, run.records))
+
+    def located(self, sealed: bytes) -> tuple[int, str]:
+        """The first offset at which the records are not those of these prints, and what was done to them."""
+        return located(sealed, bytes(self.prints), self.base_offset, self._commitments.print_of(b""))
+
+
+def _stretches(partition: Sealable, offset: int, chain: bytes) -> Iterator[tuple[_Stretch, bytes]]:
+    """Yields each stretch from an offset on, under a new secret, and the hash chain at its end."""
+    stretch: _Stretch | None = None
     for run in partition.walk(offset, None, chain):
-        _add(tree, prints, run)
+        if stretch is None:
+            stretch = _Stretch(partition, run.first_offset, secrets.token_bytes(SECRET_BYTES), envelope_fingerprint())
+        stretch.add(run)
         chain = run.chain
-        if tree.size >= STRETCH_RECORDS:
-            yield base, tree, bytes(prints), chain
-            base += tree.size
-            tree, prints = Tree(), bytearray()
-    if tree.size:
-        yield base, tree, bytes(prints), chain
+        if stretch.tree.size >= STRETCH_RECORDS:
+            yield stretch, chain
+            stretch = None
+    if stretch is not None:
+        yield stretch, chain
 
 
-def _add(tree: Tree, prints: bytearray, run: Run) -> None:
-    for record in run.records:
-        leaf = leaf_hash(record)
-        tree.add(leaf)
-        prints += print_of(leaf)
+def _opening(partition: Sealable, stored: Stored) -> Opening | None:
+    """The opening of a seal, beside it or in a copy of it; None where there is none of this seal."""
+    seal = stored.seal
+    found = (opened(content, seal.chain, seal.next_offset) for content in (partition.opening(stored), stored.opening))
+    return next((each for each in found if each is not None), None)
+
+
+def with_secret(partition: Sealable, stored: Stored) -> Stored:
+    """A copy of a seal with its opening, as far as that is there. Only the prints are left out."""
+    return replace(stored, opening=partition.opening(stored)[:HEAD_BYTES])
+
+
+def _chain_behind(partition: Sealable, stored: Stored) -> tuple[int, bytes]:
+    """The hash chain at the end of a sealed stretch, and the offset from which it was walked to.
+
+    This is the end itself if the seal's opening is there, else the end of a seal before it, or the beginning. Raises
+    CorruptLog, LogError."""
+    offset, chain = partition.beginning
+    known: dict[str, Stored] = {}
+    at: Stored | None = stored
+    while at is not None and at.seal.next_offset > offset:
+        if (opening := _opening(partition, at)) is not None:
+            offset, chain = at.seal.next_offset, opening.chain
+            break
+        known = known or {each.seal.digest: each for each in partition.seals()[0]}
+        at = known.get(at.seal.previous)
+    walked_from = offset
+    if offset < stored.seal.next_offset:
+        for run in partition.walk(offset, stored.seal.next_offset, chain):
+            chain = run.chain
+    return walked_from, chain
 
 
 # -- checking ----------------------------------------------------------------------------------------------------------
@@ -232,11 +308,9 @@ def check_parent(
                 common.append(copy)
         steps, more = _linked(partition, common)
         for step in steps:
-            harm = examine(partition, step)
-            holds = harm is None or not harm.records  # the prints stayed with the parent
+            harm = examine(partition, step, in_copies=True)
             seal = step.stored.seal
-            told = Checked(seal, None, unchecked(partition.beginning[0], seal))
-            yield told if holds else Checked(None, harm)
+            yield Checked(None, harm) if harm else Checked(seal, None, unchecked(partition.beginning[0], seal))
         yield from (Checked(None, harm) for harm in harms + more)
 
 
@@ -262,7 +336,7 @@ def plan(partition: Sealable, keys: Keys | None, copies: Sequence[Stored] = ()) 
         if wrong is not None:
             harms.append(Harm(partition.name, each.seal.base_offset, wrong))
             continue
-        sound.append(each)
+        sound.append(replace(each, opening=each.opening or kept.get(each.seal.digest, each).opening))
         if each.seal.digest not in there:
             what = f"the seal of {each.seal.offsets} is gone; there is a copy, {each.where}"
             harms.append(Harm(partition.name, each.seal.base_offset, what))
@@ -293,75 +367,129 @@ def _linked(partition: Sealable, stored: Iterable[Stored]) -> tuple[list[Step], 
     """Check that each seal follows on the one that it names, or begins with the history. Returns steps and harms."""
     name = partition.name
     start, begun = partition.beginning if stored else (0, b"")
-    known = {"": (0, first_chain(name))}  # digest -> its end
+    known: dict[str, tuple[int, Stored | None]] = {"": (0, None)}  # digest -> its end, and the seal
     steps, harms = [], []
     reached = 0
     for each in sorted(stored, key=lambda one: one.seal.base_offset):
         seal = each.seal
-        end, chain = known.get(seal.previous, (-1, None))
+        end, before = known.get(seal.previous, (-1, None))
+        chain = None
         if seal.base_offset == start > 0:
-            chain = begun
+            chain, before = begun, None
         elif not seal.previous and 0 < seal.base_offset < start:
-            chain = None  # the history began there when its first seal was made, and was trimmed on
-        elif end != seal.base_offset:
-            chain = None
+            pass  # the history began there when its first seal was made, and was trimmed on
+        elif end == seal.base_offset:
+            chain = first_chain(name) if before is None else None
+        else:
+            before = None
             if reached < seal.base_offset:
                 what = f"the seal of offsets {reached} to {seal.base_offset - 1} is gone, which {each.where} follows on"
                 harms.append(Harm(name, reached, what))
             else:
                 harms.append(Harm(name, seal.base_offset, f"{each.where}: it does not follow on the seal before it"))
-        steps.append(Step(each, chain))
-        known[seal.digest] = seal.next_offset, bytes.fromhex(seal.chain)
+        steps.append(Step(each, chain, before))
+        known[seal.digest] = seal.next_offset, each
         reached = max(reached, seal.next_offset)
     return steps, harms
 
 
-def examine(partition: Sealable, step: Step) -> Harm | None:
-    """Check that a stretch of the log is as it was sealed, and its prints too. Returns the harm, or None.
+def examine(partition: Sealable, step: Step, in_copies: bool = False) -> Harm | None:
+    """Check that a stretch of the log is as it was sealed, and its opening too. Returns the harm, or None.
 
-    Raises LogError when the stretch cannot be read."""
+    `in_copies`: the opening is in a copy of the seal, which has no prints. Raises LogError when the stretch cannot be
+    read."""
     seal = step.stored.seal
+    name, base = partition.name, seal.base_offset
     start, begun = partition.beginning
-    if seal.base_offset < start:
-        return _examine_rest(partition, seal, start, begun)
-    tree, prints, chain = Tree(), bytearray(), step.chain or b""
+    if seal.next_offset < start:
+        return None
+    opening = _opening(partition, step.stored)
+    if base < start:
+        return _examine_rest(partition, seal, start, begun, opening, in_copies)
+    if opening is None:
+        return _broken(partition, base, seal.next_offset) or _without_secret(name, seal, in_copies)
+    try:
+        stretch = _Stretch(partition, base, opening.secret, seal.schema)
+    except UnknownSchema:
+        what = f"{seal.offsets} were sealed by a newer version of RewindMQ: check them with that version"
+        return Harm(name, base, what, records=False)
+    begun_at, chain = _chain_before(partition, step)
+    reached = chain or b""
     corrupt: CorruptLog | None = None
     try:
-        for run in partition.walk(seal.base_offset, seal.next_offset, chain):
-            _add(tree, prints, run)
-            chain = run.chain
+        for run in partition.walk(base, seal.next_offset, reached):
+            stretch.add(run)
+            reached = run.chain
     except CorruptLog as error:
         corrupt = error
-    sealed = partition.prints(step.stored)
+    sealed = opening.prints
     known = hashlib.sha256(sealed).hexdigest() == seal.prints
     if corrupt is not None:
-        if known and not sealed.startswith(prints):  # the log broke behind the first record that differs
-            offset, what = located(sealed, bytes(prints), seal.base_offset)
-            return Harm(partition.name, offset, f"{what}; and {corrupt}")
-        return Harm(partition.name, corrupt.offset, str(corrupt))
-    if tree.root().hex() != seal.root or tree.size != seal.next_offset - seal.base_offset:
+        if known and not sealed.startswith(stretch.prints):  # the log broke behind the first record that differs
+            offset, what = stretch.located(sealed)
+            return Harm(name, offset, f"{what}; and {corrupt}")
+        return Harm(name, corrupt.offset, str(corrupt))
+    if stretch.tree.root().hex() != seal.root or stretch.next_offset != seal.next_offset:
         if known:
-            return Harm(partition.name, *located(sealed, bytes(prints), seal.base_offset))
-        return Harm(partition.name, seal.base_offset, f"{seal.offsets} are not the records that were sealed")
-    if step.chain is not None and chain.hex() != seal.chain:
+            return Harm(name, *stretch.located(sealed))
+        return Harm(name, base, f"{seal.offsets} are not the records that were sealed")
+    if chain is not None and reached != opening.chain:
+        if begun_at < base:
+            what = f"something from there to offset {seal.next_offset - 1} is not what was sealed, by the hash chain"
+            return Harm(name, begun_at, what)
         what = f"{seal.offsets} were written anew: the records are those that were sealed, the hash chain is not"
-        return Harm(partition.name, seal.base_offset, what)
-    if not known:
+        return Harm(name, base, what)
+    if not known and not in_copies:
         what = f"{seal.offsets} are what was sealed; the prints of the seal, by which a change is located, are"
-        return Harm(partition.name, seal.base_offset, f"{what} {'others' if sealed else 'gone'}", records=False)
+        return Harm(name, base, f"{what} {'others' if sealed else 'gone'}", records=False)
     return None
 
 
-def _examine_rest(partition: Sealable, seal: Seal, start: int, chain: bytes) -> Harm | None:
+def _chain_before(partition: Sealable, step: Step) -> tuple[int, bytes | None]:
+    """The hash chain before a stretch, and the offset from which it was walked to. None: it cannot be known."""
+    base = step.stored.seal.base_offset
+    if step.before is None:
+        return base, step.chain
+    try:
+        return _chain_behind(partition, step.before)
+    except CorruptLog:  # the stretch in which it is says so
+        return base, None
+
+
+def _broken(partition: Sealable, start: int, end: int) -> Harm | None:
+    """The place at which the log is damaged in itself, or ends before these offsets do."""
+    reached = start
+    try:
+        for run in partition.walk(start, end, b""):
+            reached = run.next_offset
+    except CorruptLog as error:
+        return Harm(partition.name, error.offset, str(error))
+    if reached < end:
+        what = f"the log ends at offset {reached}, and was sealed up to offset {end - 1}"
+        return Harm(partition.name, reached, what)
+    return None
+
+
+def _without_secret(partition: str, seal: Seal, in_copies: bool) -> Harm:
+    what = f"the secret of the seal of {seal.offsets} is"
+    if in_copies:
+        return Harm(partition, seal.base_offset, f"{what} not in the copies: make them with 'export_seals --secrets'")
+    what += " gone: only a later seal that was made before that proves them, by its hash chain"
+    return Harm(partition, seal.base_offset, what, records=False)
+
+
+def _examine_rest(
+    partition: Sealable, seal: Seal, start: int, chain: bytes, opening: Opening | None, in_copies: bool
+) -> Harm | None:
     """Check what is left of a stretch whose beginning was trimmed: the hash chain at its end."""
-    if seal.next_offset < start:
-        return None
     try:
         for run in partition.walk(start, seal.next_offset, chain) if start < seal.next_offset else ():
             chain = run.chain
     except CorruptLog as error:
         return Harm(partition.name, error.offset, str(error))
-    if chain.hex() == seal.chain:
+    if opening is None:
+        return _without_secret(partition.name, seal, in_copies)
+    if chain == opening.chain:
         return None
     what = f"the records from offset {start} on are not those that were sealed with {seal.offsets}"
     return Harm(partition.name, start, what)
@@ -381,10 +509,11 @@ def unchecked(start: int, seal: Seal) -> str:
 # -- proofs ------------------------------------------------------------------------------------------------------------
 
 
-def prove(partition: Sealable, offset: int, register: Register | None = None) -> dict[str, Any]:
+def prove(partition: Sealable, offset: int, register: Register | None = None, with_body: bool = True) -> dict[str, Any]:
     """A proof that the record at `offset` is in the sealed history, and in a note of the register.
 
-    Raises BadSeal when no seal or no note covers it; BadFile; LogError."""
+    `with_body` False: it has a commitment in the place of a body or a hash. Raises BadSeal when no seal or no note
+    covers it, or the seal's secret is gone; BadFile; LogError."""
     stored = sound(partition, partition.seals()[0], None)
     covering = [each for each in stored if each.seal.base_offset <= offset < each.seal.next_offset]
     if not covering:
@@ -397,17 +526,24 @@ def prove(partition: Sealable, offset: int, register: Register | None = None) ->
     if seal.base_offset < start:
         what = f"the proof needs all of {seal.offsets}, and what is below offset {start} was trimmed"
         raise BadSeal(f"{partition.name}: {what}")
+    opening = _opening(partition, found)
+    if opening is None:
+        raise BadSeal(f"{partition.name}: the secret of the seal of {seal.offsets} is gone: it proves no single record")
+    try:
+        commitments = Commitments(opening.secret, WithheldFields(seal.schema), partition.value_at)
+    except UnknownSchema as error:
+        raise BadSeal(f"{partition.name}: {seal.offsets} were sealed by a newer version of RewindMQ: {error}") from None
     records = [record for run in partition.walk(seal.base_offset, seal.next_offset, b"") for record in run.records]
     index = offset - seal.base_offset
     if index >= len(records):
         raise LogError(f"{partition.name}: offset {offset} was sealed, and is not in the log")
-    path = proof([leaf_hash(record) for record in records], index)
+    path = proof(list(commitments.leaves(seal.base_offset, records)), index)
     return {
         "format": FORMAT,
         "partition": partition.name,
         "offset": offset,
-        "record": base64.b64encode(records[index]).decode(),
+        "record": list(commitments.parts(offset, records[index], with_body)),
         "path": [each.hex() for each in path],
-        **replace(found, prints_at=None).content,
+        **found.public.content,
         **way,
     }

@@ -36,7 +36,7 @@ from rewindmq.engine.log.kafka.clients import ANSWER_SECONDS, UNKNOWN_SECONDS, K
 
 DEFAULT_PARTITIONS = 2
 DEFAULT_REPLICATION = 3
-CHAIN_PARTITIONS = 2  # seals, and the prints that locate a change
+CHAIN_PARTITIONS = 2  # seals, and their openings
 # Kafka's own default, one mebibyte, is less than messages may have.
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_COPY_BYTES = MAX_MESSAGE_BYTES + 1_024  # a copy for consoles has a header more

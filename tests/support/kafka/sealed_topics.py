@@ -47,7 +47,7 @@ class Topics:
     metadata: list[tuple[int, bytes]]
     queues: list[tuple[int, bytes]]
     chain: list[tuple[int, bytes]]
-    prints: list[tuple[int, bytes]] = field(default_factory=list)
+    openings: list[tuple[int, bytes]] = field(default_factory=list)
 
     @property
     def log(self) -> KafkaLogReader:
@@ -66,7 +66,7 @@ class Topics:
         self.append("queues", self.queues)
         self.append("chain", self.chain)
         if self.chain:
-            self.append("chain", self.prints, 1)
+            self.append("chain", self.openings, 1)
 
     def append(self, topic: str, records: list[tuple[int, bytes]], number: int = 0) -> None:
         producer = ordered_producer(self.bootstrap)
@@ -106,9 +106,9 @@ def history(bootstrap: str) -> Topics:
 def seal(topics: Topics, key: Ed25519PrivateKey = KEY, **options: Any) -> list[Stored]:
     new = [each for part in in_topics(topics.log) for each in sealing.seal(part, key, START_MS, **options)]
     log = topics.log
-    chain, prints = (KafkaPartition(log.clients, log.topics.chain, number, "chain").read() for number in (0, 1))
+    chain, openings = (KafkaPartition(log.clients, log.topics.chain, number, "chain").read() for number in (0, 1))
     topics.chain = [(START_MS, record) for block in chain for record in block.records]
-    topics.prints = [(START_MS, record) for block in prints for record in block.records]
+    topics.openings = [(START_MS, record) for block in openings for record in block.records]
     return new
 
 
@@ -116,7 +116,7 @@ def seal(topics: Topics, key: Ed25519PrivateKey = KEY, **options: Any) -> list[S
 def forged(original: Topics) -> Iterator[Topics]:
     """A copy, to be changed. At the end it is written to topics of its own."""
     prefix = f"forged-{uuid.uuid4().hex[:12]}"
-    parts = (original.metadata, original.queues, original.chain, original.prints)
+    parts = (original.metadata, original.queues, original.chain, original.openings)
     copy = Topics(original.bootstrap, prefix, *([*part] for part in parts))
     yield copy
     copy.write()

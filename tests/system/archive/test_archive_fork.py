@@ -221,7 +221,12 @@ def test_seals_of_the_parent_hold_for_the_part_in_common(
     fork = tmp_path / "fork"
     assert recover(place, fork, "-q", "--at", "mark:release").returncode == 0
     verify = ("verify_seals", "--data", str(fork), "--public-key", str(public), "--formatter", "json")
-    done = run(*verify, "--parent-copies", str(copies))
+    bare = run(*verify, "--parent-copies", str(copies))
+    assert bare.returncode == 1
+    assert "is not in the copies: make them with 'export_seals --secrets'" in bare.stderr
+    with_secrets = tmp_path / "with_secrets.jsonl"
+    with_secrets.write_text(run("export_seals", "--data", str(running.data), "--secrets").stdout)
+    done = run(*verify, "--parent-copies", str(with_secrets))
     assert done.returncode == 0, done.stderr
     results = [row["result"] for row in json.loads(done.stdout)]
     assert "holds" in results
@@ -237,7 +242,7 @@ def test_seals_of_the_parent_hold_for_the_part_in_common(
     changed = bytearray(first.read_bytes())
     changed[len(parse_header(bytes(changed)).raw) + 140] ^= 1  # in the first block, which is sealed
     first.write_bytes(changed)
-    assert run(*verify, "--parent-copies", str(copies)).returncode == 1
+    assert run(*verify, "--parent-copies", str(with_secrets)).returncode == 1
 
 
 @pytest.mark.rare(place=["directory"])

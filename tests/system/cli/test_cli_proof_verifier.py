@@ -91,7 +91,9 @@ def test_b51_one_file_and_python_check_a_proof(case: Case) -> None:
     assert lines[5].startswith("time stamp: an authority under the roots had the note at 20")
     assert "order 4" in lines[6]
     record = (case.home / "record").read_bytes()
-    assert record == case.proven.record == base64.b64decode(case.proof["record"])
+    [shown, body] = case.proof["record"]
+    assert record == case.proven.record
+    assert record == base64.b64decode(shown["shown"]) + b"\x0e" + base64.b64decode(body["withheld"])
     assert b"order 4" in record
     done = alone(case, case.home / "proof.json", *case.options, "--format", "json")
     shown = json.loads(done.stdout)
@@ -224,9 +226,20 @@ def with_another_letter(text: str) -> str:
 
 def test_b51_each_field_that_is_changed_is_refused_by_the_file_alone(case: Case, tmp_path: Path) -> None:
     proof = tmp_path / "proof.json"
-    for way in (("record",), ("seal", "root"), ("register", "note"), ("register", "entry"), ("register", "time_stamp")):
+    ways_to_change: tuple[Way, ...] = (
+        ("record", 0, "shown"),
+        ("record", 1, "withheld"),
+        ("record", 1, "salt"),
+        ("seal", "root"),
+        ("register", "note"),
+        ("register", "entry"),
+        ("register", "time_stamp"),
+    )
+    for way in ways_to_change:
         changed = copy.deepcopy(case.proof)
-        parent = changed if len(way) == 1 else changed[way[0]]
+        parent: Any = changed
+        for step in way[:-1]:
+            parent = parent[step]
         value = parent[way[-1]]
         parent[way[-1]] = value + 1 if isinstance(value, int) else with_another_letter(value)
         proof.write_text(json.dumps(changed))
@@ -258,6 +271,9 @@ def test_b51_proofs_have_the_published_schema(case: Case) -> None:
     check = Draft202012Validator(SCHEMA)
     check.validate(case.proof)
     check.validate({name: value for name, value in case.proof.items() if name != "register"})
+    closed = [case.proof["record"][0], {"form": "bytes", "commitment": "00" * 32, "size": 7}]
+    check.validate(case.proof | {"record": closed})
+    assert not check.is_valid(case.proof | {"record": [closed[1] | case.proof["record"][1]]})
     for way in ways(case.proof):
         if isinstance(way[-1], str) and way != ("register",) and way != ("register", "time_stamp"):
             changed = copy.deepcopy(case.proof)

@@ -187,11 +187,17 @@ def test_the_commands(
     shown = capsys.readouterr().out
     assert f"register: seal number 1 of the {len(rows)} in example.org/kafka" in shown
     assert "queue 18" in shown
-    with forged(topics) as bad:
-        bad.queues[17] = bad.queues[18]
-        bad.chain = [(0, line.encode()) for line in copies.read_text().splitlines()]
-    assert run([*verify, "--kafka-prefix", bad.prefix]) == 1  # prints are gone
-    assert "queues-0 offset 0: offsets 0 to 299 are not the records" in capsys.readouterr().err
+    assert run(["export_seals", *there, "--secrets"]) == 0
+    with_secrets = capsys.readouterr().out
+    for lines, said in (  # prints are gone, and secrets too
+        (with_secrets, "queues-0 offset 0: offsets 0 to 299 are not the records"),
+        (copies.read_text(), "metadata-0 offset 0: the secret of the seal of offsets 0 to 0 is gone"),
+    ):
+        with forged(topics) as bad:
+            bad.queues[17] = bad.queues[18]
+            bad.chain = [(0, line.encode()) for line in lines.splitlines()]
+        assert run([*verify, "--kafka-prefix", bad.prefix]) == 1
+        assert said in capsys.readouterr().err
 
 
 def test_what_nodes_append_is_sealed_and_the_topic_may_lose_nothing(kafka: KafkaCluster) -> None:
@@ -235,7 +241,7 @@ def test_b27_seals_are_archived_checked_below_kafkas_start_and_recovered(kafka: 
     archiver.run(roll=True)
     archiver.close()
     there = [key for name in ("metadata-0", "queues-0") for key in objects.list(f"{name}/seals")]
-    assert len(there) == 2 * 5, "five seals with their prints"
+    assert len(there) == 2 * 5, "five seals with their openings"
     topics.log.queues[0].delete_below(450)
     [first, *_] = harms(topics)
     assert first.partition == "queues-0", "without the archive the records are gone"

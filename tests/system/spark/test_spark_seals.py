@@ -102,7 +102,7 @@ def written_anew(numbers: list[int]) -> Callable[[Path], None]:
     def write_anew(data: Path) -> None:
         queues = data / "log" / "queues-0"
         other = told(data.parent / "other", numbers) / "log" / "queues-0"
-        for path in (*queues.glob("_*.seal"), *queues.glob("_*.prints")):
+        for path in (*queues.glob("_*.seal"), *queues.glob("_*.secret")):
             shutil.copy(path, other)
         shutil.rmtree(queues)
         shutil.move(other, queues)

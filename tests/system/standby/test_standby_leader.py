@@ -109,7 +109,7 @@ def test_b59_seals_hold_at_the_follower_and_after_a_promotion(
     follower = follow(leader.http_url, tmp_path / "copy")
     until(lambda: level(leader) and sealed(follower.data) == sealed(leader.data) != [])
     for ours in follower.data.glob("log/*/_*.seal"):
-        for each in (ours, ours.with_suffix(".prints")):
+        for each in (ours, ours.with_suffix(".secret")):
             theirs = leader.data / each.relative_to(follower.data)
             assert each.read_bytes() == theirs.read_bytes()
     holds(follower.data)
@@ -119,7 +119,7 @@ def test_b59_seals_hold_at_the_follower_and_after_a_promotion(
     leader.kill()
     newest = max((leader.data / "log").glob("queues-*/_*.seal"))
     there = partition_directory(follower.data, newest.parent.name)
-    for each in (newest, newest.with_suffix(".prints")):  # the leader died between the seal and the records
+    for each in (newest, newest.with_suffix(".secret")):  # the leader died between the seal and the records
         shutil.copy(each, there)
     assert "must not go on" in promoted(follower.data)
     assert not (there / newest.name).exists()

@@ -44,7 +44,7 @@ def test_seals_go_with_what_they_seal_and_come_back(objects: Objects, tmp_path: 
     assert archived_seals(objects) == [], "nothing that is sealed is archived yet"
     close_segments(data)
     archiver.run()
-    assert archived_seals(objects) == [f"{0:020d}.prints", f"{0:020d}.seal"]
+    assert archived_seals(objects) == [f"{0:020d}.seal", f"{0:020d}.secret"]
     write(data, range(100, 150))
     seal(data)
     close_segments(data)
@@ -58,8 +58,10 @@ def test_seals_go_with_what_they_seal_and_come_back(objects: Objects, tmp_path: 
     assert not [each.harm for each in check(segmented(again), KEYS) if each.harm is not None]
     for partition in segmented(again):
         assert [stored.seal.next_offset for stored in partition.seals()[0]] == [100, 150]
-        for path in (data / "log" / partition.name).glob("_*.[sp][er]*"):
-            assert (again / "log" / partition.name / path.name).read_bytes() == path.read_bytes()
+        for path in (data / "log" / partition.name).glob("_*.se*"):
+            back = again / "log" / partition.name / path.name
+            assert back.read_bytes() == path.read_bytes()
+            assert path.suffix != ".secret" or back.stat().st_mode & 0o777 == 0o600
 
 
 def test_another_seal_of_the_same_stretch_is_refused(objects: Objects, tmp_path: Path) -> None:
@@ -67,6 +69,6 @@ def test_another_seal_of_the_same_stretch_is_refused(objects: Objects, tmp_path:
     write(data, range(10))
     seal(data)
     close_segments(data)
-    objects.create(f"queues-0/seals/{0:020d}.prints", b"others")
+    objects.create(f"queues-0/seals/{0:020d}.secret", b"others")
     with pytest.raises(ArchiveError, match="another seal than the one in the log is archived there"):
         Archiver(objects, data).run()

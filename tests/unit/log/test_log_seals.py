@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from rewindmq.engine.cli.main import run
 from rewindmq.engine.keeping.seals import sealer as sealing
+from rewindmq.engine.keeping.seals.commitments import HEAD_BYTES
 from rewindmq.engine.keeping.seals.fingerprints import located
 from rewindmq.engine.keeping.seals.in_files import segmented
 from rewindmq.engine.keeping.seals.merkle import Tree, proof
@@ -97,6 +98,10 @@ def seals(data: Path) -> list[Path]:
     return sorted((data / "log" / "queues-0").glob("_*.seal"))
 
 
+def secrets_of(data: Path) -> list[Path]:
+    return sorted((data / "log" / "queues-0").glob("_*.secret"))
+
+
 def test_merkle_trees_of_every_size_and_proofs_of_every_leaf() -> None:
     for size in range(1, 40):
         leaves = [leaf_hash(b"%d" % number) for number in range(size)]
@@ -149,7 +154,7 @@ def written_anew(numbers: list[int], in_commit: int = 50) -> Callable[[Path], No
     def write_anew(data: Path) -> None:
         forged = data.parent / "forged"
         write(forged, numbers, in_commit)
-        for path in (*seals(data), *(data / "log" / "queues-0").glob("_*.prints")):
+        for path in (*seals(data), *(data / "log" / "queues-0").glob("_*.secret")):
             shutil.copy(path, forged / "log" / "queues-0")
         shutil.rmtree(data / "log" / "queues-0")
         shutil.copytree(forged / "log" / "queues-0", data / "log" / "queues-0")
@@ -273,7 +278,7 @@ def test_two_who_seal_at_the_same_time_are_both_right(data: Path) -> None:
     other = dataclasses.replace(stored[-1].seal, time_ms=6_000)
     steps, found = sealing._linked(partition, [*stored, dataclasses.replace(stored[-1], seal=other)])
     assert found == []
-    assert steps[-1].chain == steps[-2].chain
+    assert steps[-1].before == steps[-2].before is not None
 
 
 def test_b05_another_partitions_seal_does_not_cover_what_is_not_sealed(data: Path) -> None:
@@ -300,11 +305,11 @@ def test_a_new_key_is_told_of_the_one_before(data: Path) -> None:
 
 
 def test_prints_locate_in_records_that_are_alike() -> None:
-    a, b, c = (leaf_hash(name)[:4] for name in (b"a", b"b", b"c"))
-    assert located(a * 20, a * 9 + b + a * 10, 100) == (109, "what is at offset 109 is not what was sealed")
-    assert located(a + b + c, a + c + b, 0) == (1, "the records at offsets 1 and 2 were swapped")
-    assert located(a + b + c, a + leaf_hash(b"")[:4] + c, 0) == (1, "nothing is at offset 1 any more")
-    assert located(a + b + c, a, 0) == (1, "the log ends at offset 1, and was sealed up to offset 2")
+    a, b, c, nothing = (leaf_hash(name)[:4] for name in (b"a", b"b", b"c", b""))
+    assert located(a * 20, a * 9 + b + a * 10, 100, nothing) == (109, "what is at offset 109 is not what was sealed")
+    assert located(a + b + c, a + c + b, 0, nothing) == (1, "the records at offsets 1 and 2 were swapped")
+    assert located(a + b + c, a + nothing + c, 0, nothing) == (1, "nothing is at offset 1 any more")
+    assert located(a + b + c, a, 0, nothing) == (1, "the log ends at offset 1, and was sealed up to offset 2")
 
 
 def test_b05_an_event_is_proven_without_the_log(original: Path) -> None:
@@ -316,7 +321,7 @@ def test_b05_an_event_is_proven_without_the_log(original: Path) -> None:
         record = proven.record
         assert proven.seal["base_offset"] <= offset < proven.seal["next_offset"]
         assert f"queue {offset}".encode() in record
-        forged = given | {"record": base64.b64encode(record.replace(b"queue", b"quiet")).decode()}
+        forged = given | {"record": [{"shown": base64.b64encode(record.replace(b"queue", b"quiet")).decode()}]}
         with pytest.raises(BadSeal, match="the record is another"):
             check_proof(forged, KEYS)
         with pytest.raises(BadSeal, match=r"the record is another|makes no sense"):
@@ -469,17 +474,84 @@ def test_a_dropped_block_whose_index_is_gone_is_located(tmp_path: Path) -> None:
 
 
 def test_prints_that_are_not_those_of_the_seal_are_noticed(data: Path) -> None:
-    path = sorted((data / "log" / "queues-0").glob("_*.prints"))[1]
+    path = secrets_of(data)[1]
     content = path.read_bytes()
-    for number in (0, 7, len(content) - 1):
+    for number in (HEAD_BYTES, HEAD_BYTES + 7, len(content) - 1):
         path.write_bytes(content[:number] + bytes([content[number] ^ 8]) + content[number + 1 :])
         [harm] = harms(data)
         assert (harm.partition, harm.offset) == ("queues-0", 501)
         assert harm.what.endswith("the prints of the seal, by which a change is located, are others")
-    path.unlink()
+    path.write_bytes(content[:HEAD_BYTES])
     [harm] = harms(data)
     assert harm.what.endswith("are gone")
     path.write_bytes(content)
+    assert harms(data) == []
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\0" * HEAD_BYTES])
+def test_b05_a_lost_secret_is_reported_and_the_chain_proves_its_stretch(data: Path, content: bytes | None) -> None:
+    """Also that of the stretch before it, from which its chain comes."""
+    for path in secrets_of(data)[1:3]:
+        path.unlink() if content is None else path.write_bytes(content)
+    found = harms(data)
+    bases = [501, [each.seal.base_offset for each in segmented(data)[1].seals()[0]][2]]
+    assert [(harm.offset, harm.records) for harm in found] == [(base, False) for base in bases]
+    assert all(
+        "the secret of the seal of offsets" in harm.what and " is gone: only a later seal" in harm.what
+        for harm in found
+    )
+    with pytest.raises(
+        BadSeal, match=r"the secret of the seal of offsets 501 to .* is gone: it proves no single record"
+    ):
+        prove(segmented(data)[1], 600)
+    written_anew([*ALL[:700], 7, *ALL[701:]])(data)
+    assert (501, True) in [(harm.offset, harm.records) for harm in harms(data)]
+    assert "is not what was sealed, by the hash chain" in str(harms(data))
+
+
+def test_without_a_secret_the_end_of_a_log_is_missed_all_the_same(data: Path) -> None:
+    drop_the_last_segment(data)
+    for path in secrets_of(data):
+        path.unlink()
+    assert any(harm.records and "the log ends at offset" in harm.what for harm in harms(data))
+
+
+def test_sealing_goes_on_when_the_newest_secret_is_gone(data: Path) -> None:
+    secrets_of(data)[-1].unlink()
+    write(data, range(3_000, 3_100))
+    assert [each.base_offset for each in seal(data)] == [3_000]
+    assert [harm.records for harm in harms(data)] == [False]
+
+
+def test_a_copy_with_its_secret_replaces_a_secret_that_is_gone(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["export_seals", "--data", str(data)]) == 0
+    (tmp_path / "copies").write_text(capsys.readouterr().out)
+    assert run(["export_seals", "--data", str(data), "--secrets"]) == 0
+    (tmp_path / "with_secrets").write_text(capsys.readouterr().out)
+    secrets_of(data)[1].unlink()
+    assert "is gone: only a later seal" in str(harms(data, copies=tuple(read_copies(tmp_path / "copies"))))
+    [harm] = harms(data, copies=tuple(read_copies(tmp_path / "with_secrets")))
+    assert harm.what.endswith("the prints of the seal, by which a change is located, are gone")
+
+
+def test_a_secret_is_there_before_its_seal_and_for_its_owner_alone(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {path.stat().st_mode & 0o777 for path in secrets_of(data)} == {0o600}
+    write(data, range(3_000, 3_100))
+    before = len(secrets_of(data))
+
+    def crash(*_: object) -> None:
+        raise OSError("a crash")
+
+    monkeypatch.setattr("os.link", crash)
+    with pytest.raises(OSError, match="a crash"):
+        seal(data)
+    monkeypatch.undo()
+    assert len(secrets_of(data)) == before + 1 == len(seals(data)) + 1
+    monkeypatch.setattr(sealing, "STRETCH_RECORDS", 500)
+    seal(data)
+    assert len(secrets_of(data)) == before + 1 == len(seals(data))
     assert harms(data) == []
 
 
