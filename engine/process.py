@@ -55,7 +55,7 @@ from rewindmq.engine.http.live import Live
 from rewindmq.engine.http.logins import Logins
 from rewindmq.engine.http.server import Listening, serve
 from rewindmq.engine.identity.settings import BadKeys
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.log.contract import CorruptLog, LogError, NewerSchema
 from rewindmq.engine.log.embedded.cut import end_trims
 from rewindmq.engine.log.embedded.lock import lock
@@ -358,7 +358,7 @@ def open_read_only(config: Config) -> Broker:
     the broker.
 
     LogError, CorruptLog, UndecodableRecord: the text says what is wrong, and where."""
-    log, snapshots = History(config.data).open(), Snapshots(config.data / "snapshots")
+    log, snapshots = InDirectory(config.data).open(), Snapshots(config.data / "snapshots")
     stored = read_only.stored_quarantine(config.data / "state", log.queues)
     ends = [read_only.at_end(queue_log, snapshots, stored.get(queue_log.name)) for queue_log in log.queues]
     metadata = read_only.ReadOnlyMetadata(log.metadata, lambda: end_ms)

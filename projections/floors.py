@@ -18,7 +18,7 @@ def explained(error: BelowFloor, floors: Mapping[str, Floor]) -> BelowFloor:
 
 
 def in_words(floor: Floor) -> str:
-    """The floor, for people."""
+    """Return the floor, for people."""
     event = floor.event
     who = "the broker" if event.reason.startswith(KEEP_HISTORY) else "an operator at the command line"
     if floor.user:

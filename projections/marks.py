@@ -32,7 +32,7 @@ def name_in(text: str | None) -> str | None:
 
 
 def positions(marks: Marks, name: str) -> dict[str, int]:
-    """The offsets of a mark, by partition.
+    """Return the offsets of a mark, by partition.
 
     Raises NoSuchMark."""
     found = marks.get(name)
@@ -42,7 +42,7 @@ def positions(marks: Marks, name: str) -> dict[str, int]:
 
 
 def moment(text: str, partition: str, marks: Callable[[], Marks]) -> At:
-    """The moment that a text names: a time, or a mark.
+    """Return the moment that a text names: a time, or a mark.
 
     `marks` is called for a mark only. Raises UnreadableTime, NoSuchMark."""
     name = name_in(text)
@@ -55,12 +55,12 @@ def moment(text: str, partition: str, marks: Callable[[], Marks]) -> At:
 
 
 def marks_of(metadata: PartitionLog, snapshots: Snapshots | None = None) -> Marks:
-    """The marks by name, as `topology_of`. Raises CorruptLog, LogError."""
+    """Return the marks by name, as `topology_of`. Raises CorruptLog, LogError."""
     return topology_of(metadata, snapshots).marks
 
 
 def topology_of(metadata: PartitionLog, snapshots: Snapshots | None = None) -> Topology:
-    """The topology as it is now, folded from the newest of these snapshots, else from the beginning of the log.
+    """Return the topology as it is now, folded from the newest of these snapshots, else from the beginning of the log.
 
     Raises CorruptLog, LogError."""
     fold = newest(snapshots, metadata)

@@ -96,7 +96,7 @@ Undecodable = Callable[[int, str], None]
 
 
 def beginning(log: PartitionLog) -> Machine:
-    """The state with which the log begins: that of its base, or an empty one.
+    """Return the state with which the log begins: that of its base, or an empty one.
 
     Raises LogError, BaseError, NewerHistory."""
     base = log.base()
@@ -104,7 +104,7 @@ def beginning(log: PartitionLog) -> Machine:
 
 
 def decoder_for(log: PartitionLog) -> Decoder:
-    """The decoder of the log's records."""
+    """Return the decoder of the log's records."""
     return SharedDecoder() if log.shared else Decoder()
 
 
@@ -167,7 +167,7 @@ def drive(
 
 
 def _between(group: RecordGroup, start: int, end: int | None) -> RecordGroup:
-    """The group's records from offset `start` to `end` (exclusive)."""
+    """Return the group's records from offset `start` to `end` (exclusive)."""
     offsets, records, times = group
     first, stop = bisect_left(offsets, start), len(offsets) if end is None else bisect_left(offsets, end)
     if first == 0 and stop == len(offsets):
@@ -195,7 +195,7 @@ def fold(
 
 
 def groups_of(log: PartitionLog, start: int, end: int | None = None) -> Iterator[RecordGroup]:
-    """Yields the log's blocks as groups. The first and the last may reach over `start` and `end`, as blocks do.
+    """Yield the log's blocks as groups. The first and the last may reach over `start` and `end`, as blocks do.
 
     Raises CorruptLog, LogError."""
     for block in log.read(start, end):
@@ -204,7 +204,7 @@ def groups_of(log: PartitionLog, start: int, end: int | None = None) -> Iterator
 
 
 def events_of(log: PartitionLog, start: int | None = None) -> Iterator[tuple[int, int, Actor, Event]]:
-    """Yields (offset, time in milliseconds, actor, event) of every record that can be decoded.
+    """Yield (offset, time in milliseconds, actor, event) of every record that can be decoded.
 
     The time is the log's own where the log has times, else the envelope's. `start`: the first offset; None: the
     beginning of the log. Raises CorruptLog, LogError."""
@@ -318,7 +318,7 @@ def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: Cl
 
 
 def last_words_before(log: PartitionLog, offset: int) -> CleanStops:
-    """The CleanStops to feed with the events from `offset` on; it has already seen the event before `offset`.
+    """Return the CleanStops to feed with the events from `offset` on; it has already seen the event before `offset`.
 
     Nodes on Kafka leave no last words."""
     words = CleanStops()

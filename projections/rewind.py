@@ -56,7 +56,7 @@ class BelowFloor(OutsideHistory):
         self.start = start
 
     def __reduce__(self) -> tuple[type["BelowFloor"], tuple[str, int, str]]:
-        """Makes the error picklable: it may come from another process."""
+        """Make the error picklable: it may come from another process."""
         return BelowFloor, (self.partition, self.start, str(self))
 
 
@@ -100,7 +100,7 @@ def parse_time(text: str) -> int:
 
 
 def absolute(text: str) -> str:
-    """The time that a text such as `10m` (ten minutes ago) means now; any other text as it is.
+    """Return the time that a text such as `10m` (ten minutes ago) means now; any other text as it is.
 
     For a text that is read more than once. Raises UnreadableTime for a time before the year 1."""
     return format_time(parse_time(text)) if _AGO.fullmatch(text.strip()) else text
@@ -115,7 +115,7 @@ def _in_range(text: str, time_ms: int) -> int:
 
 
 def format_time(time_ms: int) -> str:
-    """The time in ISO 8601, in UTC and with milliseconds; `parse_time` reads it back."""
+    """Return the time in ISO 8601, in UTC and with milliseconds; `parse_time` reads it back."""
     return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
 
 
@@ -128,7 +128,7 @@ def begin_ms(log: PartitionLog) -> int | None:
 
 
 def time_at(log: PartitionLog, block: Block, offset: int) -> int:
-    """The time of a record of this block."""
+    """Return the time of a record of this block."""
     at = offset - block.first_offset
     if block.timestamps_ms is not None:
         return block.timestamps_ms[at]
@@ -167,7 +167,7 @@ def _require_not_before(log: PartitionLog, start: int, begun: Machine, time_ms: 
 def state_at(
     log: PartitionLog, snapshots: Snapshots | None, at: At, waypoints: Waypoints | None = None, durable: int = 0
 ) -> Machine:
-    """The partition's machine at a moment. The fold leaves `waypoints` behind, up to offset `durable`.
+    """Return the partition's machine at a moment. The fold leaves `waypoints` behind, up to offset `durable`.
 
     Raises OutsideHistory for an offset that the log does not reach or no longer has. `require_in_history` checks
     whether a time lies before the whole history. Raises CorruptLog from the log."""

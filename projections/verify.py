@@ -117,7 +117,7 @@ def verify(logs: Iterable[PartitionLog], state: Path, event_by_event: bool = Fal
 
 
 def stored_offset(log: PartitionLog, store: StateStore) -> int:
-    """The offset of the stored state.
+    """Return the offset of the stored state.
 
     Raises StoreError when it is ahead of the log."""
     offset = store.applied_offset(log.name)
@@ -259,7 +259,7 @@ def _get(
     report: Verification,
     message_id: int | None = None,
 ) -> bytes | None:
-    """The stored value. If it is missing or cannot be read, None, and a difference is reported."""
+    """Return the stored value. If it is missing or cannot be read, None, and a difference is reported."""
     try:
         stored = store.get(key)
     except StoreError as error:
@@ -277,7 +277,7 @@ def _first_difference(stored: bytes, wanted: bytes) -> str:
 
 
 def _read(stored: bytes) -> bytes:
-    """A stored body in today's form; as it is where it cannot be read."""
+    """Return a stored body in today's form; as it is where it cannot be read."""
     try:
         return of_today(stored)
     except UndecodableRecord:
@@ -340,7 +340,7 @@ def _compare_bodies(
 
 
 def _counts(store: StateStore, report: Verification) -> dict[int, int]:
-    """The number of queues that hold each shared message, as the store has it."""
+    """Return the number of queues that hold each shared message, as the store has it."""
     prefix = keys.partition_prefix(report.partition)
     try:
         pages = [(keys.message_id_of(key), packed) for key, packed in store.scan(prefix + b"S")]

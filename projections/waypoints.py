@@ -37,20 +37,20 @@ class Waypoints:
         self._apart: dict[str, int] = {}  # events between two waypoints of a partition
 
     def before(self, partition: str, offset: int) -> int | None:
-        """The offset of the nearest waypoint at or before `offset`."""
+        """Return the offset of the nearest waypoint at or before `offset`."""
         offsets = self._offsets.get(partition, [])
         at = bisect_right(offsets, offset)
         return offsets[at - 1] if at else None
 
     def load(self, partition: str, offset: int) -> Machine:
-        """The state at a waypoint."""
+        """Return the state at a waypoint."""
         key = partition, offset
         self._kept.move_to_end(key)
         head, pieces = self._kept[key][0]
         return Machine.load(partition, head, pieces)
 
     def next_after(self, partition: str, offset: int) -> int:
-        """The offset up to which a fold that stands at `offset` goes before it leaves a waypoint."""
+        """Return the offset up to which a fold that stands at `offset` goes before it leaves a waypoint."""
         return offset + self._apart.get(partition, EVERY)
 
     def leave(self, machine: Machine) -> None:

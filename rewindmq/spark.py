@@ -9,6 +9,7 @@ Where the history is: the path of a data directory, `InKafka("localhost:9092")`,
 page for each.
 """
 
+from rewindmq.engine.keeping.location import InArchive, InKafka
 from rewindmq.projections.what_if.alternative import Candidate
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.watch import watch
@@ -19,7 +20,6 @@ from rewindmq.spark_replay.history.security import security
 from rewindmq.spark_replay.history.slo import slo
 from rewindmq.spark_replay.history.spans import export_spans
 from rewindmq.spark_replay.history.state import state_at
-from rewindmq.spark_replay.location.log import InArchive, InKafka
 from rewindmq.spark_replay.restore import Broker, bring_back, find
 from rewindmq.spark_replay.session import import_early, session
 from rewindmq.spark_replay.snapshots.build import cut

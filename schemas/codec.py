@@ -137,11 +137,11 @@ class Encoder:
         self._in_queues: dict[tuple[str, str, int], bytes] = {}
 
     def prefix(self, timestamp_ms: int, actor: Actor) -> bytes:
-        """The header and the envelope's first fields, in bytes: the time and the actor."""
+        """Return the header and the envelope's first fields, in bytes: the time and the actor."""
         return self.header + long_bytes(timestamp_ms) + _text(actor.user) + _long(actor.session)
 
     def encode(self, prefix: bytes, event: Event) -> bytes:
-        """The record of an event, behind the bytes that `prefix` gave. Raises ValueError."""
+        """Return the record of an event, behind the bytes that `prefix` gave. Raises ValueError."""
         if isinstance(event, Published):
             return self._published(prefix, event)
         if isinstance(event, Acked):
@@ -213,7 +213,7 @@ class Encoder:
         return numbered + _text(origin.restore) + counts + _long(origin.partition)
 
     def _in_queue(self, vhost: str, queue: str, number: int) -> bytes:
-        """A queue and a number in it.
+        """Return a queue and a number in it.
 
         Acked, Nacked, Credited and Fetched (consumer) and Origin (queue_id) begin with them."""
         key = (vhost, queue, number)
@@ -354,7 +354,7 @@ class Decoder:
         return self._any(record, bodies, stripped)
 
     def timestamp_ms(self, record: bytes) -> int:
-        """The timestamp alone, which is the envelope's first field in every schema. Raises UndecodableRecord."""
+        """Return the timestamp alone, which is the envelope's first field in every schema. Raises UndecodableRecord."""
         schema_in(record)
         return Cursor(record, HEADER_SIZE).long("timestamp")
 
@@ -368,7 +368,7 @@ class Decoder:
         return timestamp_ms, actor, event
 
     def _find_prefix(self, record: bytes) -> _Prefix:
-        """The prefix of this record. From now on it is the one to try first."""
+        """Return the prefix of this record. From now on it is the one to try first."""
         prefix = self._other_prefix
         if not record.startswith(prefix.rest, 12):
             timestamp_ms, start = varint(record, 10)
@@ -424,6 +424,7 @@ class Decoder:
         body = record[pos:] if bodies else b""
         if encryption is not None:
             size = encryption.plain_size
+        # by position: keywords take twice as long here (events.py)
         event = Published(known.route, properties, expiration_ms, priority, persistent, origin, encryption, body, size)
         if middle in _PLAIN and not (bodies or stripped):
             self._remember(known, record, end, pos, event)
@@ -540,7 +541,17 @@ class Decoder:
             body = b""
         if encryption is not None:
             size = encryption.plain_size
-        return Published(route, properties, expiration_ms, priority, persistent, origin, encryption, body, size)
+        return Published(
+            route,
+            properties,
+            body=body,
+            body_size=size,
+            expiration_ms=expiration_ms,
+            priority=priority,
+            persistent=persistent,
+            origin=origin,
+            encryption=encryption,
+        )
 
     def _interned_actor(self, encoded: bytes) -> Actor:
         actor = self._actors.get(encoded)
@@ -574,7 +585,7 @@ class Decoder:
 
 
 def strip_body(record: bytes) -> bytes:
-    """The record without the bytes of a `Published` body, for readers that leave bodies alone.
+    """Return the record without the bytes of a `Published` body, for readers that leave bodies alone.
 
     The body's length prefix stays. Other events are as they were, and so are records of other schemas. A record that
     does not look sound is as it was too, behind a mark that no record begins with: so its fault reaches the decoder

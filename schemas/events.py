@@ -77,7 +77,10 @@ class Published:
     `properties` are the raw AMQP property flags and values as they stood in the content header. Those that decide
     something are parsed out: `expiration_ms` and `priority` (None when absent), `persistent` (delivery mode 2).
     `body_size` is the plain size; when `encryption` is None it is not stored, as it is the length of `body`. A reader
-    that leaves bodies alone gets `body = b""` and the true `body_size`."""
+    that leaves bodies alone gets `body = b""` and the true `body_size`.
+
+    Callers name the arguments behind `properties`. Only the two places that make an event for each plain message
+    (engine/amqp/publish_path.py, codec.py) pass them by position, because keywords double the time in Python."""
 
     route: Route
     properties: bytes
@@ -93,13 +96,13 @@ class Published:
         self,
         route: Route,
         properties: bytes,
-        expiration_ms: int | None,
-        priority: int | None,
-        persistent: bool,
-        origin: Origin | None,
-        encryption: Encryption | None,
-        body: bytes,
-        body_size: int,
+        expiration_ms: int | None = None,
+        priority: int | None = None,
+        persistent: bool = False,
+        origin: Origin | None = None,
+        encryption: Encryption | None = None,
+        body: bytes = b"",
+        body_size: int = 0,
     ) -> None:
         self.route = route
         self.properties = properties
@@ -219,8 +222,8 @@ class QueueDeclared:
     owner: int
     arguments: tuple[Argument, ...]
     semantics: str
-    policy: Policy | None
-    operator_policy: Policy | None
+    policy: Policy | None = None
+    operator_policy: Policy | None = None
     moved_from: MovedFrom | None = None
 
 

@@ -41,7 +41,7 @@ def read_older(record: bytes) -> tuple[int, Actor, Event]:
 
 @functools.lru_cache(maxsize=16)
 def unchanged_events(schema_fingerprint: str) -> frozenset[int]:
-    """The numbers of the events that an older schema lays out as today's does. Raises UnknownSchema."""
+    """Return the numbers of the events that an older schema lays out as today's does. Raises UnknownSchema."""
     older, today = _plain_envelope(released_schema_json(schema_fingerprint)), shape_of(envelope_schema(), {}, {})
     if not all(map(_is_alike, older.parts[:-1], today.parts[:-1])):
         return frozenset()
@@ -59,7 +59,7 @@ def _is_alike(one: Shape, other: Shape) -> bool:
 
 
 def _event_in(record: bytes) -> int:
-    """The number of a record's event; -1 where the record has another form than ours."""
+    """Return the number of a record's event; -1 where the record has another form than ours."""
     try:
         _, user = varint(record, HEADER_SIZE)
         _, event = varint(record, size_end(record, user))
@@ -70,7 +70,7 @@ def _event_in(record: bytes) -> int:
 
 @functools.lru_cache(maxsize=16)
 def _writers_envelope(schema_fingerprint: str) -> Shape:
-    """The older schema, its records made into today's classes."""
+    """Return the older schema, its records made into today's classes."""
     known: dict[str, Shape] = {}
     envelope = shape_of(json.loads(released_schema_json(schema_fingerprint)), {}, known)
     for shape in known.values():
@@ -109,7 +109,7 @@ class _Maker:
 
 
 def _default(field: dict[str, Any]) -> Any:
-    """A field's default as a value.
+    """Return a field's default as a value.
 
     The schema has it as JSON: arrays for tuples, text of code points below 256 for bytes."""
     default = field.get("default")

@@ -16,18 +16,18 @@ IN_METADATA: Final = "rewindmq.format"  # of an Avro container file
 
 
 def other_format(found: object, ours: object = 1) -> str:
-    """The reason for a refusal. `found`: the version that is there; `ours`: the one that this program reads."""
+    """Return the reason for a refusal. `found`: the version that is there; `ours`: the one that this program reads."""
     found, ours = (str(each, errors="replace") if isinstance(each, bytes) else each for each in (found, ours))
     return f"format {found}, this program reads format {ours}"
 
 
 def formatted(values: Mapping[str, Any], ours: int = 1) -> str:
-    """The values as JSON that says its format first."""
+    """Return the values as JSON that says its format first."""
     return json.dumps({FORMAT: ours, **values}, allow_nan=False)
 
 
 def values_in(text: str | bytes, place: object, refusal: type[Exception], ours: int = 1) -> dict[str, Any]:
-    """The values in the JSON at `place`, without their format.
+    """Return the values in the JSON at `place`, without their format.
 
     Raises `refusal` for another format; ValueError for a text that is no JSON object with a format."""
     values = json.loads(text)
@@ -40,7 +40,7 @@ def values_in(text: str | bytes, place: object, refusal: type[Exception], ours: 
 
 
 def other_magic(found: bytes, ours: bytes) -> str | None:
-    """The reason for refusing bytes that begin as ours, but for the digit of the version; else None."""
+    """Return the reason for refusing bytes that begin as ours, but for the digit of the version; else None."""
     version = found[len(ours) - 1 : len(ours)]
     if not found.startswith(ours[:-1]) or not version.isdigit() or version == ours[-1:]:
         return None

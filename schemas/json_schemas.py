@@ -40,7 +40,7 @@ class Output:
     when: str = ""
 
     def document(self) -> "Schema":
-        """The schema as a file has it."""
+        """Return the schema as a file has it."""
         schemas = Schemas("#/$defs/")
         schema = self.of(schemas)
         schema = {"type": "array", "items": schema} if self.form == LIST else schema
@@ -49,19 +49,19 @@ class Output:
 
 
 def output(name: str, title: str, kind: object, form: Form = "lines", when: str = "") -> Output:
-    """The output of values of a type."""
+    """Return the output of values of a type."""
     return Output(name=name, title=title, of=lambda schemas: schemas.of(kind), form=form, when=when)
 
 
 def object_of(properties: "Schema", optional: Collection[str] = (), text: str = "") -> "Schema":
-    """The schema of an object with these properties."""
+    """Return the schema of an object with these properties."""
     found: Schema = {"type": "object", "properties": properties}
     required = [name for name in properties if name not in optional]
     return found | ({"required": required} if required else {}) | ({"description": text} if text else {})
 
 
 def name_of(kind: type) -> str:
-    """The name of a class in a schema document: an answer is named after what it shows."""
+    """Return the name of a class in a schema document: an answer is named after what it shows."""
     return kind.__name__.removesuffix("View")
 
 
@@ -74,7 +74,7 @@ class Schemas:
         self.by_name: dict[str, Schema] = {}
 
     def of(self, kind: Any) -> Schema:
-        """The schema of a type."""
+        """Return the schema of a type."""
         origin, inner = get_origin(kind), get_args(kind)
         if isinstance(kind, type) and issubclass(kind, View):
             return self._named(kind, declared_fields(kind))

@@ -41,7 +41,7 @@ def require_sane(value: Json, depth: int) -> None:
 
 
 def json_text(value: object, **form: Any) -> str:
-    """A value, with the views in it, as JSON (RFC 8259). `form`: options of `json.dumps`.
+    """Return a value, with the views in it, as JSON (RFC 8259). `form`: options of `json.dumps`.
 
     AMQP has NaN and Infinity and JSON has not: they become the texts "NaN", "Infinity" and "-Infinity"."""
     try:
@@ -51,7 +51,7 @@ def json_text(value: object, **form: Any) -> str:
 
 
 def compact_text(value: object) -> str:
-    """The same without spaces, by one encoder, which is faster."""
+    """Return the same without spaces, by one encoder, which is faster."""
     try:
         return _COMPACT.encode(value)
     except ValueError:

@@ -24,7 +24,7 @@ class OlderEncoder(Encoder):
         self._unchanged = {EVENT_TYPES[number].__name__ for number in unchanged_events(schema_fingerprint)}
 
     def encode(self, prefix: bytes, event: Event) -> bytes:
-        """The record of an event, behind the bytes that `prefix` gave. Raises ValueError."""
+        """Return the record of an event, behind the bytes that `prefix` gave. Raises ValueError."""
         name = type(event).__name__
         if name in self._unchanged:
             return super().encode(prefix, event)
@@ -45,12 +45,12 @@ def _older_events(schema_fingerprint: str) -> dict[str, tuple[int, Shape]]:
 
 
 def encoder_under(schema_fingerprint: str) -> Encoder:
-    """An encoder of records under a released schema."""
+    """Return an encoder of records under a released schema."""
     return Encoder() if schema_fingerprint == envelope_fingerprint() else OlderEncoder(schema_fingerprint)
 
 
 def of_today(record: bytes) -> bytes:
-    """The record under today's schema. Raises UnknownSchema, UndecodableRecord."""
+    """Return the record under today's schema. Raises UnknownSchema, UndecodableRecord."""
     if record.startswith(HEADER):
         return record
     if is_unchanged(record):

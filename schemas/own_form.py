@@ -35,7 +35,7 @@ def varint(record: bytes, pos: int) -> tuple[int, int]:
 
 
 def size_end(record: bytes, pos: int) -> int:
-    """The position behind the string or bytes at `pos`.
+    """Return the position behind the string or bytes at `pos`.
 
     It may lie beyond the record's end: the code that reads on notices that."""
     size = record[pos]
@@ -48,7 +48,7 @@ def size_end(record: bytes, pos: int) -> int:
 
 
 def two_texts_end(record: bytes, pos: int) -> int:
-    """The position behind the second of two strings. Short strings (up to 63 bytes) are the fast case."""
+    """Return the position behind the second of two strings. Short strings (up to 63 bytes) are the fast case."""
     size = record[pos]
     if not size & 0x81:
         second = pos + 1 + (size >> 1)
@@ -96,7 +96,7 @@ def deduplication_end(record: bytes, pos: int) -> int:
 
 
 def long_end(record: bytes, pos: int) -> int:
-    """The position behind the long at `pos`. Whether it has a form of ours is judged where it is read."""
+    """Return the position behind the long at `pos`. Whether it has a form of ours is judged where it is read."""
     while record[pos] > 0x7F:
         pos += 1
     return pos + 1

@@ -84,7 +84,7 @@ class Publisher:
         type: str | None = None,
         app_id: str | None = None,
     ) -> Record:
-        """The record that publishes `body` to `queue`.
+        """Return the record that publishes `body` to `queue`.
 
         Properties are AMQP's: `delivery_mode` 2 (the default here) survives a restart of the broker and 1 does not;
         `expiration` in milliseconds; `timestamp` in seconds since 1970, or a datetime with a time zone. Raises
@@ -112,7 +112,15 @@ class Publisher:
         properties = join_by_name(given)
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise ValueError(f"properties of {len(properties)} bytes; at most {MAX_PROPERTIES_BYTES} fit into a frame")
-        event = Published(route, properties, expiration_ms, priority, delivery_mode == 2, None, None, body, len(body))
+        event = Published(
+            route,
+            properties,
+            expiration_ms=expiration_ms,
+            priority=priority,
+            persistent=delivery_mode == 2,
+            body=body,
+            body_size=len(body),
+        )
         prefix = self._encoder.prefix(int(time.time() * 1000), self._actor)
         return Record(self.topic, key, self._encoder.encode(prefix, event))
 

@@ -48,7 +48,7 @@ def envelope_schema_json() -> str:
 
 @functools.cache
 def envelope_fingerprint() -> str:
-    """The fingerprint of today's envelope, as 16 hexadecimal digits."""
+    """Return the fingerprint of today's envelope, as 16 hexadecimal digits."""
     for file in RELEASED.iterdir():  # the name of its copy says it, without fastavro
         if file.name.endswith(".avsc") and json.loads(file.read_text("utf-8")) == envelope_schema():
             return file.name.removesuffix(".avsc")
@@ -57,7 +57,7 @@ def envelope_fingerprint() -> str:
 
 @functools.cache
 def released_schema_json(schema_fingerprint: str) -> str:
-    """The text of the released schema with this fingerprint. Raises UnknownSchema."""
+    """Return the text of the released schema with this fingerprint. Raises UnknownSchema."""
     file = RELEASED / f"{schema_fingerprint}.avsc"
     if not schema_fingerprint.isalnum() or not file.is_file():  # what is no fingerprint must not become a path
         raise UnknownSchema(f"no released schema of history has the fingerprint {schema_fingerprint}")
@@ -66,7 +66,7 @@ def released_schema_json(schema_fingerprint: str) -> str:
 
 @functools.cache
 def schema_json(schema_fingerprint: str) -> str:
-    """A released schema, or today's, as JSON text for the header of a container file. Raises UnknownSchema."""
+    """Return a released schema, or today's, as JSON text for the header of a container file. Raises UnknownSchema."""
     if schema_fingerprint == envelope_fingerprint():
         return envelope_schema_json()
     schema = json.loads(released_schema_json(schema_fingerprint))
@@ -74,7 +74,7 @@ def schema_json(schema_fingerprint: str) -> str:
 
 
 def released_in_order() -> list[str]:
-    """The fingerprints of all released schemas, the oldest first: each later one has more in it."""
+    """Return the fingerprints of all released schemas, the oldest first: each later one has more in it."""
     files = [each for each in RELEASED.iterdir() if each.name.endswith(".avsc")]
     files.sort(key=lambda each: _extent(json.loads(each.read_text("utf-8"))))
     return [each.name.removesuffix(".avsc") for each in files]

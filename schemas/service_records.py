@@ -23,7 +23,7 @@ class SharedDecoder(Decoder):
 
 
 def honest_properties(raw: bytes, actor: Actor) -> bytes:
-    """The properties of a publish without an origin, without what only a broker may say.
+    """Return the properties of a publish without an origin, without what only a broker may say.
 
     A service that appends a record to the log itself passes no broker. So a header x-restored, which a restoration
     sets, does not count there, and no user_id of a service (session 0) but its own name: of clients a broker checks it.

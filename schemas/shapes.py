@@ -185,7 +185,7 @@ class Cursor:
         return value >> 1 if not value & 1 else ~(value >> 1)
 
     def size(self, what: str) -> int:
-        """A length prefix."""
+        """Return a length prefix."""
         start = self.pos
         size = self.long(f"the length of {what}")
         if size < 0:
@@ -203,7 +203,7 @@ class Cursor:
 
 
 def read(cursor: Cursor, shape: Shape, what: str) -> Any:
-    """The value at the cursor. `what` names it in errors."""
+    """Return the value at the cursor. `what` names it in errors."""
     kind = shape.kind
     start = cursor.pos
     if kind == LONG:

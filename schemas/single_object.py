@@ -17,7 +17,7 @@ HEADER_SIZE: Final = 10
 
 
 def header_of(schema_fingerprint: str) -> bytes:
-    """The first bytes of the records of this schema."""
+    """Return the first bytes of the records of this schema."""
     return MARKER + bytes.fromhex(schema_fingerprint)
 
 
@@ -25,7 +25,7 @@ HEADER: Final = header_of(envelope_fingerprint())  # of today's schema
 
 
 def schema_in(record: bytes) -> str:
-    """The fingerprint of a record's schema, which need not be a known one.
+    """Return the fingerprint of a record's schema, which need not be a known one.
 
     Raises UndecodableRecord when the bytes are no single object."""
     if not record.startswith(MARKER):

@@ -39,11 +39,11 @@ class From(Generic[P]):
     """Declares fields that are made of sources of these types."""
 
     def __call__(self, how: Callable[P, T], *, name: str | None = None) -> T:
-        """A field that every object has."""
+        """Return a field that every object has."""
         return cast(T, Made(how, False, name))
 
     def maybe(self, how: Callable[P, T]) -> T:
-        """A field that is missing where `how` returns LEFT_OUT."""
+        """Return a field that is missing where `how` returns LEFT_OUT."""
         return cast(T, Made(how, True, None))
 
 
@@ -65,7 +65,7 @@ class View:
 
     @classmethod
     def of(cls, *sources: Any, **given: Any) -> Self:
-        """The view of these sources. Fields that are `given` are not made."""
+        """Return the view of these sources. Fields that are `given` are not made."""
         first, view, left_out = sources[0] if sources else None, cls(), LEFT_OUT
         fields = view.__dict__
         for name, how in _PLANS.get(cls) or _plan_of(cls):

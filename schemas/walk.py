@@ -45,7 +45,7 @@ class MalformedRecord(ValueError):
 
 @functools.lru_cache(maxsize=64)
 def compile_schema(schema_json: str) -> Program:
-    """The program of a self-contained schema, from its JSON text."""
+    """Return the program of a self-contained schema, from its JSON text."""
     return _compile(json.loads(schema_json), {}, "")
 
 
@@ -64,7 +64,7 @@ def number_at(data: bytes, position: int) -> tuple[int, int]:
 
 
 def record_lengths(program: Program, data: bytes, count: int) -> list[int]:
-    """The lengths of the `count` records that make up `data` exactly. Raises MalformedRecord."""
+    """Return the lengths of the `count` records that make up `data` exactly. Raises MalformedRecord."""
     lengths = []
     position = 0
     try:
@@ -121,7 +121,7 @@ def skip(program: Program, data: bytes, position: int) -> int:
 
 
 def _skip_items(item: Program, data: bytes, position: int) -> int:
-    """The position behind an array.
+    """Return the position behind an array.
 
     An array is blocks: a count and as many items. A negative count has a size in bytes behind it."""
     while True:

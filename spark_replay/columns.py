@@ -29,22 +29,22 @@ TIME = pa.timestamp("us", "UTC")
 
 
 def table(**columns: pa.DataType) -> pa.Schema:
-    """An Arrow schema of these columns."""
+    """Return an Arrow schema of these columns."""
     return pa.schema(list(columns.items()))
 
 
 def struct(**fields: pa.DataType) -> pa.DataType:
-    """An Arrow struct of these fields."""
+    """Return an Arrow struct of these fields."""
     return pa.struct(list(fields.items()))
 
 
 def some_of(columns: pa.Schema, *names: str) -> pa.Schema:
-    """An Arrow schema of the named columns only."""
+    """Return an Arrow schema of the named columns only."""
     return pa.schema([columns.field(name) for name in names])
 
 
 def spark_schema(columns: pa.Schema) -> "StructType":
-    """The same columns as a Spark schema. Needs no JVM, so that workers can call it too."""
+    """Return the same columns as a Spark schema. Needs no JVM, so that workers can call it too."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(columns)
@@ -86,7 +86,7 @@ HEADERS = pa.list_(struct(key=TEXT, value=BYTES))
 
 
 def events(bodies: bool, headers: bool) -> pa.Schema:
-    """The columns of EVENTS, with the optional ones: `body`, and `headers`, which cost time to decode."""
+    """Return the columns of EVENTS, with the optional ones: `body`, and `headers`, which cost time to decode."""
     more = [pa.field("headers", HEADERS)] * headers + [pa.field("body", BYTES)] * bodies
     return pa.schema([*EVENTS, *more])
 

@@ -22,20 +22,20 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.keeping.location import InArchive, InDirectory, InKafka, Location
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.root import require_own
 from rewindmq.projections.history.product import Product, fold_events
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import PartitionLog, RecordGroup, beginning, decoder_for, drive
-from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, SnapshotSet
+from rewindmq.projections.store.snapshots import SnapshotError, SnapshotSet
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.schemas.single_object import HEADER
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_frame import records_frame
-from rewindmq.spark_replay.location.log import InArchive, InKafka, Location, groups_in, open_log, partition_of
+from rewindmq.spark_replay.location.log import groups_in, partition_of
 from rewindmq.spark_replay.location.ranges import BadRequest, CheckpointRange, OffsetRange, joined
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def for_each(
     schema: "pa.Schema",
     **settings: Any,
 ) -> "DataFrame":
-    """The rows that `task(item, **settings)` makes of each item, in the items' order; one Spark task an item."""
+    """Return the rows that `task(item, **settings)` makes of each item, in the items' order; one Spark task an item."""
     if not items:
         return spark.createDataFrame([], columns.spark_schema(schema))
     plan = spark.range(0, len(items), 1, len(items))
@@ -127,27 +127,26 @@ def log_task(
 
 
 def groups_up_to(log: PartitionLog, start: int, end: int) -> Iterator[RecordGroup]:
-    """Yields the records of a range, in portions that fit into a task's memory.
+    """Yield the records of a range, in portions that fit into a task's memory.
 
     Raises CorruptLog, LogError."""
     if start < end:
         yield from groups_in(log, start, end, GROUP_ROWS, GROUP_BYTES)
 
 
-def log_groups(data: str, partition: str, start: int, end: int) -> Iterator[RecordGroup]:
-    """Yields the records of a range of a data directory's log.
+def log_groups(data: Path, partition: str, start: int, end: int) -> Iterator[RecordGroup]:
+    """Yield the records of a range of a data directory's log.
 
     Raises CorruptLog."""
-    return groups_up_to(partition_of(data, partition), start, end)
+    return groups_up_to(partition_of(InDirectory(data), partition), start, end)
 
 
 def broker_snapshots(location: Location) -> SnapshotSet | None:
-    """The snapshots that a broker keeps beside its log, or those of the archive. Topics have none.
+    """Return the snapshots that a broker keeps beside its log, or those of the archive. Topics have none.
 
     Raises LogError for those of another history."""
-    if isinstance(location, str):
-        require_own(Path(location) / "snapshots", Path(location))
-        return Snapshots(Path(location) / "snapshots")
+    if isinstance(location, InDirectory):
+        return location.snapshots
     url = location.url if isinstance(location, InArchive) else location.archive
     if not url:
         return None
@@ -157,7 +156,7 @@ def broker_snapshots(location: Location) -> SnapshotSet | None:
 
 
 def from_snapshot(snapshots: SnapshotSet | None, log: PartitionLog, offset: int) -> Machine:
-    """The machine at the nearest sound snapshot at or before `offset`, or else at the beginning of the log.
+    """Return the machine at the nearest sound snapshot at or before `offset`, or else at the beginning of the log.
 
     A snapshot saves time and decides nothing: a damaged one is skipped. Raises LogError when the log no longer has the
     events behind the snapshot."""
@@ -174,7 +173,7 @@ def from_snapshot(snapshots: SnapshotSet | None, log: PartitionLog, offset: int)
 
 
 def at_snapshot(snapshots: SnapshotSet, log: PartitionLog, offset: int) -> Machine:
-    """The machine at exactly this snapshot.
+    """Return the machine at exactly this snapshot.
 
     Raises SnapshotError when the snapshot is damaged or of another offset; LogError."""
     machine = snapshots.load(log.name, offset)
@@ -191,7 +190,7 @@ def _require_what_follows(machine: Machine, log: PartitionLog, offset: int) -> N
 
 
 def ranges_read(snapshots: SnapshotSet | None, ranges: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
-    """Yields the range that is read for these ranges, by partition: from the nearest snapshot on, or else all."""
+    """Yield the range that is read for these ranges, by partition: from the nearest snapshot on, or else all."""
     for name, offset_range in joined(ranges).items():
         offsets = [] if snapshots is None else snapshots.offsets(name)
         begin = max((at for at in offsets if at <= offset_range.start), default=0)
@@ -201,7 +200,7 @@ def ranges_read(snapshots: SnapshotSet | None, ranges: Iterable[OffsetRange]) ->
 def cut_at_snapshots(
     location: Location, ranges: Iterable[OffsetRange], snapshots: SnapshotSet | None = None
 ) -> list[OffsetRange]:
-    """The same ranges, in as many pieces as can be folded at the same time.
+    """Return the same ranges, in as many pieces as can be folded at the same time.
 
     A Kafka partition without snapshots stays one piece."""
     used = snapshots or broker_snapshots(location)
@@ -223,7 +222,7 @@ def _fold_topics(
 ) -> "DataFrame":
     """Fold each partition from its beginning, by Spark's Kafka source."""
     named = [offset_range.partition for offset_range in ranges]
-    for partition in open_log(topics).queues:
+    for partition in topics.open().queues:
         if partition.name in named and partition.start_offset:
             raise LogError(f"{partition.name} begins at offset {partition.start_offset}: the events before it are gone")
     reading = [OffsetRange(offset_range.partition, 0, offset_range.end) for offset_range in ranges if offset_range.end]
@@ -248,7 +247,7 @@ def _topic_task(
 def fold_frame(
     records: "DataFrame", product: "Callable[[str], Product[pa.RecordBatch]]", schema: "pa.Schema"
 ) -> "DataFrame":
-    """The rows that `product(partition)` makes of a DataFrame with the columns RECORDS or KAFKA_RECORDS.
+    """Return the rows that `product(partition)` makes of a DataFrame with the columns RECORDS or KAFKA_RECORDS.
 
     Each Spark partition of it must hold one log partition from its beginning, in order (as the data source's view
     `records` gives it)."""
@@ -287,7 +286,7 @@ def groups_of(batches: "Iterator[pa.RecordBatch]") -> tuple[str | None, Iterator
 
 
 def _frame_groups(partition: str | int, batches: "Iterator[pa.RecordBatch]") -> Iterator[RecordGroup]:
-    """Yields groups, verified to be of one partition and to ascend: mixed rows would make a fold wrong in silence."""
+    """Yield groups, verified to be of one partition and to ascend: mixed rows would make a fold wrong in silence."""
     expected = 0
     for batch in batches:
         offsets: list[int] = batch.column("offset").to_numpy().tolist()
@@ -300,7 +299,7 @@ def _frame_groups(partition: str | int, batches: "Iterator[pa.RecordBatch]") -> 
 
 
 def binary_values(column: Any) -> list[bytes]:
-    """A binary column without nulls as `bytes`, cut out of the one buffer in which it is stored.
+    """Return a binary column without nulls as `bytes`, cut out of the one buffer in which it is stored.
 
     A scalar object for each row would cost more than the fold."""
     import numpy

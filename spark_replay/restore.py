@@ -17,12 +17,12 @@ from urllib.parse import quote
 
 import httpx
 
-from rewindmq.engine.keeping.location import OtherHistory
+from rewindmq.engine.keeping.location import Location, OtherHistory
 from rewindmq.engine.keeping.single_records import record_digest
 from rewindmq.spark_replay.commands.failures import sql_slip
 from rewindmq.spark_replay.history.history import history_frame, plan_history
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import Location, open_log
+from rewindmq.spark_replay.location.log import located
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.what_if.candidates import candidate_without
 from rewindmq.spark_replay.what_if.what_if import what_if
@@ -66,10 +66,13 @@ def check_broker(broker: Broker) -> None:
         _answer(client, "GET", "/api/whoami", "")
 
 
-def find(spark: "SparkSession", location: Location, condition: str, queue: str | None = None) -> list[FoundMessages]:
-    """The messages of the rows of HISTORY that fulfil `condition` (SQL), by queue and partition.
+def find(
+    spark: "SparkSession", location: Location | str, condition: str, queue: str | None = None
+) -> list[FoundMessages]:
+    """Return the messages of the rows of HISTORY that fulfil `condition` (SQL), by queue and partition.
 
     Raises BadRequest."""
+    location = located(location)
     rows = history_frame(spark, location, plan_history(location, {}), queue)
     found: dict[tuple[str, str, str], list[int]] = {}
     try:
@@ -97,7 +100,7 @@ def bring_back(
     Raises RestoreRefused, OtherHistory, LogError."""
     with _client(broker) as client:
         for each in found:
-            log = next(one for one in open_log(each.location).queues if one.name == each.partition)
+            log = next(one for one in each.location.open().queues if one.name == each.partition)
             done: dict[str, Any] = {"vhost": each.vhost, "queue": each.queue, "to": to or each.queue, "name": name}
             for ids in pages(each.ids):
                 requested: dict[str, Any] = {"messages": ids, "partition": each.partition, "dry_run": dry_run}
@@ -128,7 +131,7 @@ def without(
 
 
 def pages(ids: Sequence[int]) -> Iterator[list[int]]:
-    """Yields the ids in requests in which they ascend: within a request the broker goes by id."""
+    """Yield the ids in requests in which they ascend: within a request the broker goes by id."""
     page: list[int] = []
     for each in ids:
         if page and (len(page) == PAGE or each < page[-1]):

@@ -36,7 +36,7 @@ _SHORT = " -XX:TieredStopAtLevel=1"  # jobs are short and in Python
 
 
 def session(cores: str = "*", memory: str = "1g", records_in_java: bool = False) -> "SparkSession":
-    """The session of this process, with `spark.read.format("rewindmq")`.
+    """Return the session of this process, with `spark.read.format("rewindmq")`.
 
     `cores` and `memory` are of a local session. `records_in_java`: records go through the JVM (Kafka), so good
     compilation pays off. Raises NoSpark, most likely because there is no Java 17."""

@@ -31,14 +31,14 @@ class BasicConsume:
         self.target = self.new_consumer()
         self.subscription = Subscription(
             channel.session,
-            channel.number,
-            tag,
-            self.target.no_ack,
-            method.flag("exclusive"),
-            prefetch,
-            channel.global_prefetch,
-            method.table("arguments"),
-            self,
+            channel=channel.number,
+            tag=tag,
+            no_ack=self.target.no_ack,
+            exclusive=method.flag("exclusive"),
+            prefetch=prefetch,
+            global_prefetch=channel.global_prefetch,
+            arguments=method.table("arguments"),
+            movable=self,
         )
 
     def new_consumer(self) -> AmqpConsumer:

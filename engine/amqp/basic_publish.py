@@ -212,11 +212,10 @@ def message(to: Destination, parsed: Parsed, body: bytes, encryption: Encryption
     return Published(
         to.route,
         parsed.raw,
-        expiration_ms,
-        parsed.priority,
-        parsed.persistent,
-        None,
-        encryption,
-        body,
-        len(body) if encryption is None else encryption.plain_size,
+        expiration_ms=expiration_ms,
+        priority=parsed.priority,
+        persistent=parsed.persistent,
+        encryption=encryption,
+        body=body,
+        body_size=len(body) if encryption is None else encryption.plain_size,
     )

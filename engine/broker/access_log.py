@@ -141,15 +141,15 @@ class AccessLog:
             session.actor,
             SessionOpened(
                 session.session_id,
-                session.vhost,
-                arrival.protocol,
-                arrival.address,
-                arrival.listener,
-                arrival.proxy,
-                mechanism,
-                "" if tls is None else f"{tls.version} {tls.cipher}",
-                "" if tls is None else tls.subject,
-                client_properties,
+                vhost=session.vhost,
+                protocol=arrival.protocol,
+                address=arrival.address,
+                listener=arrival.listener,
+                proxy=arrival.proxy,
+                mechanism=mechanism,
+                tls="" if tls is None else f"{tls.version} {tls.cipher}",
+                certificate="" if tls is None else tls.subject,
+                client_properties=client_properties,
             ),
         )
 
@@ -164,14 +164,29 @@ class AccessLog:
         self._counters[LOGINS_REFUSED] += 1
         user, now = shortened(user), self._clock()
         refused = LoginRefused(
-            user, arrival.host, arrival.listener, arrival.protocol, mechanism, shortened(reason), 1, now
+            user,
+            host=arrival.host,
+            listener=arrival.listener,
+            protocol=arrival.protocol,
+            mechanism=mechanism,
+            reason=shortened(reason),
+            count=1,
+            first_ms=now,
         )
         self._refused((user, arrival.host), BROKER, refused)
 
     def access_refused(self, actor: Actor, vhost: str, operation: str, what: tuple[str, str], reason: str) -> None:
         """Log, or count, what a session was refused. `what`: kind and name of the resource."""
         kind, name = what
-        refused = AccessRefused(operation, vhost, kind, shortened(name), shortened(reason), 1, self._clock())
+        refused = AccessRefused(
+            operation,
+            vhost=vhost,
+            kind=kind,
+            name=shortened(name),
+            reason=shortened(reason),
+            count=1,
+            first_ms=self._clock(),
+        )
         self._refused((actor.session, operation, kind, refused.name), actor, refused)
 
     def past_read(
@@ -179,7 +194,9 @@ class AccessLog:
     ) -> None:
         """Log that the past of a queue in `partition`, or (None) of all, is read by HTTP request `way`. A question that
         the session asked within this minute is not logged again."""
-        event = PastRead(vhost, queue, 0, 0, "", (), way, shortened(asked))
+        event = PastRead(
+            vhost, queue=queue, consumer=0, channel=0, tag="", arguments=(), way=way, request=shortened(asked)
+        )
         question = (actor.session, event)
         if question in self._questions:
             return
@@ -202,7 +219,9 @@ class AccessLog:
             group.add(at)
             return
         vhost, name, incarnation = queue
-        event = PastRead(vhost, name, 0, 0, "", (), way, shortened(asked))
+        event = PastRead(
+            vhost, queue=name, consumer=0, channel=0, tag="", arguments=(), way=way, request=shortened(asked)
+        )
         if self._append(actor, event, partition) and len(self._moments) < MOST_QUESTIONS:
             self._moments[key] = _Moments(actor, partition, event, incarnation)
             self._set_timer()

@@ -44,7 +44,17 @@ async def declare(session: Session, partition: Partition, name: str) -> None:
     session.owns_queues_in[partition] = None
     await partition.ask(
         session.actor,
-        QueueDeclared(session.vhost, name, "classic", False, True, True, session.session_id, (), SEMANTICS, None, None),
+        QueueDeclared(
+            session.vhost,
+            name,
+            type="classic",
+            durable=False,
+            exclusive=True,
+            auto_delete=True,
+            owner=session.session_id,
+            arguments=(),
+            semantics=SEMANTICS,
+        ),
     )
 
 

@@ -130,7 +130,9 @@ class Exchanges:
         if alternate is not None:
             self._access.check(session, vhost, "read", "exchange", name)
             self._access.check(session, vhost, "write", "exchange", alternate)
-        declared = ExchangeDeclared(vhost, name, type, durable, auto_delete, internal, arguments)
+        declared = ExchangeDeclared(
+            vhost, name, type=type, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
+        )
         exchange_types.type_of(declared).check_arguments(declared)
         left_over = await self._hidden.left_over(vhost, name) if type == DELAYED_EXCHANGE else None
         await self._metadata.ask(session.actor, declared)

@@ -63,7 +63,7 @@ class Removals:
         """Delete those of these messages that are ready or delayed. `ids_of`: the partition that the ids are of."""
         partition, queue = await self._taken_from(session, name, ids_of)
         spans = _spans(queue, ids)
-        event = MessageRemoved(queue.vhost, queue.name, spans, reason, False, "", "")
+        event = MessageRemoved(queue.vhost, queue.name, spans, reason=reason, moved=False, exchange="", routing_key="")
         return _removal(queue, ids, await self._ask(session, partition, queue, event) if spans else [])
 
     async def move(
@@ -84,7 +84,9 @@ class Removals:
         await self._check_route(session, queue.vhost, exchange, routing_key)
         partition, queue = await self._taken_from(session, name, ids_of)  # it may have moved meanwhile
         spans = _spans(queue, ids)
-        event = MessageRemoved(queue.vhost, queue.name, spans, reason, True, exchange, routing_key)
+        event = MessageRemoved(
+            queue.vhost, queue.name, spans, reason=reason, moved=True, exchange=exchange, routing_key=routing_key
+        )
         effects = await self._ask(session, partition, queue, event) if spans else []
         return _removal(queue, ids, effects)
 

@@ -13,13 +13,14 @@ import click
 
 from rewindmq.engine.cli.client import trust
 from rewindmq.engine.cli.exits import CONFIG, DATA, NO_PERMISSION, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.kafka import with_kafka
 from rewindmq.engine.cli.usage import command, option
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.secret_file import BadSecret, secret_in
 from rewindmq.engine.logging_setup import FORMATS, log_to_stderr
 
 if TYPE_CHECKING:
+    from rewindmq.engine.keeping.location import InKafka
     from rewindmq.engine.log.kafka.schema_registry import Registry
 
 PATH = click.Path(path_type=Path)
@@ -141,7 +142,7 @@ def register_schemas(open_registry: Opened, kafka_prefix: str) -> None:
 @command("copy_for_consoles", option("--log-format", "Format of the log.", click.Choice(FORMATS), "text"), common=False)
 @with_kafka
 @with_registry
-def copy_for_consoles(kafka: Kafka, open_registry: Opened, log_format: str) -> None:
+def copy_for_consoles(kafka: "InKafka | None", open_registry: Opened, log_format: str) -> None:
     """Copy the topics of a history into topics that Kafka's consoles read.
 
     The copies are PREFIX.queues.console and PREFIX.metadata.console. The command goes on until SIGTERM. It makes the
@@ -152,10 +153,9 @@ def copy_for_consoles(kafka: Kafka, open_registry: Opened, log_format: str) -> N
     Examples:
       rewindmq copy_for_consoles --kafka kafka-1:9092 --registry http://registry:8081
     """
-    if kafka.servers is None:
+    if kafka is None:
         raise CliError(USAGE, "say where the history is: --kafka HOST:PORT")
     try:
-        from rewindmq.engine.log.kafka.clients import KafkaClients
         from rewindmq.engine.log.kafka.console_topics import ConsoleTopics
     except ModuleNotFoundError:
         raise CliError(
@@ -166,7 +166,7 @@ def copy_for_consoles(kafka: Kafka, open_registry: Opened, log_format: str) -> N
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda number, _: asked_to_end.append(number))
     try:
-        topics = ConsoleTopics(KafkaClients(kafka.servers, dict(kafka.settings)), kafka.prefix)
+        topics = ConsoleTopics(kafka.connect().clients, kafka.prefix)
         topics.copy(_registered(open_registry, topics.pairs.values()), lambda: bool(asked_to_end))
     except NoAnswer as error:
         raise CliError(UNAVAILABLE, str(error)) from None

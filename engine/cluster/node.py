@@ -31,6 +31,7 @@ from rewindmq.engine.cluster.metadata import ReadBackMetadata
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.cluster.partition_pausing import PausedPartitions
 from rewindmq.engine.cluster.policy_proofs import PolicyProofs
+from rewindmq.engine.cluster.refusing_queues import RefusingQueues
 from rewindmq.engine.cluster.repair import Repairs
 from rewindmq.engine.cluster.resumption import PartitionResumption
 from rewindmq.engine.cluster.silences import Silences
@@ -133,6 +134,7 @@ class ClusterKeeper(Keeper):
         self._asked = {partition.name: partition.machine.next_offset for partition in partitions}  # checkpoints
         self.flow = RoundTripFlow(list(partitions))
         self._awareness = Awareness(metadata.topology, partitions, lambda: self.epoch)
+        self._refusing = RefusingQueues(self._by_name)
         self._beats = Beats(self._config.node, self.log, metadata, self._awareness, lambda: self.joined)
         self._resumption = PartitionResumption(self.log, self._store, self._config.data, self._config.archives_topics)
         self._paused = PausedPartitions(
@@ -352,7 +354,7 @@ class ClusterKeeper(Keeper):
                 self.silences.heard(event.epoch)
                 self._awareness.note_beat(event)
             elif isinstance(event, QueueRefuses):
-                self._awareness.note_refusing(event)
+                self._refusing.note(event)
                 self._broker.router.invalidate()
 
     @property
@@ -374,7 +376,7 @@ class ClusterKeeper(Keeper):
 
     async def enter(self, partition: ReadBackPartition) -> None:
         await self._paused.enter(partition)
-        self._awareness.forget_folded()
+        self._refusing.forget_folded()
         self._upgrade(partition)
         await partition.folded()
 
@@ -387,7 +389,7 @@ class ClusterKeeper(Keeper):
             queue = partition.machine.queue(route.vhost, name)
             if queue is None or self._broker.effective_policies.may_refuse(queue):
                 return True
-            if self._awareness.is_refusing((route.vhost, name)):
+            if (route.vhost, name) in self._refusing:
                 return True
         return False
 
@@ -456,7 +458,7 @@ class ClusterKeeper(Keeper):
     def _look_after(self) -> None:
         """Do the owner's duties of a heartbeat."""
         self._declare_lost()
-        for name in self._awareness.crowded():
+        for name in self._refusing.crowded():
             self._begin(self.enter(self._by_name[name]))
         self._paused.look(joined.node for joined in self.metadata.topology.nodes.values())
         for partition in self._partitions:

@@ -238,11 +238,11 @@ class Import:
         declared = ExchangeDeclared(
             vhost,
             name,
-            text(item, "type"),
-            flag(item, "durable", True),
-            flag(item, "auto_delete", False),
-            flag(item, "internal", False),
-            arguments_from(item.get("arguments")),
+            type=text(item, "type"),
+            durable=flag(item, "durable", True),
+            auto_delete=flag(item, "auto_delete", False),
+            internal=flag(item, "internal", False),
+            arguments=arguments_from(item.get("arguments")),
         )
         if self._known_exchange(vhost, name) is not None:
             return

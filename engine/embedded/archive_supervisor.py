@@ -37,10 +37,10 @@ from rewindmq.engine.keeping.archive.progress import (
     NoArchivePossible,
     Opened,
     Progress,
-    TopicsOrder,
     TrimAnswer,
     TrimAsked,
 )
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.rewind.liveness import Hung, received
 
 WORKED_SECONDS: Final = 60.0  # a process that lived so long is started anew at once
@@ -74,9 +74,15 @@ def order_of(config: Config) -> ArchiveOrder:
             keep_local=archive.keep_local,
             keep_history_ms=config.keep_history_ms,
         )
-    topics = TopicsOrder(config.kafka, config.kafka_prefix, tuple(config.kafka_settings), archive.lag_ms // 2)
-    pause_ms = archive.lag_ms // 4
-    return ArchiveOrder(config.data, archive.url, pause_ms, topics, archive.keep_local, config.keep_history_ms)
+    return ArchiveOrder(
+        config.data,
+        archive.url,
+        pause_ms=archive.lag_ms // 4,
+        topics=InKafka(config.kafka, config.kafka_prefix, config.kafka_settings),
+        age_ms=archive.lag_ms // 2,
+        keep_local=archive.keep_local,
+        keep_history_ms=config.keep_history_ms,
+    )
 
 
 class ArchiveSupervisor:

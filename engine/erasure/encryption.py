@@ -448,11 +448,10 @@ def with_body(message: Published, properties: bytes, body: bytes) -> Published:
     return Published(
         message.route,
         properties,
-        message.expiration_ms,
-        message.priority,
-        message.persistent,
-        message.origin,
-        None,
-        body,
-        len(body),
+        expiration_ms=message.expiration_ms,
+        priority=message.priority,
+        persistent=message.persistent,
+        origin=message.origin,
+        body=body,
+        body_size=len(body),
     )

@@ -141,7 +141,7 @@ def source_of(order: ArchiveOrder, objects: Objects) -> ArchivedHistory:
         return DirectorySource(order.data_dir, objects)
     from rewindmq.engine.keeping.topic_source import TopicSource
 
-    return TopicSource(order.topics, order.data_dir, objects)
+    return TopicSource(order.topics, order.age_ms, order.data_dir, objects)
 
 
 class DirectorySource:

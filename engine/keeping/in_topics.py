@@ -20,13 +20,13 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory, now_ms
 from rewindmq.engine.keeping.archive.objects import Objects
-from rewindmq.engine.keeping.archive.progress import TopicsOrder
 from rewindmq.engine.keeping.archive.reader import ArchivedPartition
 from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver, archived_topics, require_all_behind
 from rewindmq.engine.keeping.archive.topic_records import records_of
 from rewindmq.engine.keeping.archive.trims import end_trim
 from rewindmq.engine.keeping.archive.unpack import Unpacked
 from rewindmq.engine.keeping.keep_history import NOTE, KeepHistory
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.keeping.port import Cut
 from rewindmq.engine.keeping.single_records import queued_records
 from rewindmq.engine.keeping.topic_floors import TopicFloors
@@ -56,7 +56,7 @@ def trim_topics(
 
 
 def topics_keeper(
-    topics: TopicsOrder,
+    topics: InKafka,
     data_dir: Path,
     objects: Objects,
     keep_ms: int,
@@ -70,9 +70,8 @@ def topics_keeper(
     def opened() -> TopicsHistory | None:
         nonlocal history
         if history is None:
-            log = KafkaLogReader(topics.servers, topics.prefix, dict(topics.settings))
             try:
-                history = TopicsHistory(log, objects, wall_ms)
+                history = TopicsHistory(topics.connect(), objects, wall_ms)
             except LogError:
                 if keeper.owned:
                     raise

@@ -1,18 +1,20 @@
-"""Opens a history for programs that read it without the broker: rewinds, `verify`, the process that reads the past.
+"""The location of a history, and how programs read it without the broker: rewinds, `verify`, Spark jobs.
 
-    log = History(data).open()                                          the log of a data directory, and its archive
-    log = History(data, "localhost:9092", "rewindmq", settings).open()  topics in Kafka, and their archive; `data` is a
-                                                                        node's, if any
+    InDirectory(data).open()                                  a data directory's log, and below its start its archive
+    InKafka("localhost:9092").open()                          the topics of a Kafka
+    InKafka("localhost:9092", archive="s3://bucket/prefix")   Kafka, and below its start the archive of the topics
+    InArchive("s3://bucket/prefix")                           an archive alone
 
-The content of `data` (a state, snapshots) has to belong to the history that is read.
+A location can be pickled: every process opens the history by itself. The content of a data directory (a state,
+snapshots) has to belong to the history that is read.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from rewindmq.engine.keeping.archive.directory_note import NODE, archive_of
 from rewindmq.engine.keeping.tiers import TieredLogReader
@@ -24,6 +26,7 @@ from rewindmq.projections.rewind import TrimmedMeanwhile
 from rewindmq.projections.store.bases import BaseGone
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.topology.placement import Placement
+from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.formats import values_in
 
 if TYPE_CHECKING:
@@ -42,61 +45,110 @@ class OtherHistory(LogError):
 
 
 @dataclass(frozen=True, slots=True)
-class History:
-    """The place of a history, and how to reach it.
+class InDirectory:
+    """A history in the data directory of a broker, and in the archive that the directory names.
 
-    `kafka`: bootstrap servers; None for the embedded log. With Kafka `data` may be None: no node's directory is at
-    hand. `partitions`: how many partitions of the queues' topic count, the first ones; None: all. `archive`: the URL of
-    the archive that has what Kafka no longer has; None: the one that is noted in `data`, if any. `placement`: how
-    queues are placed, from a broker that knows it; None: the metadata log is folded for it."""
+    `placement`: how queues are placed, from a broker that knows it; None: the metadata log is folded for it."""
 
-    data: Path | None
-    kafka: str | None = None
-    prefix: str = "rewindmq"
-    settings: tuple[tuple[str, str], ...] = ()
-    partitions: int | None = None
-    archive: str | None = None
-    placement: Placement | None = field(default=None, compare=False)
+    data: Path
+    placement: Placement | None = field(default=None, compare=False, repr=False)
+
+    may_answer_later: ClassVar[bool] = False  # a failed read may succeed another time: the log is on other machines
+
+    def __str__(self) -> str:
+        return str(self.data)
 
     def open(self) -> "HistoryReader":
         """Open the history for reading.
 
-        Raises LogError when there is no log or Kafka does not answer, KafkaNotInstalled when no Kafka client is
-        installed, OtherHistory when `data` belongs to another history."""
-        if self.kafka is None:
-            assert self.data is not None, "a history is in a data directory or in Kafka"
-            embedded = TieredLogReader(self.data)
-            return HistoryReader(embedded.metadata, embedded.queues, self.placement, self.snapshots)
-        log = _kafka(replace(self, partitions=None))
-        log.clients.require_answer(FIRST_ANSWER_SECONDS)
-        archive = self.archive
-        if self.data is not None:
-            self._require_same(self.data, log.identity)
-            archive = archive or archive_of(self.data)
-        queues: Sequence[HistoryPartition] = log.queues if archive is None else _tiered(log, archive).queues
-        partitions = self.partitions
-        if partitions is not None and self.placement is not None:  # some may have come since the node started
-            partitions = max(partitions, self.placement.count, self.placement.wanted)
-        return HistoryReader(log.metadata, queues[:partitions], self.placement, self.snapshots)
+        Raises LogError when there is no log."""
+        log = TieredLogReader(self.data)
+        return HistoryReader(self, log.metadata, log.queues)
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """The snapshots beside the log.
+
+        Raises LogError for snapshots of another history."""
+        require_own(self.data / "snapshots", self.data)
+        return Snapshots(self.data / "snapshots")
+
+
+@dataclass(frozen=True, slots=True)
+class InKafka:
+    """A history in the topics `<prefix>.metadata` and `<prefix>.queues` of a Kafka.
+
+    `bootstrap`: host:port; several are separated by commas. `settings`: more of librdkafka's, for example for security;
+    they may be secret, so nothing prints them. `archive`: the URL of the archive that has the records which Kafka no
+    longer has; None: the archive that is noted in `data`, if any. `data`: a node's directory, if one is at hand.
+    `partitions`: use only this number of the queues' partitions; None: all. `placement`: as in InDirectory."""
+
+    bootstrap: str
+    prefix: str = "rewindmq"
+    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    archive: str | None = None
+    data: Path | None = None
+    partitions: int | None = None
+    placement: Placement | None = field(default=None, compare=False, repr=False)
+
+    may_answer_later: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        archive = f", and their archive at {self.archive}" if self.archive else ""
+        return f"topics {self.metadata} and {self.queues} of the Kafka at {self.bootstrap}{archive}"
+
+    @property
+    def name(self) -> str:
+        """The topics in a few words, for people."""
+        return f"{self.prefix}.* at {self.bootstrap}"
+
+    @property
+    def metadata(self) -> str:
+        """The topic of the metadata log."""
+        return f"{self.prefix}.metadata"
+
+    @property
+    def queues(self) -> str:
+        """The topic of the queue partitions."""
+        return f"{self.prefix}.queues"
+
+    @property
+    def archive_url(self) -> str | None:
+        """The URL of the archive of the topics: the one that was given, or the one that the node's directory notes."""
+        return self.archive or (None if self.data is None else archive_of(self.data))
 
     @property
     def snapshots(self) -> Snapshots | None:
-        """The snapshots in the data directory; None where no directory is at hand.
-
-        Raises LogError for those of another history than the log beside them."""
-        if self.data is not None and self.kafka is None:
-            require_own(self.data / "snapshots", self.data)
+        """The snapshots in the node's directory; None without a directory."""
         return None if self.data is None else Snapshots(self.data / "snapshots")
 
-    @property
-    def may_answer_later(self) -> bool:
-        """Return True if the log is on other machines, so that a failed read may succeed another time."""
-        return self.kafka is not None
+    def connect(self) -> "KafkaLogReader":
+        """Return a reader of the topics with connections of its own.
 
-    @property
-    def may_have_grown(self) -> bool:
-        """Return True if the log may have more partitions than the nodes use, because its owner may add some."""
-        return self.kafka is not None and self.partitions is None
+        Raises KafkaNotInstalled when no Kafka client is installed."""
+        from rewindmq.engine.log.kafka.reader import KafkaLogReader
+
+        return KafkaLogReader(self.bootstrap, self.prefix, dict(self.settings))
+
+    def open(self) -> "HistoryReader":
+        """Open the history for reading, over the connections that this process keeps.
+
+        Raises LogError when Kafka does not answer or has no such topics, KafkaNotInstalled, OtherHistory when `data`
+        belongs to another history."""
+        topics = InKafka(self.bootstrap, self.prefix, self.settings)
+        log = _kept(topics)
+        log.clients.require_answer(FIRST_ANSWER_SECONDS)
+        if len(log.queues) != log.topics.partitions():  # partitions were added since the log was opened
+            _kept.cache_clear()
+            log = _kept(topics)
+        if self.data is not None:
+            self._require_same(self.data, log.identity)
+        archive = self.archive_url
+        queues: Sequence[HistoryPartition] = log.queues if archive is None else _tiered(log, archive).queues
+        partitions = self.partitions
+        if partitions is not None and self.placement is not None:  # some may have been added since the node started
+            partitions = max(partitions, self.placement.count, self.placement.wanted)
+        return HistoryReader(self, log.metadata, queues[:partitions])
 
     def _require_same(self, data: Path, identity: str) -> None:
         known = noted_identity(data)
@@ -104,9 +156,36 @@ class History:
             raise OtherHistory(f"{data}: not the data directory of a node whose log is in Kafka")
         if known != identity:
             raise OtherHistory(
-                f"{data}: holds the state of another history than {self.prefix}.* at {self.kafka}"
-                f" ({known}; there {identity})"
+                f"{data}: holds the state of another history than {self.name} ({known}; there {identity})"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class InArchive:
+    """A history in the archive at a URL (engine/keeping/archive/objects.py).
+
+    Every process reads its objects with the credentials in its own environment."""
+
+    url: str
+
+    placement: ClassVar[None] = None
+    snapshots: ClassVar[None] = None
+    may_answer_later: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        return f"the archive at {self.url}"
+
+    def open(self) -> "HistoryReader":
+        """Open the history for reading.
+
+        Raises ArchiveError where there is no archive, NoAnswer."""
+        from rewindmq.engine.keeping.archive.reader import ArchivedLog
+
+        log = ArchivedLog(self.url)
+        return HistoryReader(self, log.metadata, log.queues)
+
+
+Location = InDirectory | InKafka | InArchive
 
 
 def noted_identity(data: Path) -> str | None:
@@ -142,21 +221,24 @@ class HistoryPartition(PartitionLog, Protocol):
 
 @dataclass(frozen=True)
 class HistoryReader:
-    """The partitions of a history, to read.
+    """The partitions of an opened history, to read."""
 
-    `known_placement`: as `History.placement`. `snapshots`: of the metadata log, to fold it from."""
-
+    location: Location
     metadata: HistoryPartition
     queues: Sequence[HistoryPartition]
-    known_placement: Placement | None = None
-    snapshots: Snapshots | None = None
 
     @cached_property
     def placement(self) -> Placement:
-        """The placement of queues, now and before. Raises CorruptLog, LogError."""
-        if self.known_placement is not None:
-            return self.known_placement
-        return topology_of(self.metadata, self.snapshots).placement
+        """The placement of queues, now and before.
+
+        Raises CorruptLog, LogError."""
+        return self.location.placement or self.topology().placement
+
+    def topology(self) -> Topology:
+        """Fold the metadata log to its end, from the newest of the snapshots beside it.
+
+        Raises CorruptLog, LogError."""
+        return topology_of(self.metadata, self.location.snapshots)
 
 
 def retry_if_trimmed(ask: Callable[[], T]) -> T:
@@ -170,17 +252,14 @@ def retry_if_trimmed(ask: Callable[[], T]) -> T:
 
 
 @lru_cache(maxsize=1)
-def _kafka(history: History) -> "KafkaLogReader":
-    """The reader of a history in Kafka: a process keeps one set of connections for all questions."""
-    from rewindmq.engine.log.kafka.reader import KafkaLogReader
-
-    assert history.kafka is not None
-    return KafkaLogReader(history.kafka, history.prefix, dict(history.settings))
+def _kept(topics: InKafka) -> "KafkaLogReader":
+    """Return the reader of these topics; a process keeps one set of connections for all questions."""
+    return topics.connect()
 
 
 @lru_cache(maxsize=1)
 def _tiered(log: "KafkaLogReader", archive: str) -> "TieredTopics":
-    """The same with the archive, which is proven once."""
+    """Return the reader of the same topics with their archive, which is proven once."""
     from rewindmq.engine.keeping.topic_tiers import TieredTopics
 
     return TieredTopics(log, archive)

@@ -14,14 +14,14 @@ from typing import Final
 
 from rewindmq.engine.keeping.archive.directory_note import note_archive
 from rewindmq.engine.keeping.archive.objects import Objects
-from rewindmq.engine.keeping.archive.progress import PartitionProgress, TopicsOrder
+from rewindmq.engine.keeping.archive.progress import PartitionProgress
 from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.keeping.local_space import Report, SpaceLimits
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.keeping.retention import RetentionWatch
 from rewindmq.engine.keeping.topic_space import TopicSpace
 from rewindmq.engine.keeping.topic_tiers import TopicArchive
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.kafka.reader import KafkaLogReader
 
 WATCH_SECONDS: Final = 60.0  # between two looks at Kafka's own retention, during a long pass
 
@@ -29,12 +29,12 @@ WATCH_SECONDS: Final = 60.0  # between two looks at Kafka's own retention, durin
 class TopicSource:
     """Topics of a Kafka. `data_dir`: the node's, which has snapshots."""
 
-    def __init__(self, topics: TopicsOrder, data_dir: Path, objects: Objects) -> None:
-        self._log = KafkaLogReader(topics.servers, topics.prefix, dict(topics.settings))
+    def __init__(self, topics: InKafka, age_ms: int, data_dir: Path, objects: Objects) -> None:
+        self._log = topics.connect()
         self._data_dir = data_dir
         self._objects = objects
         snapshots = data_dir / "snapshots"
-        self._archiver = TopicArchiver(objects, self._log, frozenset(), snapshots, topics.age_ms)
+        self._archiver = TopicArchiver(objects, self._log, frozenset(), snapshots, age_ms)
         self._watch = RetentionWatch(self._log)
         self._watched = 0.0  # by the monotonic clock
         self._noted = False

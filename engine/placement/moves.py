@@ -218,16 +218,16 @@ class Moves:
         return QueueDeclared(
             vhost,
             name,
-            queue.type,
-            queue.durable,
-            queue.exclusive,
-            queue.auto_delete,
-            queue.owner,
-            queue.arguments,
-            queue.semantics,
-            without_lease(topology.effective_policy(vhost, name, queue.type)),
-            without_lease(topology.effective_operator_policy(vhost, name, queue.type)),
-            moved_from(source, queue),
+            type=queue.type,
+            durable=queue.durable,
+            exclusive=queue.exclusive,
+            auto_delete=queue.auto_delete,
+            owner=queue.owner,
+            arguments=queue.arguments,
+            semantics=queue.semantics,
+            policy=without_lease(topology.effective_policy(vhost, name, queue.type)),
+            operator_policy=without_lease(topology.effective_operator_policy(vhost, name, queue.type)),
+            moved_from=moved_from(source, queue),
         )
 
     async def _drain(self, name: Name, moving: Moving, queue: Queue) -> None:

@@ -17,7 +17,7 @@ then. A range that begins before the history begins with the history.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rewindmq.engine.keeping.location import History, HistoryPartition, HistoryReader, retry_if_trimmed
+from rewindmq.engine.keeping.location import HistoryPartition, HistoryReader, Location, retry_if_trimmed
 from rewindmq.engine.rewind.outcomes import Deadline, OutOfTime, timely
 from rewindmq.engine.rewind.partition_visits import lineage_of, log_at, partition_visits
 from rewindmq.engine.rewind.queue_at import waypoints_of
@@ -93,7 +93,7 @@ class NeverThere(OutsideHistory):
 
 
 def depth(
-    history: History,
+    history: Location,
     vhost: str,
     queue: str,
     queue_id: int | None,

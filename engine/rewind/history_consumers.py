@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from rewindmq.engine.errors import NotFound, PreconditionFailed, resource
 from rewindmq.engine.host.memory import Kind
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import Location
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.rewind.message_sources import PIECE_BYTES, Found, LogSource, MessageSource, MomentSource
@@ -53,9 +53,9 @@ class PastReader(Reader):
         self._fetched: deque[tuple[int, Published]] = deque()
         self._fetching = False
         self._held_bytes = 0  # of bodies that are fetched and not delivered
-        self._moved: tuple[History, Partition, Queue] | None = None  # the queue moved, and the source has to follow
+        self._moved: tuple[Location, Partition, Queue] | None = None  # the queue moved, and the source has to follow
 
-    def follow(self, history: History, partition: Partition, queue: Queue) -> None:
+    def follow(self, history: Location, partition: Partition, queue: Queue) -> None:
         """The queue has moved to this partition: go on there. `history` knows about it."""
         if self.over:
             return
@@ -141,7 +141,7 @@ class MessagesAtMoment:
     """A question to a worker: which messages were in the queue at a moment? The answer is the partition, and their ids
     and sizes, or an error."""
 
-    history: History
+    history: Location
     vhost: str
     queue: str
     at: At
@@ -155,7 +155,7 @@ class MessagesAtMoment:
             return NoSuchQueue(str(error)) if isinstance(error, NoSuchQueue) else RewindError(str(error))
 
 
-async def moment_source(past: WorkerPool, history: History, queue: Queue, at: At, user: str) -> MomentSource:
+async def moment_source(past: WorkerPool, history: Location, queue: Queue, at: At, user: str) -> MomentSource:
     """The source for a moment. NotFound: the queue did not exist then. PreconditionFailed: the moment can't be read."""
     found: tuple[str, array[int], array[int]] | Exception
     try:

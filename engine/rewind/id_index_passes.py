@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from rewindmq.engine.keeping.location import History, HistoryPartition, HistoryReader
+from rewindmq.engine.keeping.location import HistoryPartition, HistoryReader, Location
 from rewindmq.engine.log.contract import Block
 from rewindmq.engine.rewind.id_index import IdIndex, Indexed, Proof, Stretch, entry, key_of
 from rewindmq.projections.history.search import CORRELATION_ID, MESSAGE_ID, ids_in
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 class Indexing:
     """The index of a history, and what of the log is to come into it."""
 
-    def __init__(self, history: History, directory: Path, keep_ms: int) -> None:
+    def __init__(self, history: Location, directory: Path, keep_ms: int) -> None:
         """Open the index. Raises LogError, OSError, and a plain Exception where rocksdict does."""
         self._history = history
         self._keep_ms = keep_ms

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from rewindmq.engine.config import Config
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import Location
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.logging_setup import log_to_stderr
 from rewindmq.engine.rewind.id_index import IdIndex, Indexed
@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 class IndexOrder:
     """The index that the process keeps: of a history, in a directory, of messages that are younger."""
 
-    history: History
+    history: Location
     directory: Path
     keep_ms: int
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from itertools import pairwise
 
-from rewindmq.engine.keeping.location import History, HistoryPartition, HistoryReader
+from rewindmq.engine.keeping.location import HistoryPartition, HistoryReader, Location
 from rewindmq.engine.log.contract import BelowStart
 from rewindmq.engine.partition.reading import PartitionReading
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, TIME, Start
@@ -35,7 +35,7 @@ Scan = Generator[tuple[int, Published | None], None, None]
 class MessageSource(ABC):
     """The source of a past consumer's messages. `fetch` runs in a thread, one at a time."""
 
-    def __init__(self, history: History, partition: str) -> None:
+    def __init__(self, history: Location, partition: str) -> None:
         self.history = history
         self.partition_name = partition
         self.closed = False
@@ -65,7 +65,7 @@ class MessageSource(ABC):
     def is_through(self) -> bool:
         """Return True if there will never be anything more to fetch."""
 
-    def follow(self, history: History, partition: PartitionReading, queue: Queue) -> bool:
+    def follow(self, history: Location, partition: PartitionReading, queue: Queue) -> bool:
         """The queue is in this partition now; `history` knows it. False: not yet, ask again at the next step."""
         return True
 
@@ -81,7 +81,7 @@ class LogSource(MessageSource):
     Of a queue that moved, the partitions in which it was come first, if the start lies there. Then messages that moved
     with it are not read a second time."""
 
-    def __init__(self, history: History, partition: PartitionReading, queue: Queue, start: Start) -> None:
+    def __init__(self, history: Location, partition: PartitionReading, queue: Queue, start: Start) -> None:
         super().__init__(history, partition.machine.partition)
         self.partition = partition
         self.queue = queue
@@ -114,7 +114,7 @@ class LogSource(MessageSource):
         """Never: more may be published."""
         return False
 
-    def follow(self, history: History, partition: PartitionReading, queue: Queue) -> bool:
+    def follow(self, history: Location, partition: PartitionReading, queue: Queue) -> bool:
         """Go on in this partition, where the queue is now. False: something is being read still."""
         if self._scan is not None or self.position is None:
             return False
@@ -284,7 +284,7 @@ class LogSource(MessageSource):
 class MomentSource(MessageSource):
     """The messages that were in the queue, in `partition`: their `ids` and `sizes`, in the order of delivery."""
 
-    def __init__(self, history: History, partition: str, ids: "array[int]", sizes: "array[int]") -> None:
+    def __init__(self, history: Location, partition: str, ids: "array[int]", sizes: "array[int]") -> None:
         super().__init__(history, partition)
         self.ids = ids
         self.sizes = sizes

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rewindmq.engine.keeping.location import History, HistoryPartition, retry_if_trimmed
+from rewindmq.engine.keeping.location import HistoryPartition, Location, retry_if_trimmed
 from rewindmq.engine.rewind.outcomes import Deadline, OutOfTime
 from rewindmq.engine.rewind.queue_at import waypoints_of
 from rewindmq.projections.machine.data.effects import DeadLetter, Effect, Forget
@@ -23,7 +23,6 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.limits import would_go_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD
-from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, RewindError, state_at
 from rewindmq.projections.rules.placement import number_of
 from rewindmq.projections.topology.effective_policies import outstanding
@@ -74,12 +73,12 @@ class PolicyEffects:
     not_seen: list[str] = field(default_factory=list)
 
 
-def policy_effects(history: History, change: Change, now_ms: int, most: int, deadline: Deadline) -> PolicyEffects:
+def policy_effects(history: Location, change: Change, now_ms: int, most: int, deadline: Deadline) -> PolicyEffects:
     """The effects of a change at this time, with at most `most` queues. Raises RewindError, LogError."""
 
     def ask() -> PolicyEffects:
         reader = history.open()
-        topology = topology_of(reader.metadata, history.snapshots)
+        topology = reader.topology()
         nonsense = topology.apply(topology.next_offset, now_ms, BROKER, change)
         if nonsense:
             raise RewindError(nonsense)
@@ -100,7 +99,7 @@ class _Trial:
         self.operator = isinstance(change, OperatorPolicySet | OperatorPolicyCleared)
         self.found = PolicyEffects()
 
-    def see(self, history: History, log: HistoryPartition, now_ms: int) -> None:
+    def see(self, history: Location, log: HistoryPartition, now_ms: int) -> None:
         """Try the change on a partition. Raises OutsideHistory, LogError."""
         found = self.found
         try:

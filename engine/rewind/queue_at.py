@@ -1,7 +1,7 @@
 """A queue as it was at a moment, from the history alone. The management API uses it, and the command line beside a
 stopped broker.
 
-    past = queue_at(History(data_dir), "/", "orders", At(time_ms=...), first=0, count=100)
+    past = queue_at(InDirectory(data_dir), "/", "orders", At(time_ms=...), first=0, count=100)
 
 The fold starts from the nearest snapshot of the queue's partition in the data directory. The rest, and the bodies by
 their offsets, are read from the log, in the data directory or in Kafka. What was published before the log begins is in
@@ -22,14 +22,20 @@ from itertools import islice
 from operator import itemgetter
 
 from rewindmq.engine.config import Config
-from rewindmq.engine.keeping.location import History, HistoryPartition, HistoryReader, retry_if_trimmed
+from rewindmq.engine.keeping.location import (
+    HistoryPartition,
+    HistoryReader,
+    InDirectory,
+    InKafka,
+    Location,
+    retry_if_trimmed,
+)
 from rewindmq.engine.keeping.single_records import neighbourhoods
 from rewindmq.engine.keeping.tiers import local_base
 from rewindmq.engine.rewind.partition_visits import lineage_of, log_at
 from rewindmq.projections.floors import explained
 from rewindmq.projections.machine.data.queue import MessageView, Queue
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.marks import topology_of
 from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.rewind import At, BelowFloor, OutsideHistory, format_time, require_in_history, state_at
 from rewindmq.projections.rules.placement import partition_of
@@ -68,31 +74,26 @@ class PastQueue:
     messages: list[PastMessage]
 
 
-def history_of(config: Config, placement: Placement | None = None) -> History:
+def history_of(config: Config, placement: Placement | None = None) -> Location:
     """The history of a broker with this configuration. `placement`: of the queue that is asked about."""
-    return History(
-        config.data,
-        config.kafka,
-        config.kafka_prefix,
-        config.kafka_settings,
-        config.partitions,
-        config.archive.url if config.archives_topics else None,
-        placement,
-    )
+    if config.kafka is None:
+        return InDirectory(config.data, placement)
+    topics = InKafka(config.kafka, config.kafka_prefix, config.kafka_settings, config.archive.url)
+    return replace(topics, data=config.data, partitions=config.partitions, placement=placement)
 
 
 @lru_cache(maxsize=1)
-def waypoints_of(history: History) -> Waypoints:
+def waypoints_of(history: Location) -> Waypoints:
     """The waypoints of a history, which this process keeps from question to question. A process has one history."""
     return Waypoints()
 
 
-def histories_of(history: History, vhost: str, queue: str) -> Iterator[History]:
+def histories_of(history: Location, vhost: str, queue: str) -> Iterator[Location]:
     """The history once for each partition that the queue may be in: as it is, then with fewer partitions. For a caller
     that does not know how many partitions the nodes use, since Kafka may have been given more
-    (`History.partitions`)."""
+    (`InKafka.partitions`)."""
     yield history
-    if not history.may_have_grown:
+    if not isinstance(history, InKafka) or history.partitions is not None:  # only topics grow beside their nodes
         return
     reader = history.open()
     if reader.placement.count:
@@ -118,7 +119,7 @@ def batched(items: Iterator[MessageView], count: int) -> Iterator[list[MessageVi
 
 
 def queue_at(
-    history: History,
+    history: Location,
     vhost: str,
     queue: str,
     at: At,
@@ -142,7 +143,7 @@ def queue_at(
 
 
 def _queue_at(
-    history: History,
+    history: Location,
     vhost: str,
     queue: str,
     at: At,
@@ -169,7 +170,7 @@ def _queue_at(
 
 
 def messages_at(
-    history: History, vhost: str, queue: str, at: At, incarnation: int
+    history: Location, vhost: str, queue: str, at: At, incarnation: int
 ) -> "tuple[str, array[int], array[int]]":
     """The queue's partition at a moment, and ids and sizes of all its messages then, in the order of `queue_at`.
 
@@ -183,7 +184,7 @@ def messages_at(
 
 
 def folded_queue(
-    history: History,
+    history: Location,
     reader: HistoryReader,
     vhost: str,
     queue: str,
@@ -199,7 +200,7 @@ def folded_queue(
     try:
         machine = state_at(log, history.snapshots, at, waypoints, log.durable_offset)
     except BelowFloor as error:
-        raise explained(error, topology_of(reader.metadata, history.snapshots).history.floors) from None
+        raise explained(error, reader.topology().history.floors) from None
     found = machine.queue(vhost, queue)
     if found is None or not is_of(reader, log, found, incarnation):
         when = f"offset {at.offset}" if at.time_ms is None else format_time(at.time_ms)

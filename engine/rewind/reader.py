@@ -125,13 +125,13 @@ class Reader(ABC):
         numbered = Published(
             message.route,
             before + offset.to_bytes(8, "big") + behind,
-            message.expiration_ms,
-            message.priority,
-            message.persistent,
-            message.origin,
-            message.encryption,
-            message.body,
-            message.body_size,
+            expiration_ms=message.expiration_ms,
+            priority=message.priority,
+            persistent=message.persistent,
+            origin=message.origin,
+            encryption=message.encryption,
+            body=message.body,
+            body_size=message.body_size,
         )
         effect = Deliver(self.queue, message_id, self.consumer_id, False, 0, False)
         self.consumer.deliver(self.partition, effect, numbered)

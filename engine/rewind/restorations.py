@@ -29,7 +29,7 @@ from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.broker.queues import Queues
 from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.errors import NotFound, ResourceError
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import Location
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.partition.flow_control import no_room
 from rewindmq.engine.partition.lifecycle import Keeper
@@ -140,7 +140,7 @@ class Restorations:
         self,
         session: Session,
         past: WorkerPool,
-        history: History,
+        history: Location,
         restoration: Restoration,
         rate: int | None = None,
     ) -> RestoreResult:
@@ -282,13 +282,13 @@ def as_restored(
     origin = Origin(
         plan.vhost,
         plan.queue,
-        plan.queue_id,
-        was.message_id,
-        "restored",
-        number + 1,
-        plan.name_within(name),
-        was.delivery_count,
-        was.redelivered,
+        queue_id=plan.queue_id,
+        message_id=was.message_id,
+        reason="restored",
+        sequence=number + 1,
+        restore=plan.name_within(name),
+        delivery_count=was.delivery_count,
+        redelivered=was.redelivered,
         partition=plan.home,
     )
     route = Route(vhost, published.route.exchange, published.route.routing_key, (target,))

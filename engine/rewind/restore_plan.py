@@ -4,7 +4,7 @@ took, or messages by their ids. The broker carries it out (restorations.py)."""
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from rewindmq.engine.keeping.location import History, HistoryPartition, HistoryReader, OtherHistory, retry_if_trimmed
+from rewindmq.engine.keeping.location import HistoryPartition, HistoryReader, Location, OtherHistory, retry_if_trimmed
 from rewindmq.engine.keeping.single_records import record_digest
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.rewind.bindings_at import bindings_at
@@ -107,7 +107,7 @@ class RestoreRequest:
     `ids`, if there are any. With `undo`: the same for the moment before the last purge, delete or remove. With
     neither: the messages that `ids` names, as they were published, with any fate."""
 
-    history: History
+    history: Location
     vhost: str
     queue: str
     at: At | None
@@ -300,7 +300,7 @@ class _Portion:
 class Bodies:
     """A question to a worker: the messages themselves, read from the log."""
 
-    history: History
+    history: Location
     partition: str
     ids: tuple[int, ...]
 

@@ -7,12 +7,10 @@ The rules are those of `rewindmq verify_seals` (engine/keeping/seals/sealer.py).
 which take a fifth of a second. A portion has at least one.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rewindmq.engine.keeping.archive.directory_note import archive_of
-from rewindmq.engine.keeping.location import History
-from rewindmq.engine.keeping.seals.in_files import segmented
+from rewindmq.engine.keeping.location import Location
+from rewindmq.engine.keeping.seals.partitions import sealable_partitions
 from rewindmq.engine.keeping.seals.seal import Keys
 from rewindmq.engine.keeping.seals.sealer import Harm, Sealable, examine, plan, unchecked
 from rewindmq.engine.rewind.outcomes import Deadline, OutOfTime
@@ -51,21 +49,9 @@ class Portion:
     sealed_to: int = 0
 
 
-def partitions_of(history: History) -> Sequence[Sealable]:
-    """The partitions of a history, with their seals. Raises LogError."""
-    if history.kafka is None:
-        assert history.data is not None
-        return segmented(history.data)
-    from rewindmq.engine.keeping.seals.in_topic import in_topics
-    from rewindmq.engine.log.kafka.reader import KafkaLogReader
-
-    archive = history.archive or (None if history.data is None else archive_of(history.data))
-    return in_topics(KafkaLogReader(history.kafka, history.prefix, dict(history.settings)), archive)
-
-
-def sealed(history: History) -> list[SealedPartition]:
+def sealed(history: Location) -> list[SealedPartition]:
     """Return the sealed part of each partition as its seals state it, without a check of them. Raises LogError."""
-    return [_sealed(each) for each in partitions_of(history)]
+    return [_sealed(each) for each in sealable_partitions(history)]
 
 
 def _sealed(partition: Sealable) -> SealedPartition:
@@ -84,11 +70,11 @@ def _sealed(partition: Sealable) -> SealedPartition:
     )
 
 
-def check(history: History, name: str, keys: Keys | None, first: int, deadline: Deadline) -> Portion:
+def check(history: Location, name: str, keys: Keys | None, first: int, deadline: Deadline) -> Portion:
     """Check the stretches of a partition from number `first` on, for as long as there is time; at least one.
 
     `keys` None: signatures are not checked. Raises NoSuchPartition, LogError."""
-    partition = next((each for each in partitions_of(history) if each.name == name), None)
+    partition = next((each for each in sealable_partitions(history) if each.name == name), None)
     if partition is None:
         raise NoSuchPartition(f"there is no partition {name}")
     steps, harms = plan(partition, keys)

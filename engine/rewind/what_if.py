@@ -147,7 +147,16 @@ class _Trial:
             stopped, reached = MEMORY, begun
         assumed = self.fates.alternative.assumed
         return WhatIf(
-            log.name, begun, end, reached, self.before, self.after, self.changed, self.first, assumed, stopped
+            partition=log.name,
+            start=begun,
+            end=end,
+            reached=reached,
+            before=self.before,
+            after=self.after,
+            changed=self.changed,
+            first=self.first,
+            assumed=assumed,
+            stopped=stopped,
         )
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:

@@ -361,13 +361,13 @@ class Forwarder:
                 forwarded = Published(
                     narrowed.route,
                     properties,
-                    expiration_ms if destination.delay_ms is None else destination.delay_ms,
-                    message.priority,
-                    message.persistent,
-                    origin,
-                    message.encryption,
-                    message.body,
-                    message.body_size,
+                    expiration_ms=expiration_ms if destination.delay_ms is None else destination.delay_ms,
+                    priority=message.priority,
+                    persistent=message.persistent,
+                    origin=origin,
+                    encryption=message.encryption,
+                    body=message.body,
+                    body_size=message.body_size,
                 )
                 try:
                     if letter.at_least_once:

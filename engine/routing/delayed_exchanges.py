@@ -151,15 +151,13 @@ class HiddenQueues:
         return QueueDeclared(
             vhost,
             queue_of(exchange),
-            TYPE,
+            type=TYPE,
             durable=True,
             exclusive=False,
             auto_delete=False,
             owner=0,
             arguments=(known,),
             semantics=SEMANTICS,
-            policy=None,
-            operator_policy=None,
         )
 
     def broken(self, partition: "Partition") -> Iterator[tuple[str, QueueDeclared | QueueDeleted]]:

@@ -405,7 +405,7 @@ class EventExchange:
                 self._drop(1)
                 return 0
             for to in destinations:
-                to.partition.publish(BROKER, Published(to.route, raw, None, None, True, None, None, b"", 0))
+                to.partition.publish(BROKER, Published(to.route, raw, persistent=True, body=b"", body_size=0))
                 queues += len(to.route.queues)
         except (AmqpError, Unacceptable) as error:  # its headers are larger than a record may be
             logger.warning("an event %s was dropped: %s", key, error)

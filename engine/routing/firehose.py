@@ -208,7 +208,7 @@ class Firehose:
         )
         size = len(body) if encryption is None else encryption.plain_size
         for to in destinations:
-            to.partition.publish(BROKER, Published(to.route, copied, None, None, False, None, encryption, body, size))
+            to.partition.publish(BROKER, Published(to.route, copied, encryption=encryption, body=body, body_size=size))
 
 
 class TappedConsumer:

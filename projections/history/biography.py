@@ -14,7 +14,7 @@ Source = tuple[str, str, int, int]  # vhost, queue, message id, and the partitio
 
 
 def parse_message(text: str) -> tuple[str | None, int]:
-    """The partition (None: not named) and the message id in a text such as `queues-0:123`.
+    """Return the partition (None: not named) and the message id in a text such as `queues-0:123`.
 
     Raises ValueError, with a text for people."""
     partition, _, offset = text.rpartition(":")

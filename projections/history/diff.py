@@ -25,7 +25,7 @@ def fold_moves(
     start_ms: int | None,
     end_ms: int | None,
 ) -> Iterator[T]:
-    """Yields the rows of a partition up to offset `end`. The machine stands at the first moment's offset.
+    """Yield the rows of a partition up to offset `end`. The machine stands at the first moment's offset.
 
     `start_ms`, `end_ms`: the times of the moments; None: their clocks stand where the last event left them."""
     if start_ms is not None:

@@ -147,7 +147,7 @@ class OutcomeRows(ABC, Generic[T]):
         self.gaps = [(0, offset, before)]
 
     def take(self, last: bool) -> Iterator[T]:
-        """Yields the batches that are full, and with `last` all rows."""
+        """Yield the batches that are full, and with `last` all rows."""
         if last and self.numbers:
             self.flush()
         batches, self.batches = self.batches, []
@@ -155,7 +155,7 @@ class OutcomeRows(ABC, Generic[T]):
 
     @abstractmethod
     def packed(self) -> T:
-        """The gathered rows as a batch."""
+        """Return the gathered rows as a batch."""
 
 
 PLACE = {name: place for place, name in enumerate(SHARED)}
@@ -174,7 +174,7 @@ class OutcomeRow:
     shared: Shared
 
     def value(self, name: str) -> Any:
-        """A value that rows share, by the name of its column."""
+        """Return a value that rows share, by the name of its column."""
         return self.shared[PLACE[name]]
 
     def fields(self) -> dict[str, Any]:
@@ -196,7 +196,7 @@ class PlainRows(OutcomeRows[list[OutcomeRow]]):
         self.only_ids = message_ids
 
     def packed(self) -> list[OutcomeRow]:
-        """The gathered rows, an object each."""
+        """Return the gathered rows, an object each."""
         rows: list[OutcomeRow] = []
         times, gaps, sizes = iter(self.times), iter(self.gaps), iter(self.sizes)
         next_time, next_gap = next(times, None), next(gaps, None)

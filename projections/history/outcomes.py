@@ -181,7 +181,7 @@ class Outcomes(Generic[T]):
         self._follows(effects)
 
     def take(self, last: bool) -> Iterator[T]:
-        """Yields rows of HISTORY (`Product`)."""
+        """Yield rows of HISTORY (`Product`)."""
         return self.rows.take(last)
 
     def _follows(self, effects: list[Effect]) -> None:
@@ -253,7 +253,7 @@ class Outcomes(Generic[T]):
         exchange: str | None = None,
         routing_key: str | None = None,
     ) -> int:
-        """The number of a combination about the event at hand."""
+        """Return the number of a combination about the event at hand."""
         key = (queue, outcome, final, consumer, reason, rule, policy, exchange, routing_key)
         number = self.rows.of_cause.get(key)
         if number is None:
@@ -425,7 +425,7 @@ _ROWS: dict[type, Callable[[Outcomes[Any], Any], None] | None] = {
 
 
 def takers(machine: Machine, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> list[Queue]:
-    """The queues that took the message: queues of its route that exist and neither refused it nor had seen it.
+    """Return the queues that took the message: queues of its route that exist and neither refused it nor had seen it.
 
     `machine` has just applied the event, and `effects` are those of the event itself. No queue took a message from a
     node that was lost."""
@@ -442,7 +442,7 @@ def takers(machine: Machine, offset: int, actor: Actor, event: Published, effect
 
 
 def targets(actor: Actor, event: Published) -> list[tuple[str, str]]:
-    """The queues that a publish names, each once; none when it cannot have happened.
+    """Return the queues that a publish names, each once; none when it cannot have happened.
 
     A publish that a service appended by itself (no session, and no dead letter) was checked by no broker, and may have
     invalid properties."""
@@ -455,7 +455,7 @@ def targets(actor: Actor, event: Published) -> list[tuple[str, str]]:
 
 
 def deciding_policy(queue: Queue, rule: str) -> Policy | None:
-    """The policy that a rule such as "policy lim.max-length" or "operator policy cap.max-length" names."""
+    """Return the policy that a rule such as "policy lim.max-length" or "operator policy cap.max-length" names."""
     if rule.startswith("operator policy "):
         return queue.operator_policy
     return queue.policy if rule.startswith("policy ") else None

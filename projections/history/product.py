@@ -41,7 +41,7 @@ class Product(Protocol[T_co]):
         """Called when the machine has just skipped a record that cannot be decoded."""
 
     def take(self, last: bool) -> Iterator[T_co]:
-        """Yields the rows that are ready. Called after each group of records, and with `last` at the end."""
+        """Yield the rows that are ready. Called after each group of records, and with `last` at the end."""
 
 
 def fold_events(

@@ -23,7 +23,7 @@ YEAR_2106 = 0xFFFF_FFFF  # in seconds; some clients send milliseconds, and a lat
 
 
 def decoded(raw: bytes, times: bool = True) -> dict[str, Any] | None:
-    """The properties by name; None for bytes that are no properties, which no client can publish.
+    """Return the properties by name; None for bytes that are no properties, which no client can publish.
 
     `times`: timestamps as datetimes, not as the numbers that they are."""
     try:
@@ -60,7 +60,7 @@ def _moment(value: int) -> datetime | int:
 
 
 def properties_object(raw: bytes) -> Any:
-    """The properties by name, without absent ones; base64 if they cannot be decoded."""
+    """Return the properties by name, without absent ones; base64 if they cannot be decoded."""
     if not raw:
         return {}
     values = decoded(raw)
@@ -87,7 +87,7 @@ def _value(value: Any) -> bytes:
 
 
 def json_form(value: Any) -> Any:
-    """A value in a form that `json_text` takes."""
+    """Return a value in a form that `json_text` takes."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds")
     if isinstance(value, bytes | bytearray):

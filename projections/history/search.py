@@ -34,7 +34,7 @@ class Criteria:
     body: bytes | None = None
 
     def without_body(self) -> "Criteria":
-        """The same without the text in the body: a body that is encrypted does not have it in the log."""
+        """Return the same without the text in the body: a body that is encrypted does not have it in the log."""
         return replace(self, body=None)
 
     def id(self) -> tuple[str, bytes] | None:

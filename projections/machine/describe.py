@@ -63,15 +63,15 @@ class Names:
         return " ".join(shown) + (f" and {beyond} more" if beyond else "")
 
     def message(self, message_id: int) -> str:
-        """A message, by its id."""
+        """Return a message, by its id."""
         return self.messages((message_id,))
 
     def consumer(self, consumer: int) -> str:
-        """A consumer, by its id."""
+        """Return a consumer, by its id."""
         return str(consumer)
 
     def time(self, time_ms: int) -> str:
-        """A time of the machine's clock."""
+        """Return a time of the machine's clock."""
         return f"{time_ms} ms"
 
 
@@ -79,7 +79,7 @@ IDS: Final = Names()
 
 
 def actor(who: Actor) -> str:
-    """The user and its session; `-` for the broker itself."""
+    """Return the user and its session; `-` for the broker itself."""
     if who.session == 0:
         return text(who.user) if who.user else "-"
     return f"{text(who.user)}/{who.session}"
@@ -91,7 +91,7 @@ def text(value: str) -> str:
 
 
 def printable(line: str) -> str:
-    """The line, with characters that cannot be printed escaped."""
+    """Return the line, with characters that cannot be printed escaped."""
     return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
@@ -99,12 +99,12 @@ def printable(line: str) -> str:
 
 
 def event(e: Event) -> str:
-    """An event on one line: its type and its fields."""
+    """Return an event on one line: its type and its fields."""
     return " ".join([type(e).__name__, *_words(e)])
 
 
 def event_fields(e: Event) -> dict[str, Any]:
-    """The fields as JSON has them, with `body_size` for the body and without password hashes."""
+    """Return the fields as JSON has them, with `body_size` for the body and without password hashes."""
     return {name: _jsonable(value) for name, value in _fields(e)}
 
 
@@ -120,7 +120,7 @@ def queues_of(e: Event) -> tuple[tuple[str, str], ...]:
 
 
 def field_names(kind: Any) -> list[str]:
-    """The fields that are shown of an event, or of a value in it; its class will do, too."""
+    """Return the fields that are shown of an event, or of a value in it; its class will do, too."""
     return [field.name for field in fields(kind) if field.name not in ("body", _SECRET)]
 
 
@@ -169,14 +169,14 @@ def _jsonable(value: Any) -> Any:
 
 
 def effect(e: Effect, names: Names = IDS) -> str:
-    """An effect on one line: its queue and what happens there."""
+    """Return an effect on one line: its queue and what happens there."""
     if isinstance(e, Quarantine):
         return printable(f"quarantined: {e.reason}")
     return printable(f"[{queue_name(e.queue)}] {_TOLD[type(e)](e, names)}")
 
 
 def effect_fields(e: Effect) -> dict[str, Any]:
-    """The fields as JSON has them, with the effect's type as `effect` and the queue by its vhost and name."""
+    """Return the fields as JSON has them, with the effect's type as `effect` and the queue by its vhost and name."""
     values: dict[str, Any] = {"effect": type(e).__name__}
     for field in fields(e):
         value = getattr(e, field.name)
@@ -190,7 +190,7 @@ def effect_fields(e: Effect) -> dict[str, Any]:
 
 
 def queue_name(queue: Queue) -> str:
-    """The name, behind its vhost where that is another than `/`."""
+    """Return the name, behind its vhost where that is another than `/`."""
     return text(queue.name) if queue.vhost == "/" else f"{text(queue.vhost)} {text(queue.name)}"
 
 

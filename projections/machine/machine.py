@@ -265,19 +265,19 @@ class Machine(State):
         self.next_deadline_ms = deadlines[0][0] if deadlines else NEVER
 
     def time_passed_at(self, offset: int) -> int:
-        """The number of effects of the event at `offset`, the last one applied, that came from deadlines.
+        """Return the number of effects of the event at `offset`, the last one applied, that came from deadlines.
 
         These deadlines passed before the event happened."""
         return self.due_effects[1] if self.due_effects[0] == offset else 0
 
     def deadline_ms(self) -> int | None:
-        """The time of the next deadline, at which the broker appends a Tick; None if there is none.
+        """Return the time of the next deadline, at which the broker appends a Tick; None if there is none.
 
         It may be early, never late."""
         return None if self.next_deadline_ms == NEVER else self.next_deadline_ms
 
     def queue(self, vhost: str, name: str) -> Queue | None:
-        """The queue of this name; None if there is none."""
+        """Return the queue of this name; None if there is none."""
         return self.by_name.get((vhost, name))
 
     def queues(self) -> Iterator[Queue]:
@@ -286,7 +286,7 @@ class Machine(State):
             yield self.by_name[key]
 
     def outboxes(self) -> Iterator[Queue]:
-        """Yields the queues with dead letters to forward, by queue id; deleted queues are among them."""
+        """Yield the queues with dead letters to forward, by queue id; deleted queues are among them."""
         for queue_id in sorted(self.by_id):
             if len(self.by_id[queue_id].outbox):
                 yield self.by_id[queue_id]
@@ -299,20 +299,20 @@ class Machine(State):
         return digest(self)
 
     def head(self) -> bytes:
-        """The state that belongs to no queue, packed: clock, next offset, version, shared limits."""
+        """Return the state that belongs to no queue, packed: clock, next offset, version, shared limits."""
         return pack_head(self)
 
     def take_dirty(self) -> Dirty:
-        """The changes since the last call, packed."""
+        """Return the changes since the last call, packed."""
         return take_dirty(self)
 
     def pieces(self) -> Iterator[tuple[int, bytes, dict[int, bytes]]]:
-        """Yields (queue id, meta, chunks) of every queue, packed. `take_dirty` is not disturbed."""
+        """Yield (queue id, meta, chunks) of every queue, packed. `take_dirty` is not disturbed."""
         return pieces(self)
 
     @staticmethod
     def load(partition: str, head: bytes, pieces: Iterable[tuple[bytes, dict[int, bytes]]]) -> "Machine":
-        """The machine from its pieces.
+        """Return the machine from its pieces.
 
         Raises ValueError when the pieces are not those of one state, NewerHistory when a newer version wrote them."""
         machine = Machine(partition)

@@ -370,7 +370,7 @@ class Repeats:
         if queue.prioritized is not None or actor.session == 0 or epoch_of(actor) in self.machine.lost_epochs:
             return None
         prefix = self._encoder.prefix(timestamp_ms, actor)
-        example = Published(event.route, b"", None, None, False, None, None, b"", 0)
+        example = Published(event.route, b"", body=b"", body_size=0)
         encoded = self._encoder.encode(prefix, example)[: -len(EMPTY_PUBLISH)]
         if not _begins_so(record, encoded[HEAD_AT:]):
             return None
@@ -382,7 +382,7 @@ class Repeats:
         return publish
 
     def _learned_ack(self, record: bytes, timestamp_ms: int, actor: Actor, event: Acked) -> PlainAck | None:
-        """The part that repeats of the ack share; None if it is not plain, or has another form than we write."""
+        """Return the part that repeats of the ack share; None if it is not plain, or has another form than we write."""
         queue = self.machine.by_name.get((event.vhost, event.queue))
         holder = None if queue is None else queue.holders.get(event.consumer)
         if queue is None or holder is None or not holder.attached or holder.limiter is not None:
@@ -459,7 +459,7 @@ def _id(record: bytes, pos: int) -> tuple[int, int]:
 
 
 def _ids(record: bytes, pos: int, holder: Consumer) -> Sequence[int]:
-    """The ids of the ranges at `pos`; none if the normal way has to decide.
+    """Return the ids of the ranges at `pos`; none if the normal way has to decide.
 
     They ascend, the holder holds them, and no unacked message of the queue has an expiry."""
     held = holder.held

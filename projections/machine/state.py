@@ -168,7 +168,7 @@ class State:
         self.channels.setdefault((holder.session, holder.channel), {})[key] = holder
 
     def holders_of(self, session: int, channel: int) -> Holders:
-        """The holders of a channel; of a whole session where `channel` is 0."""
+        """Return the holders of a channel; of a whole session where `channel` is 0."""
         return self.channels.get((session, channel), {}) if channel else self.sessions.get(session, {})
 
     def forget_holder(self, holder: Consumer) -> None:

@@ -2,7 +2,7 @@
 
 
 def erlang_term(value: object) -> str:
-    """A value as Erlang's `~tp` prints it: strings as binaries, tables as maps."""
+    """Return a value as Erlang's `~tp` prints it: strings as binaries, tables as maps."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:

@@ -126,7 +126,7 @@ class _Never(Pattern):
 
 
 def refusal(text: str) -> BadPattern | None:
-    """The reason why a pattern cannot be set; None if it can."""
+    """Return the reason why a pattern cannot be set; None if it can."""
     try:
         hard = hard_name(text)
     except BadPattern as error:
@@ -137,7 +137,7 @@ def refusal(text: str) -> BadPattern | None:
 
 
 def problem_in_history(text: str) -> str | None:
-    """The reason why an event with the pattern is nonsense; None if it is not."""
+    """Return the reason why an event with the pattern is nonsense; None if it is not."""
     try:
         Pattern(text)
     except BadPattern as error:
@@ -147,7 +147,7 @@ def problem_in_history(text: str) -> str | None:
 
 @lru_cache(2_048)
 def in_history(text: str) -> Pattern:
-    """The pattern of an event."""
+    """Return the pattern of an event."""
     try:
         return Pattern(text, steps=STEPS if hard_name(text) is None else STEPS_OF_HARD)
     except BadPattern as error:
@@ -156,7 +156,7 @@ def in_history(text: str) -> Pattern:
 
 
 def hard_name(text: str) -> str | None:
-    """A name in which a search for the pattern meets the limit, among likely ones; None if none of them does.
+    """Return a name in which a search for the pattern meets the limit, among likely ones; None if none of them does.
 
     Raises BadPattern."""
     pattern = Pattern(text, steps=STEPS_TO_SHOW, shortcuts=False)
@@ -170,7 +170,7 @@ def hard_name(text: str) -> str | None:
 
 
 def shown(text: str) -> str:
-    """A text from outside as a message may show it: escaped, and cut."""
+    """Return a text from outside as a message may show it: escaped, and cut."""
     return repr(text) if len(text) <= SHOWN else repr(text[:SHOWN]) + "..."
 
 

@@ -19,22 +19,22 @@ _MASK = 0xFFFFFFFF
 
 @lru_cache(REMEMBERED)
 def partition_of(vhost: str, queue: str, partitions: int) -> int:
-    """The number of the queue's partition, out of `partitions` partitions."""
+    """Return the number of the queue's partition, out of `partitions` partitions."""
     return (murmur2(f"{vhost}/{queue}".encode()) & 0x7FFFFFFF) % partitions
 
 
 def number_of(partition: str) -> int:
-    """The number of the partition with this name."""
+    """Return the number of the partition with this name."""
     return int(partition.rpartition("-")[2])
 
 
 def astray(homes: Iterable[Home], partitions: int) -> Home | None:
-    """The first queue that does not lie where this number of partitions would put it; None if there is none."""
+    """Return the first queue that does not lie where this number of partitions would put it; None if there is none."""
     return next((home for home in homes if partition_of(home[1], home[2], partitions) != home[0]), None)
 
 
 def count_of(homes: Iterable[Home], most: int) -> int | None:
-    """The largest number of partitions, up to `most`, that puts all these queues where they lie.
+    """Return the largest number of partitions, up to `most`, that puts all these queues where they lie.
 
     None: there is none."""
     homes = list(homes)

@@ -18,7 +18,7 @@ APPLY_TO = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "st
 
 
 def definition_problem(name: str, definition: object, operator: bool, semantics: str) -> str | None:
-    """The fault in a policy's definition, in RabbitMQ's words; None if there is none.
+    """Return the fault in a policy's definition, in RabbitMQ's words; None if there is none.
 
     `semantics`: the profile under which the definition is to hold. (A queue that asks for another profile by argument
     has its own arguments.)"""
@@ -40,7 +40,7 @@ def definition_problem(name: str, definition: object, operator: bool, semantics:
 
 
 def _mirroring_problem(definition: Mapping[str, object]) -> str | None:
-    """The fault in the `ha-` keys (rabbit_mirror_queue_misc.erl validate_policy, and that of each mode)."""
+    """Return the fault in the `ha-` keys (rabbit_mirror_queue_misc.erl validate_policy, and that of each mode)."""
     mode, params = definition.get("ha-mode"), definition.get("ha-params")
     if mode is None:
         if any(key.startswith("ha-") for key in definition):
@@ -59,7 +59,7 @@ def _mirroring_problem(definition: Mapping[str, object]) -> str | None:
 
 
 def _retry_problem(definition: Mapping[str, object]) -> str | None:
-    """The fault in the retry keys (rabbit_quorum_queue.erl validate_delayed_retry_constraints)."""
+    """Return the fault in the retry keys (rabbit_quorum_queue.erl validate_delayed_retry_constraints)."""
     kind, least, most = (definition.get(f"delayed-retry-{key}") for key in ("type", "min", "max"))
     if kind not in (None, "disabled") and least is None:
         return f"delayed-retry-min is required when delayed-retry-type is {kind}"
@@ -69,7 +69,7 @@ def _retry_problem(definition: Mapping[str, object]) -> str | None:
 
 
 def apply_to_problem(apply_to: object) -> str | None:
-    """The fault in a policy's apply-to, in RabbitMQ's words; None if there is none."""
+    """Return the fault in a policy's apply-to, in RabbitMQ's words; None if there is none."""
     if apply_to in APPLY_TO:
         return None
     return (
@@ -79,7 +79,7 @@ def apply_to_problem(apply_to: object) -> str | None:
 
 
 def pattern_problem(pattern: object) -> str | None:
-    """The fault in a policy's pattern, in RabbitMQ's words; None if there is none."""
+    """Return the fault in a policy's pattern, in RabbitMQ's words; None if there is none."""
     if not isinstance(pattern, str):
         return f"pattern should be a binary but was {erlang_term(pattern)}"
     wrong = refusal(pattern)
@@ -89,7 +89,7 @@ def pattern_problem(pattern: object) -> str | None:
 
 
 def priority_problem(priority: object) -> str | None:
-    """The fault in a policy's priority, in RabbitMQ's words; None if there is none."""
+    """Return the fault in a policy's priority, in RabbitMQ's words; None if there is none."""
     if isinstance(priority, int) and not isinstance(priority, bool):
         return None
     return f"priority should be a number, actually was {erlang_term(priority)}"

@@ -11,12 +11,12 @@ from rewindmq.schemas.values import Argument
 
 
 def argument_of(arguments: tuple[Argument, ...], name: str) -> Argument | None:
-    """The argument of this name, of a queue, an exchange, a binding or a consumer; None: there is none."""
+    """Return the argument of this name, of a queue, an exchange, a binding or a consumer; None: there is none."""
     return next((argument for argument in arguments if argument.name == name), None)
 
 
 def value_problem(argument: Argument, given: Container[str], semantics: str) -> Problem:
-    """The fault in an argument's type or value, as an Erlang term; None if there is none.
+    """Return the fault in an argument's type or value, as an Erlang term; None if there is none.
 
     `given`: the names of all arguments of the declaration."""
     problem = BY_ARGUMENT[argument.name].values_in(semantics).problem(argument)

@@ -100,7 +100,7 @@ class Base:
         return (BaseGone if gone else BaseError)(f"{self.path}: {error.strerror}")
 
     def _opened(self) -> AbstractContextManager[Any]:
-        """The bytes, with a position of their own."""
+        """Return the bytes, with a position of their own."""
         if self._file is None:
             return self.path.open("rb")
         return closing(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -135,7 +135,7 @@ class Base:
             self._blocks.append((first, block.offset, block.size))
 
     def machine(self) -> Machine:
-        """The state as the base holds it.
+        """Return the state as the base holds it.
 
         Raises BaseError if its digest is another one than the base says; BaseGone; NewerHistory."""
         pieces = self._pieces()
@@ -152,7 +152,7 @@ class Base:
         return machine
 
     def _pieces(self) -> Iterator[dict[str, Any]]:
-        """Yields the pieces of the state: those before the first record."""
+        """Yield the pieces of the state: those before the first record."""
         import fastavro
 
         try:
@@ -166,14 +166,14 @@ class Base:
             raise self._unreadable(error) from error
 
     def records(self) -> Iterator[tuple[int, bytes]]:
-        """Yields offset and record of each queued message's publish, ascending.
+        """Yield offset and record of each queued message's publish, ascending.
 
         Raises BaseGone, BaseError."""
         for number in range(len(self._blocks)):
             yield from self._block(number).items()
 
     def record(self, offset: int) -> bytes | None:
-        """The record of a queued message's publish; None if the base holds no record with this offset.
+        """Return the record of a queued message's publish; None if the base holds no record with this offset.
 
         Raises BaseGone, BaseError."""
         number = bisect_right(self._blocks, offset, key=lambda block: block[0]) - 1
@@ -184,7 +184,7 @@ class Base:
         return self._recent[1].get(offset)
 
     def _block(self, number: int) -> dict[int, bytes]:
-        """The records of one Avro block, by offset."""
+        """Return the records of one Avro block, by offset."""
         import fastavro
 
         _, position, size = self._blocks[number]
@@ -221,12 +221,12 @@ class Bases:
         return path
 
     def offsets(self, partition: str) -> list[int]:
-        """The offsets of the partition's bases, ascending."""
+        """Return the offsets of the partition's bases, ascending."""
         found = (self.directory / partition).glob(f"{'[0-9]' * 20}{SUFFIX}")
         return sorted(int(path.stem) for path in found)
 
     def open(self, partition: str, offset: int) -> Base:
-        """The base at exactly this offset, checked whole.
+        """Return the base at exactly this offset, checked whole.
 
         Raises BaseError if it is damaged or missing."""
         return Base(self.path(partition, offset))
@@ -247,12 +247,12 @@ class Bases:
                     path.unlink()
 
     def path(self, partition: str, offset: int) -> Path:
-        """The path of a base at `offset`, whether the file exists or not."""
+        """Return the path of a base at `offset`, whether the file exists or not."""
         return self.directory / partition / f"{offset:020d}{SUFFIX}"
 
 
 def queued_offsets(machine: Machine) -> list[int]:
-    """The offsets of the publishes of all messages that the machine holds, ascending, each once."""
+    """Return the offsets of the publishes of all messages that the machine holds, ascending, each once."""
     found: set[int] = set()
     for queue in machine.by_id.values():
         found.update(live_ids(queue))

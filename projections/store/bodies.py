@@ -39,7 +39,7 @@ class Form:
         self.stamp = self._encoder.prefix(_STAMP_MS, BROKER)
 
     def of(self, message: Published) -> bytes:
-        """The message in this form."""
+        """Return the message in this form."""
         return self._encoder.encode(self.stamp, message)
 
 
@@ -58,7 +58,7 @@ class BodyCache:
         self.queues: dict[int, dict[int, Body]] = {}
 
     def get(self, queue_id: int, message_id: int) -> Published | None:
-        """The cached message; None if it is not in the cache."""
+        """Return the cached message; None if it is not in the cache."""
         bodies = self.queues.get(queue_id)
         if bodies is None:
             return None
@@ -68,7 +68,7 @@ class BodyCache:
         return body
 
     def decoded(self, stored: bytes) -> Published:
-        """The message in the form in which the store has it."""
+        """Return the message in the form in which the store has it."""
         message = self._decoder.decode(stored)[2]
         assert isinstance(message, Published), "the store holds messages only"
         return message
@@ -111,7 +111,7 @@ def without_queues(message: Published) -> Published:
 
 
 def size_of(bodies: Iterable[Body]) -> int:
-    """The memory that the bodies use, in bytes (an estimate)."""
+    """Return the memory that the bodies use, in bytes (an estimate)."""
     size = 0
     for body in bodies:
         if isinstance(body, bytes):

@@ -145,7 +145,7 @@ class SharedBodies:
             self._dirty.append(page)
 
     def packed(self) -> Iterator[tuple[int, bytes]]:
-        """Yields the pages that changed since the last time, by their first ids; b"" for one to delete."""
+        """Yield the pages that changed since the last time, by their first ids; b"" for one to delete."""
         for page in self._dirty:
             page.dirty = False
             if page.ids:
@@ -157,6 +157,6 @@ class SharedBodies:
         self._dirty = []
 
     def counts(self) -> Iterator[tuple[int, int]]:
-        """Yields each shared body, by the message's id, with the number of queues that hold it."""
+        """Yield each shared body, by the message's id, with the number of queues that hold it."""
         for page in self._pages:
             yield from zip(page.ids, page.holders, strict=True)

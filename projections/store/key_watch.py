@@ -52,7 +52,7 @@ class KeyWatch:
             self._projector.watch = None
 
     def groups(self) -> set[str]:
-        """The groups of keys under which the watch has met a message."""
+        """Return the groups of keys under which the watch has met a message."""
         return {group for groups in self.found.values() for group in groups}
 
     def kept(self, queue_id: int, message_id: int, message: Published) -> None:

@@ -44,7 +44,7 @@ _KINDS: Final = {
 
 
 def partition_prefix(partition: str) -> bytes:
-    """The bytes with which every key of a partition begins.
+    """Return the bytes with which every key of a partition begins.
 
     Raises ValueError for a name that cannot stand in a key."""
     if not partition or "\x00" in partition:
@@ -53,52 +53,52 @@ def partition_prefix(partition: str) -> bytes:
 
 
 def applied(prefix: bytes) -> bytes:
-    """The key of the partition's applied offset."""
+    """Return the key of the partition's applied offset."""
     return prefix + b"A"
 
 
 def head(prefix: bytes) -> bytes:
-    """The key of the state that belongs to no queue."""
+    """Return the key of the state that belongs to no queue."""
     return prefix + b"H"
 
 
 def quarantine_count(prefix: bytes) -> bytes:
-    """The key of the number of quarantined records."""
+    """Return the key of the number of quarantined records."""
     return prefix + b"I"
 
 
 def quarantined(prefix: bytes, slot: int) -> bytes:
-    """The key of the quarantined record in this slot."""
+    """Return the key of the quarantined record in this slot."""
     return prefix + b"X" + slot.to_bytes(8, "big")
 
 
 def queue(prefix: bytes, queue_id: int) -> bytes:
-    """The key of a queue's settings, counters, consumers, unacked messages and outbox."""
+    """Return the key of a queue's settings, counters, consumers, unacked messages and outbox."""
     return prefix + b"Q" + queue_id.to_bytes(8, "big")
 
 
 def chunks(prefix: bytes, queue_id: int) -> bytes:
-    """The bytes with which every chunk key of the queue begins."""
+    """Return the bytes with which every chunk key of the queue begins."""
     return prefix + b"C" + queue_id.to_bytes(8, "big")
 
 
 def chunk(prefix: bytes, queue_id: int, number: int) -> bytes:
-    """The key of one chunk of a queue's ready messages. `number` may be negative."""
+    """Return the key of one chunk of a queue's ready messages. `number` may be negative."""
     return prefix + b"C" + queue_id.to_bytes(8, "big") + (number + _CHUNK_ZERO).to_bytes(8, "big")
 
 
 def messages(prefix: bytes, queue_id: int) -> bytes:
-    """The bytes with which every message key of the queue begins; append the message id, 8 bytes big-endian."""
+    """Return the bytes with which every message key of the queue begins; append the message id, 8 bytes big-endian."""
     return prefix + b"M" + queue_id.to_bytes(8, "big")
 
 
 def message(prefix: bytes, queue_id: int, message_id: int) -> bytes:
-    """The key of one message of a queue."""
+    """Return the key of one message of a queue."""
     return prefix + b"M" + queue_id.to_bytes(8, "big") + message_id.to_bytes(8, "big")
 
 
 def shared(prefix: bytes, first: int) -> bytes:
-    """The key of the counts of shared messages that begin with this id."""
+    """Return the key of the counts of shared messages that begin with this id."""
     return prefix + b"S" + first.to_bytes(8, "big")
 
 
@@ -115,28 +115,28 @@ def spans(ids: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def past(prefix: bytes) -> bytes:
-    """The first key behind all keys that begin with `prefix` (the end of a range)."""
+    """Return the first key behind all keys that begin with `prefix` (the end of a range)."""
     return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
 
 
 def queue_id_of(key: bytes, prefix: bytes) -> int:
-    """The queue id in a key of the partition with this prefix."""
+    """Return the queue id in a key of the partition with this prefix."""
     start = len(prefix) + 1
     return int.from_bytes(key[start : start + 8], "big")
 
 
 def message_id_of(key: bytes) -> int:
-    """The message id in the key of a message."""
+    """Return the message id in the key of a message."""
     return int.from_bytes(key[-8:], "big")
 
 
 def chunk_number_of(key: bytes) -> int:
-    """The chunk number in the key of a chunk."""
+    """Return the chunk number in the key of a chunk."""
     return int.from_bytes(key[-8:], "big") - _CHUNK_ZERO
 
 
 def describe(key: bytes, prefix: bytes) -> str:
-    """The key for people, e.g. `queues-0 message queue_id=5 id=17`."""
+    """Return the key for people, e.g. `queues-0 message queue_id=5 id=17`."""
     partition = prefix[:-1].decode()
     kind = key[len(prefix)]
     text = f"{partition} {_KINDS.get(kind, f'unknown kind {kind:#04x}')}"

@@ -88,7 +88,7 @@ def _records(pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def history_mark(log: PartitionLog, offset: int) -> str:
-    """The text that names the history of the log up to `offset`. Empty: there is no record before `offset`.
+    """Return the text that names the history of the log up to `offset`. Empty: there is no record before `offset`.
 
     Raises CorruptLog, LogError."""
     for block in log.read(offset - 1, offset):
@@ -107,7 +107,7 @@ def mark_by(record: bytes) -> str:
 
 
 def newest(snapshots: Snapshots | None, log: PartitionLog, before_ms: int | None = None) -> MetadataFold:
-    """The fold of the newest snapshot that can be used, to go on from; an empty fold if there is none.
+    """Return the fold of the newest snapshot that can be used, to go on from; an empty fold if there is none.
 
     `before_ms`: only a snapshot whose events all have lower timestamps. Raises CorruptLog, LogError."""
     offsets = [] if snapshots is None else snapshots.offsets(log.name)
@@ -141,7 +141,7 @@ def require_of(log: PartitionLog, end: int, path: Path, said: About) -> None:
 
 
 def about(path: Path) -> About:
-    """The snapshot's description of itself.
+    """Return the snapshot's description of itself.
 
     Raises SnapshotError when it cannot be read, OtherVersion."""
     import fastavro
@@ -154,7 +154,7 @@ def about(path: Path) -> About:
 
 
 def load(path: Path) -> MetadataFold:
-    """The fold as a snapshot holds it.
+    """Return the fold as a snapshot holds it.
 
     Raises SnapshotError for a file that is damaged, cut short or not a snapshot; OtherVersion."""
     try:
@@ -195,7 +195,7 @@ def _about(reader: Any) -> About:
 
 
 def _problem(path: Path, error: Exception) -> SnapshotError:
-    """The error to raise; damaged bytes can fail in any way at all."""
+    """Return the error to raise; damaged bytes can fail in any way at all."""
     if isinstance(error, SnapshotError):
         return type(error)(f"{path}: {error}")
     if isinstance(error, OSError):

@@ -227,7 +227,7 @@ class Projector:
         return written, missing
 
     def _held(self, queue_id: int, message_id: int) -> bytes | None:
-        """The stored form of a message that is in memory; None: it is not."""
+        """Return the stored form of a message that is in memory; None: it is not."""
         for held in (self._fresh, *(batch.bodies for batch in self._in_flight)):
             message = held.get(queue_id, _NOTHING).get(message_id)
             if message is not None:
@@ -412,7 +412,7 @@ class Projector:
         return self._read_ahead(queue_id, message_id)
 
     def _home(self, queue_id: int, message_id: int) -> int:
-        """The queue id under which the body is stored."""
+        """Return the queue id under which the body is stored."""
         return SHARED if not self._shared.empty and message_id in self._shared else queue_id
 
     def _message_of(self, body: Body) -> Published:
@@ -451,18 +451,18 @@ class Projector:
         return self.cache.decoded(cast(bytes, found[message_id]))
 
     def in_memory(self) -> Iterator[tuple[int, int, Body]]:
-        """Yields the bodies that RocksDB does not have yet: queue id, message id, body."""
+        """Yield the bodies that RocksDB does not have yet: queue id, message id, body."""
         for held in (self._fresh, *(batch.bodies for batch in self._in_flight)):
             for queue_id, bodies in held.items():
                 for message_id, body in bodies.items():
                     yield queue_id, message_id, body
 
     def leaving(self, queue_id: int) -> frozenset[int]:
-        """The ids of the messages whose bodies RocksDB still has, and which have left the queue."""
+        """Return the ids of the messages whose bodies RocksDB still has, and which have left the queue."""
         return frozenset(self._leaving.get(queue_id, ()))
 
     def stored(self, queue_id: int, start: int) -> Iterator[tuple[int, bytes]]:
-        """Yields ids and stored messages of a queue that RocksDB has, from the id `start` on. Some may be about to go.
+        """Yield ids and stored messages of a queue that RocksDB has, from the id `start` on. Some may be about to go.
 
         Raises a plain Exception of RocksDB."""
         first = keys.messages(self._prefix, queue_id)
@@ -487,7 +487,7 @@ class Projector:
         return self.pending_bytes >= FRESH_BYTES
 
     def prepare(self) -> Batch:
-        """The changes since the last call, with their offset.
+        """Return the changes since the last call, with their offset.
 
         Every effect of the machine so far must have been observed. Write batches in the order in which they were
         prepared, each as soon as the log is durable up to it."""
@@ -581,7 +581,7 @@ def holds(queue: "Queue", message_id: int) -> bool:
 
 
 def live_ids(queue: "Queue") -> "array[int]":
-    """The ids of the messages whose bodies must be in the store, ascending."""
+    """Return the ids of the messages whose bodies must be in the store, ascending."""
     ids = array("q", queue.ready_ids())
     for holder in queue.holders.values():
         ids.extend(holder.held)
@@ -592,7 +592,7 @@ def live_ids(queue: "Queue") -> "array[int]":
 
 
 def _readable(read: Callable[[bytes], bytes | None], key: bytes) -> bytes | None:
-    """The value of a key in a damaged database; None: it is damaged, or not there."""
+    """Return the value of a key in a damaged database; None: it is damaged, or not there."""
     try:
         return read(key)
     except Exception:  # rocksdict knows no narrower class

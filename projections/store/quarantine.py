@@ -43,7 +43,7 @@ class QuarantineReport:
 
     @classmethod
     def stored(cls, count: int, values: list[bytes]) -> "QuarantineReport":
-        """The report from the values that `unwritten` gave, in the order of their slots.
+        """Return the report from the values that `unwritten` gave, in the order of their slots.
 
         Raises ValueError when they do not belong to one report."""
         if len(values) != min(count, LISTED):
@@ -86,7 +86,7 @@ class QuarantineReport:
         self.add(offset, "", reason)
 
     def newest(self, most: int = LISTED) -> list[Quarantined]:
-        """The newest records, by ascending offset."""
+        """Return the newest records, by ascending offset."""
         return self._entries[-min(most, LISTED) :] if most > 0 else []
 
     def write_again(self) -> None:
@@ -94,7 +94,7 @@ class QuarantineReport:
         self._unwritten = min(self.count, LISTED)
 
     def unwritten(self) -> Iterator[tuple[int, bytes]]:
-        """Yields slot and value of each record that was noted since the last call and is still listed.
+        """Yield slot and value of each record that was noted since the last call and is still listed.
 
         They all have higher offsets than the records of earlier calls: a batch is cut behind whole events."""
         fresh = self.newest(self._unwritten)

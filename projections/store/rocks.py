@@ -138,11 +138,11 @@ class Database:
         self.reopen()
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None if there is none."""
+        """Return the value of a key; None if there is none."""
         return None if self.rocks is None else cast(bytes | None, self.rocks.get(key))
 
     def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Yields keys and values as the function `scan` does."""
+        """Yield keys and values as the function `scan` does."""
         return iter(()) if self.rocks is None else scan(self.rocks, prefix, start)
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -228,7 +228,7 @@ def open_to_read(path: Path) -> Rdict:
 
 
 def column_families(path: Path) -> list[str]:
-    """The names of the column families of a database; none if there is no database.
+    """Return the names of the column families of a database; none if there is no database.
 
     rocksdict raises a plain Exception when it cannot be read."""
     return Rdict.list_cf(str(path), _options()) if (path / "CURRENT").exists() else []
@@ -270,7 +270,7 @@ def _options() -> Options:
 
 
 def open_files(descriptors: int) -> int:
-    """The number of files that RocksDB keeps open in a process that may have `descriptors` file descriptors."""
+    """Return the number of files that RocksDB keeps open in a process that may have `descriptors` file descriptors."""
     return max(32, min(MOST_OPEN_FILES, descriptors // 4))
 
 
@@ -282,7 +282,7 @@ def without_wal() -> WriteOptions:
 
 
 def scan(db: Rdict, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-    """Yields every key that begins with `prefix`, with its value, from `start` on, in the order of the keys.
+    """Yield every key that begins with `prefix`, with its value, from `start` on, in the order of the keys.
 
     Raises a plain Exception when RocksDB finds a damaged block."""
     bound = ReadOptions()  # RocksDB reads the bound where this object keeps it, so it must live as long as the iterator

@@ -51,7 +51,7 @@ FILE_METADATA = (
 
 
 def schema_of(namespace: str, kinds: Sequence[str]) -> dict[str, Any]:
-    """The schema of a file of pieces of these kinds."""
+    """Return the schema of a file of pieces of these kinds."""
     return {
         "type": "record",
         "name": "Piece",
@@ -86,13 +86,13 @@ class SnapshotSet(Protocol):
         """Names of the partitions that have snapshots."""
 
     def offsets(self, partition: str) -> list[int]:
-        """The offsets of the partition's snapshots, ascending."""
+        """Return the offsets of the partition's snapshots, ascending."""
 
     def place(self, partition: str, offset: int) -> str:
         """Where a snapshot is, for people."""
 
     def load(self, partition: str, offset: int) -> Machine:
-        """The machine as a snapshot holds it.
+        """Return the machine as a snapshot holds it.
 
         Raises SnapshotError."""
 
@@ -112,7 +112,7 @@ class Snapshots:
         return path
 
     def offsets(self, partition: str) -> list[int]:
-        """The offsets of the partition's snapshots, ascending."""
+        """Return the offsets of the partition's snapshots, ascending."""
         return self._numbers(partition, SUFFIX)
 
     def partitions(self) -> list[str]:
@@ -126,7 +126,7 @@ class Snapshots:
             path.unlink()
 
     def files_beyond(self, partition: str, end: int) -> list[Path]:
-        """The snapshots and waypoints of states after offset `end`."""
+        """Return the snapshots and waypoints of states after offset `end`."""
         found = ((offset, kind) for kind in (SUFFIX, WAYPOINT) for offset in self._numbers(partition, kind))
         return [self._path(partition, offset, kind) for offset, kind in found if offset > end]
 
@@ -140,7 +140,7 @@ class Snapshots:
                 self.remove_waypoint(partition, offset)
 
     def nearest(self, partition: str, offset: int) -> Path | None:
-        """The file of the newest snapshot or waypoint at or before `offset`; None if there is none."""
+        """Return the file of the newest snapshot or waypoint at or before `offset`; None if there is none."""
         at = max((each for each in self.offsets(partition) if each <= offset), default=None)
         near = max((each for each in self._numbers(partition, WAYPOINT) if each <= offset), default=None)
         if near is not None and (at is None or near > at):
@@ -150,7 +150,7 @@ class Snapshots:
     # -- waypoints ----------------------------------------------------------------------------------------------------
 
     def waypoints(self, partition: str) -> list[tuple[int, int]]:
-        """The offsets of the partition's waypoints, ascending, with the bytes of their files."""
+        """Return the offsets of the partition's waypoints, ascending, with the bytes of their files."""
         found = []
         for offset in self._numbers(partition, WAYPOINT):
             with suppress(FileNotFoundError):
@@ -170,7 +170,7 @@ class Snapshots:
         self._path(partition, offset, WAYPOINT).unlink(missing_ok=True)
 
     def load(self, partition: str, offset: int) -> Machine:
-        """The machine as the snapshot at exactly this offset holds it.
+        """Return the machine as the snapshot at exactly this offset holds it.
 
         Raises SnapshotError."""
         return load(self.path(partition, offset))
@@ -180,7 +180,7 @@ class Snapshots:
         return str(self.path(partition, offset))
 
     def path(self, partition: str, offset: int) -> Path:
-        """The path of a snapshot at `offset`, whether the file exists or not."""
+        """Return the path of a snapshot at `offset`, whether the file exists or not."""
         return self._path(partition, offset, SUFFIX)
 
     def _path(self, partition: str, offset: int, suffix: str) -> Path:
@@ -196,13 +196,13 @@ class Snapshots:
 
 
 def metadata_of(machine: Machine) -> dict[str, str]:
-    """The metadata of a file that holds this machine's state."""
+    """Return the metadata of a file that holds this machine's state."""
     values = (machine.partition, machine.next_offset, machine.clock_ms, machine.machine_version, machine.digest())
     return dict(zip(FILE_METADATA, map(str, values), strict=True))
 
 
 def waypoint_metadata(machine: Machine) -> dict[str, str]:
-    """The metadata of a waypoint: it has no digest, which takes as long as to pack the state."""
+    """Return the metadata of a waypoint: it has no digest, which takes as long as to pack the state."""
     values = (machine.partition, machine.next_offset, machine.clock_ms, machine.machine_version, "")
     return dict(zip(FILE_METADATA, map(str, values), strict=True))
 
@@ -248,7 +248,7 @@ def write_pieces(
 
 
 def load(path: Path) -> Machine:
-    """The machine as a snapshot holds it.
+    """Return the machine as a snapshot holds it.
 
     Raises SnapshotError for a file that is damaged, cut short or not a snapshot."""
     try:
@@ -259,7 +259,7 @@ def load(path: Path) -> Machine:
 
 
 def load_from(file: BinaryIO, place: str) -> Machine:
-    """The machine as the snapshot in an open file holds it. `place`: where the snapshot is, for people.
+    """Return the machine as the snapshot in an open file holds it. `place`: where the snapshot is, for people.
 
     Raises SnapshotError, OSError."""
     try:
@@ -276,7 +276,7 @@ def load_from(file: BinaryIO, place: str) -> Machine:
 
 
 def _load(file: BinaryIO) -> tuple[Machine, str]:
-    """The machine, and the digest that it must have. Beside the machine one queue at a time is in memory."""
+    """Return the machine, and the digest that it must have. Beside the machine one queue at a time is in memory."""
     import fastavro
 
     reader = fastavro.reader(file)
@@ -288,7 +288,7 @@ def _load(file: BinaryIO) -> tuple[Machine, str]:
 
 
 def _checked(pieces: Iterable[Any], sha: "hashlib._Hash") -> Iterator[Any]:
-    """Yields the pieces up to the end record, whose checksum must match.
+    """Yield the pieces up to the end record, whose checksum must match.
 
     Raises SnapshotError."""
     for piece in pieces:
@@ -301,7 +301,7 @@ def _checked(pieces: Iterable[Any], sha: "hashlib._Hash") -> Iterator[Any]:
 
 
 def queues_in(pieces: Iterable[Any]) -> Iterator[tuple[bytes, dict[int, bytes]]]:
-    """Yields each queue with its chunks. `pieces`: those of the queues."""
+    """Yield each queue with its chunks. `pieces`: those of the queues."""
     queue: tuple[bytes, dict[int, bytes]] | None = None
     for piece in pieces:
         if piece["kind"] == "queue":
@@ -322,7 +322,7 @@ def _with_end(pieces: Iterable[dict[str, Any]], sha: "hashlib._Hash") -> Iterato
 
 
 def state_of(machine: Machine) -> Iterator[dict[str, Any]]:
-    """Yields the pieces of the machine's state."""
+    """Yield the pieces of the machine's state."""
     yield {"kind": "head", "queue_id": -1, "number": 0, "content": machine.head()}
     for queue_id, meta, chunks in machine.pieces():
         yield {"kind": "queue", "queue_id": queue_id, "number": 0, "content": meta}
@@ -331,7 +331,7 @@ def state_of(machine: Machine) -> Iterator[dict[str, Any]]:
 
 
 def metadata_in(reader: Any, names: Sequence[str]) -> dict[str, str]:
-    """The metadata with these names of a file of pieces that fastavro reads.
+    """Return the metadata with these names of a file of pieces that fastavro reads.
 
     Raises SnapshotError for another format; KeyError."""
     if (found := reader.metadata.get(IN_METADATA)) != _VERSION:
@@ -340,7 +340,7 @@ def metadata_in(reader: Any, names: Sequence[str]) -> dict[str, str]:
 
 
 def begin_sum(metadata: Mapping[str, str]) -> "hashlib._Hash":
-    """The checksum of a snapshot, so far of its metadata."""
+    """Return the checksum of a snapshot, so far of its metadata."""
     return hashlib.sha256("\n".join(f"{name}={value}" for name, value in metadata.items()).encode())
 
 

@@ -86,7 +86,7 @@ class StateStore:
             )
 
     def open_partition(self, partition: str) -> tuple[Machine, Projector]:
-        """The stored fold of a partition, and its writer; an empty Machine when nothing is stored.
+        """Return the stored fold of a partition, and its writer; an empty Machine when nothing is stored.
 
         Raises StoreError when the stored state cannot be read."""
         machine = self.load(partition)
@@ -189,7 +189,7 @@ class StateStore:
         return sum(written for written, _ in found), sum(missing for _, missing in found)
 
     def fold_of(self, partition: str) -> Projector:
-        """The stored fold of a partition, with a writer of its own.
+        """Return the stored fold of a partition, with a writer of its own.
 
         Raises StoreError as `load`."""
         return self._projector(self.load(partition), self.quarantined(partition), 0)
@@ -201,7 +201,7 @@ class StateStore:
             raise StoreError(_why(self.path, error)) from error
 
     def load(self, partition: str) -> Machine:
-        """The stored fold of a partition.
+        """Return the stored fold of a partition.
 
         Raises StoreError when it cannot be read, and NewerHistory when a newer version wrote it."""
         prefix = keys.partition_prefix(partition)
@@ -225,7 +225,7 @@ class StateStore:
         return machine
 
     def quarantined(self, partition: str) -> QuarantineReport:
-        """The records that the stored fold skipped.
+        """Return the records that the stored fold skipped.
 
         Raises StoreError as `load`."""
         prefix = keys.partition_prefix(partition)
@@ -246,14 +246,14 @@ class StateStore:
             raise StoreError(_why(self.path, error)) from error
 
     def applied_offset(self, partition: str) -> int:
-        """The next offset of the partition's stored fold; 0 when nothing is stored.
+        """Return the next offset of the partition's stored fold; 0 when nothing is stored.
 
         Raises StoreError as `get`."""
         stored = self.get(keys.applied(keys.partition_prefix(partition)))
         return 0 if stored is None else int.from_bytes(stored, "big")
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None when it is not stored.
+        """Return the value of a key; None when it is not stored.
 
         Raises StoreError when RocksDB finds the key's block damaged."""
         try:
@@ -262,7 +262,7 @@ class StateStore:
             raise StoreError(_why(self.path, error)) from error
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yields every key that begins with `prefix`, with its value, in the order of the keys."""
+        """Yield every key that begins with `prefix`, with its value, in the order of the keys."""
         return self._db.scan(prefix)
 
     def checkpoint(self, path: Path) -> None:

@@ -77,7 +77,7 @@ class AboutHistory:
             self.expired_days[event.day] = ExpiredDay(offset, timestamp_ms)
 
     def for_digest(self) -> dict[str, Any]:
-        """The state for the topology's digest."""
+        """Return the state for the topology's digest."""
         return {
             "floors": [asdict(self.floors[name].event) for name in sorted(self.floors)],
             "forks": [asdict(fork.event) for fork in self.forks],

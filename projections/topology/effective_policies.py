@@ -19,7 +19,7 @@ EXPIRES = "expires"
 
 
 def outstanding(topology: Topology, queue: Queue, leased: bool = True) -> PolicyApplied | None:
-    """The event that gives a queue the policies that match it. None: the queue has them.
+    """Return the event that gives a queue the policies that match it. None: the queue has them.
 
     `leased`: clients may use the queue, so that it may expire."""
     if is_hidden(queue.name):
@@ -34,7 +34,7 @@ def outstanding(topology: Topology, queue: Queue, leased: bool = True) -> Policy
 
 
 def without_lease(policy: Policy | None) -> Policy | None:
-    """The policy, but for `expires`."""
+    """Return the policy, but for `expires`."""
     if policy is None or EXPIRES not in policy.definition:
         return policy
     kept = {key: value for key, value in json.loads(policy.definition).items() if key != EXPIRES}

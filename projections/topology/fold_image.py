@@ -63,7 +63,7 @@ class Image:
     items: dict[str, list[Any]]
 
     def pieces(self) -> Iterator[bytes]:
-        """Yields the head, then the chunks. Making a piece takes about a millisecond."""
+        """Yield the head, then the chunks. Making a piece takes about a millisecond."""
         yield _json(self.head)
         for kind, items in self.items.items():
             taken = _KINDS[kind][0]
@@ -72,7 +72,7 @@ class Image:
 
 
 def image_of(fold: MetadataFold) -> Image:
-    """The image of a fold as it is now: a millisecond for 100,000 items."""
+    """Return the image of a fold as it is now: a millisecond for 100,000 items."""
     topology = fold.topology
     stepped = topology.clock_stepped
     head = {
@@ -123,7 +123,7 @@ def image_of(fold: MetadataFold) -> Image:
 
 
 def restored(pieces: Iterable[bytes]) -> MetadataFold:
-    """The fold that the pieces are the stored form of.
+    """Return the fold that the pieces are the stored form of.
 
     Pieces from elsewhere may raise any exception."""
     fold, remaining = MetadataFold(), iter(pieces)
@@ -171,7 +171,7 @@ def _kind(name: str, taken: Taken) -> Callable[[Put], Put]:
 
 
 def _made(cls: Callable[..., Any], stored: list[Any]) -> Any:
-    """The event with these fields. Lists are tuples in events."""
+    """Return the event with these fields. Lists are tuples in events."""
     return cls(*(tuple(_tupled(item) for item in value) if type(value) is list else value for value in stored))
 
 
@@ -191,7 +191,7 @@ def _json(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """The form in JSON of a value that JSON has no room for."""
+    """Return the form in JSON of a value that JSON has no room for."""
     if type(value) is bytes:
         return {"bytes": value.hex()}
     assert type(value) is Argument, f"an event of the topology holds no {type(value).__name__}"
@@ -247,7 +247,15 @@ def _put_global_parameter(fold: MetadataFold, item: list[Any]) -> None:
 @_kind("exchanges", _fields_of(ExchangeDeclared))
 def _put_exchange(fold: MetadataFold, item: list[Any]) -> None:
     vhost, name, type_, durable, auto_delete, internal, arguments = item
-    event = ExchangeDeclared(vhost, name, type_, durable, auto_delete, internal, _arguments(arguments))
+    event = ExchangeDeclared(
+        vhost,
+        name,
+        type=type_,
+        durable=durable,
+        auto_delete=auto_delete,
+        internal=internal,
+        arguments=_arguments(arguments),
+    )
     fold.topology.exchanges[event.vhost, event.exchange] = event
 
 

@@ -18,7 +18,7 @@ class Nonsense(Exception):
 
 
 def limits_in(definition: str) -> Limits:
-    """The limits that a definition sets: its integers.
+    """Return the limits that a definition sets: its integers.
 
     It reads leniently: another program may have written anything into the log, and a fold must not stop at it."""
     try:

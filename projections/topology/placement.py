@@ -98,7 +98,7 @@ class Placement:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def home(self, vhost: str, queue: str, made_with: int) -> int:
-        """The number of the partition that holds the queue of this name, or would hold it.
+        """Return the number of the partition that holds the queue of this name, or would hold it.
 
         `made_with`: the number of partitions, for a log that nobody repartitioned."""
         if not self.count:
@@ -120,7 +120,7 @@ class Placement:
         return self.home(vhost, queue, made_with) if left is None else left.source
 
     def moves_at(self, vhost: str, queue: str, time_ms: int) -> Move | Moving | None:
-        """The move that was under way at this time: the queue's messages were in two partitions."""
+        """Return the move that was under way at this time: the queue's messages were in two partitions."""
         name = (vhost, queue)
         moving = self.moving.get(name)
         if moving is not None and time_ms >= moving.began_ms:
@@ -132,7 +132,7 @@ class Placement:
         return self.wanted != self.count and self.home(vhost, queue, 0) != partition_of(vhost, queue, self.wanted)
 
     def followed(self, vhost: str, queue: str, partition: int, queue_id: int) -> int:
-        """The incarnation that the queue has now which was `queue_id` in this partition.
+        """Return the incarnation that the queue has now which was `queue_id` in this partition.
 
         -1: it was deleted on its way."""
         for move in self.moves.get((vhost, queue), ()):
@@ -145,14 +145,14 @@ class Placement:
         return any((each.source, each.from_id) == (partition, queue_id) for each in self.moves.get((vhost, queue), ()))
 
     def as_origin(self, vhost: str, queue: str, partition: int) -> int:
-        """The number of this partition as `Origin.partition` names it for letters of the queue.
+        """Return the number of this partition as `Origin.partition` names it for letters of the queue.
 
         -1 for the partition in which queues of this name were before anybody repartitioned."""
         first = self.made_with
         return -1 if not first or partition == partition_of(vhost, queue, first) else partition
 
     def strays(self) -> Iterator[tuple[int, Name, int]]:
-        """Yields the queues that have left a partition: partition, name, incarnation. What is left of them is to
+        """Yield the queues that have left a partition: partition, name, incarnation. What is left of them is to
         follow."""
         for name, moving in self.moving.items():
             if moving.from_id != -1:
@@ -168,7 +168,7 @@ class Placement:
         return self.earlier[0].count if self.earlier else self.count
 
     def only(self, vhost: str, queue: str) -> "Placement":
-        """The same for one queue alone, as a copy: for a question about it in another process."""
+        """Return the same for one queue alone, as a copy: for a question about it in another process."""
         name = (vhost, queue)
         part = Placement()
         part.count, part.wanted, part.held = self.count, self.wanted, self.held
@@ -254,7 +254,7 @@ class Placement:
     # -- stored -------------------------------------------------------------------------------------------------------
 
     def for_digest(self) -> dict[str, Any]:
-        """The state for the topology's digest: empty where nobody repartitioned."""
+        """Return the state for the topology's digest: empty where nobody repartitioned."""
         if not self.count:
             return {}
         return {

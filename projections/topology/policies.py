@@ -40,12 +40,12 @@ class PolicyRule:
 
 
 def highest_for_queue(rules: dict[str, PolicyRule], queue: str, queue_type: str) -> Policy | None:
-    """The policy that applies to a queue; None if none does."""
+    """Return the policy that applies to a queue; None if none does."""
     return highest([rule for rule in rules.values() if rule.fits_queue(queue, queue_type)])
 
 
 def highest(rules: list[PolicyRule]) -> Policy | None:
-    """The policy with the highest priority, the first by name among equals; None if there are no rules."""
+    """Return the policy with the highest priority, the first by name among equals; None if there are no rules."""
     if not rules:
         return None
     return min(rules, key=lambda rule: (-rule.event.priority, rule.event.name)).policy

@@ -96,7 +96,7 @@ INTERNAL = TRACE_EXCHANGE, EVENT_EXCHANGE = "amq.rabbitmq.trace", "amq.rewindmq.
 
 
 def system_exchanges(vhost: str) -> list[ExchangeDeclared]:
-    """The exchanges that a vhost has from its beginning."""
+    """Return the exchanges that a vhost has from its beginning."""
     return [
         ExchangeDeclared(vhost, name, kind, durable=True, auto_delete=False, internal=name in INTERNAL)
         for name, kind in SYSTEM_EXCHANGES
@@ -172,7 +172,7 @@ class Topology:
         return len(self._bindings.all) + len(self.exchanges) + few
 
     def bindings(self, vhost: str | None = None) -> Iterator[Bound]:
-        """Yields a vhost's bindings (None: all), by source, then in order of binding; not the default exchange's."""
+        """Yield a vhost's bindings (None: all), by source, then in order of binding; not the default exchange's."""
         for (home, _source), bindings in sorted(self._bindings.by_source.items()):
             if vhost in (None, home):
                 yield from bindings
@@ -182,7 +182,7 @@ class Topology:
         return list(self._bindings.all)
 
     def bindings_from(self, vhost: str, source: str) -> tuple[Bound, ...]:
-        """The bindings of an exchange, in the order of binding."""
+        """Return the bindings of an exchange, in the order of binding."""
         return tuple(self._bindings.by_source.get((vhost, source), ()))
 
     def watch_bindings(self, watcher: Callable[[Bound, bool], None]) -> None:
@@ -190,11 +190,11 @@ class Topology:
         self._bindings.watcher = watcher
 
     def followers(self, vhost: str, source: str) -> list[str]:
-        """The exchanges that are bound to an exchange, in the order of binding."""
+        """Return the exchanges that are bound to an exchange, in the order of binding."""
         return [bound.destination for bound in self._bindings.to_exchanges.get((vhost, source), ())]
 
     def bindings_to(self, vhost: str, destination_type: str, destination: str) -> tuple[Bound, ...]:
-        """The bindings to a queue or an exchange, in the order of binding."""
+        """Return the bindings to a queue or an exchange, in the order of binding."""
         return tuple(self._bindings.by_destination.get((vhost, destination_type, destination), ()))
 
     def queue_bindings(self) -> Iterator[Bound]:
@@ -202,7 +202,7 @@ class Topology:
         return (bound for bound in list(self._bindings.all) if bound.destination_type == "queue")
 
     def bound_queues(self) -> Iterator[tuple[str, str]]:
-        """Yields vhost and name of every queue that has bindings, whether the queue exists or not."""
+        """Yield vhost and name of every queue that has bindings, whether the queue exists or not."""
         for vhost, destination_type, name in list(self._bindings.by_destination):
             if destination_type == "queue":
                 yield vhost, name
@@ -212,24 +212,24 @@ class Topology:
         return binding in self._bindings.all
 
     def effective_policy(self, vhost: str, queue: str, queue_type: str) -> Policy | None:
-        """The policy that applies to a queue of this name and type; None if none does."""
+        """Return the policy that applies to a queue of this name and type; None if none does."""
         return highest_for_queue(self._rules.get(vhost, {}), queue, queue_type)
 
     def effective_operator_policy(self, vhost: str, queue: str, queue_type: str) -> Policy | None:
-        """The operator policy that applies to a queue of this name and type; None if none does."""
+        """Return the operator policy that applies to a queue of this name and type; None if none does."""
         return highest_for_queue(self._operator_rules.get(vhost, {}), queue, queue_type)
 
     def effective_exchange_policy(self, vhost: str, exchange: str) -> Policy | None:
-        """The policy that applies to an exchange; None if none does."""
+        """Return the policy that applies to an exchange; None if none does."""
         return highest([rule for rule in self._rules.get(vhost, {}).values() if rule.fits_exchange(exchange)])
 
     def default_queue_type(self, vhost: str) -> str:
-        """The type of queues that are declared without x-queue-type; empty: classic, or the vhost is gone."""
+        """Return the type of queues that are declared without x-queue-type; empty: classic, or the vhost is gone."""
         known = self.vhosts.get(vhost)
         return "" if known is None else known.default_queue_type
 
     def vhost_limits(self, vhost: str) -> Limits:
-        """The limits that are set for a vhost, by name."""
+        """Return the limits that are set for a vhost, by name."""
         parameter = self.parameters.get((vhost, *VHOST_LIMITS))
         return {} if parameter is None else limits_in(parameter.value)
 
@@ -524,7 +524,7 @@ class Topology:
         ]
 
     def _rule(self, offset: int, event: PolicySet | OperatorPolicySet) -> PolicyRule | None:
-        """The rule of a policy; None when its vhost is gone.
+        """Return the rule of a policy; None when its vhost is gone.
 
         Raises Nonsense."""
         require_json(f"definition of policy {event.name!r}", event.definition)

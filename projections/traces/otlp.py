@@ -119,7 +119,7 @@ class Collector:
         return bytes(request.SerializeToString())
 
     def _answer(self, content: bytes) -> Any:
-        """The collector's answer to a batch. CollectorAway, SpansRefused."""
+        """Return the collector's answer to a batch. CollectorAway, SpansRefused."""
         import httpx
         from google.protobuf.message import DecodeError
 
@@ -154,7 +154,7 @@ def _told(response: "httpx.Response") -> str:
 
 
 def _retry_after(text: str | None) -> float | None:
-    """The seconds that a Retry-After means: a number, or a date. None: there is none that makes sense."""
+    """Return the seconds that a Retry-After means: a number, or a date. None: there is none that makes sense."""
     if text is None:
         return None
     if text.isascii() and text.isdigit() and len(text) < 10:
@@ -173,5 +173,5 @@ def _put(target: Any, attributes: Mapping[str, Value]) -> None:
 
 
 def _text(value: str) -> str:
-    """A text that protobuf takes: names of queues may have bytes that are no UTF-8."""
+    """Return a text that protobuf takes: names of queues may have bytes that are no UTF-8."""
     return value.encode("utf-8", "replace").decode()

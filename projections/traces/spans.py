@@ -120,7 +120,7 @@ def _begun(key: Key, row: Mapping[str, Any], time_ms: int, trace: Trace) -> _Sta
 
 
 def _left(key: Key, stay: _Stay, row: Mapping[str, Any], time_ms: int) -> Span:
-    """The span of a stay that ends."""
+    """Return the span of a stay that ends."""
     said = {"outcome": row["outcome"], "rule": row["rule"], "deliveries": stay.deliveries}
     attributes = _operation(STAY, key) | stay.attributes | _ours(said)
     return _span(
@@ -129,7 +129,7 @@ def _left(key: Key, stay: _Stay, row: Mapping[str, Any], time_ms: int) -> Span:
 
 
 def _settled(key: Key, stay: _Stay, consumer: int | None, time_ms: int, outcome: str, reason: str | None) -> list[Span]:
-    """The span of the delivery to this consumer, if there is one that has not ended."""
+    """Return the span of the delivery to this consumer, if there is one that has not ended."""
     delivery = stay.open.pop(consumer, None)
     if delivery is None:
         return []
@@ -174,7 +174,7 @@ def _ours(values: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def _span_id(trace: Trace, key: Key, published_ms: int, delivery: int) -> str:
-    """The id of a stay (`delivery` 0) or of one of its deliveries, in its trace. It is never all zeros."""
+    """Return the id of a stay (`delivery` 0) or of one of its deliveries, in its trace. It is never all zeros."""
     partition, vhost, queue, message_id = key
     named = (trace.trace_id, trace.parent_id, partition, message_id, published_ms, vhost, queue, delivery)
     found = hashlib.blake2b(repr(named).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

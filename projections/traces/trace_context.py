@@ -24,7 +24,7 @@ class Trace:
 
 
 def trace_of(properties: bytes) -> Trace | None:
-    """The trace in the properties of a publish. None: there is none, or `traceparent` is invalid."""
+    """Return the trace in the properties of a publish. None: there is none, or `traceparent` is invalid."""
     if b"traceparent" not in properties:
         return None
     values = decoded(properties) or {}
@@ -58,7 +58,7 @@ def _parsed(text: str) -> tuple[str, str, int] | None:
 
 
 def _text(value: Any) -> str:
-    """A header as text: clients send text or bytes. Empty: it is neither, or too long."""
+    """Return a header as text: clients send text or bytes. Empty: it is neither, or too long."""
     if isinstance(value, bytes | bytearray):
         value = bytes(value).decode("latin-1")
     return value if isinstance(value, str) and len(value) <= _LONGEST else ""

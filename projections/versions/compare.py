@@ -69,7 +69,7 @@ class FirstDifference:
     there: Side
 
     def fields(self) -> Iterator[tuple[str, str, object, object]]:
-        """Yields (queue, field, here, there) of each difference; None where a version has no such queue or field."""
+        """Yield (queue, field, here, there) of each difference; None where a version has no such queue or field."""
         for queue in sorted(self.here.queues.keys() | self.there.queues.keys()):
             one, other = self.here.queues.get(queue, {}), self.there.queues.get(queue, {})
             for name in sorted(one.keys() | other.keys()):
@@ -113,7 +113,7 @@ class Stepper:
         self._send(FOLD + head + record)
 
     def stand(self) -> tuple[str, str]:
-        """The digests of the state and of the effects."""
+        """Return the digests of the state and of the effects."""
         state, effects = self.ask(STAND).split()
         return state, effects
 
@@ -127,7 +127,7 @@ class Stepper:
         return answer.decode()
 
     def describe(self) -> Side:
-        """The queues, and the effects of the record that was folded last."""
+        """Return the queues, and the effects of the record that was folded last."""
         answer = json.loads(self.ask(DESCRIBE))
         return Side(answer["effects"], answer["queues"], answer["ended"])
 
@@ -148,7 +148,7 @@ class Stepper:
 
 
 def _translator(version: Path) -> Callable[[bytes], bytes]:
-    """A function that makes a record of the log into one of a schema that the version knows.
+    """Return a function that makes a record of the log into one of a schema that the version knows.
 
     A record that has no such form stays as it is: the version says that it cannot read it."""
     known = {each.stem for each in (version / "rewindmq" / "schemas" / "released").glob("*.avsc")}
@@ -171,7 +171,7 @@ def _translator(version: Path) -> Callable[[bytes], bytes]:
 def first_difference(
     log: PartitionLog, other: Path, effects_only: bool = False, version: Path = HERE
 ) -> FirstDifference | None:
-    """The first event of a partition that two versions of the fold take differently; None if there is none.
+    """Return the first event of a partition that two versions of the fold take differently; None if there is none.
 
     Raises VersionError, CorruptLog, LogError."""
     for folder in ("projections", "schemas"):
@@ -189,7 +189,7 @@ def first_difference(
 
 
 def _state_of(log: PartitionLog) -> bytes | None:
-    """The state with which a trimmed log begins, for another process; None if the log begins at offset 0.
+    """Return the state with which a trimmed log begins, for another process; None if the log begins at offset 0.
 
     Raises VersionError if the log has no base, LogError, NewerHistory."""
     if log.start_offset == 0:
@@ -219,7 +219,7 @@ def _agree(here: Stepper, there: Stepper, effects_only: bool) -> bool:
 
 
 def _agreed_before(log: PartitionLog, here: Stepper, there: Stepper, effects_only: bool) -> int | None:
-    """An offset at most one stride before the first difference; None when there is none."""
+    """Return an offset at most one stride before the first difference; None when there is none."""
     agreed = log.start_offset
     for count, (offset, time_ms, record) in enumerate(_records(log), 1):
         here.fold(offset, time_ms, record)

@@ -79,7 +79,7 @@ def main(partition: str, shared: bool, requests: BinaryIO, answers: BinaryIO) ->
 
 
 def sources_only(folder: str) -> FileFinder:
-    """A path hook that finds only .py files in the version's folders. Raises ImportError for any other folder.
+    """Return a path hook that finds only .py files in the version's folders. Raises ImportError for any other folder.
 
     An extension module that lies beside its source would be another build of it, if not of another source."""
     version = os.path.abspath(os.environ["PYTHONPATH"])
@@ -89,7 +89,7 @@ def sources_only(folder: str) -> FileFinder:
 
 
 def effect_text(effect: Any) -> str:
-    """An effect as text: a queue by its name, ids as they are.
+    """Return an effect as text: a queue by its name, ids as they are.
 
     This function renders the effects of both versions. The `describe` of each version does not: another wording would
     look like another effect."""
@@ -98,14 +98,14 @@ def effect_text(effect: Any) -> str:
 
 
 def field_text(value: Any) -> str:
-    """A field of an effect as text. A queue is its vhost and name."""
+    """Return a field of an effect as text. A queue is its vhost and name."""
     if hasattr(value, "queue_id") and hasattr(value, "vhost"):
         return f"{value.vhost}/{value.name}"
     return str(list(value)) if isinstance(value, Sequence) and not isinstance(value, str) else repr(value)
 
 
 def fields_of(queue: Any) -> dict[str, Any]:
-    """The fields of a queue that are numbers or texts, by name."""
+    """Return the fields of a queue that are numbers or texts, by name."""
     return {name: value for name, value in sorted(vars(queue).items()) if isinstance(value, int | str)}
 
 

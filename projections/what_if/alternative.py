@@ -72,11 +72,11 @@ class Candidate:
         return in_history(self.pattern).found_in(queue)
 
     def policy(self, definition: dict[str, object]) -> Policy:
-        """A policy of the candidate. It has no version: it was never set."""
+        """Return a policy of the candidate. It has no version: it was never set."""
         return Policy(self.name, canonical_json(definition), -1)
 
     def changed(self, event: QueueDeclared | PolicyApplied) -> QueueDeclared | PolicyApplied:
-        """The event as it would be under the candidate."""
+        """Return the event as it would be under the candidate."""
         if not self.concerns(event.queue):
             return event
         if self.definition is not None:
@@ -91,7 +91,7 @@ class Candidate:
 
 
 def argument(name: str, value: ArgumentValue) -> Argument:
-    """A queue argument with AMQP's type for this value."""
+    """Return a queue argument with AMQP's type for this value."""
     kind = {bool: "bool", int: "long", float: "double"}.get(type(value), "longstr")
     return Argument(name, kind, value if kind != "longstr" else str(value))
 
@@ -162,7 +162,7 @@ class Alternative:
         return self._effects
 
     def take(self) -> list[Effect]:
-        """The effects since the last call."""
+        """Return the effects since the last call."""
         effects, self._effects, self._seen = self._effects, [], 0
         for effect in effects:
             if isinstance(effect, Forget):
@@ -225,7 +225,7 @@ class Alternative:
 
 
 def settled_by(event: Event, effects: Sequence[Effect]) -> list[int]:
-    """The messages that an ack or nack settled, by its effects.
+    """Return the messages that an ack or nack settled, by its effects.
 
     It may name others, which its consumer does not hold (late, from a lost node), and more than can be counted."""
     found: list[int] = []
@@ -239,7 +239,7 @@ def settled_by(event: Event, effects: Sequence[Effect]) -> list[int]:
 
 
 def holder_of(queue: Queue, message_id: int, first: int = 0) -> int | None:
-    """The consumer that holds the message; `first` is looked at first. None: no consumer holds it."""
+    """Return the consumer that holds the message; `first` is looked at first. None: no consumer holds it."""
     holder = queue.holders.get(first)
     if holder is not None and message_id in holder.held:
         return first

@@ -117,7 +117,7 @@ class LaterOutcomes:
                 yield Difference(*key, before, after)
 
     def at_end(self) -> Iterator[Difference]:
-        """Yields messages that ended in only one of the two folds. TooManyApart."""
+        """Yield messages that ended in only one of the two folds. TooManyApart."""
         self._require_room(())  # where no event followed, nobody has seen what the candidate did at once
         yield from self._tried(self.machine.log_ms, self.alternative.take())
         self.alternative.left_over()
@@ -135,7 +135,7 @@ class LaterOutcomes:
             yield Difference(*key, _standing(self.machine, key), after)
 
     def _endings(self, timestamp_ms: int, effects: Sequence[Effect]) -> Iterator[tuple[Key, Fate]]:
-        """Yields the messages that ended, with their fates; messages that were refused are among them."""
+        """Yield the messages that ended, with their fates; messages that were refused are among them."""
         for queue, message_id, reason, rule in endings(effects):
             if self._is_wanted(queue.vhost, queue.name):
                 yield (queue.vhost, queue.name, message_id), (reason, timestamp_ms, rule)
@@ -146,7 +146,7 @@ class LaterOutcomes:
 
 
 def length(machine: Machine, vhost: str, name: str) -> int:
-    """The number of messages in a queue, ready and unacked; 0 if there is no such queue."""
+    """Return the number of messages in a queue, ready and unacked; 0 if there is no such queue."""
     queue = machine.queue(vhost, name)
     return 0 if queue is None else queue.messages_ready + queue.messages_unacked
 

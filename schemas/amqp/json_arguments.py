@@ -19,7 +19,7 @@ MAX_BYTES = 131_072  # of all arguments together: over AMQP they come in one fra
 
 
 def arguments_from(table: Json) -> tuple[Argument, ...]:
-    """The arguments in a request or a definition.
+    """Return the arguments in a request or a definition.
 
     Raises Unacceptable if they are no arguments, or too many."""
     if table is None or table == []:

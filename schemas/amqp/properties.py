@@ -84,7 +84,7 @@ class Parsed:
         self.sender_selected = False  # CC or BCC among the headers
 
     def header_table(self) -> bytes:
-        """The entries of the headers table."""
+        """Return the entries of the headers table."""
         return self.raw[self.headers : self.headers_end] if self.headers >= 0 else b""
 
 
@@ -194,7 +194,7 @@ def _read_headers(parsed: Parsed, start: int, end: int) -> None:
 
 
 def expiration(value: bytes) -> int:
-    """The property `expiration` in milliseconds: decimal digits, 0 to ten years.
+    """Return the property `expiration` in milliseconds: decimal digits, 0 to ten years.
 
     Raises Unacceptable for any other value, with RabbitMQ's reason."""
     text = value.decode("utf-8", "replace")
@@ -215,7 +215,7 @@ def expiration(value: bytes) -> int:
 
 
 def values(raw: bytes) -> dict[str, int | bytes]:
-    """The properties by name. Raises Malformed.
+    """Return the properties by name. Raises Malformed.
 
     An octet or a timestamp is a number, a short string its bytes, the headers the bytes of their table's entries."""
     found, end = walk(raw)
@@ -227,7 +227,7 @@ def values(raw: bytes) -> dict[str, int | bytes]:
 
 
 def headers_of(raw: bytes) -> list[tables.Entry]:
-    """The headers, with the types of their values. Raises Malformed."""
+    """Return the headers, with the types of their values. Raises Malformed."""
     table = values(raw).get("headers", b"")
     assert isinstance(table, bytes)
     return tables.parse(table)
@@ -261,12 +261,12 @@ def join_by_name(fields: Mapping[str, bytes | None]) -> bytes:
 
 
 def split_headers(fields: Mapping[int, bytes]) -> dict[str, bytes]:
-    """The headers by name (tables.py `split`), from the parts that `split` gives. Empty without headers."""
+    """Return the headers by name (tables.py `split`), from the parts that `split` gives. Empty without headers."""
     return tables.split(fields[HEADERS][4:]) if HEADERS in fields else {}
 
 
 def join_headers(headers: Mapping[str, bytes]) -> bytes:
-    """The property `headers`, for `join`."""
+    """Return the property `headers`, for `join`."""
     return tables.with_length(tables.join(headers))
 
 
@@ -274,7 +274,7 @@ def join_headers(headers: Mapping[str, bytes]) -> bytes:
 
 
 def carbon_copies(parsed: Parsed) -> list[str]:
-    """The routing keys in the headers CC and BCC of a client's publish.
+    """Return the routing keys in the headers CC and BCC of a client's publish.
 
     Raises Unacceptable if one of the two is not an array."""
     keys: list[str] = []
@@ -291,7 +291,7 @@ def carbon_copies(parsed: Parsed) -> list[str]:
 
 
 def copies_of(header: bytes | None) -> list[str]:
-    """The routing keys in one of these headers, as `split_headers` gives it. Empty when it cannot be read."""
+    """Return the routing keys in one of these headers, as `split_headers` gives it. Empty when it cannot be read."""
     return _keys(tables.array_items(header) or [])
 
 
@@ -300,17 +300,17 @@ def _keys(items: list[tables.Typed]) -> list[str]:
 
 
 def without_blind_copies(raw: bytes) -> bytes:
-    """The properties without the header BCC, which consumers do not see."""
+    """Return the properties without the header BCC, which consumers do not see."""
     return _without_header(raw, "BCC") if b"\x03BCC" in raw else raw
 
 
 def without_restored(raw: bytes) -> bytes:
-    """The properties without the header x-restored, which only a restoration sets."""
+    """Return the properties without the header x-restored, which only a restoration sets."""
     return _without_header(raw, "x-restored") if b"\x0ax-restored" in raw else raw
 
 
 def without_other_user(raw: bytes, user: str) -> bytes:
-    """The properties without the property user_id, unless it names this user."""
+    """Return the properties without the property user_id, unless it names this user."""
     try:
         fields = split(raw)
     except Malformed:
@@ -335,7 +335,7 @@ def _without_header(raw: bytes, name: str) -> bytes:
 
 
 def with_reply_to(parsed: Parsed, name: str) -> bytes:
-    """The properties with this `reply_to` in the place of their own."""
+    """Return the properties with this `reply_to` in the place of their own."""
     assert parsed.reply_to is not None
     raw, at = parsed.raw, parsed.reply_to_at
     value = name.encode()
@@ -343,7 +343,7 @@ def with_reply_to(parsed: Parsed, name: str) -> bytes:
 
 
 def with_long(raw: bytes, name: bytes, value: int) -> bytes:
-    """The properties with a header of type long, which replaces one that is there."""
+    """Return the properties with a header of type long, which replaces one that is there."""
     return with_entry(raw, name, b"l" + value.to_bytes(8, "big"))
 
 
@@ -354,7 +354,7 @@ def with_entry(raw: bytes, name: bytes, value: bytes) -> bytes:
 
 
 def around(raw: bytes, name: bytes, kind: bytes, value_size: int) -> tuple[bytes, bytes]:
-    """The bytes before and behind the value of a header, in the properties that have it. Raises Malformed."""
+    """Return the bytes before and behind the value of a header, in the properties that have it. Raises Malformed."""
     entry = bytes((len(name),)) + name + kind
     size = len(entry) + value_size
     found, last = walk(raw)
@@ -372,7 +372,7 @@ def around(raw: bytes, name: bytes, kind: bytes, value_size: int) -> tuple[bytes
 
 
 def _without_entry(raw: bytes, start: int, end: int, name: bytes) -> bytes:
-    """The table's entries without the first one of that name."""
+    """Return the table's entries without the first one of that name."""
     pos = start
     while pos < end:
         after = tables.entry_end(raw, pos, end)

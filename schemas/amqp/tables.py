@@ -60,18 +60,18 @@ def parse(data: bytes) -> list[Entry]:
 
 
 def name_bytes(name: str) -> bytes:
-    """The bytes of a name that `parse` or `split` gave."""
+    """Return the bytes of a name that `parse` or `split` gave."""
     return name.encode("utf-8", "surrogateescape")
 
 
 def _named(data: bytes) -> list[Entry]:
-    """The entries of a table. Raises Malformed if one of the names, also of a nested one, is not UTF-8."""
+    """Return the entries of a table. Raises Malformed if one of the names, also of a nested one, is not UTF-8."""
     check(data, 0, len(data), names=True)
     return parse(data)
 
 
 def arguments(data: bytes) -> tuple[Argument, ...]:
-    """A table as history keeps it: nested tables and arrays become JSON text.
+    """Return a table as history keeps it: nested tables and arrays become JSON text.
 
     Raises Unacceptable for too many arguments or values, and for a timestamp that does not fit (the year would have 12
     digits)."""
@@ -107,7 +107,7 @@ def require_few(count: int) -> None:
 
 
 def _count(kind: str, value: object) -> int:
-    """The number of values in a typed value, with itself."""
+    """Return the number of values in a typed value, with itself."""
     if kind == "table":
         return 1 + sum(_count(k, v) for _, k, v in cast(list[Entry], value))
     if kind == "array":
@@ -132,7 +132,7 @@ def array_items(field: bytes | None) -> list[Typed] | None:
 
 
 def untyped(kind: str, value: object) -> object:
-    """A typed value as a plain Python value."""
+    """Return a typed value as a plain Python value."""
     if kind == "table":
         return {name: untyped(k, v) for name, k, v in cast(list[Entry], value)}
     if kind == "array":
@@ -213,7 +213,7 @@ def _value(data: bytes, pos: int, end: int, depth: int) -> tuple[int, str, objec
 
 
 def text(data: bytes) -> str | bytes:
-    """A long string: text when it is UTF-8, else the bytes."""
+    """Return a long string: text when it is UTF-8, else the bytes."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -224,7 +224,7 @@ def text(data: bytes) -> str | bytes:
 
 
 def encode(table: Mapping[str, object], where: str = "arguments") -> bytes:
-    """The bytes of a table, without its length. Raises Unacceptable for a value that AMQP has no room for.
+    """Return the bytes of a table, without its length. Raises Unacceptable for a value that AMQP has no room for.
 
     A value is None, bool, int (64 bits), float, str, bytes, datetime, list or Mapping. `where`: a plural that errors
     name the table by."""
@@ -267,7 +267,7 @@ def _encode_value(where: str, value: object, depth: int) -> bytes:
 
 
 def utf8(where: str, value: object, most: int = 2**32 - 1) -> bytes:
-    """A str as UTF-8, at most `most` bytes. `where`: its name in errors. Raises Unacceptable."""
+    """Return a str as UTF-8, at most `most` bytes. `where`: its name in errors. Raises Unacceptable."""
     if not isinstance(value, str):
         raise Unacceptable(f"{where} must be a str, not {type(value).__name__}")
     try:
@@ -280,7 +280,7 @@ def utf8(where: str, value: object, most: int = 2**32 - 1) -> bytes:
 
 
 def seconds(where: str, value: object) -> int:
-    """A timestamp in seconds since 1970, from a number or a datetime with a time zone. Raises Unacceptable."""
+    """Return a timestamp in seconds since 1970, from a number or a datetime with a time zone. Raises Unacceptable."""
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise Unacceptable(f"{where} needs a time zone: which moment it is depends on it")
@@ -289,24 +289,24 @@ def seconds(where: str, value: object) -> int:
 
 
 def whole(where: str, value: object, most: int) -> int:
-    """A whole number from 0 to `most`. Raises Unacceptable."""
+    """Return a whole number from 0 to `most`. Raises Unacceptable."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise Unacceptable(f"{where} is a whole number from 0 to {most}, not {value!r}")
     return value
 
 
 def with_length(data: bytes) -> bytes:
-    """The bytes with their length in front: a long string, a table or an array."""
+    """Return the bytes with their length in front: a long string, a table or an array."""
     return len(data).to_bytes(4, "big") + data
 
 
 def longstr(value: str) -> bytes:
-    """A long string as a value of a table, its type first."""
+    """Return a long string as a value of a table, its type first."""
     return b"S" + with_length(value.encode())
 
 
 def array(items: list[bytes]) -> bytes:
-    """An array as a value of a table, its type first. `items`: each with its type first."""
+    """Return an array as a value of a table, its type first. `items`: each with its type first."""
     return b"A" + with_length(b"".join(items))
 
 
@@ -328,7 +328,7 @@ def split(data: bytes) -> dict[str, bytes]:
 
 
 def join(entries: Mapping[str, bytes]) -> bytes:
-    """A table from its parts, as `split` gives them."""
+    """Return a table from its parts, as `split` gives them."""
     parts = []
     for name, value in entries.items():
         data = name_bytes(name)
@@ -345,7 +345,7 @@ def entry_end(data: bytes, pos: int, end: int) -> int:
 
 
 def value_end(data: bytes, pos: int, end: int) -> int:
-    """The end of the value whose type octet is at `pos`. Raises Malformed if it does not fit before `end`."""
+    """Return the end of the value whose type octet is at `pos`. Raises Malformed if it does not fit before `end`."""
     kind = data[pos]
     pos += 1
     size = WIDTHS[kind]

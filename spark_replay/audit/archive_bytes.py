@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from rewindmq.engine.keeping.archive.manifest import Manifest, SegmentEntry
 from rewindmq.engine.keeping.archive.objects import ArchiveError, open_objects
 from rewindmq.engine.keeping.archive.unpack import CorruptObject, Unpacked
+from rewindmq.engine.keeping.location import InArchive
 from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checks import Finding, of_row
 from rewindmq.spark_replay.fold import for_each
 from rewindmq.spark_replay.history.outcomes import batch_of
-from rewindmq.spark_replay.location.log import InArchive
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ class ArchivedSegments:
 
 
 def prove_archive(spark: "SparkSession", archive: InArchive, partitions: Sequence[str]) -> list[Finding]:
-    """A finding for each partition.
+    """Return a finding for each partition.
 
     Raises NoAnswer."""
     objects = open_objects(archive.url)
@@ -70,7 +70,7 @@ def segment_rows(group: ArchivedSegments, archive: InArchive) -> "Iterator[pa.Re
 
 
 def _grouped(segments: Sequence[SegmentEntry]) -> Iterator[tuple[SegmentEntry, ...]]:
-    """Yields successive segments in groups of about TASK_BYTES."""
+    """Yield successive segments in groups of about TASK_BYTES."""
     group: list[SegmentEntry] = []
     for entry in segments:
         group.append(entry)

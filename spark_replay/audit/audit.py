@@ -29,6 +29,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.keeping.location import HistoryReader, InArchive, InDirectory, InKafka, Location
 from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.projections.floors import base_differs
 from rewindmq.projections.marks import topology_of
@@ -58,14 +59,7 @@ from rewindmq.spark_replay.audit.second_fold import BesideFold, compare_with_sna
 from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, fold_log, fold_range, for_each
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import (
-    HistoryLog,
-    InArchive,
-    InKafka,
-    Location,
-    newest_ms,
-    open_log,
-)
+from rewindmq.spark_replay.location.log import located, newest_ms
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 from rewindmq.spark_replay.location.trims import beside_trims
 from rewindmq.spark_replay.session import pure_workers
@@ -88,13 +82,14 @@ FOR_DRIVER = (WAS_IN_FORCE, IS_IN_FORCE, NOTED)
 
 
 def audit(
-    spark: "SparkSession", location: Location, snapshots: Path | None = None, since_last: bool = False
+    spark: "SparkSession", location: Location | str, snapshots: Path | None = None, since_last: bool = False
 ) -> list[Finding]:
-    """The findings of all checks, in the order of checks and partitions.
+    """Return the findings of all checks, in the order of checks and partitions.
 
     `snapshots`: an auditor's own directory of snapshots (snapshots/build.py), in place of those beside the log; the
-    ledgers of the audit are kept there, too (ledger_files.py). `since_last`: audit only the events since the last
+    ledgers of the audit are kept there as well (ledger_files.py). `since_last`: audit only the events since the last
     ledgers. Raises LogError when there is no log; BadRequest."""
+    location = located(location)
     external = ledger_snapshots(location, snapshots, since_last)
     with pure_workers(spark):
         findings = beside_trims(
@@ -107,10 +102,10 @@ def audit(
 def _audited_history(
     spark: "SparkSession", location: Location, external: Snapshots | None, snapshots: Path | None, since_last: bool
 ) -> list[Finding]:
-    log = open_log(location)
+    log = location.open()
     reach = _reach_of_archive(log) if isinstance(location, InArchive) else ends_of(log)
-    ends = ranges_of(open_log(location))  # later than `reach` (dead_letter_join.py)
-    proven = None if external is None or not isinstance(location, str) else Proven(external.directory)
+    ends = ranges_of(location.open())  # later than `reach` (dead_letter_join.py)
+    proven = None if external is None or not isinstance(location, InDirectory) else Proven(external.directory)
     findings = _bytes(spark, location, log, proven, since_last)
     sound = {finding.partition for finding in findings if finding.ok}
     findings += base_findings(log)
@@ -131,7 +126,7 @@ def _audited_history(
 
 
 def _bytes(
-    spark: "SparkSession", location: Location, log: HistoryLog, proven: Proven | None, since_last: bool
+    spark: "SparkSession", location: Location, log: HistoryReader, proven: Proven | None, since_last: bool
 ) -> list[Finding]:
     """Check that all bytes are there, as they were written. Returns a finding for each partition."""
     partitions = [log.metadata, *log.queues]
@@ -142,11 +137,11 @@ def _bytes(
         return findings
     if isinstance(location, InArchive):
         return prove_archive(spark, location, [partition.name for partition in partitions])
-    return prove(spark, location, [partition.name for partition in partitions], proven, since_last)
+    return prove(spark, location.data, [partition.name for partition in partitions], proven, since_last)
 
 
-def base_findings(log: HistoryLog) -> list[Finding]:
-    """The bases of partitions that are not those with which they were trimmed, as the metadata log says."""
+def base_findings(log: HistoryReader) -> list[Finding]:
+    """Return the bases of partitions that are not those with which they were trimmed, as the metadata log says."""
     bases = [base for partition in log.queues if (base := partition.base()) is not None]
     floors = topology_of(log.metadata).history.floors if bases else {}
     wrong = [(base, base_differs(base, floors)) for base in bases]
@@ -154,7 +149,7 @@ def base_findings(log: HistoryLog) -> list[Finding]:
 
 
 def ledger_snapshots(location: Location, snapshots: Path | None, since_last: bool) -> Snapshots | None:
-    """The auditor's own directory of snapshots in which ledgers are kept; None: no ledgers are kept.
+    """Return the auditor's own directory of snapshots in which ledgers are kept; None: no ledgers are kept.
 
     The audit does not write to a directory of a broker or a node. Raises BadRequest."""
     external = external_snapshots(location, snapshots)
@@ -239,10 +234,10 @@ class AuditTasks:
         beyond = list(beyond_the_end(taken, ends))
         self.rows += in_sum(chunks, {*doubtful, *(name for name, _, _ in beyond)})
         self.rows += [Finding(SNAPSHOTS, False, name, offset, None, None, why) for name, offset, why in beyond]
-        if isinstance(self.location, str):
+        if isinstance(self.location, InDirectory):
             sound = [each for each in ranges if each.partition not in doubtful]
             self.rows += for_each(
-                self.spark, sound, store_rows, columns.AUDIT, data=self.location, external=external
+                self.spark, sound, store_rows, columns.AUDIT, location=self.location, external=external
             ).collect()
         if doubtful:
             self.rows = [row for row in self.rows if row.partition not in doubtful or is_first(row, doubtful)]
@@ -265,8 +260,8 @@ class AuditTasks:
             frame.unpersist()
 
 
-def ends_of(log: HistoryLog) -> dict[str, int]:
-    """The end of each queue partition; 0 where damage hides the end: the chain check says where."""
+def ends_of(log: HistoryReader) -> dict[str, int]:
+    """Return the end of each queue partition; 0 where damage hides the end: the chain check says where."""
     found = {}
     for partition in log.queues:
         try:
@@ -276,14 +271,14 @@ def ends_of(log: HistoryLog) -> dict[str, int]:
     return found
 
 
-def ranges_of(log: HistoryLog) -> list[OffsetRange]:
-    """The offsets of each queue partition; none where damage hides the end."""
+def ranges_of(log: HistoryReader) -> list[OffsetRange]:
+    """Return the offsets of each queue partition; none where damage hides the end."""
     starts = {partition.name: partition.start_offset for partition in log.queues}
     return [OffsetRange(name, min(starts[name], end), end) for name, end in ends_of(log).items()]
 
 
-def _reach_of_archive(log: HistoryLog) -> dict[str, int]:
-    """The offsets up to which all partitions are archived: those before the earliest of their last times.
+def _reach_of_archive(log: HistoryReader) -> dict[str, int]:
+    """Return the offsets up to which all partitions are archived: those before the earliest of their last times.
 
     Partitions are not archived up to the same moment, so a letter may be archived before the death that it came from.
     The last time of a partition may have more records that are not archived."""
@@ -299,7 +294,7 @@ def _reach_of_archive(log: HistoryLog) -> dict[str, int]:
 def conclude(
     location: Location, rows: Sequence[Any], letters: Callable[[], Iterable[Any]], metadata: bool, whole: bool
 ) -> list[Finding]:
-    """The findings of the partitions' tasks, and those that follow from all of them together.
+    """Return the findings of the partitions' tasks, and those that follow from all of them together.
 
     `letters`: rows of LETTERS in the order SORTED_BY. `metadata`: the metadata log is sound. `whole`: the logs of all
     partitions are."""
@@ -317,7 +312,7 @@ def conclude(
 
 
 def arrivals(book: PolicyBook, for_driver: Iterable[Any], letters: Iterable[Any]) -> list[Finding]:
-    """The findings of the join of LETTERS rows of all partitions, which come in the order SORTED_BY."""
+    """Return the findings of the join of LETTERS rows of all partitions, which come in the order SORTED_BY."""
     queues = queues_since(for_driver, book.topology.placement)
     destinations = Destinations(book.location, book.topology, book.bound_ms, queues, book.late_ms)
     count = 0
@@ -329,7 +324,7 @@ def arrivals(book: PolicyBook, for_driver: Iterable[Any], letters: Iterable[Any]
             yield row
 
     found: list[Finding] = []
-    starts = [partition.start_offset for partition in open_log(book.location).queues]
+    starts = [partition.start_offset for partition in book.location.open().queues]
 
     placement = book.topology.placement
 
@@ -348,8 +343,8 @@ def arrivals(book: PolicyBook, for_driver: Iterable[Any], letters: Iterable[Any]
     return found or [Finding(ARRIVALS, True, "all", None, None, None, f"{count} letters sent and arrived")]
 
 
-def audit_frame(spark: "SparkSession", location: Location) -> "Any":
-    """The findings as a DataFrame of the table FINDINGS."""
+def audit_frame(spark: "SparkSession", location: Location | str) -> "Any":
+    """Return the findings as a DataFrame of the table FINDINGS."""
     rows = [(*finding.row(), finding.severity, finding.hint) for finding in audit(spark, location)]
     return spark.createDataFrame(rows, columns.spark_schema(columns.FINDINGS))
 
@@ -373,7 +368,7 @@ def fold_audit(
     else:
         beside = BesideFold(place, fold_input, product, meets_of, (meets or {}).get(partition, ()))
         yield from map(_audited, fold_range(product, replace(fold_input, groups=beside.groups())))
-        rows = rows_for_driver(product)  # before the fold goes on behind the range
+        rows = rows_for_driver(product)  # before the fold continues behind the range
         rows = beside.rows() + rows
     rows.append((NOTED, True, partition, None, None, None, str(letter_rows.count)))
     yield _audited(batch_of(rows, columns.AUDIT))
@@ -386,9 +381,11 @@ def chunk_rows(
     yield from map(_audited, audit_chunk(chunk, location, external, reach))
 
 
-def store_rows(offset_range: OffsetRange, data: str, external: Snapshots) -> "Iterator[pa.RecordBatch]":
+def store_rows(offset_range: OffsetRange, location: InDirectory, external: Snapshots) -> "Iterator[pa.RecordBatch]":
     """The RocksDB of a partition whose snapshots hold, in a Spark task."""
-    yield batch_of([finding.row() for finding in compare_with_snapshot(data, offset_range, external)], columns.AUDIT)
+    yield batch_of(
+        [finding.row() for finding in compare_with_snapshot(location, offset_range, external)], columns.AUDIT
+    )
 
 
 def _audited(batch: "pa.RecordBatch") -> "pa.RecordBatch":

@@ -62,19 +62,19 @@ def _believe_holder(product: Books, queue: Queue, holder: Consumer) -> None:
 
 
 def _account(product: Books, queue: Queue) -> Account:
-    """The account of a queue, with the messages that it holds."""
+    """Return the account of a queue, with the messages that it holds."""
     declared = QueueDeclared(
         queue.vhost,
         queue.name,
-        queue.type,
-        queue.durable,
-        queue.exclusive,
-        queue.auto_delete,
-        queue.owner,
-        queue.arguments,
-        queue.semantics,
-        queue.policy,
-        queue.operator_policy,
+        type=queue.type,
+        durable=queue.durable,
+        exclusive=queue.exclusive,
+        auto_delete=queue.auto_delete,
+        owner=queue.owner,
+        arguments=queue.arguments,
+        semantics=queue.semantics,
+        policy=queue.policy,
+        operator_policy=queue.operator_policy,
     )
     account = Account(queue, declared, product.fail, product.now_ms)
     account.counters = {name: value for name, value in queue.counters.items() if name not in NOT_COUNTED}
@@ -108,7 +108,7 @@ def _account(product: Books, queue: Queue) -> Account:
 
 
 def _messages(queue: Queue) -> Iterator[tuple[int, int, int, int | None]]:
-    """Yields id, word, expiry and holder of the ready and the unacked messages."""
+    """Yield id, word, expiry and holder of the ready and the unacked messages."""
     for order in (queue.returned, queue.arrived):
         for message_id, word, expiry in order.items():
             yield message_id, word, expiry, None

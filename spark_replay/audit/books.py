@@ -49,7 +49,7 @@ class Books:
         self.first_quarantined = -1
         self.quarantine = QuarantineReport()  # the records that were skipped in this run, for the store
         self.at_end = False
-        self.told: set[tuple[str, str | None, int | None]] = set()  # what was found at ends of an audit that goes on
+        self.told: set[tuple[str, str | None, int | None]] = set()  # at the ends of an audit that continues
         self.unlisted = dict.fromkeys(CHECKS, 0)
 
     @property

@@ -122,16 +122,16 @@ class Finding:
         return not self.detail.startswith(NOT_CHECKED)
 
     def as_json(self) -> dict[str, Any]:
-        """The finding in a form that JSON has."""
+        """Return the finding in a form that JSON has."""
         return {**asdict(self), "checked": self.checked, "severity": self.severity, "hint": self.hint}
 
     def row(self) -> tuple[Any, ...]:
-        """The finding as a row of the table AUDIT."""
+        """Return the finding as a row of the table AUDIT."""
         return (self.check, self.ok, self.partition, self.offset, self.queue, self.message_id, self.detail)
 
 
 def of_row(row: Any, corrupt: bool = False) -> Finding:
-    """The finding in a row of the table AUDIT."""
+    """Return the finding in a row of the table AUDIT."""
     return Finding(row.check, row.ok, row.partition, row.offset, row.queue, row.message_id, row.detail, corrupt)
 
 

@@ -5,8 +5,8 @@
 Each chunk believes the ledger at its start. It has to arrive at the ledger with which the next chunk begins, and at the
 snapshot beside it. So together the chunks prove as much as one long audit. A snapshot without a ledger is passed, and
 gets one. So the first audit of a directory is one task a partition, the next one is in chunks, and an audit that was
-cut short goes on from the last ledger that it wrote. `since_last`: only the last chunk is folded, and the ledger before
-it is believed.
+cut short continues from the last ledger that it wrote. `since_last`: only the last chunk is folded, and the ledger
+before it is believed.
 
 If a ledger or a snapshot does not hold, the partition is audited once more from its beginning, without ledgers.
 """
@@ -15,6 +15,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.keeping.location import Location
 from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.replay import PartitionLog, beginning, decoder_for
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
@@ -27,7 +28,7 @@ from rewindmq.spark_replay.audit.ledger_files import BadLedger, Ledgers
 from rewindmq.spark_replay.audit.policies import rows_for_driver
 from rewindmq.spark_replay.fold import at_snapshot, groups_up_to
 from rewindmq.spark_replay.history.outcomes import batch_of
-from rewindmq.spark_replay.location.log import Location, partition_of
+from rewindmq.spark_replay.location.log import partition_of
 from rewindmq.spark_replay.location.ranges import OffsetRange
 from rewindmq.spark_replay.snapshots.verify import SNAPSHOTS, StateSummary, compare
 
@@ -52,7 +53,7 @@ class AuditChunk(OffsetRange):
 def plan_audit(
     external: Snapshots, ends: Sequence[OffsetRange], reach: dict[str, int], since_last: bool
 ) -> list[AuditChunk]:
-    """The chunks of each partition, up to its end.
+    """Return the chunks of each partition, up to its end.
 
     Only ledgers and snapshots up to `reach` are met: letters behind it do not count."""
     chunks: list[AuditChunk] = []
@@ -74,7 +75,7 @@ def plan_audit(
 def audit_chunk(
     chunk: AuditChunk, location: Location, external: Snapshots, reach: dict[str, int]
 ) -> "Iterator[pa.RecordBatch]":
-    """Yields rows of AUDIT and of LETTERS, in a Spark task."""
+    """Yield rows of AUDIT and of LETTERS, in a Spark task."""
     log = partition_of(location, chunk.partition)
     ledgers, letter_rows = Ledgers(external, chunk.partition), LetterRows(chunk.partition, reach[chunk.partition])
     try:
@@ -105,7 +106,7 @@ def audit_chunk(
 
 
 class _Unfinished:
-    """A product that goes on: its end is not asked for yet."""
+    """A product that continues: its end is not requested yet."""
 
     def __init__(self, product: AuditProduct) -> None:
         self.product = product
@@ -156,7 +157,7 @@ def _met(
 
 
 def _found_before(product: AuditProduct, chunk: AuditChunk) -> "Iterator[pa.RecordBatch]":
-    """Yields the numbers of findings of earlier audits up to here; they are not listed again."""
+    """Yield the numbers of findings of earlier audits up to here; they are not listed again."""
     for check, count in product.failures.items():
         if count:
             detail = f"{count} found before offset {chunk.start} by an earlier audit: audit all of it to list them"
@@ -168,7 +169,7 @@ def _row(check: str, ok: bool, chunk: AuditChunk, offset: int | None, detail: st
 
 
 def convicted(rows: Sequence[Any]) -> dict[str, int]:
-    """The partitions to be audited once more, without ledgers, and the first offset in each that did not hold.
+    """Return the partitions to be audited once more, without ledgers, and the first offset in each that did not hold.
 
     Findings of a chunk that began there are worth nothing."""
     found: dict[str, int] = {}
@@ -184,7 +185,7 @@ def is_first(row: Any, doubtful: Mapping[str, int]) -> bool:
 
 
 def in_sum(chunks: Sequence[AuditChunk], doubtful: Container[str]) -> list[Finding]:
-    """A finding for each partition whose ledgers and snapshots hold, with how much was looked at."""
+    """Return a finding for each partition whose ledgers and snapshots hold, with how much was looked at."""
     found = []
     for name in dict.fromkeys(chunk.partition for chunk in chunks if chunk.partition not in doubtful):
         of_partition = [chunk for chunk in chunks if chunk.partition == name]

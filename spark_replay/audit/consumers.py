@@ -51,7 +51,7 @@ class Attached:
         self.used.setdefault(session, {})[key] = None
 
     def count(self, key: Key) -> int:
-        """The number of consumers of a queue."""
+        """Return the number of consumers of a queue."""
         return sum(1 for each in self.consumers.values() if each[0] == key)
 
     def cancelled(self, consumer: int) -> None:

@@ -23,6 +23,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.keeping.location import Location
 from rewindmq.projections.machine.data.effects import DeadLetter, Release
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import RELOCATED
@@ -32,13 +33,13 @@ from rewindmq.schemas.metadata_events import Bound
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.history.outcomes import batch_of
-from rewindmq.spark_replay.location.log import Location, read_messages
+from rewindmq.spark_replay.location.log import read_messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ARRIVALS = "arrivals"
-NOTED = "letters"  # by such a row a task tells the driver how many letters it noted; it is no finding
+NOTED = "letters"  # by such a row a task tells the driver how many letters it noted; it is not a finding
 FORWARDED, SENT, GIVEN_UP, ARRIVED = range(4)  # kinds of rows, in the order in which they are read
 # Of a partition that begins with a base: the numbers up to which a source had sent, and a target had taken in
 SENT_BEFORE, ARRIVED_BEFORE = -2, -1
@@ -127,7 +128,7 @@ class LetterRows:
         )
 
     def take(self) -> "Iterator[pa.RecordBatch]":
-        """Yields the rows of LETTERS since the last call."""
+        """Yield the rows of LETTERS since the last call."""
         if self.rows:
             rows, self.rows = self.rows, []
             yield batch_of(rows, columns.LETTERS)
@@ -142,7 +143,7 @@ def check_arrivals(
     gone: Callable[[str, str, int, Home], bool] = lambda vhost, queue, queue_id, home: False,
     home_of: Callable[[Any], Home] = lambda row: -1,
 ) -> Iterator[Finding]:
-    """Yields what is wrong with `rows` of LETTERS, which come in the order SORTED_BY.
+    """Yield what is wrong with `rows` of LETTERS, which come in the order SORTED_BY.
 
     `owed(sent, targets)`: where else a letter should have arrived that did arrive in `targets`. `gone(vhost, queue,
     queue id, home)`: whether a source without a base had been declared in a part that was trimmed. `home_of`: the home
@@ -172,7 +173,7 @@ class _Source:
         self.arrived_before: dict[tuple[str, bool], int] = {}
 
     def check(self, sequence: int, letters: list[Any]) -> Iterator[Finding]:
-        """Yields what is wrong with the rows under a number. The numbers ascend."""
+        """Yield what is wrong with the rows under a number. The numbers ascend."""
         for row in letters:
             if row.kind == SENT_BEFORE:
                 self.sent_before = row.message_id
@@ -229,7 +230,7 @@ class Destinations:
         self._late_ms = late_ms
 
     def owed(self, sent: Any, arrived: set[str]) -> list[str]:
-        """The queues, as `vhost/name`, in which a letter should have arrived and did not.
+        """Return the queues, as `vhost/name`, in which a letter should have arrived and did not.
 
         `arrived`: the queues in which it arrived."""
         vhost, key = sent.vhost, sent.routing_key

@@ -121,7 +121,7 @@ class AuditProduct(Books):
             self.fail(CLAIMS, None, None, wrong)
 
     def undecodable(self, offset: int, why: str) -> None:
-        """Report a record that is no known event (`Product`)."""
+        """Report a record that is not a known event (`Product`)."""
         self.offset = offset
         self.events += 1
         self.quarantine.note_undecodable(offset, why)
@@ -202,7 +202,7 @@ class AuditProduct(Books):
                 compare(account, self.offset)
 
     def _book_rare_event(self, actor: Actor, event: Event, effects: list[Effect], touched: dict[Account, None]) -> None:
-        """Book an event that is no publish, ack or nack, and its effects."""
+        """Book an event other than a publish, ack or nack, and its effects."""
         for key in self._book_consumers(actor, event, effects):
             if key in self.accounts:
                 touched[self.accounts[key]] = None
@@ -488,7 +488,7 @@ class AuditProduct(Books):
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
-        """Yields rows of AUDIT and of LETTERS (`Product`)."""
+        """Yield rows of AUDIT and of LETTERS (`Product`)."""
         if last:
             self._end()
         if self.rows:
@@ -500,7 +500,7 @@ class AuditProduct(Books):
     def _end(self) -> None:
         """Compare everything at the end of the log as it is now.
 
-        An audit that goes on comes to an end again, and reports each finding once."""
+        An audit that continues reaches an end again, and reports each finding once."""
         self.at_end = True
         shown = {(queue.vhost, queue.name) for queue in self.machine.queues()}
         for key in sorted(shown ^ self.accounts.keys()):

@@ -103,7 +103,7 @@ class Identities:
 
 
 def _identity(event: Published) -> tuple[Identity | None, int | None]:
-    """The message's id, with its type, and the time for which it wants to be remembered."""
+    """Return the message's id, with its type, and the time for which it wants to be remembered."""
     identity: Identity | None = None
     ttl_ms: int | None = None
     try:

@@ -9,18 +9,18 @@ Kafka lacks.
 
 from collections.abc import Sequence
 
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.keeping.topic_tiers import TieredTopic
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.spark_replay.audit.checks import Finding
-from rewindmq.spark_replay.location.log import InKafka
 
 KEPT = "kept"
 _KEEPS_ALL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
 def retention_findings(topics: InKafka, partitions: Sequence[PartitionLog]) -> list[Finding]:
-    """A finding for each partition, and one for each setting of a topic that loses history."""
+    """Return a finding for each partition, and one for each setting of a topic that loses history."""
     findings = []
     for partition in partitions:
         if isinstance(partition, TieredTopic):

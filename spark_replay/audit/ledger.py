@@ -7,7 +7,7 @@ consumer holds them, how many bytes they have, when they expire, and how often t
 vanishes, is counted twice, leaves for a reason that does not hold, or comes back from nowhere is found at the offset
 where it happens. An account costs about 150 bytes for each message in the queue.
 
-`report(check, queue, message_id, detail)` takes a finding; the account then goes on as the outcome says, so that one
+`report(check, queue, message_id, detail)` takes a finding; the account then continues as the outcome says, so that one
 defect is one finding. An account can be stored and resumed (file_format.py).
 """
 
@@ -231,7 +231,7 @@ class Account:
         return _LATER_COUNT_MAX if self.later else _COUNT_MAX
 
     def takes_id(self, message_id: int, event: Published, now_ms: int) -> None:
-        """Check that a message that the queue took is no duplicate, and book its id."""
+        """Check that a message that the queue took is not a duplicate, and book its id."""
         if self.identities is None:
             self.identities = Identities(self.since)
         expires_ms = self.expires.get(message_id)
@@ -502,7 +502,7 @@ class Account:
         return Carried(self.counted.get(message_id, 0), acquired, again, self.expires.get(message_id, NONE))
 
     def still_there(self, event: MessageRemoved) -> list[int]:
-        """The messages that a removal names, and that are ready or delayed all the same."""
+        """Return the messages that a removal names, and that are ready or delayed all the same."""
         return [
             message_id
             for first, last in event.messages

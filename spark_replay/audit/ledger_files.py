@@ -46,7 +46,7 @@ class Ledgers:
         self.partition = partition
 
     def offsets(self) -> list[int]:
-        """The offsets of the ledgers, ascending."""
+        """Return the offsets of the ledgers, ascending."""
         return sorted(int(path.stem) for path in self.folder.glob(f"{'[0-9]' * 20}{LEDGER}"))
 
     def has(self, offset: int) -> bool:
@@ -62,7 +62,7 @@ class Ledgers:
         write_whole(self._path(offset, LEDGER), packed(_claimed(product)), os.replace)
 
     def begin(self, machine: Machine, letter_rows: LetterRows) -> AuditProduct:
-        """The audit as it was at this machine's offset.
+        """Return the audit as it was at this machine's offset.
 
         Raises BadLedger."""
         found = self._load(machine.next_offset)
@@ -85,7 +85,7 @@ class Ledgers:
         return ", ".join(differences(_claimed(product), said)) or None
 
     def letters(self, offset: int) -> "list[pa.RecordBatch]":
-        """The rows of LETTERS up to the ledger at `offset`.
+        """Return the rows of LETTERS up to the ledger at `offset`.
 
         Raises BadLedger."""
         import pyarrow as pa

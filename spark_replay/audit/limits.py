@@ -40,7 +40,7 @@ def read_limits(
     operator_policy: Policy | None,
     later: bool = False,
 ) -> LengthLimits:
-    """The limits of a queue. `later`: it is a quorum queue of profile rabbitmq-4.3."""
+    """Return the limits of a queue. `later`: it is a quorum queue of profile rabbitmq-4.3."""
     given = {argument.name: argument.value for argument in arguments}
     below = json.loads(policy.definition) if policy else {}
     above = json.loads(operator_policy.definition) if operator_policy else {}
@@ -82,7 +82,7 @@ def read_limits(
 
 
 def _later_limit(given: Values, below: Values, above: Values) -> int | None:
-    """The delivery limit of profile rabbitmq-4.3: of two the smaller; where one is negative, the larger."""
+    """Return the delivery limit of profile rabbitmq-4.3: of two the smaller; where one is negative, the larger."""
     limit: int | None = None
     for value in (below.get("delivery-limit"), above.get("delivery-limit"), given.get("x-delivery-limit")):
         if _is_number(value):
@@ -104,7 +104,7 @@ def _retry(given: Values, below: Values, above: Values) -> tuple[str, int, int] 
 
 
 def _is_number(value: object) -> TypeGuard[int]:
-    """Return True for an integer of at most 62 bits. A larger one is no limit at all."""
+    """Return True for an integer of at most 62 bits. A larger one is not a limit."""
     return type(value) is int and value < 1 << 62
 
 

@@ -75,7 +75,7 @@ class Proven:
             raise BadRequest(f"{self.path}: not as an audit writes it: remove it, and audit the whole log") from None
 
     def unchanged(self, file: SegmentFile) -> VerifiedSegment | None:
-        """The segment, if it was proven and still has the same size; else None."""
+        """Return the segment, if it was proven and still has the same size; else None."""
         path = Path(file.file)
         fields = self._segments.get(file.partition, {}).get(path.name)
         if fields is None or file.last or fields["size"] != path.stat().st_size:
@@ -115,9 +115,9 @@ class Proven:
 
 
 def prove(
-    spark: "SparkSession", data: str, partitions: Iterable[str], proven: Proven | None, since_last: bool
+    spark: "SparkSession", data: Path, partitions: Iterable[str], proven: Proven | None, since_last: bool
 ) -> list[Finding]:
-    """A finding for each partition.
+    """Return a finding for each partition.
 
     Raises LogError when one has no segment."""
     files = {name: segment_files_of(data, name) for name in partitions}
@@ -130,11 +130,11 @@ def prove(
     return [joined(name, each, rows, known, proven) for name, each in files.items()]
 
 
-def segment_files_of(data: str, partition: str) -> list[SegmentFile]:
-    """The segments as they are now, in the order of their offsets.
+def segment_files_of(data: Path, partition: str) -> list[SegmentFile]:
+    """Return the segments as they are now, in the order of their offsets.
 
     Raises LogError when there is none."""
-    directory = partition_directory(Path(data), partition)
+    directory = partition_directory(data, partition)
     paths = segment_files(directory) if directory.is_dir() else []
     if not paths:
         raise LogError(f"{directory}: no segment of a log is here")
@@ -142,7 +142,7 @@ def segment_files_of(data: str, partition: str) -> list[SegmentFile]:
 
 
 def in_groups(files: Iterable[SegmentFile]) -> Iterator[SegmentGroup]:
-    """Yields the files of a partition in groups of about TASK_BYTES."""
+    """Yield the files of a partition in groups of about TASK_BYTES."""
     group: list[SegmentFile] = []
     size = 0
     for file in files:

@@ -48,7 +48,7 @@ def check_operator(product: Books, event: _Event, effects: Sequence[Effect]) -> 
 
 
 def _account(product: Books, event: _Event, effects: Sequence[Effect]) -> Account | None:
-    """The account of the queue; None if the event makes no sense."""
+    """Return the account of the queue; None if the event makes no sense."""
     if any(isinstance(effect, Quarantine) for effect in effects):
         return None
     return product.accounts.get((event.vhost, event.queue))

@@ -292,7 +292,7 @@ class PlainTraffic:
         return count
 
     def _room(self, account: Account, consumer: int) -> Room | None:
-        """The room of a consumer of the queue; None where a delivery to it is never plain."""
+        """Return the room of a consumer of the queue; None where a delivery to it is never plain."""
         known = self.product.attached.consumers.get(consumer)
         prefetches = self.product.prefetches
         if known is None or known[0] != account.key or account.single_active or account.levels.highest is not None:

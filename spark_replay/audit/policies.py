@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rewindmq.engine.keeping.location import InArchive, Location
 from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.rules.internal_queues import is_hidden
@@ -26,7 +27,7 @@ from rewindmq.schemas.values import Policy
 from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import InArchive, Location, groups_in, is_of_kafka, open_log
+from rewindmq.spark_replay.location.log import groups_in, is_of_kafka
 from rewindmq.spark_replay.location.ranges import OffsetRange
 
 POLICIES = "policies"
@@ -36,7 +37,7 @@ WAS_IN_FORCE, IS_IN_FORCE = "policy was in force", "policies in force"
 
 
 def rows_for_driver(product: AuditProduct) -> list[tuple[Any, ...]]:
-    """The uses of policies in one partition, as rows of AUDIT with JSON in `detail`."""
+    """Return the uses of policies in one partition, as rows of AUDIT with JSON in `detail`."""
     rows: list[tuple[Any, ...]] = []
     for (vhost, policy), offset in product.policies.items():
         use = {"vhost": vhost, "name": policy.name, "definition": policy.definition, "version": policy.version}
@@ -61,7 +62,7 @@ class PolicyBook:
 
     def __init__(self, location: Location) -> None:
         self.location = location
-        self.log = open_log(location).metadata
+        self.log = location.open().metadata
         self.partition = self.log.name
         self.late_ms = APPLIED_WITHIN_MS if is_of_kafka(location) else 0
         self.topology = Topology()
@@ -105,7 +106,7 @@ class PolicyBook:
         return self.check(rows) or [Finding(POLICIES, True, self.partition, None, None, None, looked_at)]
 
     def check(self, rows: Sequence[Any]) -> list[Finding]:
-        """The findings about the rows of partitions that do not hold."""
+        """Return the findings about the rows of partitions that do not hold."""
         findings = []
         for row in rows:
             use = json.loads(row.detail)
@@ -145,9 +146,9 @@ class PolicyBook:
 
 
 def queues_since(rows: Iterable[Any], placement: Placement) -> dict[str, int]:
-    """The queues that exist at the end, `vhost/name`, and the times of their declarations.
+    """Return the queues that exist at the end, `vhost/name`, and the times of their declarations.
 
-    What is left of a queue in a partition that it has left is no queue."""
+    The remains of a queue in a partition that it has left are not a queue."""
     found = {}
     for row in rows:
         if row.check == IS_IN_FORCE:

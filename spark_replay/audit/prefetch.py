@@ -46,14 +46,14 @@ class Prefetches:
         self.limited[consumer] = channel
 
     def look_ahead(self, consumer: int, more: int) -> None:
-        """Let a consumer with a prefetch hold so many messages more."""
+        """Let a consumer with a prefetch hold this number of messages more."""
         if consumer in self.own and more > 0:
             self.lookaheads[consumer] = more
         else:
             self.lookaheads.pop(consumer, None)
 
     def believe_held(self, consumer: int, messages: int) -> None:
-        """Take it that a consumer holds so many messages."""
+        """Assume that a consumer holds this number of messages."""
         if messages:
             self.holding[consumer] = messages
 

@@ -21,7 +21,7 @@ class Levels:
 
     @classmethod
     def of(cls, declared: QueueDeclared, later: bool) -> "Levels":
-        """The empty levels of a queue. `later`: it is of profile rabbitmq-4.3."""
+        """Return the empty levels of a queue. `later`: it is of profile rabbitmq-4.3."""
         if later:
             return cls(31, 4, True)
         asked = next((each.value for each in declared.arguments if each.name == "x-max-priority"), None)
@@ -30,7 +30,7 @@ class Levels:
         return cls(min(max(asked, 1), 255), 0, False)
 
     def level(self, message_id: int) -> int:
-        """The level of a message in the queue."""
+        """Return the level of a message in the queue."""
         return self.level_of.get(message_id, 0)
 
     def enters(self, message_id: int, priority: int | None, returned: bool) -> None:

@@ -7,10 +7,10 @@ The driver checks the seals among themselves. `engine/keeping/seals/sealer.py` d
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.keeping.seals.in_files import segmented
+from rewindmq.engine.keeping.location import InArchive, Location
+from rewindmq.engine.keeping.seals.partitions import sealable_partitions
 from rewindmq.engine.keeping.seals.seal import Keys, Stored
 from rewindmq.engine.keeping.seals.sealer import Harm, Sealable, Step, astray, examine, plan
 from rewindmq.projections.verify import NOT_CHECKED
@@ -19,7 +19,7 @@ from rewindmq.spark_replay.audit.checks import Finding, not_all_ok, of_row
 from rewindmq.spark_replay.fold import for_each
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import InArchive, InKafka, Location
+from rewindmq.spark_replay.location.log import located
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 from rewindmq.spark_replay.location.trims import beside_trims
 
@@ -32,11 +32,12 @@ _TASKS_A_CORE = 4
 
 
 def check_seals(
-    spark: "SparkSession", location: Location, keys: Keys | None = None, copies: Sequence[Stored] = ()
+    spark: "SparkSession", location: Location | str, keys: Keys | None = None, copies: Sequence[Stored] = ()
 ) -> list[Finding]:
-    """The findings about seals that do not hold, with their places, and one for each partition whose seals hold.
+    """Return the findings about seals that do not hold, with their places, and one for each partition whose seals hold.
 
     Without `keys` signatures are not checked, and a history without seals gives no finding. Raises LogError."""
+    location = located(location)
     if isinstance(location, InArchive) and (keys is not None or copies):
         raise BadRequest("--public-key and --copies: an archive holds no seals; audit the data directory")
     findings = beside_trims(location, lambda: _checked(spark, location, keys, copies), not_all_ok)
@@ -45,7 +46,7 @@ def check_seals(
 
 
 def _checked(spark: "SparkSession", location: Location, keys: Keys | None, copies: Sequence[Stored]) -> list[Finding]:
-    partitions = sealed_partitions(location)
+    partitions = sealable_partitions(location)
     bad = [_finding(harm) for harm in astray(partitions, copies)]
     steps: list[tuple[Sealable, list[Step]]] = []
     for partition in partitions:
@@ -63,26 +64,11 @@ def _checked(spark: "SparkSession", location: Location, keys: Keys | None, copie
     return bad + [_sound(each, planned, keys) for each, planned in steps if each.name not in harmed]
 
 
-def sealed_partitions(location: Location) -> Sequence[Sealable]:
-    """The partitions of a log, with their seals; none of an archive, which holds no seals.
-
-    Raises LogError when there is no log."""
-    if isinstance(location, InKafka):
-        from rewindmq.engine.keeping.seals.in_topic import in_topics
-        from rewindmq.engine.log.kafka.reader import KafkaLogReader
-
-        log = KafkaLogReader(location.bootstrap, location.prefix, dict(location.settings))
-        return in_topics(log, location.archive or None)
-    if isinstance(location, InArchive):
-        return []
-    return segmented(Path(location))
-
-
 def examine_rows(
     offset_range: OffsetRange, location: Location, work: Mapping[OffsetRange, Sequence[Step]]
 ) -> "Iterator[pa.RecordBatch]":
-    """Yields rows of AUDIT about harms in some successive ranges, in a Spark task."""
-    [partition] = [each for each in sealed_partitions(location) if each.name == offset_range.partition]
+    """Yield rows of AUDIT about harms in some successive ranges, in a Spark task."""
+    [partition] = [each for each in sealable_partitions(location) if each.name == offset_range.partition]
     harms = (examine(partition, step) for step in work[offset_range])
     rows = [_finding(harm).row() for harm in harms if harm is not None]
     if rows:

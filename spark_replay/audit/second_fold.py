@@ -6,13 +6,13 @@
 
 An audit of the whole folds a partition once. It stops at the offset of each snapshot, and at that of RocksDB, and
 compares there: state, bodies and quarantined records. Such an offset may lie behind the range of the audit, as a
-running broker goes on. Then the fold goes on to there, without the audit.
+running broker continues. Then the fold continues to there, without the audit.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
+from rewindmq.engine.keeping.location import InDirectory, Location
 from rewindmq.projections.replay import RecordGroup, drive
 from rewindmq.projections.store.snapshots import Snapshots, SnapshotSet
 from rewindmq.projections.store.store import StateStore, StoreError
@@ -20,7 +20,7 @@ from rewindmq.projections.verify import NOT_CHECKED, Verification, compare_all, 
 from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.fold import FoldInput, from_snapshot, groups_up_to
-from rewindmq.spark_replay.location.log import Location, partition_of
+from rewindmq.spark_replay.location.log import partition_of
 from rewindmq.spark_replay.location.ranges import OffsetRange
 from rewindmq.spark_replay.snapshots.verify import SNAPSHOTS, StateSummary, compare
 
@@ -51,7 +51,7 @@ class BesideFold:
         self.differing: list[_Row] = []  # snapshots at which the fold does not arrive
         self.stops: list[tuple[int, Callable[[], None]]] = [(offset, partial(self._meet, offset)) for offset in meets]
         self.of_store: list[Finding] = []
-        self.store = _opened(location, self.log.name, self.of_store) if isinstance(location, str) else None
+        self.store = _opened(location, self.log.name, self.of_store) if isinstance(location, InDirectory) else None
         if self.store is not None:
             try:
                 offset = stored_offset(self.log, self.store)
@@ -61,7 +61,7 @@ class BesideFold:
         self.stops.sort(key=lambda stop: stop[0])
 
     def groups(self) -> Iterator[RecordGroup]:
-        """Yields the records of the range. A group is asked for when those before it are folded."""
+        """Yield the records of the range. A group is asked for when those before it are folded."""
         end = self.input.offset_range.end
         while self.stops and self.stops[0][0] <= end:
             offset, look = self.stops.pop(0)
@@ -72,7 +72,7 @@ class BesideFold:
         self.at = max(self.at, end)
 
     def rows(self) -> list[_Row]:
-        """The rows of AUDIT, when the range is folded. The fold goes on to the stops behind the range."""
+        """Return the rows of AUDIT, when the range is folded. The fold continues to the stops behind the range."""
         for offset, look in self.stops:
             drive(
                 self.machine,
@@ -110,14 +110,14 @@ class BesideFold:
             self.of_store.append(_finding(name, False, str(error)))
 
 
-def compare_with_snapshot(data: str, offset_range: OffsetRange, external: Snapshots) -> list[Finding]:
+def compare_with_snapshot(location: InDirectory, offset_range: OffsetRange, external: Snapshots) -> list[Finding]:
     """Compare RocksDB, read-only, with a fold that begins at a snapshot of `external`."""
     name, found = offset_range.partition, list[Finding]()
-    store = _opened(data, name, found)
+    store = _opened(location, name, found)
     if store is None:
         return found
     try:
-        log = partition_of(data, name)
+        log = partition_of(location, name)
         begun = from_snapshot(external, log, stored_offset(log, store))
         return _in_findings(verify_partition(log, store, begun, event_by_event=True))
     except StoreError as error:
@@ -126,9 +126,9 @@ def compare_with_snapshot(data: str, offset_range: OffsetRange, external: Snapsh
         store.close()
 
 
-def _opened(data: str, partition: str, found: list[Finding]) -> StateStore | None:
-    """The RocksDB of a data directory. Where it cannot be opened, None, and `found` says why."""
-    path = Path(data) / "state"
+def _opened(location: InDirectory, partition: str, found: list[Finding]) -> StateStore | None:
+    """Return the RocksDB of a data directory. Where it cannot be opened, None, and `found` says why."""
+    path = location.data / "state"
     if not path.exists():
         no_state = f"{NOT_CHECKED}there is no state directory; a broker that starts rebuilds it"
         found.append(_finding(partition, True, no_state))

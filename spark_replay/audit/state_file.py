@@ -30,7 +30,7 @@ class AuditStates:
         self.partition = partition
 
     def before(self, batch: int) -> AuditProduct:
-        """The audit as the earlier batches left it; a new one when there was none.
+        """Return the audit as the earlier batches left it; a new one when there was none.
 
         Raises LogError for a damaged file."""
         earlier = [number for number in self._batches() if number < batch]

@@ -1,4 +1,4 @@
-"""`watch`: an audit of a history in Kafka that goes on as the history does (Structured Streaming).
+"""`watch`: an audit of a history in Kafka that continues as the history does (Structured Streaming).
 
     watch(spark, InKafka("localhost:9092"), Path("WATCH"), once=True).violations
 
@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.history.product import fold_events
@@ -40,7 +41,6 @@ from rewindmq.spark_replay.fold import groups_of
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_frame import kafka_options, load, to_records
-from rewindmq.spark_replay.location.log import InKafka, open_log
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange, joined
 from rewindmq.spark_replay.session import pure_workers
 from rewindmq.spark_replay.snapshots.external import begins_of, begins_otherwise, write_whole
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-# By such a row a partition's task tells the driver how far it came; it is no finding
+# By such a row a partition's task tells the driver how far it came; it is not a finding
 PROGRESS = "progress"
 _LOOK_SECONDS = 0.2
 # The error with which Spark 4.1's Kafka source fails when it has done an unfinished batch again (SPARK-55271). The
@@ -82,7 +82,7 @@ class BatchReport:
     violations: list[Finding]
 
     def line(self) -> str:
-        """The report as one line for people."""
+        """Return the report as one line for people."""
         parts = [f"batch {self.batch}: {self.events} events, {len(self.violations)} violations"]
         for name, at in self.partitions.items():
             behind = f"{at.lag_events} events ({at.lag_ms} ms) behind" if at.lag_events else "at the end"
@@ -100,7 +100,7 @@ class Watch:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = str(directory.resolve())
         self.location = location
-        self.partitions: list[PartitionLog] = list(open_log(location).queues)
+        self.partitions: list[PartitionLog] = list(location.open().queues)
         self.book = PolicyBook(location)
         self._require_same(directory / "begins.json")
         self.reports = Reports(directory / "reports.jsonl")
@@ -142,7 +142,7 @@ class Watch:
                 violations.append(finding)
         progress = {row.partition: json.loads(row.detail) for row in rows if row.check == PROGRESS}
         if progress.keys() - {each.name for each in self.partitions}:  # some came since
-            self.partitions = list(open_log(self.location).queues)
+            self.partitions = list(self.location.open().queues)
         audited = [OffsetRange(name, at.pop("begun"), at["offset"]) for name, at in progress.items()]
         self.ranges = joined([*self.ranges.values(), *audited])
         partitions = {
@@ -172,7 +172,7 @@ class Watch:
         """Run until the watch is stopped or the query ends; raises the error that ended the query.
 
         A signal to stop may have gone to the JVM too, which then no longer answers. A batch that was cut off is done
-        again when the watch goes on."""
+        again when the watch continues."""
         try:
             while query.isActive:
                 if self.stopping.wait(_LOOK_SECONDS):
@@ -247,7 +247,7 @@ def fold_batch(directory: str, batch: int, batches: "Iterator[pa.RecordBatch]") 
 
 
 def _on_top(product: AuditProduct, groups: Iterator[RecordGroup]) -> Iterator[RecordGroup]:
-    """Yields the same groups, verified to follow the records that were folded before.
+    """Yield the same groups, verified to follow the records that were folded before.
 
     Raises LogError."""
     at = product.machine.next_offset

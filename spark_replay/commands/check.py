@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from rewindmq.engine.keeping.location import InKafka, Location
 from rewindmq.schemas.json_values import json_text
 from rewindmq.spark_replay.commands.exit_status import EX_DATAERR
 from rewindmq.spark_replay.commands.location_options import with_location, with_topics
@@ -18,7 +19,6 @@ from rewindmq.spark_replay.commands.options import (
     start_spark,
     tell_beginnings,
 )
-from rewindmq.spark_replay.location.log import InKafka, Location
 
 
 @click.command()

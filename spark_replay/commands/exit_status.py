@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 
 def status_of(error: Exception) -> int:
-    """The exit status for an error. Prints the error on stderr."""
+    """Return the exit status for an error. Prints the error on stderr."""
     if isinstance(error, click.Abort):
         return INTERRUPTED
     if isinstance(error, click.ClickException):
@@ -38,7 +38,7 @@ def status_of(error: Exception) -> int:
 
 
 def _spark_failure(error: Exception) -> int:
-    """The exit status for an error in a Spark worker, which arrives as text."""
+    """Return the exit status for an error in a Spark worker, which arrives as text."""
     name, line = cause_of(error)
     away = (NoAnswer, KafkaNotInstalled, ObstoreNotInstalled)
     if name in ("NoSpark", "RestoreRefused", "CollectorAway", *(each.__name__ for each in away)):

@@ -26,7 +26,7 @@ class NoSpark(Exception):
 
 
 def cause_of(error: BaseException) -> tuple[str, str]:
-    """The innermost Python error: its class name without the module, and one line for people."""
+    """Return the innermost Python error: its class name without the module, and one line for people."""
     if type(error).__module__.startswith("rewindmq.spark_replay."):
         return type(error).__name__, str(error)
     text = str(error)
@@ -41,7 +41,7 @@ def cause_of(error: BaseException) -> tuple[str, str]:
 
 
 def sql_slip(error: BaseException) -> str | None:
-    """The error in the SQL that Spark was given, in one line; None when something else went wrong.
+    """Return the error in the SQL that Spark was given, in one line; None when something else went wrong.
 
     Some errors show only in a task, such as a division by zero. They may be anywhere in what Spark has wrapped."""
     from pyspark.errors import AnalysisException, IllegalArgumentException

@@ -10,11 +10,11 @@ from typing import Any, TextIO, cast
 import click
 
 from rewindmq.engine.keeping.archive.objects import Objects
-from rewindmq.engine.keeping.location import FIRST_ANSWER_SECONDS
+from rewindmq.engine.keeping.location import InArchive, InDirectory, InKafka, Location
 from rewindmq.spark_replay.commands.output import Printed, discard_output, nothing_at
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_settings import read_settings
-from rewindmq.spark_replay.location.log import InArchive, InKafka, Location, in_archive, open_log
+from rewindmq.spark_replay.location.log import in_archive
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.location.trims import beside_trims
 
@@ -129,14 +129,11 @@ def _existing(
         raise BadRequest("--kafka-setting and --kafka-config need --kafka")
     location: Location
     if data is not None:
-        location = str(data.resolve())
+        location = InDirectory(data.resolve())
     elif kafka is None:
         location = in_archive(archive or "")
     else:
-        from rewindmq.engine.log.kafka.clients import KafkaClients
-
-        url = "" if archive is None else in_archive(archive).url
+        url = None if archive is None else in_archive(archive).url
         location = InKafka(kafka, prefix, read_settings(settings, settings_file), url)
-        KafkaClients(location.bootstrap, dict(location.settings)).require_answer(FIRST_ANSWER_SECONDS)
-    open_log(location)
+    location.open()
     return location

@@ -51,7 +51,7 @@ def _write_rows(
 
 
 def _files(batches: "Iterable[pa.RecordBatch]", schema: "pa.Schema") -> "Iterator[tuple[bytes, int]]":
-    """Yields Parquet files of about FILE_BYTES, each with its number of rows; one at least."""
+    """Yield Parquet files of about FILE_BYTES, each with its number of rows; one at least."""
     from pyarrow import parquet
 
     waiting = iter(batches)

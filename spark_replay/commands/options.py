@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from rewindmq.engine.keeping.archive.objects import BadUrl, Objects, open_objects
+from rewindmq.engine.keeping.location import InKafka, Location
 from rewindmq.projections.rewind import absolute, parse_time
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import InKafka, Location, beginnings, open_log
+from rewindmq.spark_replay.location.log import beginnings
 from rewindmq.spark_replay.location.marks import time_of
 from rewindmq.spark_replay.location.ranges import BadRequest
 
@@ -29,7 +30,7 @@ format_option = click.option(
 
 
 def _place(_context: click.Context, _option: click.Parameter, given: str | None) -> Out | None:
-    """The directory, or the object storage by its URL."""
+    """Return the directory, or the object storage by its URL."""
     if given is None or "://" not in given:
         return None if given is None else Path(given)
     if given.startswith("file://"):
@@ -71,7 +72,7 @@ snapshots_option = click.option(
 
 
 def moment_option(*names: str, **settings: Any) -> Callable[[Any], Any]:
-    """An option for one moment or several.
+    """Return an option for one moment or several.
 
     A time such as 10m becomes the time that it means now, so that all readers of the option see the same time."""
 
@@ -119,13 +120,13 @@ def tell_beginnings(location: Location, start: str | None = None) -> None:
     """Print on stderr where partitions begin that were trimmed, if the moment `start` lies before that.
 
     `start`: None for the beginning of the history. Raises LogError, NoSuchMark."""
-    log = open_log(location)
+    log = location.open()
     for line in beginnings(log, None if start is None else parse_time(time_of(log, start))):
         click.echo(line, err=True)
 
 
 def start_spark(location: Location) -> Any:
-    """The Spark session of a command.
+    """Return the Spark session of a command.
 
     At a terminal a line on stderr says that Spark starts, which takes seconds. Elsewhere stderr stays empty as long as
     nothing is wrong."""

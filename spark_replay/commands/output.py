@@ -92,7 +92,7 @@ def print_states(
 
 
 def queue_object(row: dict[str, Any], messages: bool) -> dict[str, Any]:
-    """A row of QUEUES as JSON. `name` repeats the queue, as rabbitmqctl calls it."""
+    """Return a row of QUEUES as JSON. `name` repeats the queue, as rabbitmqctl calls it."""
     found = {name: json_form(value) for name, value in row.items()}
     for name in _JSON_COLUMNS:
         found[name] = json.loads(found[name])
@@ -105,7 +105,7 @@ def queue_object(row: dict[str, Any], messages: bool) -> dict[str, Any]:
 
 
 def message_object(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of MESSAGES as JSON, with its properties decoded."""
+    """Return a row of MESSAGES as JSON, with its properties decoded."""
     found = {name: json_form(value) for name, value in row.items() if name not in ("properties", "body")}
     found["properties"] = properties_object(bytes(row["properties"] or b""))
     try:
@@ -257,7 +257,7 @@ def _print_queue_tables(queues: list[dict[str, Any]], messages: bool) -> None:
 
 
 def _rounded(value: Any) -> str:
-    """The cell of a table for people."""
+    """Return the cell of a table for people."""
     return _cell(round(value, 3) if isinstance(value, float) else value)
 
 

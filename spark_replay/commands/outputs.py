@@ -29,7 +29,7 @@ DECODED: Schema = {name: {"type": "object"} for name in ("arguments", "effective
 
 
 def column(kind: pa.DataType) -> Schema:
-    """The schema of a value of a column that is not null."""
+    """Return the schema of a value of a column that is not null."""
     if pa.types.is_struct(kind):
         return object_of({each.name: _nullable(column(each.type)) for each in kind})
     if pa.types.is_list(kind):
@@ -44,24 +44,24 @@ def _nullable(schema: Schema) -> Schema:
 
 
 def _columns(table: Table, shown: pa.Schema) -> Schema:
-    """The columns of a table, each with its text."""
+    """Return the columns of a table, each with its text."""
     return {each.name: _nullable(column(each.type)) | {"description": text_of(table, each.name)} for each in shown}
 
 
 def _row(name: str, more: Schema, shown: pa.Schema | None, _: Schemas) -> Schema:
-    """A row of a table. `shown`: the columns that it has here, None: all; `more`: those of a sum."""
+    """Return a row of a table. `shown`: the columns that it has here, None: all; `more`: those of a sum."""
     table = TABLES[name]
     return object_of(_columns(table, table.columns if shown is None else shown) | more)
 
 
 def rows(name: str, table: str, when: str = "", shown: pa.Schema | None = None, more: Schema | None = None) -> Output:
-    """The output of rows of a table, in an array."""
+    """Return the output of rows of a table, in an array."""
     title = f"Rows: {TABLES[table].row}" if more is None else f"Sums of rows: {TABLES[table].row}"
     return Output(name=name, title=title, of=partial(_row, table, more or {}, shown), form=LIST, when=when)
 
 
 def _queue(messages: bool, _: Schemas) -> Schema:
-    """A queue at a moment; with `messages` its messages, too."""
+    """Return a queue at a moment; with `messages` its messages, too."""
     queue = _columns(TABLES["queues"], TABLES["queues"].columns) | DECODED
     queue["name"] = {"type": "string", "description": "The queue again, as rabbitmqctl calls it"}
     queue["moment"] = {"type": "string", "description": "Where several were asked for: which one"}
@@ -84,7 +84,7 @@ def _message() -> Schema:
 
 
 def _finding(schemas: Schemas) -> Schema:
-    """A finding, with its advice."""
+    """Return a finding, with its advice."""
     schemas.of(Finding)
     found = schemas.by_name.pop("Finding")
     added: Schema = {
@@ -96,7 +96,7 @@ def _finding(schemas: Schemas) -> Schema:
 
 
 def _summed(name: str, *keys: str, what: str, of: str, when: str = "") -> Output:
-    """The output of sums over rows of a table, by some of its columns."""
+    """Return the output of sums over rows of a table, by some of its columns."""
     total: Schema = {what: {"type": "integer", "description": of}}
     table = TABLES[name]
     return rows(f"spark-{name}-sum", name, when, some_of(table.columns, *keys), total)

@@ -57,7 +57,7 @@ def progress(
 
 
 def _tasks(spark: "SparkSession") -> str:
-    """The tasks of the running stages that are done, in words; empty when no stage runs."""
+    """Return the tasks of the running stages that are done, in words; empty when no stage runs."""
     tracker = spark.sparkContext.statusTracker()
     stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
     known = [stage for stage in stages if stage is not None]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from rewindmq.engine.keeping.location import Location
 from rewindmq.schemas.json_values import json_text
 from rewindmq.spark_replay.commands.location_options import with_location
 from rewindmq.spark_replay.commands.options import (
@@ -20,7 +21,6 @@ from rewindmq.spark_replay.commands.options import (
     start_spark,
     tell_beginnings,
 )
-from rewindmq.spark_replay.location.log import Location
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 

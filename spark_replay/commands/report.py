@@ -94,18 +94,18 @@ def advice(bad: Sequence[Finding]) -> dict[tuple[str, str], str]:
 
 
 def result_of(sound: Sequence[Finding]) -> str:
-    """The result of a check without findings: OK, or NOT_CHECKED when it compared nothing."""
+    """Return the result of a check without findings: OK, or NOT_CHECKED when it compared nothing."""
     return OK if any(finding.checked for finding in sound) else NOT_CHECKED
 
 
 def not_checked(findings: Sequence[Finding]) -> list[str]:
-    """The checks that compared nothing in any partition."""
+    """Return the checks that compared nothing in any partition."""
     by_check = {check: [each for each in findings if each.check == check] for check in in_order(findings)}
     return [check for check, found in by_check.items() if result_of(found) == NOT_CHECKED]
 
 
 def in_order(findings: Sequence[Finding]) -> list[str]:
-    """The checks of the findings, each once, in the order of their first finding."""
+    """Return the checks of the findings, each once, in the order of their first finding."""
     return list(dict.fromkeys(finding.check for finding in findings))
 
 

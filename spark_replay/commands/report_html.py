@@ -31,7 +31,7 @@ is in RewindMQ's documentation for auditors.</p>
 
 
 def report_html(findings: Sequence[Finding], location: str, when: datetime | None = None) -> str:
-    """A page of HTML with all findings.
+    """Return a page of HTML with all findings.
 
     `location`: of the history, for people."""
     bad = [finding for finding in findings if not finding.ok]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from rewindmq.engine.keeping.location import Location
 from rewindmq.engine.log.secret_file import BadSecret, secret_in
 from rewindmq.spark_replay.commands.location_options import with_location
 from rewindmq.spark_replay.commands.options import (
@@ -17,7 +18,6 @@ from rewindmq.spark_replay.commands.options import (
     start_spark,
     without_option,
 )
-from rewindmq.spark_replay.location.log import Location
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 
@@ -70,7 +70,7 @@ def what_if(
 
 
 def _password_in(file: Path | None) -> str:
-    """The password in a file. BadRequest."""
+    """Return the password in a file. BadRequest."""
     try:
         return "guest" if file is None else secret_in(file)
     except BadSecret as error:

@@ -2,9 +2,9 @@
 
 import click
 
+from rewindmq.engine.keeping.location import Location
 from rewindmq.spark_replay.commands.location_options import with_location
 from rewindmq.spark_replay.commands.options import moment_option, queue_option, start_spark, tell_beginnings
-from rewindmq.spark_replay.location.log import Location
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 

@@ -14,6 +14,7 @@ is null).
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rewindmq.engine.keeping.location import Location
 from rewindmq.projections.history.diff import fold_moves
 from rewindmq.projections.history.outcome_rows import PUBLISHED
 from rewindmq.projections.machine.repeats import Repeats
@@ -22,7 +23,7 @@ from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, fold_log
 from rewindmq.spark_replay.history.outcomes import HistoryProduct
 from rewindmq.spark_replay.history.state import StatePlan, plan_state
-from rewindmq.spark_replay.location.log import Location
+from rewindmq.spark_replay.location.log import located
 from rewindmq.spark_replay.location.ranges import BACKWARDS, BadRequest, OffsetRange, ending_time_ms, require_order
 
 if TYPE_CHECKING:
@@ -31,17 +32,18 @@ if TYPE_CHECKING:
 
 
 def diff(
-    spark: "SparkSession", location: Location, start: str, end: str | None = None, queue: str | None = None
+    spark: "SparkSession", location: Location | str, start: str, end: str | None = None, queue: str | None = None
 ) -> "DataFrame":
-    """The table DIFF (columns.py) from the moment `start` to the moment `end` (None: now).
+    """Return the table DIFF (columns.py) from the moment `start` to the moment `end` (None: now).
 
     A moment is an ISO 8601 time, epoch milliseconds, or offsets as JSON ({"queues-0": 12}). `queue` ("vhost/name", or a
     name in "/"): only that queue. Raises BadRequest, OutsideHistory, CorruptLog."""
+    location = located(location)
     return diff_frame(spark, *plan_moments(location, start, end), queue)
 
 
 def plan_moments(location: Location, start: str, end: str | None) -> tuple[StatePlan, StatePlan]:
-    """The plans of the two moments. Needs no Spark.
+    """Return the plans of the two moments. Needs no Spark.
 
     Raises BadRequest, OutsideHistory."""
     require_order(start, end)
@@ -51,7 +53,7 @@ def plan_moments(location: Location, start: str, end: str | None) -> tuple[State
 
 
 def plan_moment(location: Location, moment: str | None, future: bool = True) -> StatePlan:
-    """The plan of a moment. Needs no Spark.
+    """Return the plan of a moment. Needs no Spark.
 
     `future`: the moment may lie after now; everything due by then has expired."""
     if moment is not None and moment.lstrip().startswith("{"):
@@ -63,7 +65,7 @@ def plan_moment(location: Location, moment: str | None, future: bool = True) -> 
 
 
 def diff_frame(spark: "SparkSession", start: StatePlan, end: StatePlan, queue: str | None) -> "DataFrame":
-    """The table DIFF between two planned moments."""
+    """Return the table DIFF between two planned moments."""
     from pyspark.sql import functions as f
 
     frame = fold_log(
@@ -81,7 +83,7 @@ def diff_frame(spark: "SparkSession", start: StatePlan, end: StatePlan, queue: s
 
 
 def ranges_between(start: StatePlan, end: StatePlan) -> list[OffsetRange]:
-    """The range of each partition between two moments. Needs no Spark.
+    """Return the range of each partition between two moments. Needs no Spark.
 
     Raises BadRequest."""
     begins = {at.partition: at.end for at in start.ends}

@@ -90,7 +90,7 @@ class EventTable:
         self.rows += 1
 
     def take(self) -> Any:
-        """The collected rows as a record batch; the table is empty after it."""
+        """Return the collected rows as a record batch; the table is empty after it."""
         import pyarrow as pa
 
         arrays = [pa.array(self.columns[field.name], field.type) for field in self.schema]

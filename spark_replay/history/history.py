@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rewindmq.engine.keeping.location import HistoryPartition
+from rewindmq.engine.keeping.location import HistoryPartition, Location
 from rewindmq.projections.history.biography import Key, Source, parse_message, with_letters
 from rewindmq.projections.history.outcomes import is_queue
 from rewindmq.projections.topology.placement import Placement
@@ -18,8 +18,8 @@ from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, cut_at_snapshots, fold_frame, fold_log, fold_range
 from rewindmq.spark_replay.history.outcome_rows import history_columns
 from rewindmq.spark_replay.history.outcomes import HistoryProduct
-from rewindmq.spark_replay.location.log import Location, open_log, read_messages, selected
-from rewindmq.spark_replay.location.marks import resolved, topology_in
+from rewindmq.spark_replay.location.log import located, read_messages, selected
+from rewindmq.spark_replay.location.marks import resolved
 from rewindmq.spark_replay.location.ranges import BadRequest, CheckpointRange, OffsetRange
 from rewindmq.spark_replay.snapshots.checkpoints import parse_checkpoints
 from rewindmq.spark_replay.snapshots.external import external_snapshots
@@ -31,26 +31,27 @@ if TYPE_CHECKING:
 
 def history(
     spark: "SparkSession",
-    location: Location,
+    location: Location | str,
     options: Mapping[str, str] | None = None,
     queue: str | None = None,
     snapshots: Path | None = None,
     only: Sequence[str] | None = None,
 ) -> "DataFrame":
-    """The table HISTORY (columns.py) of the queue log at a location.
+    """Return the table HISTORY (columns.py) of the queue log at a location.
 
     `options` choose the offsets (location/ranges.py). `queue` ("vhost/name", or a name in "/"): only that queue.
     `snapshots`: an auditor's own directory of snapshots (snapshots/build.py). `only`: the names of the columns to make,
     for Spark does not say which ones a query reads. Raises BadRequest, OutsideHistory, CorruptLog."""
+    location = located(location)
     return history_frame(spark, location, plan_history(location, options or {}, snapshots), queue, snapshots, only)
 
 
 def plan_history(location: Location, options: Mapping[str, str], snapshots: Path | None = None) -> list[OffsetRange]:
-    """The ranges to fold, in order. Needs no Spark.
+    """Return the ranges to fold, in order. Needs no Spark.
 
     A range that gets a checkpoint by `options` (snapshots/checkpoints.py) begins there, and is not cut. Raises
     BadRequest."""
-    log = open_log(location)
+    log = location.open()
     external = external_snapshots(location, snapshots)
     partitions = selected(log, "queues", options.get("partitions"))
     wanted = resolved(log, partitions, options)
@@ -76,13 +77,13 @@ def history_frame(
     snapshots: Path | None = None,
     only: Sequence[str] | None = None,
 ) -> "DataFrame":
-    """The table HISTORY of planned ranges."""
+    """Return the table HISTORY of planned ranges."""
     schema, external = history_columns(only), external_snapshots(location, snapshots)
     return fold_log(spark, location, ranges, fold_history, schema, snapshots=external, queue=queue, only=only)
 
 
 def history_of(records: "DataFrame", only: Sequence[str] | None = None) -> "DataFrame":
-    """The table HISTORY of records that are already in a DataFrame (see `fold.fold_frame`)."""
+    """Return the table HISTORY of records that are already in a DataFrame (see `fold.fold_frame`)."""
     return fold_frame(records, partial(HistoryProduct, only=only), history_columns(only))
 
 
@@ -93,11 +94,12 @@ def fold_history(
     return fold_range(HistoryProduct(fold_input.offset_range.partition, queue, only), fold_input)
 
 
-def biography(spark: "SparkSession", location: Location, message: str, queue: str | None = None) -> "DataFrame":
+def biography(spark: "SparkSession", location: Location | str, message: str, queue: str | None = None) -> "DataFrame":
     """Every row about one message, in order: from its publish to its end, and through the queues of its dead letters.
 
     `message` is "queues-0:123" (partition and offset of its publish), or the number alone when `queue` or a single
     partition identifies the message. Raises BadRequest when there is no such message."""
+    location = located(location)
     require_message(location, message)
     partition, message_id = named_message(message)
     named = history(spark, location, only=("partition", "vhost", "queue", "message_id", "origin"))
@@ -116,7 +118,7 @@ def biography(spark: "SparkSession", location: Location, message: str, queue: st
         raise BadRequest(f"message {message}: which partition? {which}")
     letters = [(_key(row), _source(row)) for row in rows if row.origin is not None]
     reached = with_letters(found, letters, Placement())
-    placement = topology_in(open_log(location)).placement
+    placement = location.open().topology().placement
     if placement.earlier:  # the names of queues were in several partitions: some of these may be of other messages
         reached = with_letters(found, _exact(location, letters, reached), placement)
     ids = ", ".join(sorted({str(key[3]) for key in reached}))
@@ -126,12 +128,12 @@ def biography(spark: "SparkSession", location: Location, message: str, queue: st
 
 
 def _source(row: Any) -> Source:
-    """The source of a letter, as far as the table says it: the partition is not in it."""
+    """Return the source of a letter, as far as the table says it: the partition is not in it."""
     return row.origin.vhost, row.origin.queue, row.origin.message_id, -1
 
 
 def _exact(location: Location, letters: Sequence[tuple[Key, Source]], wanted: Set[Key]) -> Iterator[tuple[Key, Source]]:
-    """Yields the wanted letters with their sources as the messages themselves name them."""
+    """Yield the wanted letters with their sources as the messages themselves name them."""
     ids: dict[str, set[int]] = {}
     for key, _ in letters:
         if key in wanted:
@@ -151,7 +153,7 @@ def _key(row: Any) -> Key:
 def require_message(location: Location, message: str) -> None:
     """Raise BadRequest when no partition reaches so far, without a fold of the whole history. Needs no Spark."""
     partition, message_id = named_message(message)
-    log = open_log(location)
+    log = location.open()
     named = [each for each in log.queues if partition in (None, each.name)]
     if not named:
         raise BadRequest(f"no message {message} in the history: there is no partition {partition}")
@@ -169,7 +171,7 @@ def _has(log: HistoryPartition, message_id: int) -> bool:
 
 
 def named_message(text: str) -> tuple[str | None, int]:
-    """The partition (None: not named) and the message id in a text such as `queues-0:123`. Raises BadRequest."""
+    """Return the partition (None: not named) and the message id in a text such as `queues-0:123`. Raises BadRequest."""
     try:
         return parse_message(text)
     except ValueError as error:

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.keeping.location import Location
 from rewindmq.schemas.formats import formatted, values_in
 from rewindmq.spark_replay.commands.output import save
 from rewindmq.spark_replay.history.history import history_frame, plan_history
-from rewindmq.spark_replay.location.log import Location
+from rewindmq.spark_replay.location.log import located
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 from rewindmq.spark_replay.snapshots.external import begins_of, begins_otherwise
 
@@ -34,7 +35,7 @@ _PROGRESS = "_progress.json"
 
 @dataclass(frozen=True, slots=True)
 class HistoryRun:
-    """The result of a run: it added `ranges` of the log, and so many `rows`."""
+    """The result of a run: the ranges of the log that it added, and the number of rows."""
 
     run: int
     ranges: tuple[OffsetRange, ...]
@@ -42,12 +43,13 @@ class HistoryRun:
 
 
 def keep_history(
-    spark: "SparkSession", location: Location, out: Path, queue: str | None = None, form: str = "parquet"
+    spark: "SparkSession", location: Location | str, out: Path, queue: str | None = None, form: str = "parquet"
 ) -> HistoryRun:
     """Add the rows since the last run.
 
-    Raises BadRequest when `out` is no directory of ours, or was kept of another queue, in another format or of a longer
-    log; NoSpark when Spark has no such format."""
+    Raises BadRequest when `out` is not a directory of ours, or was kept of another queue, in another format or of a
+    longer log; NoSpark when Spark has no such format."""
+    location = located(location)
     runs, offsets, noted = read_progress(out, queue, form)
     begins = begins_of(location)
     other = begins_otherwise(noted, begins)
@@ -94,7 +96,7 @@ def read_progress(out: Path, queue: str | None, form: str = "parquet") -> tuple[
         found = values_in((out / _PROGRESS).read_text(), out / _PROGRESS, BadRequest)
     except FileNotFoundError:
         if out.exists() and any(out.iterdir()):
-            raise BadRequest(f"{out} is no kept history: it has no {_PROGRESS}") from None
+            raise BadRequest(f"{out} is not a kept history: it has no {_PROGRESS}") from None
         return 0, {}, {}
     except ValueError as error:
         raise BadRequest(f"{out / _PROGRESS}: {error}") from None

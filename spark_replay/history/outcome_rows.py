@@ -30,7 +30,7 @@ class ArrowRows(OutcomeRows["pa.RecordBatch"]):
         self.schema = history_columns(only)
 
     def packed(self) -> "pa.RecordBatch":
-        """The gathered rows as an Arrow batch."""
+        """Return the gathered rows as an Arrow batch."""
         import pyarrow as pa
 
         numbers = pa.array(self.numbers, pa.int32())
@@ -43,7 +43,7 @@ class ArrowRows(OutcomeRows["pa.RecordBatch"]):
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _own(self, name: str, numbers: "pa.Array") -> "pa.Array":
-        """A column that each row has for itself."""
+        """Return a column that each row has for itself."""
         import numpy
         import pyarrow as pa
 
@@ -59,7 +59,7 @@ class ArrowRows(OutcomeRows["pa.RecordBatch"]):
             rows = numpy.diff([row for row, _ in self.times], append=len(numbers))
             times = [None if time_ms is None else time_ms * 1000 for _, time_ms in self.times]
             return pa.array(times, pa.int64()).take(pa.array(numpy.arange(len(times)).repeat(rows)))
-        assert name == "size", f"{name} is no column of HISTORY"
+        assert name == "size", f"{name} is not a column of HISTORY"
         outcome = PLACE["outcome"]
         sized = numpy.array([values[outcome] in SIZED for values in self.shared])[numbers.to_numpy()]
         sizes = numpy.zeros(len(numbers), numpy.int64)
@@ -85,21 +85,21 @@ class ArrowRows(OutcomeRows["pa.RecordBatch"]):
 
 
 def history_columns(only: Sequence[str] | None) -> "pa.Schema":
-    """The named columns of HISTORY, in this order; None: all of them.
+    """Return the named columns of HISTORY, in this order; None: all of them.
 
     Raises BadRequest."""
     if only is None:
         return columns.HISTORY
     for name in only:
         if name not in columns.HISTORY.names:
-            raise BadRequest(f"{name!r} is no column of the history; it has {', '.join(columns.HISTORY.names)}")
+            raise BadRequest(f"the history has no column {name!r}; it has {', '.join(columns.HISTORY.names)}")
     if not only or len(set(only)) < len(only):
         raise BadRequest(f"columns: name each once, and at least one, not {', '.join(only) or 'none'}")
     return columns.some_of(columns.HISTORY, *only)
 
 
 def _spread(values: list[Any], kind: Any, numbers: "pa.Array") -> "pa.Array":
-    """The column in which each row has the value of its combination."""
+    """Return the column in which each row has the value of its combination."""
     import pyarrow as pa
 
     first = values[0]

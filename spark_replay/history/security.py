@@ -34,7 +34,7 @@ DETAILS = {
 
 
 def security(events: "DataFrame") -> "DataFrame":
-    """The rows of these events (the view `events`, with the metadata log), in no order.
+    """Return the rows of these events (the view `events`, with the metadata log), in no order.
 
     `count` is how many there were since `start_time`: refusals are grouped. `session_uid` joins the rows of a session,
     also with `history`. A `src_ip` is that of the client, also behind a balancer; empty means many."""

@@ -14,12 +14,13 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rewindmq.engine.keeping.location import Location
 from rewindmq.projections.rewind import parse_time
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, fold_log, fold_range
 from rewindmq.spark_replay.history.history import plan_history
 from rewindmq.spark_replay.history.waits import ENDED, FIRST_DELIVERY, STILL_THERE, SloOptions, WaitsProduct
-from rewindmq.spark_replay.location.log import Location, open_log
+from rewindmq.spark_replay.location.log import located
 from rewindmq.spark_replay.location.marks import plan_ranges, time_of
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange, joined
 
@@ -36,17 +37,18 @@ _MOST_DAYS = 36_500
 
 def slo(
     spark: "SparkSession",
-    location: Location,
+    location: Location | str,
     start: str | None = None,
     end: str | None = None,
     queue: str | None = None,
     by: str = "queue",
     every: str | None = None,
 ) -> "DataFrame":
-    """The table SLO (columns.py), with a row for each queue, or (`by` consumer) for each queue and consumer.
+    """Return the table SLO (columns.py), with a row for each queue, or (`by` consumer) for each queue and consumer.
 
     `every` ("5 minutes", aligned to UTC): a row for each such span of time; None: one row for all. Times as in
     `history`, the end inclusive. Raises BadRequest, OutsideHistory, CorruptLog."""
+    location = located(location)
     check(by, every)
     ranges, start_ms = plan_slo(location, start, end)
     frame = fold_log(
@@ -71,13 +73,13 @@ def fold_waits(fold_input: FoldInput, options: SloOptions, ends: dict[str, int])
 
 
 def plan_slo(location: Location, start: str | None, end: str | None) -> tuple[list[OffsetRange], int | None]:
-    """The ranges to fold, and the start. Needs no Spark.
+    """Return the ranges to fold, and the start. Needs no Spark.
 
     All events up to the end are folded, since messages may be older than the start. Raises BadRequest,
     OutsideHistory."""
     plan_ranges(location, start, end)
     ranges = plan_history(location, {} if end is None else {"endingTimestamp": end})
-    return ranges, None if start is None else parse_time(time_of(open_log(location), start))
+    return ranges, None if start is None else parse_time(time_of(location.open(), start))
 
 
 def check(by: str, every: str | None) -> None:
@@ -88,7 +90,7 @@ def check(by: str, every: str | None) -> None:
 
 
 def _every_ms(every: str | None) -> int | None:
-    """The length of a span of time such as "5 minutes".
+    """Return the length of a span of time such as "5 minutes".
 
     Raises BadRequest."""
     if every is None:
@@ -122,7 +124,7 @@ def _with_steps_joined(waits: "DataFrame") -> "DataFrame":
 
 
 def _summed(waits: "DataFrame") -> "DataFrame":
-    """The table SLO of rows of WAITS without steps."""
+    """Return the table SLO of rows of WAITS without steps."""
     from pyspark.sql import functions as f
 
     counts = ("published", "delivered", "redelivered", "ended")

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.keeping.location import Location
 from rewindmq.projections.history.outcome_rows import PUBLISHED
 from rewindmq.projections.history.outcomes import wanted_rows
 from rewindmq.projections.rewind import parse_time
@@ -21,7 +22,7 @@ from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, fold_log, fold_range
 from rewindmq.spark_replay.history.history import plan_history
 from rewindmq.spark_replay.history.outcome_rows import ArrowRows, history_columns
-from rewindmq.spark_replay.location.log import Location, open_log
+from rewindmq.spark_replay.location.log import located
 from rewindmq.spark_replay.location.marks import time_of
 
 if TYPE_CHECKING:
@@ -58,10 +59,10 @@ TRACED = columns.traced(history_columns(ONLY))
 def traced_rows(
     spark: "SparkSession", location: Location, since: str | None, until: str | None, queue: str | None = None
 ) -> "DataFrame":
-    """The outcomes of messages that were published from `since` to `until` and may have a trace, up to now.
+    """Return the outcomes of messages that were published from `since` to `until` and may have a trace, up to now.
 
     A row `published` has the message's `trace`, as JSON. Raises BadRequest, LogError, RewindError."""
-    log = open_log(location)
+    log = location.open()
     first_ms, last_ms = (None if text is None else parse_time(time_of(log, text)) for text in (since, until))
     ranges = plan_history(location, {} if first_ms is None else {"startingTimestamp": str(first_ms)})
     bounds = {
@@ -102,7 +103,7 @@ def fold_traced(
 
 def export_spans(
     spark: "SparkSession",
-    location: Location,
+    location: Location | str,
     otlp: str,
     headers: Mapping[str, str] | None = None,
     since: str | None = None,
@@ -113,6 +114,7 @@ def export_spans(
 
     Returns one row of SPANS_SENT. `queue` as in `history`. Raises BadRequest, LogError; BadCollector, CollectorAway,
     SpansRefused in a task."""
+    location = located(location)
     rows = traced_rows(spark, location, since, until, queue)
     grouped = rows.repartition("partition", "message_id").sortWithinPartitions(*KEY, "offset", "ordinal")
     task = partial(_send, otlp, dict(headers or {}))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.keeping.location import Location
 from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.history.outcomes import is_queue
 from rewindmq.projections.machine.data.queue import MessageView, Queue
@@ -27,7 +28,7 @@ from rewindmq.projections.store.snapshots import SnapshotSet
 from rewindmq.schemas.amqp.json_arguments import table_of
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, fold_log
-from rewindmq.spark_replay.location.log import Location, first_event_ms, open_log, read_messages, require_kept, selected
+from rewindmq.spark_replay.location.log import first_event_ms, located, read_messages, require_kept, selected
 from rewindmq.spark_replay.location.marks import offsets_of
 from rewindmq.spark_replay.location.ranges import (
     BadRequest,
@@ -69,17 +70,18 @@ class StateTables:
 
 def state_at(
     spark: "SparkSession",
-    location: Location,
+    location: Location | str,
     time: str | None = None,
     offsets: str | None = None,
     queue: str | None = None,
     messages: bool = True,
     snapshots: Path | None = None,
 ) -> StateTables:
-    """The state at `time` (ISO 8601, or epoch milliseconds) or at `offsets` (JSON as endingOffsets).
+    """Return the state at `time` (ISO 8601, or epoch milliseconds) or at `offsets` (JSON as endingOffsets).
 
     `queue`: only that queue ("vhost/name", or a name in "/"). `snapshots`: an auditor's own directory of snapshots
     (snapshots/build.py). Raises BadRequest, CorruptLog."""
+    location = located(location)
     return state_frame(spark, plan_state(location, time, offsets, snapshots), queue, messages)
 
 
@@ -118,7 +120,7 @@ def plan_state(
     external = external_snapshots(location, snapshots)
     if time is not None and offsets is not None:
         raise BadRequest("state at a time or at offsets, not both")
-    log = open_log(location)
+    log = location.open()
     marked = offsets_of(log, time)
     if marked is not None:
         time, offsets = None, marked
@@ -138,7 +140,7 @@ def plan_state(
 
 
 def state_frame(spark: "SparkSession", plan: StatePlan, queue: str | None = None, messages: bool = True) -> StateTables:
-    """The state of a plan, of all queues or of one."""
+    """Return the state of a plan, of all queues or of one."""
     return StateTables(
         fold_log(
             spark,
@@ -169,7 +171,7 @@ def fold_state(fold_input: FoldInput, plan: StatePlan, queue: str | None, messag
 
 
 def queue_row(queue: Queue, end: OffsetRange, clock_ms: int) -> dict[str, Any]:
-    """The row of QUEUES for a queue."""
+    """Return the row of QUEUES for a queue."""
     policy, operator_policy = queue.policy, queue.operator_policy
     return {
         "partition": end.partition,
@@ -204,7 +206,7 @@ def queue_row(queue: Queue, end: OffsetRange, clock_ms: int) -> dict[str, Any]:
 
 
 def _message_batches(location: Location, partition: str, queue: Queue, ahead_ms: int) -> "Iterator[pa.RecordBatch]":
-    """Yields the messages of a queue in order, with properties and bodies read back from the log, a page at a time.
+    """Yield the messages of a queue in order, with properties and bodies read back from the log, a page at a time.
 
     `ahead_ms`: how far the clock of expiries is ahead of the timestamps."""
     page: list[MessageView] = []

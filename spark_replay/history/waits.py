@@ -2,7 +2,7 @@
 
 Messages of one range are counted here, so that no row of a message goes through the JVM:
 
-    event + effects  ->  sums by queue, consumer and span of time, and how many messages waited or stayed so many ms
+    event + effects  ->  sums by queue, consumer and span of time, and how many messages waited, or stayed, how long
 
 A range begins at a snapshot, which does not say when its messages were published. What the range cannot know becomes
 a step of one message, and slo.py joins the steps of all ranges:
@@ -102,7 +102,7 @@ class WaitsProduct:
         self.machine = machine
 
     def before(self, offset: int, timestamp_ms: int, event: Checkpointed) -> None:
-        """Do nothing: a claim is no outcome (`Product`)."""
+        """Do nothing: a claim is not an outcome (`Product`)."""
 
     def undecodable(self, offset: int, why: str) -> None:
         """Do nothing: no message is concerned (`Product`)."""
@@ -158,7 +158,7 @@ class WaitsProduct:
     # -- one outcome ------------------------------------------------------------------------------------------------
 
     def _sums(self, queue: Queue, consumer: int | None) -> Sums | None:
-        """The sums that an outcome belongs to; None: it does not count."""
+        """Return the sums that an outcome belongs to; None: it does not count."""
         try:
             return self.of_span[queue, consumer]
         except KeyError:
@@ -245,7 +245,7 @@ class WaitsProduct:
     # -- rows -------------------------------------------------------------------------------------------------------
 
     def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
-        """Yields rows of WAITS (`Product`)."""
+        """Yield rows of WAITS (`Product`)."""
         if last and self.goes_on:
             self._still_there()
         if len(self.of_span) > _MOST_ROWS:  # of queues and consumers that are gone, most of them

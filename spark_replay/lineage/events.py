@@ -29,9 +29,9 @@ from openlineage.client.facet_v2 import (
     tags_run,
 )
 
+from rewindmq.engine.keeping.location import InArchive, InDirectory, Location
 from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.lineage.settings import LineageSettings, dataset_at
-from rewindmq.spark_replay.location.log import InArchive, InKafka, Location
 
 PRODUCER = "urn:rewindmq:spark_replay"
 SCHEMA = "urn:rewindmq:lineage:1"
@@ -73,7 +73,7 @@ class RunFacts:
 
 
 def run_event(settings: LineageSettings, state: RunState, facts: RunFacts) -> RunEvent:
-    """The OpenLineage event of a run that is now in this state."""
+    """Return the OpenLineage event of a run that is now in this state."""
     return RunEvent(
         eventType=state,
         eventTime=datetime.now(UTC).isoformat(),
@@ -86,14 +86,14 @@ def run_event(settings: LineageSettings, state: RunState, facts: RunFacts) -> Ru
 
 
 def dataset_of(location: Location, partition: str) -> Name:
-    """The dataset of a partition.
+    """Return the dataset of a partition.
 
     `partition`: its name or its topic, as some findings have it. Of several Kafka brokers the first stands for all, as
     in OpenLineage's own integrations."""
     if isinstance(location, InArchive):
         return dataset_at(location.url)
-    if not isinstance(location, InKafka):
-        return "file", location
+    if isinstance(location, InDirectory):
+        return "file", str(location)
     host = location.bootstrap.split(",")[0].strip()
     if not host.rpartition(":")[2].isdecimal():
         host = f"{host}:{_KAFKA_PORT}"
@@ -101,7 +101,7 @@ def dataset_of(location: Location, partition: str) -> Name:
 
 
 def queue_at(url: str, vhost: str, queue: str) -> Name:
-    """The dataset of a queue, as it is now in the broker whose management API is at `url`."""
+    """Return the dataset of a queue, as it is now in the broker whose management API is at `url`."""
     return f"rewindmq://{urlsplit(url).netloc.rpartition('@')[2]}", f"{vhost}/{queue}"
 
 
@@ -134,7 +134,7 @@ def _job_facets(settings: LineageSettings, facts: RunFacts) -> dict[str, JobFace
 
 
 def _inputs(facts: RunFacts) -> list[InputDataset]:
-    """The input datasets. The log is named from the start; its ranges are known at the end."""
+    """Return the input datasets. The log is named from the start; its ranges are known at the end."""
     parts: dict[Name, list[dict[str, Any]]] = {dataset_of(facts.location, "queues"): []}
     for partition, offset_range in sorted(facts.partitions.items()):
         parts.setdefault(dataset_of(facts.location, partition), []).append({"partition": partition, **offset_range})
@@ -152,7 +152,7 @@ def _inputs(facts: RunFacts) -> list[InputDataset]:
 def _assertions(
     findings: Sequence[Finding],
 ) -> data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet:
-    """An assertion for each finding; failed ones come first."""
+    """Return an assertion for each finding; failed ones come first."""
     ranked = sorted(findings, key=lambda finding: finding.ok)
     some, rest = ranked[:MOST_ASSERTIONS], ranked[MOST_ASSERTIONS:]
     made = [

@@ -20,12 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rewindmq.engine.keeping.location import HistoryPartition
+from rewindmq.engine.keeping.location import HistoryPartition, InArchive, InKafka, Location
 from rewindmq.engine.log.contract import LogError
 from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.lineage.settings import PREFIX, LineageSettings, dataset_at, heard, read_settings
-from rewindmq.spark_replay.location.log import InArchive, InKafka, Location, partition_of
+from rewindmq.spark_replay.location.log import located, partition_of
 from rewindmq.spark_replay.location.ranges import OffsetRange, joined
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _current: ContextVar["LineageRun | None"] = ContextVar("lineage", default=None)
 @contextmanager
 def run(
     command: str,
-    location: Location,
+    location: Location | str,
     spark: "SparkSession | None" = None,
     queue: str | None = None,
     files: Iterable[Path | InArchive | None] = (),
@@ -54,7 +54,7 @@ def run(
         for each in files
         if each is not None
     ]
-    this = LineageRun(command, location, queue, outputs, read_settings({}))
+    this = LineageRun(command, located(location), queue, outputs, read_settings({}))
     before = _current.set(this)
     try:
         if spark is not None:
@@ -185,13 +185,13 @@ class LineageRun:
                 facts = RunFacts(
                     self.id,
                     self.command,
-                    self.location,
-                    self.queue,
-                    self._spark,
-                    self._partitions(),
-                    self.findings,
-                    list(dict.fromkeys(self.outputs)),
-                    error,
+                    location=self.location,
+                    queue=self.queue,
+                    spark=self._spark,
+                    partitions=self._partitions(),
+                    findings=self.findings,
+                    outputs=list(dict.fromkeys(self.outputs)),
+                    error=error,
                 )
                 self.settings.client.emit(run_event(self.settings, state, facts))
             except Exception as unsent:
@@ -205,7 +205,7 @@ class LineageRun:
             self._say(f"spark_replay: lineage is not sent: {line}")
 
     def _partitions(self) -> dict[str, dict[str, Any]]:
-        """The ranges in the form of the facet `rewindmq_offsets`."""
+        """Return the ranges in the form of the facet `rewindmq_offsets`."""
         return {
             name: {
                 "start": offset_range.start,
@@ -230,7 +230,7 @@ def _on_stderr_of_jvm(spark: "SparkSession", line: str) -> None:
 
 
 def chain_at(location: Location, partition: str, end: int) -> dict[str, Any]:
-    """The partition's hash chain behind the last block that ends at or before offset `end`.
+    """Return the partition's hash chain behind the last block that ends at or before offset `end`.
 
     Empty where there is none: in Kafka, before the end of the first block, and where damage hides it."""
     if isinstance(location, InKafka):
@@ -242,7 +242,7 @@ def chain_at(location: Location, partition: str, end: int) -> dict[str, Any]:
 
 
 def _chain_behind(log: HistoryPartition, end: int) -> dict[str, Any]:
-    """The chain at `end`; if a block goes on beyond `end`, the chain before that block."""
+    """Return the chain at `end`; if a block goes on beyond `end`, the chain before that block."""
     while end > 0:
         block = next(iter(log.read(end - 1, end)), None)
         if block is None:

@@ -56,7 +56,7 @@ class LineageSettings:
 
 
 def read_settings(conf: Mapping[str, str]) -> LineageSettings | None:
-    """The settings of a run's lineage; None: there is to be no lineage.
+    """Return the settings of a run's lineage; None: there is to be no lineage.
 
     `conf`: Spark's configuration, as far as it is known. Raises BadRequest."""
     ours = {name.removeprefix(PREFIX): value for name, value in conf.items() if name.startswith(PREFIX)}
@@ -110,7 +110,7 @@ def _in_environment() -> bool:
 
 
 def _client(ours: Mapping[str, str]) -> "OpenLineageClient | None":
-    """The client; None: no setting says where events go.
+    """Return the client; None: no setting says where events go.
 
     Raises BadRequest."""
     from openlineage.client import OpenLineageClient
@@ -204,7 +204,7 @@ def _run_id(name: str, text: str) -> str:
 
 
 def _tags(text: str) -> tuple[tuple[str, str, str], ...]:
-    """The tags in `key;key:value;key:value:source`, with the Java client's defaults."""
+    """Return the tags in `key;key:value;key:value:source`, with the Java client's defaults."""
     tags = []
     for item in filter(None, (each.strip() for each in text.split(";"))):
         key, value, source = [*item.split(":"), "", ""][:3]
@@ -213,6 +213,6 @@ def _tags(text: str) -> tuple[tuple[str, str, str], ...]:
 
 
 def dataset_at(url: str) -> tuple[str, str]:
-    """The namespace and the name of a dataset in object storage, or in a directory."""
+    """Return the namespace and the name of a dataset in object storage, or in a directory."""
     at = urlsplit(url)
     return ("file", at.path) if at.scheme in ("", "file") else (f"{at.scheme}://{at.netloc}", at.path.strip("/"))

@@ -9,11 +9,11 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.log.shared_contract import FILLER_KEY
 from rewindmq.projections.rules.placement import number_of
 from rewindmq.spark_replay.commands.failures import NoSpark
 from rewindmq.spark_replay.location.kafka_settings import for_java
-from rewindmq.spark_replay.location.log import InKafka
 from rewindmq.spark_replay.location.ranges import OffsetRange
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _POLL_RECORDS = "5000"  # ten times the default: so it reads half as much again 
 
 
 def records_frame(spark: "SparkSession", topics: InKafka, ranges: Sequence[OffsetRange]) -> "DataFrame":
-    """The records of these ranges. None of the ranges is empty.
+    """Return the records of these ranges. None of the ranges is empty.
 
     Raises NoSpark when Spark has no Kafka source."""
     numbers = {number_of(offset_range.partition): offset_range for offset_range in ranges}
@@ -34,7 +34,7 @@ def records_frame(spark: "SparkSession", topics: InKafka, ranges: Sequence[Offse
 
 
 def kafka_options(reader: Any, topics: InKafka, numbers: Sequence[int]) -> Any:
-    """Set the options that a batch and a stream have in common. Losing records in silence is no option."""
+    """Set the options that a batch and a stream have in common. A lost record is an error."""
     for name, value in for_java(dict(topics.settings)).items():
         reader = reader.option(f"kafka.{name}", value)
     return (
@@ -63,7 +63,7 @@ def load(reader: Any) -> "DataFrame":
 
 
 def to_records(frame: "DataFrame") -> "DataFrame":
-    """The columns RECORDS, and Kafka's times, without fillers (engine/log/shared_contract.py).
+    """Return the columns RECORDS, and Kafka's times, without fillers (engine/log/shared_contract.py).
 
     A partition is given by its number, because a name in each row would cost a quarter of the reading. A record without
     a value cannot be decoded."""

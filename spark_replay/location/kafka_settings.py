@@ -66,7 +66,7 @@ def for_librdkafka(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def for_java(settings: Mapping[str, str]) -> dict[str, str]:
-    """The same settings for Java's client.
+    """Return the same settings for Java's client.
 
     Raises BadRequest, which never shows a value: it may be a secret."""
     found: dict[str, str] = {}
@@ -82,7 +82,7 @@ def for_java(settings: Mapping[str, str]) -> dict[str, str]:
             pem, of_type = _PEM[name]
             found[pem], found[of_type] = (_content(key, value) if kind == "location" else value), "PEM"
         elif key not in _SASL:
-            raise BadRequest(f"Kafka's setting {key}: RewindMQ knows no setting like it of Spark's Kafka client")
+            raise BadRequest(f"Kafka's setting {key}: Spark's Kafka client has no such setting that RewindMQ knows")
     return found | _login(settings)
 
 
@@ -92,7 +92,7 @@ def _login(settings: Mapping[str, str]) -> dict[str, str]:
     mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms", "GSSAPI")).upper()
     module = _LOGIN_MODULES.get(mechanism)
     if module is None:
-        raise BadRequest(f"Kafka's setting sasl.mechanism: {mechanism} is none of {', '.join(_LOGIN_MODULES)}")
+        raise BadRequest(f"Kafka's setting sasl.mechanism: {mechanism} is not one of {', '.join(_LOGIN_MODULES)}")
     missing = {"sasl.username", "sasl.password"} - settings.keys()
     if missing:
         raise BadRequest(f"Kafka's setting {min(missing)} is missing, which {mechanism} needs")

@@ -1,28 +1,24 @@
-"""Opens a history's log for Spark jobs: its partitions, its beginning, records in groups.
-
-A `Location` names a history: the path of a broker's data directory, topics of a Kafka, or an archive.
+"""Reads an opened history for Spark jobs: its partitions, its beginning, records in groups.
 
     history(spark, "DATA")                    history(spark, InKafka("localhost:9092"))
     history(spark, InArchive("s3://bucket/prefix"))
     history(spark, InKafka("localhost:9092", archive="s3://bucket/prefix"))      Kafka, and below its start the archive
 
-All functions open the log read-only, beside a running broker or without one. Only the driver decides how far to read;
-workers get offsets. Records of the embedded log carry their time; Kafka gives the time of those in it
-(`rewindmq.engine.log.shared_contract`).
+Functions for users take a `Location` (engine/keeping/location.py) or the path of a data directory. They open the log
+read-only, beside a running broker or without one. Only the driver decides how far to read; workers get offsets. Records
+of the embedded log carry their time; Kafka gives the time of those in it (`rewindmq.engine.log.shared_contract`).
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from rewindmq.engine.keeping.location import HistoryPartition
-from rewindmq.engine.keeping.tiers import TieredLogReader, local_base
+from rewindmq.engine.keeping.location import HistoryPartition, HistoryReader, InArchive, InDirectory, InKafka, Location
+from rewindmq.engine.keeping.tiers import local_base
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.projections.floors import explained, in_words
-from rewindmq.projections.marks import topology_of
 from rewindmq.projections.replay import PartitionLog, RecordGroup, decoder_for
 from rewindmq.projections.rewind import BelowFloor, require_above_floor
 from rewindmq.schemas.events import Published
@@ -36,54 +32,15 @@ if TYPE_CHECKING:
 _JUMP = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class InKafka:
-    """The topics `<prefix>.metadata` and `<prefix>.queues` of a Kafka.
-
-    `bootstrap`: host:port; several are separated by commas. `settings`: more of librdkafka's, for security
-    (kafka_settings.py); they may be secret, so nothing prints them. `archive`: the URL of their archive, which has what
-    Kafka no longer has; empty: none."""
-
-    bootstrap: str
-    prefix: str = "rewindmq"
-    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    archive: str = ""
-
-    def __str__(self) -> str:
-        archive = f", and their archive at {self.archive}" if self.archive else ""
-        return f"topics {self.metadata} and {self.queues} of the Kafka at {self.bootstrap}{archive}"
-
-    @property
-    def metadata(self) -> str:
-        """The topic of the metadata log."""
-        return f"{self.prefix}.metadata"
-
-    @property
-    def queues(self) -> str:
-        """The topic of the queue partitions."""
-        return f"{self.prefix}.queues"
-
-
-@dataclass(frozen=True, slots=True)
-class InArchive:
-    """The archive at a URL (engine/keeping/archive/objects.py).
-
-    Tasks read its objects by themselves, with the credentials in their own environment."""
-
-    url: str
-
-    def __str__(self) -> str:
-        return f"the archive at {self.url}"
-
-
-# A data directory by its path, topics of a Kafka, or an archive
-Location = str | InKafka | InArchive
+def located(location: Location | str) -> Location:
+    """Return the location; a text is the path of a data directory."""
+    return InDirectory(Path(location)) if isinstance(location, str) else location
 
 
 def in_archive(url: str) -> InArchive:
-    """The archive at a URL, or in a directory by its path, in the form that all processes understand.
+    """Return the archive at a URL, or in a directory by its path, in the form that all processes understand.
 
-    Raises BadRequest for a URL that is none, ObstoreNotInstalled."""
+    Raises BadRequest for a wrong URL, ObstoreNotInstalled."""
     from rewindmq.engine.keeping.archive.objects import BadUrl, open_objects
 
     try:
@@ -106,42 +63,7 @@ def is_of_kafka(location: Location) -> bool:
     return isinstance(location, InKafka)
 
 
-class HistoryLog(Protocol):
-    """The part of any log that Spark jobs need.
-
-    Raises LogError where it cannot be read."""
-
-    @property
-    def metadata(self) -> HistoryPartition:
-        """The partition of the metadata log."""
-
-    @property
-    def queues(self) -> Sequence[HistoryPartition]:
-        """The queue partitions, in the order of their numbers."""
-
-
-def open_log(location: Location) -> HistoryLog:
-    """The log at a location, opened for reading.
-
-    Raises LogError when there is no log, KafkaNotInstalled when no Kafka client is installed."""
-    if isinstance(location, InKafka):
-        from rewindmq.engine.log.kafka.reader import KafkaLogReader
-
-        log = KafkaLogReader(location.bootstrap, location.prefix, dict(location.settings))
-        log.queues  # noqa: B018  asks Kafka for the topics
-        if location.archive:
-            from rewindmq.engine.keeping.topic_tiers import TieredTopics
-
-            return TieredTopics(log, location.archive)
-        return log
-    if isinstance(location, InArchive):
-        from rewindmq.engine.keeping.archive.reader import ArchivedLog
-
-        return ArchivedLog(location.url)
-    return TieredLogReader(Path(location))
-
-
-def selected(log: HistoryLog, which: str, names: str | None) -> list[HistoryPartition]:
+def selected(log: HistoryReader, which: str, names: str | None) -> list[HistoryPartition]:
     """The partitions of `queues`, `metadata` or `all`; with `names` (comma separated) only these, in their order.
 
     Raises BadRequest."""
@@ -158,7 +80,7 @@ def selected(log: HistoryLog, which: str, names: str | None) -> list[HistoryPart
     return [found[name] for name in wanted]
 
 
-def first_event_ms(log: HistoryLog) -> int | None:
+def first_event_ms(log: HistoryReader) -> int | None:
     """The time at which the history begins: the earliest timestamp of all partitions; None when there is no event."""
     begins = []
     for partition in (log.metadata, *log.queues):
@@ -172,7 +94,7 @@ def first_event_ms(log: HistoryLog) -> int | None:
 
 
 def begin_ms(partition: PartitionLog) -> int | None:
-    """The time of the oldest record; None while there is none."""
+    """Return the time of the oldest record; None while there is none."""
     for block in partition.read(partition.start_offset):
         at = max(0, partition.start_offset - block.first_offset)
         if block.timestamps_ms is not None:
@@ -182,7 +104,7 @@ def begin_ms(partition: PartitionLog) -> int | None:
 
 
 def newest_ms(partition: HistoryPartition, start: int, end: int) -> int | None:
-    """The time of the newest record of a range; None when the range has no record.
+    """Return the time of the newest record of a range; None when the range has no record.
 
     In Kafka the last offsets may be gaps, so it looks further and further back."""
     reach = 1
@@ -197,14 +119,14 @@ def newest_ms(partition: HistoryPartition, start: int, end: int) -> int | None:
 
 
 def partition_of(location: Location, name: str) -> HistoryPartition:
-    """The named partition of the log at a location.
+    """Return the named partition of the log at a location.
 
     Raises BadRequest, LogError."""
-    return selected(open_log(location), "all", name)[0]
+    return selected(location.open(), "all", name)[0]
 
 
 def groups_in(partition: PartitionLog, start: int, end: int, rows: int, size: int) -> Iterator[RecordGroup]:
-    """Yields the records of a range in order, about `rows` records or `size` bytes at a time.
+    """Yield the records of a range in order, about `rows` records or `size` bytes at a time.
 
     Raises CorruptLog, LogError."""
     offsets: list[int] = []
@@ -236,7 +158,7 @@ def groups_in(partition: PartitionLog, start: int, end: int, rows: int, size: in
 
 
 def _up_to(records: Sequence[bytes], size: int) -> Iterator[bytes]:
-    """Yields records until they have `size` bytes together, one at least."""
+    """Yield records until they have `size` bytes together, one at least."""
     for record in records:
         yield record
         size -= len(record)
@@ -245,7 +167,7 @@ def _up_to(records: Sequence[bytes], size: int) -> Iterator[bytes]:
 
 
 def read_messages(location: Location, partition: str, ids: Sequence[int]) -> dict[int, tuple[int, Actor, Published]]:
-    """The publishes at these offsets, with bodies: (timestamp_ms, actor, event) by id.
+    """Return the publishes at these offsets, with bodies: (timestamp_ms, actor, event) by id.
 
     Each block is read once when the ids ascend, as a queue's mostly do."""
     log = partition_of(location, partition)
@@ -285,7 +207,7 @@ def _published(decoder: "Decoder", record: bytes, logged_ms: int | None) -> tupl
     return timestamp_ms if logged_ms is None else logged_ms, actor, event
 
 
-def require_kept(log: HistoryLog, partitions: Sequence[HistoryPartition], time_ms: int) -> None:
+def require_kept(log: HistoryReader, partitions: Sequence[HistoryPartition], time_ms: int) -> None:
     """Raise BelowFloor when a time lies before the beginning of one of these partitions, whose older part was trimmed.
 
     Raises LogError."""
@@ -293,15 +215,15 @@ def require_kept(log: HistoryLog, partitions: Sequence[HistoryPartition], time_m
         try:
             require_above_floor(partition, time_ms)
         except BelowFloor as error:
-            raise explained(error, topology_of(log.metadata).history.floors) from None
+            raise explained(error, log.topology().history.floors) from None
 
 
-def beginnings(log: HistoryLog, since_ms: int | None) -> list[str]:
+def beginnings(log: HistoryReader, since_ms: int | None) -> list[str]:
     """Where the partitions begin whose older part is gone, a line each. Partitions with all since a time are left out.
 
     `since_ms`: None for the beginning of the history. Raises LogError."""
     begun_late = [each for each in log.queues if each.start_offset > 0]
-    floors = topology_of(log.metadata).history.floors if begun_late else {}
+    floors = log.topology().history.floors if begun_late else {}
     lines = []
     for partition in begun_late:
         floor, begins = floors.get(partition.name), f"{partition.name} begins at offset {partition.start_offset}"

@@ -5,55 +5,38 @@ It also plans the range between two moments.
 
 from collections.abc import Iterable, Mapping
 
-from rewindmq.engine.keeping.tiers import TieredLogReader
+from rewindmq.engine.keeping.location import HistoryReader, Location
 from rewindmq.projections.canonical_json import canonical_json
-from rewindmq.projections.marks import name_in, positions, topology_of
-from rewindmq.projections.store.snapshots import Snapshots
-from rewindmq.projections.topology.topology import Topology
-from rewindmq.spark_replay.location.log import (
-    HistoryLog,
-    Location,
-    first_event_ms,
-    open_log,
-    require_kept,
-    selected,
-)
+from rewindmq.projections.marks import name_in, positions
+from rewindmq.spark_replay.location.log import first_event_ms, require_kept, selected
 from rewindmq.spark_replay.location.ranges import OffsetRange, P, resolve
 
 
-def topology_in(log: HistoryLog) -> Topology:
-    """The topology at the end of a log, from the newest of the broker's snapshots beside it, if there is one.
-
-    Raises CorruptLog, LogError."""
-    snapshots = Snapshots(log.data_dir / "snapshots") if isinstance(log, TieredLogReader) else None
-    return topology_of(log.metadata, snapshots)
-
-
-def offsets_of(log: HistoryLog, moment: str | None) -> str | None:
-    """The offsets of a mark in the form of options ({"queues-0": 12}); None for a moment that is no mark.
+def offsets_of(log: HistoryReader, moment: str | None) -> str | None:
+    """Return the offsets of a mark in the form of options ({"queues-0": 12}); None for a moment that is no mark.
 
     A partition that came after the mark was set has offset 0. Raises NoSuchMark."""
     name = name_in(moment)
     if name is None:
         return None
     later = dict.fromkeys((each.name for each in log.queues), 0)
-    return canonical_json(later | positions(topology_in(log).marks, name))
+    return canonical_json(later | positions(log.topology().marks, name))
 
 
-def time_of(log: HistoryLog, moment: str) -> str:
-    """The time at which a mark was set, in milliseconds; another moment is returned as it is.
+def time_of(log: HistoryReader, moment: str) -> str:
+    """Return the time at which a mark was set, in milliseconds; another moment is returned as it is.
 
     Raises NoSuchMark."""
     name = name_in(moment)
     if name is None:
         return moment
-    topology = topology_in(log)
+    topology = log.topology()
     positions(topology.marks, name)
     return str(topology.marked[name][0])
 
 
-def by_offsets(log: HistoryLog, options: Mapping[str, str]) -> dict[str, str]:
-    """The options of ranges.py, with offsets in the place of marks."""
+def by_offsets(log: HistoryReader, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of ranges.py, with offsets in the place of marks."""
     found = dict(options)
     for which in ("starting", "ending"):
         offsets = offsets_of(log, found.get(f"{which}Timestamp"))
@@ -64,17 +47,17 @@ def by_offsets(log: HistoryLog, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def plan_ranges(location: Location, start: str | None, end: str | None) -> list[OffsetRange]:
-    """The ranges from one time or mark to another, in whole partitions. Needs no Spark.
+    """Return the ranges from one time or mark to another, in whole partitions. Needs no Spark.
 
     Raises BadRequest, OutsideHistory."""
-    log = open_log(location)
+    log = location.open()
     wanted = {"startingTimestamp": start, "endingTimestamp": end}
     options = {name: value for name, value in wanted.items() if value is not None}
     return resolved(log, selected(log, "queues", None), options)
 
 
-def resolved(log: HistoryLog, partitions: Iterable[P], options: Mapping[str, str]) -> list[OffsetRange]:
-    """The range of each of these partitions by options such as startingTimestamp.
+def resolved(log: HistoryReader, partitions: Iterable[P], options: Mapping[str, str]) -> list[OffsetRange]:
+    """Return the range of each of these partitions by options such as startingTimestamp.
 
     Raises BadRequest, OutsideHistory; BelowFloor, which names the floor, for a time before it."""
     in_log = {each.name: each for each in (log.metadata, *log.queues)}

@@ -64,7 +64,7 @@ class ReadablePartition(Protocol):
         """The end of the log (exclusive)."""
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """The offset of the first record after this time."""
+        """Return the offset of the first record after this time."""
 
 
 P = TypeVar("P", bound=ReadablePartition)
@@ -124,7 +124,7 @@ def resolve(
     first_ms: int | None,
     require_kept: Callable[[P, int], None] = lambda partition, time_ms: None,
 ) -> list[OffsetRange]:
-    """The range of each partition.
+    """Return the range of each partition.
 
     `first_ms`: the time of the first event of the whole history (None: no event). `require_kept`: raises an error for a
     time before the beginning of a partition; it is not asked with failOnDataLoss=false. Raises BadRequest,
@@ -180,7 +180,7 @@ def true_or_false(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def parse_count(options: Mapping[str, str], name: str, default: int) -> int:
-    """An option that is a number from 1.
+    """Return an option that is a number from 1.
 
     Raises BadRequest."""
     text = options.get(name, str(default))
@@ -197,7 +197,7 @@ def _offsets(options: Mapping[str, str], option: str, names: list[str]) -> dict[
 
 
 def _times(options: Mapping[str, str], which: str, names: list[str]) -> dict[str, str]:
-    """The time of each partition that has one. A time for one partition overrides the time for all."""
+    """Return the time of each partition that has one. A time for one partition overrides the time for all."""
     option = f"{which}OffsetsByTimestamp"
     text = options.get(f"{which}Timestamp")
     of_all = {} if text is None else dict.fromkeys(names, absolute(text))
@@ -205,7 +205,7 @@ def _times(options: Mapping[str, str], which: str, names: list[str]) -> dict[str
 
 
 def ending_time_ms(text: str, first_ms: int | None, future: bool = False) -> int:
-    """The time up to which to read.
+    """Return the time up to which to read.
 
     Raises OutsideHistory before the first event and, unless `future`, after now."""
     timestamp_ms = parse_time(text)
@@ -243,7 +243,7 @@ def _require_start(known: Sequence[ReadablePartition], ranges: list[OffsetRange]
 
 
 def divide(ranges: Iterable[OffsetRange], least: int) -> list[OffsetRange]:
-    """The same ranges, in order, in `least` pieces or more (fewer when there are not so many events).
+    """Return the same ranges, in order, in `least` pieces or more (fewer when there are not so many events).
 
     Each time the range with the largest pieces gets one more, so that pieces are of about one size."""
     whole = list(ranges)

@@ -15,11 +15,10 @@ import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from rewindmq.engine.keeping.location import HistoryPartition
+from rewindmq.engine.keeping.location import HistoryPartition, InKafka, Location
 from rewindmq.engine.keeping.tiers import TieredPartition
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.rewind import TrimmedMeanwhile
-from rewindmq.spark_replay.location.log import InKafka, Location, open_log
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 T = TypeVar("T")
@@ -35,7 +34,7 @@ def beside_trims(
     doubtful: Callable[[T], bool] = lambda answer: False,
     may_repeat: Callable[[], bool] = lambda: True,
 ) -> T:
-    """The answer to a question about the history at a location.
+    """Return the answer to a question about the history at a location.
 
     `may_repeat`: whether the question may be asked again: it may have written something. Raises what `ask` raises;
     TrimmedMeanwhile if the history was trimmed in each of the attempts."""
@@ -65,13 +64,13 @@ def beside_trims(
 
 
 def beginnings_of(location: Location) -> dict[str, tuple[int, int]]:
-    """The offset with which each queue partition begins, and the one with which the local part of it begins.
+    """Return the offset with which each queue partition begins, and the one with which the local part of it begins.
 
     Nothing for Kafka alone, and where no log can be opened."""
     if isinstance(location, InKafka) and not location.archive:
         return {}
     try:
-        return {each.name: (each.start_offset, _local_start(each)) for each in open_log(location).queues}
+        return {each.name: (each.start_offset, _local_start(each)) for each in location.open().queues}
     except (LogError, OSError):
         return {}
 

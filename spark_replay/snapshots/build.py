@@ -3,8 +3,8 @@
     cut(spark, "DATA", every=1_000_000, out=Path("OWN"))          # or InKafka("localhost:9092")
 
 It makes one pass over each partition, in a task each. The pass trusts nothing but the log and the snapshots that were
-cut into the directory before: a second run goes on there. Afterwards `verify`, `state_at` and `history` start and work
-in parallel from these snapshots (`--snapshots OWN`). external.py describes the directory.
+cut into the directory before: a second run continues there. Afterwards `verify`, `state_at` and `history` start and
+work in parallel from these snapshots (`--snapshots OWN`). external.py describes the directory.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rewindmq.engine.keeping.location import Location
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import decoder_for, drive
@@ -20,7 +21,7 @@ from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import for_each, from_snapshot, groups_up_to, ranges_read
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import Location, open_log, partition_of
+from rewindmq.spark_replay.location.log import located, partition_of
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 from rewindmq.spark_replay.snapshots.external import (
     begins_of,
@@ -51,20 +52,20 @@ class Cut:
 
 
 def prepare(location: Location, every: int, out: Path) -> list[OffsetRange]:
-    """The ranges to fold: each partition as it is now. Needs no Spark.
+    """Return the ranges to fold: each partition as it is now. Needs no Spark.
 
-    Raises BadRequest when `out` is no such directory, or of another log; LogError when the log lost events that were
-    cut before."""
+    Raises BadRequest when `out` is not such a directory, or belongs to another log; LogError when the log lost events
+    that were cut before."""
     about = read_about(out)
     if about is None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise BadRequest(f"{out} exists already, and is no directory of `cut`")
+            raise BadRequest(f"{out} exists already, and is not a directory of `cut`")
         about = {"every": every, "begins": {}}
     if about["every"] != every:
         raise BadRequest(f"{out} was cut every {about['every']} events")
     require_same_log(location, out, about)
     taken = offsets_of(Snapshots(out))
-    ranges = [OffsetRange(partition.name, 0, partition.next_offset) for partition in open_log(location).queues]
+    ranges = [OffsetRange(partition.name, 0, partition.next_offset) for partition in location.open().queues]
     for name, _, why in beyond_the_end(taken, {offset_range.partition: offset_range.end for offset_range in ranges}):
         raise LogError(f"{out}: {name}: {why}")
     out.mkdir(parents=True, exist_ok=True)
@@ -72,10 +73,11 @@ def prepare(location: Location, every: int, out: Path) -> list[OffsetRange]:
     return ranges
 
 
-def cut(spark: "SparkSession", location: Location, every: int, out: Path) -> Cut:
+def cut(spark: "SparkSession", location: Location | str, every: int, out: Path) -> Cut:
     """Make a snapshot at every `every`-th offset of each partition, or at the record before a gap there.
 
     Raises BadRequest, CorruptLog, LogError, OSError."""
+    location = located(location)
     ranges = prepare(location, every, out)
     external = Snapshots(out.resolve())
     lineage.read(ranges_read(external, (OffsetRange(each.partition, each.end, each.end) for each in ranges)))

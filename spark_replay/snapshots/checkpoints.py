@@ -15,7 +15,7 @@ _LISTED = 20
 
 
 def parse_checkpoints(text: str | None, ranges: Iterable[OffsetRange], snapshots: SnapshotSet | None) -> dict[str, int]:
-    """The checkpoint of each partition that `text` names.
+    """Return the checkpoint of each partition that `text` names.
 
     Raises BadRequest when there is no such snapshot, or when it lies beyond the end of the partition's range."""
     ends = {offset_range.partition: offset_range.end for offset_range in ranges}
@@ -30,7 +30,7 @@ def parse_checkpoints(text: str | None, ranges: Iterable[OffsetRange], snapshots
 
 
 def _listed(there: Sequence[int], at: int) -> str:
-    """A text that lists the snapshots; the nearest ones when there are many."""
+    """Return a text that lists the snapshots; the nearest ones when there are many."""
     if not there:
         return "it has none"
     nearest = sorted(sorted(there, key=lambda offset: abs(offset - at))[:_LISTED])

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rewindmq.engine.keeping.location import InDirectory, Location
 from rewindmq.engine.log.contract import BelowStart
 from rewindmq.engine.log.embedded.root import require_own
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.snapshots import Snapshots, SnapshotSet
 from rewindmq.schemas.formats import formatted, values_in
-from rewindmq.spark_replay.location.log import Location, open_log
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 CUT, PROVEN, SUMS = "cut.json", "chain.json", "SHA256SUMS"
@@ -30,7 +30,7 @@ KEPT = (".snapshot", ".ledger", ".letters")
 
 
 def external_snapshots(location: Location, directory: Path | None) -> Snapshots | None:
-    """The snapshots in `directory`; None for no directory.
+    """Return the snapshots in `directory`; None for no directory.
 
     Raises BadRequest when it does not exist, has no snapshots, or has those of another log."""
     if directory is None:
@@ -43,20 +43,20 @@ def external_snapshots(location: Location, directory: Path | None) -> Snapshots 
         require_same_log(location, directory, about)
     elif not external.partitions():
         raise BadRequest(f"{directory}: there are no snapshots in it")
-    elif isinstance(location, str):
-        require_own(directory, Path(location))
+    elif isinstance(location, InDirectory):
+        require_own(directory, location.data)
     return external
 
 
 def offsets_of(snapshots: SnapshotSet | None) -> dict[str, list[int]]:
-    """The offsets of the snapshots, by partition.
+    """Return the offsets of the snapshots, by partition.
 
     A caller that compares them with the end of the log calls this first: a broker may take snapshots meanwhile."""
     return {} if snapshots is None else {name: snapshots.offsets(name) for name in snapshots.partitions()}
 
 
 def beyond_the_end(taken: Mapping[str, Sequence[int]], ends: Mapping[str, int]) -> Iterator[tuple[str, int, str]]:
-    """Yields partition, offset and reason of each snapshot beyond the end of the log.
+    """Yield partition, offset and reason of each snapshot beyond the end of the log.
 
     Snapshots are taken of durable events, so the log was longer."""
     for name, offsets in taken.items():
@@ -66,7 +66,7 @@ def beyond_the_end(taken: Mapping[str, Sequence[int]], ends: Mapping[str, int]) 
 
 
 def read_about(directory: Path) -> dict[str, Any] | None:
-    """The content of `cut.json`; None when there is none.
+    """Return the content of `cut.json`; None when there is no such file.
 
     Raises BadRequest when `cut` did not write it."""
     try:
@@ -86,7 +86,7 @@ def require_same_log(location: Location, directory: Path, about: dict[str, Any])
 
 
 def begins_otherwise(noted: Mapping[str, str], found: Mapping[str, str]) -> str | None:
-    """The first partition whose beginning is not as it was noted; None: there is none."""
+    """Return the first partition whose beginning is not as it was noted; None: all are."""
     return next((name for name, begins in found.items() if noted.get(name, begins) != begins), None)
 
 
@@ -95,7 +95,7 @@ def begins_of(location: Location) -> dict[str, str]:
 
     Two logs hardly have the same one, except for a copy, and topics give records times of their own."""
     found = {}
-    log = open_log(location)
+    log = location.open()
     for partition in (log.metadata, *log.queues):
         record = _first_record(partition)
         if record is not None:

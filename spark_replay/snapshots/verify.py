@@ -15,7 +15,7 @@ do not lead to it.
 
 The snapshots of the topology are compared in the driver, with one fold of the metadata log from its beginning.
 
-`audit` checks that the events themselves are those that were written, and obey the rules; it checks bodies, too.
+`audit` checks that the events themselves are those that were written, and obey the rules; it also checks bodies.
 """
 
 import json
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq import builds
+from rewindmq.engine.keeping.location import InArchive, InDirectory, Location
 from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.claims import Claims
 from rewindmq.projections.claims import in_words as claims_in_words
@@ -45,7 +46,7 @@ from rewindmq.spark_replay.audit.checks import CLAIMS, Finding, not_all_ok, of_r
 from rewindmq.spark_replay.fold import broker_snapshots, for_each, from_snapshot, groups_up_to
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import InArchive, Location, open_log, partition_of
+from rewindmq.spark_replay.location.log import located, partition_of
 from rewindmq.spark_replay.location.ranges import OffsetRange
 from rewindmq.spark_replay.location.trims import beside_trims
 from rewindmq.spark_replay.snapshots.external import beyond_the_end, external_snapshots, offsets_of
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SNAPSHOTS, STATE = "snapshots", "state"
-# By such a row a task tells the driver how much it looked at; it is no finding
+# By such a row a task tells the driver how much it checked; it is not a finding
 CHUNK = "chunk"
 _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 
@@ -73,11 +74,12 @@ class Chunk(OffsetRange):
     event_by_event: bool = False
 
 
-def verify(spark: "SparkSession", location: Location, directory: Path | None = None) -> list[Finding]:
-    """The findings of all comparisons, in the order of partitions.
+def verify(spark: "SparkSession", location: Location | str, directory: Path | None = None) -> list[Finding]:
+    """Return the findings of all comparisons, in the order of partitions.
 
     `directory`: compare the snapshots there, and not those beside the log. Raises LogError when there is no log or its
     beginning is gone; BadRequest, CorruptLog."""
+    location = located(location)
     snapshots = external_snapshots(location, directory) or broker_snapshots(location)
     findings = beside_trims(location, lambda: _verified_history(spark, location, snapshots), not_all_ok)
     lineage.found(findings)
@@ -89,19 +91,19 @@ def _verified_history(spark: "SparkSession", location: Location, snapshots: Snap
         return _verified_archive(spark, location, snapshots)
     metadata = metadata_findings(location, snapshots)
     chunks, beyond = plan_chunks(location, snapshots)
-    if isinstance(location, str) and (Path(location) / "state").exists():
+    if isinstance(location, InDirectory) and (location.data / "state").exists():
         ends = {chunk.partition: chunk.end for chunk in chunks}
         chunks += [Chunk(name, end, end, store=True) for name, end in ends.items()]
     return _verified(spark, location, snapshots, chunks, beyond) + metadata
 
 
 def _verified_archive(spark: "SparkSession", archive: InArchive, snapshots: SnapshotSet | None) -> list[Finding]:
-    """The findings about an archive: its objects are proven first, and only sound partitions are folded.
+    """Return the findings about an archive: its objects are proven first, and only sound partitions are folded.
 
     RocksDB is a broker's, so nothing can be said of it."""
     from rewindmq.spark_replay.audit.archive_bytes import prove_archive
 
-    log = open_log(archive)
+    log = archive.open()
     names = [each.name for each in log.queues]
     found = prove_archive(spark, archive, [log.metadata.name, *names])
     chunks, beyond = plan_chunks(archive, snapshots, {each.partition for each in found if not each.ok})
@@ -125,11 +127,11 @@ def verify_snapshots(
 def plan_chunks(
     location: Location, snapshots: SnapshotSet | None, broken: Set[str] = frozenset()
 ) -> tuple[list[Chunk], list[Finding]]:
-    """The chunks of all partitions but the `broken` ones, up to the end of the log now.
+    """Return the chunks of all partitions but the `broken` ones, up to the end of the log now.
 
     The findings are about snapshots behind that end."""
     taken = {name: offsets for name, offsets in offsets_of(snapshots).items() if name not in broken}
-    logs = {each.name: each for each in open_log(location).queues if each.name not in broken}
+    logs = {each.name: each for each in location.open().queues if each.name not in broken}
     ends = {name: log.next_offset for name, log in logs.items()}
     chunks = []
     for name, end in ends.items():
@@ -147,7 +149,7 @@ def metadata_findings(location: Location, snapshots: SnapshotSet | None) -> list
     """The findings about the snapshots of the topology, if there are some: one fold from the beginning, in the driver.
 
     Those of an archive are not folded: its objects are proven. Raises LogError when the metadata log cannot be read."""
-    report = verify_metadata(open_log(location).metadata, snapshots if isinstance(snapshots, Snapshots) else None)
+    report = verify_metadata(location.open().metadata, snapshots if isinstance(snapshots, Snapshots) else None)
     if not report.compared:
         return []
     lineage.read([OffsetRange(report.partition, 0, report.end)])
@@ -189,10 +191,10 @@ def _fold(
 
 
 def doubtful(chunks: Sequence[Chunk], rows: Sequence[Any]) -> list[Chunk]:
-    """The chunks to be folded again, from the last snapshot that held.
+    """Return the chunks to be folded again, from the last snapshot that held.
 
     A chunk that began at a convicted snapshot and has findings is joined with the chunk before it. RocksDB of such a
-    partition is compared again, too."""
+    partition is also compared again."""
     bad = [row for row in rows if not row.ok]
     convicted = {(row.partition, row.offset) for row in bad if row.check == SNAPSHOTS}
     again: list[Chunk] = []
@@ -227,7 +229,7 @@ def _is_of(row: Any, chunk: Chunk) -> bool:
 
 
 def _sums(chunks: Sequence[Chunk], rows: Sequence[Any], found: Sequence[Finding]) -> list[Finding]:
-    """A finding for each partition and check without findings, with how much was looked at."""
+    """Return a finding for each partition and check without findings, with how much was looked at."""
     sums = []
     for name in dict.fromkeys(chunk.partition for chunk in chunks):
         chunk_counts = [json.loads(row.detail) for row in rows if row.check == CHUNK and row.partition == name]
@@ -260,8 +262,8 @@ def fold_chunk(chunk: Chunk, location: Location, snapshots: SnapshotSet | None) 
     """The rows of AUDIT of one chunk."""
     log = partition_of(location, chunk.partition)
     if chunk.store:
-        assert isinstance(location, str), "a store lies beside the log of a data directory"
-        rows = list(_compare_store(log, chunk, Path(location) / "state", snapshots))
+        assert isinstance(location, InDirectory), "a store lies beside the log of a data directory"
+        rows = list(_compare_store(log, chunk, location.data / "state", snapshots))
     else:
         rows = list(_compare_snapshots(log, chunk, snapshots))
     if rows:
@@ -311,7 +313,7 @@ class StateSummary:
 
     @classmethod
     def of(cls, machine: Machine) -> "StateSummary":
-        """The summary of a machine's state."""
+        """Return the summary of a machine's state."""
         queues = {
             queue_id: (f"{queue.vhost}/{queue.name}", queue_digest(queue), queue.epoch)
             for queue_id, queue in machine.by_id.items()
@@ -320,7 +322,7 @@ class StateSummary:
 
 
 def compare(summary: StateSummary, snapshots: SnapshotSet, partition: str, offset: int, begun: int) -> Iterator[_Row]:
-    """Yields how the snapshot at `offset` differs from the state that the fold from offset `begun` has there."""
+    """Yield how the snapshot at `offset` differs from the state that the fold from offset `begun` has there."""
     try:
         said = StateSummary.of(snapshots.load(partition, offset))
     except SnapshotError as error:

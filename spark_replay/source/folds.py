@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class FoldInputPartition(InputPartition):
-    """One Spark partition: a range of one log partition, and the time up to which the clock then goes on."""
+    """One Spark partition: a range of one log partition, and the time to which the clock then advances."""
 
     def __init__(self, offset_range: OffsetRange, clock_ms: int | None) -> None:
         super().__init__((offset_range, clock_ms))
@@ -39,7 +39,7 @@ class FoldReader(DataSourceReader):
         self.table = table
 
     def partitions(self) -> list[InputPartition]:
-        """The ranges to fold, planned in the driver."""
+        """Return the ranges to fold, planned in the driver."""
         from rewindmq.spark_replay.history.history import plan_history
         from rewindmq.spark_replay.history.state import plan_state
 
@@ -53,7 +53,7 @@ class FoldReader(DataSourceReader):
         return [FoldInputPartition(offset_range, plan.clock_ms) for offset_range in plan.ranges()]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
-        """Yields the rows of one range, in a Spark task."""
+        """Yield the rows of one range, in a Spark task."""
         from rewindmq.spark_replay.fold import log_task
         from rewindmq.spark_replay.history.history import fold_history
         from rewindmq.spark_replay.history.state import StatePlan, fold_state

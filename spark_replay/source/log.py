@@ -25,9 +25,8 @@ from rewindmq.spark_replay.source.options import TableOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rewindmq.engine.keeping.location import HistoryPartition
+    from rewindmq.engine.keeping.location import HistoryPartition, HistoryReader
     from rewindmq.projections.replay import PartitionLog, RecordGroup
-    from rewindmq.spark_replay.location.log import HistoryLog
 
 # Rows and bytes after which a batch is passed on: at the limit that is reached first
 BATCH_ROWS = 10_000
@@ -48,23 +47,22 @@ class LogReader(DataSourceReader):
         self.table = table
 
     def partitions(self) -> list[InputPartition]:
-        """The ranges to read, planned in the driver."""
-        from rewindmq.spark_replay.location.log import open_log
+        """Return the ranges to read, planned in the driver."""
         from rewindmq.spark_replay.location.marks import resolved
 
-        log = open_log(self.table.location)
+        log = self.table.location.open()
         ranges = resolved(log, wanted(log, self.table), self.table.options)
         return [LogInputPartition(offset_range) for offset_range in divide(ranges, self.table.least)]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
-        """Yields the rows of one range, in a Spark task."""
+        """Yield the rows of one range, in a Spark task."""
         if partition is None:  # Spark says so when there are no partitions
             return iter(())
         return read_range(partition.value, self.table)
 
 
-def wanted(log: "HistoryLog", table: TableOptions) -> "list[HistoryPartition]":
-    """The partitions that the options `log` and `partitions` name.
+def wanted(log: "HistoryReader", table: TableOptions) -> "list[HistoryPartition]":
+    """Return the partitions that the options `log` and `partitions` name.
 
     Raises BadRequest, LogError."""
     from rewindmq.spark_replay.location.log import selected
@@ -73,7 +71,7 @@ def wanted(log: "HistoryLog", table: TableOptions) -> "list[HistoryPartition]":
 
 
 def read_range(offset_range: OffsetRange, table: TableOptions) -> "Iterator[pa.RecordBatch]":
-    """Yields the rows of a range, as events or as records, in a Spark task.
+    """Yield the rows of a range, as events or as records, in a Spark task.
 
     Raises OutsideHistory when some records were lost since the range was planned, and failOnDataLoss holds;
     CorruptLog, LogError."""
@@ -152,16 +150,15 @@ class PartitionsReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One Spark partition for each partition of the log."""
-        from rewindmq.spark_replay.location.log import open_log
         from rewindmq.spark_replay.snapshots.external import external_snapshots
 
         location = self.table.location
         external_snapshots(location, self.table.snapshots)
-        found = wanted(open_log(location), self.table)
+        found = wanted(location.open(), self.table)
         return [LogInputPartition(OffsetRange(each.name, each.start_offset, each.next_offset)) for each in found]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
-        """Yields the row of one partition, in a Spark task."""
+        """Yield the row of one partition, in a Spark task."""
         from rewindmq.spark_replay.history.outcomes import batch_of
         from rewindmq.spark_replay.location.log import begin_ms, newest_ms, partition_of
 

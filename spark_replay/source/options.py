@@ -16,7 +16,7 @@ from rewindmq.spark_replay.location.ranges import RANGE_OPTIONS, BadRequest, par
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rewindmq.spark_replay.location.log import Location
+    from rewindmq.engine.keeping.location import Location
 
 _BOOTSTRAP = "kafka.bootstrap.servers"
 _LOCATIONS = ("path", "data", "archive", _BOOTSTRAP)
@@ -57,7 +57,7 @@ class TableOptions:
         of_kafka = {name: value for name, value in texts.items() if name.startswith("kafka.")}
         unknown = texts.keys() - of_kafka.keys() - _SPELLED.keys()
         if unknown:
-            raise BadRequest(f"{min(unknown)} is no option of rewindmq")
+            raise BadRequest(f"unknown option {min(unknown)} of rewindmq")
         options = {_SPELLED[name]: value for name, value in texts.items() if name not in of_kafka}
         self.view = _view(options)
         _check(self.view, options)
@@ -75,7 +75,7 @@ class TableOptions:
         return None if directory is None else Path(directory).resolve()
 
     def snapshots_used(self) -> SnapshotSet | None:
-        """The snapshots that the option names, or those beside the log; a Kafka has none beside it."""
+        """Return the snapshots that the option names, or those beside the log; a Kafka has none beside it."""
         from rewindmq.spark_replay.fold import broker_snapshots
 
         return broker_snapshots(self.location) if self.snapshots is None else Snapshots(self.snapshots)
@@ -101,11 +101,11 @@ class TableOptions:
 
 
 def _asked(texts: dict[str, str]) -> dict[str, str]:
-    """The options that somebody gave to a table of Spark's catalog.
+    """Return the options that somebody gave to a table of Spark's catalog.
 
-    It gives them as `option.NAME`, too, the path as a URL, and adds properties: the format (`provider`), the owner,
-    TBLPROPERTIES. Raises BadRequest for a setting that may be a secret: files that are made of the table would show
-    it."""
+    It also gives them as `option.NAME`, gives the path as a URL, and adds properties: the format (`provider`), the
+    owner, TBLPROPERTIES. Raises BadRequest for a setting that may be a secret: files that are made of the table would
+    show it."""
     asked = {name: value for name, value in texts.items() if name == "path" or f"option.{name}" in texts}
     if "path" in asked:
         asked["path"] = asked["path"].removeprefix("file:")
@@ -116,20 +116,21 @@ def _asked(texts: dict[str, str]) -> dict[str, str]:
 
 
 def _location(options: Mapping[str, str], of_kafka: Mapping[str, str]) -> "Location":
-    """The location of the history.
+    """Return the location of the history.
 
     `of_kafka`: the options that begin with `kafka.`. Raises BadRequest when the options do not name exactly one
     location."""
+    from rewindmq.engine.keeping.location import InDirectory, InKafka
     from rewindmq.spark_replay.location.kafka_settings import for_librdkafka
-    from rewindmq.spark_replay.location.log import InKafka, in_archive
+    from rewindmq.spark_replay.location.log import in_archive
 
     found = [(name, value) for name, value in {**options, **of_kafka}.items() if name in _LOCATIONS and value.strip()]
     about_kafka = sorted({*of_kafka, *(options.keys() & {"kafkaPrefix"})} - {_BOOTSTRAP})
     if about_kafka and _BOOTSTRAP not in dict(found):
-        raise BadRequest(f"{about_kafka[0]} is for a history in Kafka: give {_BOOTSTRAP}, too")
+        raise BadRequest(f"{about_kafka[0]} is for a history in Kafka: also give {_BOOTSTRAP}")
     if not found:
         raise BadRequest(f'where is the history: option "path", a data directory, "archive", or "{_BOOTSTRAP}"?')
-    archive = ""
+    archive = None
     if {name for name, _ in found} == {"archive", _BOOTSTRAP}:
         archive = in_archive(dict(found)["archive"]).url
         found = [(name, where) for name, where in found if name == _BOOTSTRAP]
@@ -139,7 +140,7 @@ def _location(options: Mapping[str, str], of_kafka: Mapping[str, str]) -> "Locat
     if kind == "archive":
         return in_archive(where)
     if kind != _BOOTSTRAP:
-        return where
+        return InDirectory(Path(where))
     if "fromCheckpoint" in options and "snapshots" not in options and not archive:
         raise BadRequest(
             "fromCheckpoint: a Kafka has no snapshots beside it; name a directory with the option snapshots"
@@ -153,7 +154,7 @@ def _view(options: Mapping[str, str]) -> str:
     as_of = any(name in options for name in ("asOfOffset", "asOfTimestamp"))
     view = options.get("view", "history" if feed else "queues" if as_of else "events")
     if view not in VIEWS:
-        raise BadRequest(f"view: {view!r} is none of {', '.join(VIEWS)}")
+        raise BadRequest(f"view: {view!r} is not one of {', '.join(VIEWS)}")
     if feed and view != "history":
         raise BadRequest(f"readChangeFeed means the view history, not {view}")
     return view
@@ -169,7 +170,7 @@ def _check(view: str, options: Mapping[str, str]) -> None:
             raise BadRequest(
                 f"{name} is for a range of offsets, but the view {view} is for a moment: use asOfTimestamp"
             )
-        raise BadRequest(f"{name} is no option of the view {view}")
+        raise BadRequest(f"the view {view} has no option {name}")
     for name, other in _CHANGES.items():
         if name in options and other in options:
             raise BadRequest(f"{name} is another name of {other}: give one of them")

@@ -13,7 +13,7 @@ Where RewindMQ is installed, Spark finds it by itself (pyspark_rewindmq.py); els
                          history, queues, messages: folds (folds.py)
     log                  of the log: queues (default), metadata or all
     partitions           only these, comma separated
-    minPartitions        so many Spark partitions are wished for
+    minPartitions        the number of Spark partitions that is wished for
     startingOffsets, endingOffsets, startingTimestamp, endingTimestamp, startingOffsetsByTimestamp,
     endingOffsetsByTimestamp, startingOffsetsByTimestampStrategy, failOnDataLoss
                          the range (location/ranges.py)
@@ -48,11 +48,11 @@ class RewindSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format(...)`."""
+        """Return the name for `format(...)`."""
         return "rewindmq"
 
     def schema(self) -> "StructType":
-        """The columns of the view.
+        """Return the columns of the view.
 
         A catalog keeps the columns of a table, and does not give its options to the reader (Spark 4.1 to 4.3). So they
         are in the metadata of the first column."""
@@ -63,14 +63,14 @@ class RewindSource(DataSource):
         return found
 
     def reader(self, schema: "StructType") -> DataSourceReader:
-        """The reader of the view."""
+        """Return the reader of the view."""
         table = self._options(schema)
         if table.view == "partitions":
             return PartitionsReader(table)
         return LogReader(table) if table.view in ("events", "records") else FoldReader(table)
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
-        """The stream of the view."""
+        """Return the stream of the view."""
         return LogStream(self._options(schema))
 
     def _options(self, schema: "StructType") -> TableOptions:

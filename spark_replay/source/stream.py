@@ -31,8 +31,7 @@ from rewindmq.spark_replay.source.options import TableOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rewindmq.engine.keeping.location import HistoryPartition
-    from rewindmq.spark_replay.location.log import HistoryLog
+    from rewindmq.engine.keeping.location import HistoryPartition, HistoryReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +45,25 @@ class DurablePartition:
 
     @classmethod
     def of(cls, log: "HistoryPartition") -> "DurablePartition":
-        """The durable part of the partition as it is now."""
+        """Return the durable part of the partition as it is now."""
         return cls(log, log.name, log.start_offset, log.durable_offset)
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """The offset of the first durable record after this time."""
+        """Return the offset of the first durable record after this time."""
         return min(self.log.offset_at(timestamp_ms), self.next_offset)
 
 
-def came_later(log: "HistoryLog", names: Iterable[str]) -> set[str]:
+def added_later(log: "HistoryReader", names: Iterable[str]) -> set[str]:
     """Return the given partitions that were added to the log after it was made.
 
     An archive may have a partition before it has the event that added it. Raises CorruptLog, LogError."""
     from rewindmq.engine.keeping.archive.reader import ArchivedLog
-    from rewindmq.spark_replay.location.marks import topology_in
+    from rewindmq.engine.keeping.location import InArchive
 
     wanted = set(names)
-    first = topology_in(log).placement.made_with if wanted else 0
-    if not first and isinstance(log, ArchivedLog):
-        first = log.identity.begun_with
+    first = log.topology().placement.made_with if wanted else 0
+    if not first and isinstance(log.location, InArchive):
+        first = ArchivedLog(log.location.url).identity.begun_with
     return set() if not first else wanted & {each.name for each in log.queues[first:]}
 
 
@@ -78,7 +77,7 @@ class LogStream(DataSourceStreamReader):
         self.table = table
 
     def initialOffset(self) -> dict[str, int]:
-        """The start of a query without a checkpoint."""
+        """Return the start of a query without a checkpoint."""
         from rewindmq.spark_replay.location.marks import resolved
 
         log = self._opened()
@@ -86,7 +85,7 @@ class LogStream(DataSourceStreamReader):
         return {offset_range.partition: offset_range.start for offset_range in ranges}
 
     def latestOffset(self) -> dict[str, int]:
-        """The end of the durable log now, by partition."""
+        """Return the end of the durable log now, by partition."""
         durable = self._durable(self._opened())
         return {name: partition.next_offset for name, partition in durable.items()}
 
@@ -97,31 +96,32 @@ class LogStream(DataSourceStreamReader):
         log = self._opened()
         there = self._durable(log)
         for each in (start, end):
-            if each.keys() - there.keys() or (there.keys() - each.keys()) - came_later(log, there.keys() - each.keys()):
+            if each.keys() - there.keys() or (there.keys() - each.keys()) - added_later(
+                log, there.keys() - each.keys()
+            ):
                 was, now = ", ".join(sorted(each)), ", ".join(sorted(there))
                 raise BadRequest(f"the checkpoint of this query is of {was}, but the query is of {now}")
         ranges = [self._range(there[name], start.get(name, 0), end[name]) for name in end]
         return [LogInputPartition(each) for each in divide(ranges, self.table.least) if each.start < each.end]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """Yields the rows of one range, in a Spark task."""
+        """Yield the rows of one range, in a Spark task."""
         return read_range(partition.value, self.table)
 
-    def _opened(self) -> "HistoryLog":
-        from rewindmq.spark_replay.location.log import open_log
+    def _opened(self) -> "HistoryReader":
 
         if self.table.view not in ("events", "records"):
             raise BadRequest(f"a stream has the view events or records; {self.table.view} is for spark.read")
         endings = sorted(name for name in self.table.options if name.startswith("ending"))
         if endings:
             raise BadRequest(f"{endings[0]}: a stream has no end")
-        return open_log(self.table.location)
+        return self.table.location.open()
 
-    def _durable(self, log: "HistoryLog") -> dict[str, DurablePartition]:
+    def _durable(self, log: "HistoryReader") -> dict[str, DurablePartition]:
         return {each.name: DurablePartition.of(each) for each in wanted(log, self.table)}
 
     def _range(self, there: DurablePartition, start: int, end: int) -> OffsetRange:
-        """The range from start to end, as far as it exists.
+        """Return the range from start to end, as far as it exists.
 
         Raises OutsideHistory when some of it is missing, and failOnDataLoss holds."""
         name, first, last = there.name, there.start_offset, there.next_offset

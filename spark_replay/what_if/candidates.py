@@ -26,14 +26,14 @@ _ARGUMENT_ONLY = ("x-queue-type", "x-single-active-consumer")
 
 
 def candidate_without(texts: Sequence[str]) -> Candidate:
-    """The candidate that leaves out everything that the `--without` texts name.
+    """Return the candidate that leaves out everything that the `--without` texts name.
 
     Raises BadRequest."""
     return Candidate(f"without {', '.join(texts)}", ".", without=Exclusion(tuple(parse_rule(text) for text in texts)))
 
 
 def parse_candidate(text: str) -> Candidate:
-    """The candidate in a JSON text, with a pattern and at least one of the keys that follow it.
+    """Return the candidate in a JSON text, with a pattern and at least one of the keys that follow it.
 
     {"name": "longer", "pattern": "^orders$", "definition": {"max-length": 10000}, "arguments": {"x-...": null},
     "semantics": "rabbitmq-4.3"}. Raises BadRequest."""

@@ -10,7 +10,7 @@ from rewindmq.projections.what_if.later_outcomes import length
 
 
 def standing(alternative: Alternative, wanted: str) -> Iterator[dict[str, Any]]:
-    """Yields the messages that are in the queue at the end, in order."""
+    """Yield the messages that are in the queue at the end, in order."""
     for queue in list(alternative.machine.queues()):
         if is_queue(wanted, queue.vhost, queue.name):
             for view in queue.messages():
@@ -35,14 +35,14 @@ class Depths:
         self._next_ms: int | None = None
 
     def before(self, timestamp_ms: int) -> Iterator[dict[str, Any]]:
-        """Yields the lengths at the mark before this time. Call it before an event of this time is applied."""
+        """Yield the lengths at the mark before this time. Call it before an event of this time is applied."""
         if self._next_ms is None or timestamp_ms >= self._next_ms:
             if self._next_ms is not None:
                 yield from self._rows(self._next_ms)
             self._next_ms = timestamp_ms - timestamp_ms % self._every_ms + self._every_ms
 
     def at_end(self) -> Iterator[dict[str, Any]]:
-        """Yields the lengths at the last mark."""
+        """Yield the lengths at the last mark."""
         if self._next_ms is not None:
             yield from self._rows(self._next_ms)
 

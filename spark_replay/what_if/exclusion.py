@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.keeping.location import HistoryReader, Location
 from rewindmq.engine.log.embedded.directory import queue_partition
 from rewindmq.projections.marks import Marks, name_in, positions, topology_of
 from rewindmq.projections.replay import decoder_for, events_of
@@ -32,8 +33,7 @@ from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, fold_log
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import HistoryLog, Location, groups_in, open_log
-from rewindmq.spark_replay.location.marks import topology_in
+from rewindmq.spark_replay.location.log import groups_in
 from rewindmq.spark_replay.location.ranges import BACKWARDS, BadRequest, OffsetRange
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _KEYS = ("message", "user", "session", "from", "to")
 
 
 def parse_rule(text: str) -> Rule:
-    """The rule in a text of `--without`.
+    """Return the rule in a text of `--without`.
 
     Raises BadRequest."""
     given: dict[str, str] = {}
@@ -77,13 +77,13 @@ def _bound(text: str) -> int | str:
 
 
 def resolved(location: Location, rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """The rules with offsets in the place of marks. Needs no Spark.
+    """Return the rules with offsets in the place of marks. Needs no Spark.
 
     Raises BadRequest when a message is not in the history, or a rule's end lies before its start; NoSuchMark."""
-    log = open_log(location)
+    log = location.open()
     marks: Marks = {}
     if any(isinstance(bound, str) for rule in rules for bound in (rule.start, rule.end)):
-        marks = topology_in(log).marks
+        marks = log.topology().marks
     found = []
     for rule in rules:
         if rule.message is not None and not _is_published(log, *rule.message):
@@ -95,7 +95,7 @@ def resolved(location: Location, rules: Sequence[Rule]) -> tuple[Rule, ...]:
     return tuple(found)
 
 
-def _backwards(log: HistoryLog, start: int | Mapping[str, int], end: int | Mapping[str, int]) -> bool:
+def _backwards(log: HistoryReader, start: int | Mapping[str, int], end: int | Mapping[str, int]) -> bool:
     if isinstance(start, int) and isinstance(end, int):
         return start > end
     begins = {each.name: each.offset_at(start - 1) for each in log.queues} if isinstance(start, int) else start
@@ -103,7 +103,7 @@ def _backwards(log: HistoryLog, start: int | Mapping[str, int], end: int | Mappi
     return any(at > ends.get(name, 0) for name, at in begins.items())
 
 
-def _is_published(log: HistoryLog, partition: str, offset: int) -> bool:
+def _is_published(log: HistoryReader, partition: str, offset: int) -> bool:
     found = next((each for each in log.queues if each.name == partition), None)
     if found is None or not found.start_offset <= offset < found.next_offset:
         return False
@@ -119,7 +119,7 @@ def _is_published(log: HistoryLog, partition: str, offset: int) -> bool:
 def with_descendants(
     spark: "SparkSession", location: Location, without: Exclusion, ranges: Sequence[OffsetRange]
 ) -> Exclusion:
-    """The exclusion, with the messages that came of left-out messages.
+    """Return the exclusion, with the messages that came of left-out messages.
 
     The driver holds the letters of the whole history, some 100 bytes each. Raises BadRequest when the history does not
     know the message or the user."""
@@ -128,7 +128,7 @@ def with_descendants(
     frame = fold_log(spark, location, whole, find_left_out, columns.LEFT_OUT, without=without).persist()
     users = frame.where(frame.kind == USER).select("user").distinct()
     _require_users(location, without, {row.user for row in users.collect()})
-    placement = topology_in(open_log(location)).placement
+    placement = location.open().topology().placement
     homes = homes_of(frame.where(frame.kind == DECLARED).collect(), placement)
     of_letters = frame.where(frame.kind == CAME)
     left = frame.where(frame.kind == LEFT).select("partition", "offset")
@@ -176,7 +176,7 @@ def _require_users(location: Location, without: Exclusion, seen: set[str]) -> No
     log."""
     missing = {rule.user for rule in without.rules if rule.user is not None} - seen
     if missing:
-        log = open_log(location).metadata
+        log = location.open().metadata
         lineage.read([OffsetRange(log.name, 0, log.next_offset)])
         missing -= {actor.user for _, _, actor, _ in events_of(log)} | topology_of(log).users.keys()
     if missing:
@@ -184,7 +184,7 @@ def _require_users(location: Location, without: Exclusion, seen: set[str]) -> No
 
 
 def descendants_of(letters: Sequence[tuple[str, int, str, int, bool]]) -> dict[str, frozenset[int]]:
-    """The ids of the letters that must go, by partition.
+    """Return the ids of the letters that must go, by partition.
 
     `letters`: (partition, id, source's partition, id of the source's message, whether that message is left out)."""
     of_message: dict[tuple[str, int], list[tuple[str, int]]] = {}
@@ -200,7 +200,7 @@ def descendants_of(letters: Sequence[tuple[str, int, str, int, bool]]) -> dict[s
 
 
 def find_left_out(fold_input: FoldInput, without: Exclusion) -> "Iterator[pa.RecordBatch]":
-    """Yields rows of LEFT_OUT, in a Spark task.
+    """Yield rows of LEFT_OUT, in a Spark task.
 
     There is a row for each message that a rule leaves out, each message that came of another, each declaration, and
     each user of a rule that acted."""

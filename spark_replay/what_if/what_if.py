@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.keeping.location import Location
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import drive
@@ -22,7 +23,7 @@ from rewindmq.schemas.events import EVENT_TYPES, Event
 from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, fold_log
-from rewindmq.spark_replay.location.log import Location
+from rewindmq.spark_replay.location.log import located
 from rewindmq.spark_replay.location.marks import plan_ranges
 from rewindmq.spark_replay.what_if.candidates import check
 from rewindmq.spark_replay.what_if.depths import Depths, standing
@@ -74,18 +75,19 @@ class WhatIf:
 
 def what_if(
     spark: "SparkSession",
-    location: Location,
+    location: Location | str,
     candidates: Sequence[Candidate],
     start: str | None = None,
     end: str | None = None,
     every_ms: int = 60_000,
     queue: str | None = None,
 ) -> WhatIf:
-    """The history up to `end` (None: all of it) under each candidate.
+    """Return the history up to `end` (None: all of it) under each candidate.
 
     A candidate is in force from `start` on (None: from the beginning; arguments and semantics always are). Depths are
     taken every `every_ms` of the log's time in which an event happened. `queue`: the queue whose messages at the end
     are `standing`. Raises BadRequest, OutsideHistory, CorruptLog."""
+    location = located(location)
     check(candidates, start, every_ms)
     ranges = plan_ranges(location, start, end)
     tried = [

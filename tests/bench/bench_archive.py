@@ -56,7 +56,7 @@ def write_log(data: Path, messages: int, group: int, body: Callable[[random.Rand
         for number in range(messages):
             now_ms = START_MS + number // 20
             prefix = encoder.prefix(now_ms, ACTOR)
-            event = Published(route, PROPERTIES, None, None, True, None, None, body(chance), 100)
+            event = Published(route, PROPERTIES, persistent=True, body=body(chance), body_size=100)
             out.append(partition.append(now_ms, encoder.encode(prefix, event)))
             if len(out) > 2:
                 first = out.pop(0)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.log_bytes import prove
@@ -46,11 +47,11 @@ def main() -> None:
         place, events = str(data), EmbeddedLogReader(data).queues[0].next_offset
         jobs: dict[str, Callable[[], Any]] = {
             "state_at, from the beginning": lambda: state_at(spark, place, messages=False).rows.collect(),
-            "the hash chain, by segments": lambda: held(prove(spark, place, ["queues-0"], None, False)),
+            "the hash chain, by segments": lambda: held(prove(spark, data, ["queues-0"], None, False)),
             "audit": lambda: held(audit(spark, place)),
             "cut": lambda: cut(spark, place, events // asked.chunks, own),
             "verify, in chunks": lambda: held(verify(spark, place, own)),
-            "verify, event by event": lambda: held(verify_snapshots(spark, place, set(), own)),
+            "verify, event by event": lambda: held(verify_snapshots(spark, InDirectory(data), set(), own)),
             "audit, the first with ledgers": lambda: held(audit(spark, place, own)),
             "audit, in chunks": lambda: held(audit(spark, place, own)),
             "audit, --since-last": lambda: held(audit(spark, place, own, since_last=True)),

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rewindmq import builds
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import Repeats
@@ -27,13 +28,13 @@ from rewindmq.projections.replay import drive, recover
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.events import Acked, ConsumerAttached, Event, Published, QueueDeclared
+from rewindmq.schemas.events import Acked, Event, Published
 from rewindmq.schemas.values import Actor, Route
 from rewindmq.spark_replay.fold import log_groups
-from rewindmq.spark_replay.location.log import open_log
 from rewindmq.spark_replay.location.log import partition_of as open_partition
 from rewindmq.spark_replay.session import session
 from tests.bench import generated_history
+from tests.support.events_for_tests import attached, declared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,11 +63,11 @@ def _write_partition(log: EmbeddedLog, index: int, queue: str, events: int) -> N
     def append(event: Event) -> int:
         return partition.append(now_ms, encoder.encode(encoder.prefix(now_ms, actor), event))
 
-    append(QueueDeclared("/", queue, "classic", True, False, False, 0, (), "rabbitmq-3.13", None, None))
-    append(ConsumerAttached("/", queue, 1, 1, "ctag1", False, False, WINDOW, 0, 0, 0, ()))
+    append(declared("/", queue, durable=True, semantics="rabbitmq-3.13"))
+    append(attached("/", queue, 1, channel=1, tag="ctag1", prefetch=WINDOW))
     out: list[int] = []
     while partition.next_offset < events:
-        out.append(append(Published(route, properties, None, None, True, None, None, b"x" * 100, 100)))
+        out.append(append(Published(route, properties, persistent=True, body=b"x" * 100, body_size=100)))
         if len(out) >= 3:
             append(Acked("/", queue, 1, ((out[0], out[0]),)))
             del out[0]
@@ -77,8 +78,8 @@ def _write_partition(log: EmbeddedLog, index: int, queue: str, events: int) -> N
 
 def fold_cost(data: Path, partition: str, with_repeats: bool) -> tuple[int, float, float]:
     """Events of a partition, the CPU seconds of its fold in this process, and the share that were repeats."""
-    events = open_partition(str(data), partition).next_offset
-    groups = list(log_groups(str(data), partition, 0, events))
+    events = open_partition(InDirectory(data), partition).next_offset
+    groups = list(log_groups(data, partition, 0, events))
     machine, decoder = Machine(partition), Decoder()
     repeats = Repeats(machine) if with_repeats else None
     begun = time.process_time()
@@ -92,7 +93,7 @@ def without_spark(name: str, data: Path, partition: str) -> None:
         events, spent, share = fold_cost(data, partition, way == "repeats")
         said = f", {share:.0%} repeats" if share else ""
         print(f"{name + ', ' + way:24} {spent:6.2f} s: {events / spent:9,.0f} events a CPU second{said}")
-    log = open_partition(str(data), partition)
+    log = open_partition(InDirectory(data), partition)
     with tempfile.TemporaryDirectory() as state:
         store = StateStore.open(Path(state))
         begun = time.process_time()
@@ -143,7 +144,7 @@ def job_costs(spark: "SparkSession", data: Path, names: Sequence[str] = ()) -> t
     from rewindmq.spark_replay.history.slo import slo
     from rewindmq.spark_replay.history.state import state_at
 
-    events = sum(each.next_offset for each in open_log(str(data)).queues)
+    events = sum(each.next_offset for each in InDirectory(data).open().queues)
     records = spark.read.format("rewindmq").option("path", str(data)).option("view", "records").load()
     jobs: dict[str, Callable[[], object]] = {
         "state_at": lambda: state_at(spark, str(data), messages=False).rows.collect(),

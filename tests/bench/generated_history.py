@@ -22,14 +22,13 @@ from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import (
     Acked,
     BrokerStarted,
-    ConsumerAttached,
     Event,
     Nacked,
     Published,
-    QueueDeclared,
     Tick,
 )
 from rewindmq.schemas.values import BROKER, Actor, Argument, Route
+from tests.support.events_for_tests import attached, declared
 
 START_MS = 1_763_694_000_000
 GROUP = 2_000  # events in a block
@@ -68,16 +67,14 @@ class Writer:
 
     def declare(self, queue: str, kind: str, arguments: dict[str, int], consumer: int) -> None:
         given = tuple(Argument(name, "signedint", value) for name, value in arguments.items())
-        self.append(QueueDeclared("/", queue, kind, True, False, False, 0, given, "rabbitmq-3.13", None, None))
+        self.append(declared("/", queue, type=kind, durable=True, arguments=given, semantics="rabbitmq-3.13"))
         if consumer:
-            self.append(
-                ConsumerAttached("/", queue, consumer, 1, f"ctag{consumer}", False, False, PREFETCH, 0, 0, 0, ())
-            )
+            self.append(attached("/", queue, consumer, channel=1, tag=f"ctag{consumer}", prefetch=PREFETCH))
         self.queues[queue] = deque()
         self.routes[queue] = Route("/", "amq.topic", f"flights.{queue}", (queue,))
 
     def publish(self, queue: str, count: int) -> None:
-        event = Published(self.routes[queue], _PROPERTIES, None, None, True, None, None, b"x" * 20, 20)
+        event = Published(self.routes[queue], _PROPERTIES, persistent=True, body=b"x" * 20, body_size=20)
         waiting = self.queues[queue]
         for _ in range(count):
             waiting.append(self.append(event))

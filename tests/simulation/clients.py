@@ -253,7 +253,16 @@ class Clients:
             lasts = expiration if to.delay_ms is None else to.delay_ms
             priority = self.dice.choice((None, None, 0, 1, 3, 9))
             offset = to.partition.publish(
-                session.actor, Published(to.route, properties, lasts, priority, persistent, None, None, body, len(body))
+                session.actor,
+                Published(
+                    to.route,
+                    properties,
+                    expiration_ms=lasts,
+                    priority=priority,
+                    persistent=persistent,
+                    body=body,
+                    body_size=len(body),
+                ),
             )
             answer = Answer(self.world, publish, len(publish.places))
             publish.places.append((to.partition.index, offset))
@@ -297,7 +306,16 @@ class Clients:
         given = arguments({"x-priority": dice.choice((-1, 5))}) if dice.random() < 0.2 else ()
         taker = Taker(self.world, session, dice.choice((1, 2)), no_ack or prefetch == 0)
         exclusive = dice.random() < 0.05
-        subscription = Subscription(session, taker.channel, "tag", no_ack, exclusive, prefetch, shared, given)
+        subscription = Subscription(
+            session,
+            channel=taker.channel,
+            tag="tag",
+            no_ack=no_ack,
+            exclusive=exclusive,
+            prefetch=prefetch,
+            global_prefetch=shared,
+            arguments=given,
+        )
         taker.belongs(*self.world.broker.consumers.consume(name, subscription, taker))
         self.takers.append(taker)
         return f"{name} prefetch {prefetch}{' no_ack' if no_ack else ''}{' global' if shared else ''}"

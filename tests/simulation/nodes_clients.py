@@ -215,13 +215,10 @@ class Clients:
                 Published(
                     destination.route,
                     PERSISTENT if persistent else TRANSIENT,
-                    expiration,
-                    None,
-                    persistent,
-                    None,
-                    None,
-                    body,
-                    len(body),
+                    expiration_ms=expiration,
+                    persistent=persistent,
+                    body=body,
+                    body_size=len(body),
                 ),
             )
             publish.places.append(destination.partition.index)
@@ -274,7 +271,16 @@ class Clients:
         taker.consumes, taker.prefetch = True, prefetch
         self.takers.append(taker)
         tag = taker.tag = f"tag {len(self.takers)}"
-        settings = Subscription(client.session, channel, tag, no_ack, exclusive, prefetch, shared, given)
+        settings = Subscription(
+            client.session,
+            channel=channel,
+            tag=tag,
+            no_ack=no_ack,
+            exclusive=exclusive,
+            prefetch=prefetch,
+            global_prefetch=shared,
+            arguments=given,
+        )
         subscription = Following(self.takers, taker, settings).subscription
         self.ask(
             client,
@@ -563,7 +569,7 @@ class Clients:
             ConsumerCancelled("/", "q2", 5),
             DeadLettersForwarded("/", "q1", 99_999, 1),
             Bound("/", "nowhere", "queue", "q1", "", ()),
-            Published(Route("/", "", "nobody", ("nobody",)), b"\0\0", None, None, True, None, None, b"x", 1),
+            Published(Route("/", "", "nobody", ("nobody",)), b"\0\0", persistent=True, body=b"x", body_size=1),
         ]
         event = self.dice.choice(kinds)
         if isinstance(event, bytes):

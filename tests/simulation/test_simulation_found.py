@@ -40,7 +40,7 @@ def test_b07_a_dead_letter_is_sent_when_its_death_is_durable(world: World) -> No
     world.loop.run(10)
     destination = broker.exchanges.route(session, "", "q1", None)[0]
     offset = partition.publish(
-        session.actor, Published(destination.route, b"\x10\x00\x02", None, None, True, None, None, b"", 0)
+        session.actor, Published(destination.route, b"\x10\x00\x02", persistent=True, body=b"", body_size=0)
     )
     before = target.log.next_offset
     broker.turns.end()

@@ -42,7 +42,8 @@ def send(story: Story, client: Client, body: bytes, delay_ms: int) -> None:
         (destination,) = broker.exchanges.route(client.session, EXCHANGE, "", Content(raw))
         assert destination.delay_ms == delay_ms
         destination.partition.publish(
-            client.session.actor, Published(destination.route, raw, delay_ms, None, True, None, None, body, len(body))
+            client.session.actor,
+            Published(destination.route, raw, expiration_ms=delay_ms, persistent=True, body=body, body_size=len(body)),
         )
         broker.turns.end()
 
@@ -112,7 +113,11 @@ def test_what_a_node_left_half_done_is_mended(story: Story) -> None:
         story.world.loop.inside(lambda: log.put(b"", encoder.encode(encoder.prefix(1, BROKER), event)))
         story.world.loop.run(10)
 
-    tell(ExchangeDeclared("/", EXCHANGE, "x-delayed-message", True, False, False, TYPE))
+    tell(
+        ExchangeDeclared(
+            "/", EXCHANGE, type="x-delayed-message", durable=True, auto_delete=False, internal=False, arguments=TYPE
+        )
+    )
     assert hidden(life) is not None
     tell(ExchangeDeleted("/", EXCHANGE))
     assert hidden(life) is None

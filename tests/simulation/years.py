@@ -84,7 +84,15 @@ class Encrypting(Traffic):
         sealed, encryption = self.subjects.encrypt(NOBODY, body)
         expiration = self.random.choice((None, None, None, 0, 15))
         route = Route("/", "", "key", tuple(sorted(names)))
-        return Published(route, b"\x10\x00\x02", expiration, None, True, None, encryption, sealed, len(body))
+        return Published(
+            route,
+            b"\x10\x00\x02",
+            expiration_ms=expiration,
+            persistent=True,
+            encryption=encryption,
+            body=sealed,
+            body_size=len(body),
+        )
 
 
 def empty_queues(traffic: Traffic) -> None:

@@ -391,7 +391,14 @@ class DoubleBroker:
         self.consumers = DoubleConsumers(self)
         self.turns = DoubleTurns(self)
         topology = Topology()
-        topology.apply(0, 0, BROKER, ExchangeDeclared("/", "amq.headers", "headers", True, False, False, ()))
+        topology.apply(
+            0,
+            0,
+            BROKER,
+            ExchangeDeclared(
+                "/", "amq.headers", type="headers", durable=True, auto_delete=False, internal=False, arguments=()
+            ),
+        )
         self.router = Router(topology, lambda vhost, queue: self.partition_of(queue))
         self.homes = Homes(topology.placement, self.partitions)
         self.keeper = SimpleNamespace(flow=Unhindered())

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rewindmq.engine.errors import AmqpError
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.rewind.restorations import Restoration
 from rewindmq.engine.rewind.restore_plan import FATES, LOST, THERE, UNDONE_FATES, NoPlan, RestoreRequest, name_of
 from rewindmq.engine.rewind.worker import Question, WorkerPool
@@ -138,13 +138,11 @@ class Story:
                     Published(
                         destination.route,
                         b"\x10\x00\x02",
-                        delay,
-                        dice.choice((None, 0, 2, 9)),
-                        dice.random() < 0.8,
-                        None,
-                        None,
-                        body,
-                        len(body),
+                        expiration_ms=delay,
+                        priority=dice.choice((None, 0, 2, 9)),
+                        persistent=dice.random() < 0.8,
+                        body=body,
+                        body_size=len(body),
                     ),
                 )
 
@@ -238,14 +236,14 @@ class Story:
         """Restore into the queue itself or into another queue."""
         dice, h = self.dice, self.h
         h.settle()
-        history = History(h.config.data)
+        history = InDirectory(h.config.data)
         target = dice.choice((source, source, self.name()))
         fates: tuple[str, ...] = UNDONE_FATES.get(undo, dice.choice((LOST, FATES)))
         if target == source:
             fates = tuple(fate for fate in fates if fate not in THERE)
         there = h.broker.queues.partition_for("/", source).machine.next_offset
         at = None if undo else At(offset=dice.randint(0, there))
-        plan = RestoreRequest(history, "/", source, at, undo, fates, frozenset()).answer()
+        plan = RestoreRequest(history, "/", source, at=at, undo=undo, fates=fates, ids=frozenset()).answer()
         if isinstance(plan, NoPlan):
             return
         restoration = Restoration("guest", plan, target, name_of(plan))

@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.machine.machine import Machine
@@ -15,13 +16,12 @@ from rewindmq.spark_replay.audit.dead_letter_join import NOTED, SORTED_BY, Lette
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.policies import rows_for_driver
 from rewindmq.spark_replay.fold import FoldInput, fold_range, groups_up_to, log_groups
-from rewindmq.spark_replay.location.log import open_log
 from rewindmq.spark_replay.location.ranges import OffsetRange
 
 
 def findings_of(data: Path) -> list[Finding]:
     """All that the fold, the join of dead letters and the join of policies find. CorruptLog."""
-    log = open_log(str(data))
+    log = InDirectory(data).open()
     reach = ends_of(log)
     rows: list[dict[str, Any]] = []
     letters: list[dict[str, Any]] = []
@@ -38,11 +38,11 @@ def findings_of(data: Path) -> list[Finding]:
         rows.append(dict.fromkeys(columns.AUDIT.names) | {"check": NOTED, "ok": True, "detail": str(letter_rows.count)})
     letters.sort(key=lambda row: [row[name] for name in SORTED_BY])
     told = [SimpleNamespace(**row) for row in rows]
-    return conclude(str(data), told, lambda: [SimpleNamespace(**row) for row in letters], True, True)
+    return conclude(InDirectory(data), told, lambda: [SimpleNamespace(**row) for row in letters], True, True)
 
 
 def fold_audit(data: Path, number: int, machine: Machine) -> list[dict[str, Any]]:
     partition = EmbeddedLogReader(data).queues[number]
-    groups = log_groups(str(data), partition.name, 0, partition.next_offset)
+    groups = log_groups(data, partition.name, 0, partition.next_offset)
     batches = fold_events(AuditProduct(partition.name), machine, groups)
     return [row for batch in batches for row in batch.to_pylist()]

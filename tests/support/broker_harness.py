@@ -162,7 +162,14 @@ class Harness:
         for destination in destinations:
             offset = destination.partition.publish(
                 session.actor,
-                Published(destination.route, properties, expiration_ms, None, True, None, None, body, len(body)),
+                Published(
+                    destination.route,
+                    properties,
+                    expiration_ms=expiration_ms,
+                    persistent=True,
+                    body=body,
+                    body_size=len(body),
+                ),
             )
             if confirms is not None:
                 destination.partition.await_durable(offset, confirms, self.sequence)
@@ -180,7 +187,16 @@ class Harness:
         shared: int = 0,
         arguments: tuple[Argument, ...] = (),
     ) -> tuple[Partition, Queue, int]:
-        subscription = Subscription(session, channel, "tag", no_ack, exclusive, prefetch, shared, arguments)
+        subscription = Subscription(
+            session,
+            channel=channel,
+            tag="tag",
+            no_ack=no_ack,
+            exclusive=exclusive,
+            prefetch=prefetch,
+            global_prefetch=shared,
+            arguments=arguments,
+        )
         attached: Attached = self.broker.consumers.consume(queue, subscription, client)
         return attached
 

@@ -36,11 +36,75 @@ from rewindmq.schemas.events import (
     QueueDeclared,
     SessionClosed,
 )
-from rewindmq.schemas.values import Actor, Argument, Deduplication, Origin, Policy, Route
+from rewindmq.schemas.values import Actor, Argument, Deduplication, MovedFrom, Origin, Policy, Route
 
 VHOST = "/"
 START_MS = 1_000_000
 ROUTES: dict[tuple[object, ...], Route] = {}
+
+
+def declared(
+    vhost: str,
+    queue: str,
+    *,
+    type: str = "classic",
+    durable: bool = False,
+    exclusive: bool = False,
+    auto_delete: bool = False,
+    owner: int = 0,
+    arguments: tuple[Argument, ...] = (),
+    semantics: str = "",
+    policy: Policy | None = None,
+    operator_policy: Policy | None = None,
+    moved_from: MovedFrom | None = None,
+) -> QueueDeclared:
+    """A declaration of a transient classic queue, if nothing else is said."""
+    return QueueDeclared(
+        vhost,
+        queue,
+        type=type,
+        durable=durable,
+        exclusive=exclusive,
+        auto_delete=auto_delete,
+        owner=owner,
+        arguments=arguments,
+        semantics=semantics,
+        policy=policy,
+        operator_policy=operator_policy,
+        moved_from=moved_from,
+    )
+
+
+def attached(
+    vhost: str,
+    queue: str,
+    consumer: int,
+    *,
+    channel: int,
+    tag: str,
+    no_ack: bool = False,
+    exclusive: bool = False,
+    prefetch: int = 0,
+    credit: int = 0,
+    global_prefetch: int = 0,
+    priority: int = 0,
+    arguments: tuple[Argument, ...] = (),
+) -> ConsumerAttached:
+    """A consumer with manual acks and no limits, if nothing else is said."""
+    return ConsumerAttached(
+        vhost,
+        queue,
+        consumer,
+        channel=channel,
+        tag=tag,
+        no_ack=no_ack,
+        exclusive=exclusive,
+        prefetch=prefetch,
+        credit=credit,
+        global_prefetch=global_prefetch,
+        priority=priority,
+        arguments=arguments,
+    )
 
 
 def route(*queues: str) -> Route:
@@ -154,15 +218,15 @@ class Bench:
             QueueDeclared(
                 VHOST,
                 name,
-                type,
-                durable,
-                exclusive,
-                auto_delete,
-                owner,
-                arguments(keys),
-                semantics,
-                policy,
-                operator,
+                type=type,
+                durable=durable,
+                exclusive=exclusive,
+                auto_delete=auto_delete,
+                owner=owner,
+                arguments=arguments(keys),
+                semantics=semantics,
+                policy=policy,
+                operator_policy=operator,
             )
         )
         return self.queue(name)
@@ -183,7 +247,18 @@ class Bench:
     ) -> int:
         """Publish a message. Returns its id; `explain(bench.effects)` has the outcome."""
         message_id = self.offset
-        self.do(Published(route(*(queues or ("q",))), b"", expiration, priority, persistent, origin, None, b"", size))
+        self.do(
+            Published(
+                route(*(queues or ("q",))),
+                b"",
+                expiration_ms=expiration,
+                priority=priority,
+                persistent=persistent,
+                origin=origin,
+                body=b"",
+                body_size=size,
+            )
+        )
         return message_id
 
     def attach(
@@ -202,7 +277,18 @@ class Bench:
         tag = f"c{self.consumer}"
         self.do(
             ConsumerAttached(
-                VHOST, queue, self.consumer, channel, tag, no_ack, False, prefetch, credit, shared, priority, ()
+                VHOST,
+                queue,
+                self.consumer,
+                channel=channel,
+                tag=tag,
+                no_ack=no_ack,
+                exclusive=False,
+                prefetch=prefetch,
+                credit=credit,
+                global_prefetch=shared,
+                priority=priority,
+                arguments=(),
             ),
             session,
         )

@@ -136,7 +136,7 @@ def publish(broker: Broker, who: Session, body: bytes, confirms: Client, name: s
     """Publish a message. Returns the number of queues that it was routed to."""
     destinations = broker.exchanges.route(who, "", name, None)
     for to in destinations:
-        message = Published(to.route, PERSISTENT, None, None, True, None, None, body, len(body))
+        message = Published(to.route, PERSISTENT, persistent=True, body=body, body_size=len(body))
         to.partition.await_durable(to.partition.publish(who.actor, message), confirms, 1)
     return len(destinations)
 

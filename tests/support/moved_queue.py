@@ -23,7 +23,6 @@ from rewindmq.schemas.events import (
     Event,
     MetadataEvent,
     Published,
-    QueueDeclared,
     QueueDeleted,
     QueueDrained,
     Tick,
@@ -40,6 +39,7 @@ from rewindmq.schemas.placement_events import (
     QueuesStay,
 )
 from rewindmq.schemas.values import BROKER, Actor, Origin, Route
+from tests.support.events_for_tests import declared
 from tests.support.letters import message_of, one_by_one
 from tests.support.spark.histories import ANN, Recorder
 
@@ -100,8 +100,14 @@ class MovingRecorder(Recorder):
         assert old is not None
         self.metadata(QueueMoveBegan("/", queue, old.queue_id, target))
         carried = moved_from(source, old)
-        event = QueueDeclared(
-            "/", queue, old.type, True, False, False, 0, old.arguments, old.semantics, None, None, carried
+        event = declared(
+            "/",
+            queue,
+            type=old.type,
+            durable=True,
+            arguments=old.arguments,
+            semantics=old.semantics,
+            moved_from=carried,
         )
         return self.append(target, BROKER, event)
 
@@ -115,19 +121,19 @@ class MovingRecorder(Recorder):
             origin = Origin(
                 "/",
                 queue,
-                queue_id,
-                message_id,
-                "relocated",
-                letter.sequence,
-                "",
-                carried.delivery_count,
-                carried.redelivered,
-                carried.acquired_count,
-                self.placement.as_origin("/", queue, source),
+                queue_id=queue_id,
+                message_id=message_id,
+                reason="relocated",
+                sequence=letter.sequence,
+                restore="",
+                delivery_count=carried.delivery_count,
+                redelivered=carried.redelivered,
+                acquired_count=carried.acquired_count,
+                partition=self.placement.as_origin("/", queue, source),
             )
             body = bodies[message_id]
             route = Route("/", "", queue, (queue,))
-            event = Published(route, b"\x10\x00\x02", None, None, True, origin, None, body, len(body))
+            event = Published(route, b"\x10\x00\x02", persistent=True, origin=origin, body=body, body_size=len(body))
             came[message_id] = self.append(self.placement.home("/", queue, 0), BROKER, event)
         self.append(source, BROKER, DeadLettersForwarded("/", queue, queue_id, letters[-1].sequence, True))
         return came
@@ -261,7 +267,7 @@ def write_back(data: Path) -> Back:
         history.wait(1_000)
         if count == 3:
             route = Route("/", "", queue, (queue,))
-            event = Published(route, b"\x10\x00\x02", None, None, True, None, None, b"late", 4)
+            event = Published(route, b"\x10\x00\x02", persistent=True, body=b"late", body_size=4)
             back.names[b"late"] = [(0, history.append(0, ANN, event))]
             follow()
             history.wait(1_000)

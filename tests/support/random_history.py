@@ -157,16 +157,16 @@ class History:
         event = QueueDeclared(
             VHOST,
             name,
-            type,
-            durable,
-            exclusive,
-            auto_delete,
-            owner,
-            given,
-            semantics,
-            self._policy(),
-            self._policy(),
-            moved,
+            type=type,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            owner=owner,
+            arguments=given,
+            semantics=semantics,
+            policy=self._policy(),
+            operator_policy=self._policy(),
+            moved_from=moved,
         )
         return event, session
 
@@ -185,7 +185,16 @@ class History:
             origin = self._relocated(names[0])
         size, persistent = dice.randint(0, 12), dice.random() < 0.7
         priority = dice.choice((None, 0, 1, 2, 5, 255))
-        event = Published(route(*names), b"", expiration, priority, persistent, origin, None, b"", size)
+        event = Published(
+            route(*names),
+            b"",
+            expiration_ms=expiration,
+            priority=priority,
+            persistent=persistent,
+            origin=origin,
+            body=b"",
+            body_size=size,
+        )
         return event, self._session(1)
 
     def _restored(self) -> Origin:
@@ -196,7 +205,17 @@ class History:
         name, message_id = dice.choice(("undo purge", "undo delete")), dice.randint(1, 200)
         flagged = dice.random() < 0.6
         count = dice.choice((0, 0, 1, 3, 5_000, 1 << 40)) if flagged else 0
-        return Origin(VHOST, "elsewhere", 5, message_id, "restored", message_id, name, count, flagged)
+        return Origin(
+            VHOST,
+            "elsewhere",
+            queue_id=5,
+            message_id=message_id,
+            reason="restored",
+            sequence=message_id,
+            restore=name,
+            delivery_count=count,
+            redelivered=flagged,
+        )
 
     def _relocated(self, name: str) -> Origin:
         """The origin of a message that comes from the partition in which its queue was."""
@@ -210,7 +229,17 @@ class History:
             dice.choice((count, count + 1)) if counts and queue is not None and queue.profile.failures_count else 0
         )
         return Origin(
-            VHOST, name, 6, 66, "relocated", self.sequence, "", count, flagged, acquired, dice.choice((-1, 3))
+            VHOST,
+            name,
+            queue_id=6,
+            message_id=66,
+            reason="relocated",
+            sequence=self.sequence,
+            restore="",
+            delivery_count=count,
+            redelivered=flagged,
+            acquired_count=acquired,
+            partition=dice.choice((-1, 3)),
         )
 
     def _settle(self, holder: Consumer) -> tuple[Event, int]:
@@ -242,15 +271,15 @@ class History:
             VHOST,
             dice.choice(NAMES),
             self.number,
-            dice.randint(1, 2),
-            f"t{self.number}",
-            dice.random() < 0.25,
-            dice.random() < 0.1,
-            dice.choice((0, 1, 2, 5)),
-            dice.choice((0, 1, 4)),
-            dice.choice((0, 0, 1, 3)),
-            dice.choice((0, 0, 0, 7, -1)),
-            (),
+            channel=dice.randint(1, 2),
+            tag=f"t{self.number}",
+            no_ack=dice.random() < 0.25,
+            exclusive=dice.random() < 0.1,
+            prefetch=dice.choice((0, 1, 2, 5)),
+            credit=dice.choice((0, 1, 4)),
+            global_prefetch=dice.choice((0, 0, 1, 3)),
+            priority=dice.choice((0, 0, 0, 7, -1)),
+            arguments=(),
         )
         return event, self._some_session()
 
@@ -278,7 +307,15 @@ class History:
             ids = sorted(dice.sample(there, min(len(there), dice.randint(1, 6))))
             moved = dice.random() < 0.4
             ranges = tuple((message_id, message_id) for message_id in ids)
-            return MessageRemoved(VHOST, name, ranges, "why", moved, "x" if moved else "", "k" if moved else "")
+            return MessageRemoved(
+                VHOST,
+                name,
+                ranges,
+                reason="why",
+                moved=moved,
+                exchange="x" if moved else "",
+                routing_key="k" if moved else "",
+            )
         return QueuePaused(VHOST, name, "") if throw < 0.82 else QueueResumed(VHOST, name)
 
     def _rare(self) -> tuple[Event, int]:

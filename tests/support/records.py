@@ -30,7 +30,7 @@ def record(
         return encoder.encode(prefix, Acked("/", "orders", 1, ((number, number + 1),)))
     body = str(number).encode().ljust(number % 40 if body_bytes is None else body_bytes, b".")
     route = Route("/", "", f"key.{number}", ("orders",))
-    return encoder.encode(prefix, Published(route, b"\0\0", None, None, True, None, None, body, len(body)))
+    return encoder.encode(prefix, Published(route, b"\0\0", persistent=True, body=body, body_size=len(body)))
 
 
 def fill(partition: LogPartition, numbers: Iterable[int]) -> None:

@@ -38,7 +38,7 @@ def write(data: Path, numbers: Iterable[int]) -> None:
     encoder = Encoder()
     for number in numbers:
         body = b"order %d" % number
-        event = Published(Route("/", "", "q", ("q",)), b"", None, None, True, None, None, body, len(body))
+        event = Published(Route("/", "", "q", ("q",)), b"", persistent=True, body=body, body_size=len(body))
         log.queues[0].append(1_000 + number, encoder.encode(encoder.prefix(1_000 + number, Actor("ann", 7)), event))
     log.commit_and_wait()
     log.close()

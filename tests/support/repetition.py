@@ -117,13 +117,11 @@ class Repetition(History):
         return Published(
             route(self.favourite) if dice.random() < 0.97 else route("a", "b"),
             dice.choice(PROPERTIES) if dice.random() < 0.2 else PROPERTIES[0],
-            40 if dice.random() < 0.02 else None,
-            None,
-            dice.random() < 0.9,
-            None,
-            encryption,
-            body,
-            len(body) if encryption is None else encryption.plain_size,
+            expiration_ms=40 if dice.random() < 0.02 else None,
+            persistent=dice.random() < 0.9,
+            encryption=encryption,
+            body=body,
+            body_size=len(body) if encryption is None else encryption.plain_size,
         )
 
     def _ack(self, holder: Consumer) -> tuple[Event, int]:

@@ -9,19 +9,17 @@ from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import (
     Acked,
-    ConsumerAttached,
     ConsumerCancelled,
     Credited,
     Event,
     NodeLost,
     Published,
-    QueueDeclared,
     QueueDeleted,
     Tick,
 )
 from rewindmq.schemas.single_object import HEADER
 from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Argument, Deduplication
-from tests.support.events_for_tests import VHOST, route, route_once, text_id
+from tests.support.events_for_tests import VHOST, attached, declared, route, route_once, text_id
 from tests.support.repetition import FIRST_MS, RepeatedLog
 from tests.support.running import ROOT
 
@@ -50,10 +48,10 @@ class Story:
 
     def declare(self, name: str = "q", type: str = "classic", semantics: str = "rabbitmq-3.13", **given: int) -> None:
         arguments = tuple(Argument("x-" + key.replace("_", "-"), "long", value) for key, value in given.items())
-        self.do(QueueDeclared(VHOST, name, type, True, False, False, 0, arguments, semantics, None, None))
+        self.do(declared(VHOST, name, type=type, durable=True, arguments=arguments, semantics=semantics))
 
     def consume(self, number: int, prefetch: int = 100, priority: int = 0, actor: Actor = ANN, name: str = "q") -> None:
-        self.do(ConsumerAttached(VHOST, name, number, 1, "tag", False, False, prefetch, 0, 0, priority, ()), actor)
+        self.do(attached(VHOST, name, number, channel=1, tag="tag", prefetch=prefetch, priority=priority), actor)
 
     def publish(self, count: int = 1, name: str = "q", actor: Actor = ANN) -> list[int]:
         return [self.do(published(name), actor) for _ in range(count)]
@@ -64,7 +62,7 @@ class Story:
 
 
 def published(name: str = "q", body: bytes = bytes(PLAIN_SIZE), properties: bytes = b"\x00\x00") -> Published:
-    return Published(route(name), properties, None, None, True, None, None, body, len(body))
+    return Published(route(name), properties, persistent=True, body=body, body_size=len(body))
 
 
 def acked(*ranges: tuple[int, int], consumer: int = 1) -> Acked:
@@ -81,7 +79,7 @@ def the_holder_is_detached(story: Story) -> None:
 
 def the_active_consumer_gives_way(story: Story) -> None:
     single = (Argument("x-single-active-consumer", "bool", True),)
-    story.do(QueueDeclared(VHOST, "q", "quorum", True, False, False, 0, single, "rabbitmq-4.3", None, None))
+    story.do(declared(VHOST, "q", type="quorum", durable=True, arguments=single, semantics="rabbitmq-4.3"))
     story.consume(1)
     held = story.publish(3)
     story.consume(2, priority=5)
@@ -201,7 +199,7 @@ def consumers_with_credit(story: Story) -> None:
     for number, no_ack in enumerate((True, False), 1):
         name = f"q{number}"
         story.declare(name)
-        story.do(ConsumerAttached(VHOST, name, number, 1, "tag", no_ack, False, 0, 3, 0, 0, ()))
+        story.do(attached(VHOST, name, number, channel=1, tag="tag", no_ack=no_ack, credit=3))
         story.publish(5, name)
         story.do(Credited(VHOST, name, number, 3))
         story.publish(2, name)
@@ -211,14 +209,14 @@ def a_route_has_two_queues(story: Story) -> None:
     story.declare("q")
     story.declare("r")
     for _ in range(3):
-        story.do(Published(route("q", "r"), b"\x00\x00", None, None, True, None, None, b"abc", 3))
+        story.do(Published(route("q", "r"), b"\x00\x00", persistent=True, body=b"abc", body_size=3))
 
 
 def transient_messages(story: Story) -> None:
     for type in ("classic", "quorum"):
         story.declare(type, type)
         for _ in range(2):
-            story.do(Published(route(type), b"\x00\x00", None, None, False, None, None, b"abc", 3))
+            story.do(Published(route(type), b"\x00\x00", body=b"abc", body_size=3))
 
 
 def a_channel_has_a_limit(story: Story) -> None:
@@ -226,7 +224,7 @@ def a_channel_has_a_limit(story: Story) -> None:
     story.declare("q")
     story.declare("r")
     for number, name in enumerate(("q", "r"), 1):
-        story.do(ConsumerAttached(VHOST, name, number, 1, "tag", False, False, 100, 0, 3, 0, ()))
+        story.do(attached(VHOST, name, number, channel=1, tag="tag", prefetch=100, global_prefetch=3))
     held = story.publish(3)
     story.publish(2, "r")
     story.ack(*held)
@@ -238,7 +236,10 @@ def a_held_message_has_an_expiry(story: Story) -> None:
     story.consume(1)
     held = story.publish(1)
     event = published()
-    held += [story.do(Published(event.route, b"", 10_000, None, True, None, None, b"abc", 3)) for _ in range(2)]
+    held += [
+        story.do(Published(event.route, b"", expiration_ms=10_000, persistent=True, body=b"abc", body_size=3))
+        for _ in range(2)
+    ]
     story.ack(*held)
 
 
@@ -256,7 +257,7 @@ def an_ack_lets_a_message_expire(story: Story) -> None:
     story.consume(1, prefetch=1)
     held = story.publish(3)
     story.ack(held[0])
-    story.do(Published(route("q"), b"", 1_000, None, True, None, None, b"abc", 3))
+    story.do(Published(route("q"), b"", expiration_ms=1_000, persistent=True, body=b"abc", body_size=3))
     story.now_ms += 2_000
     story.ack(held[1])
 
@@ -287,7 +288,7 @@ def the_clock_is_ahead(story: Story) -> None:
 
 def a_queue_drops_duplicates(story: Story) -> None:
     once = (Argument("x-message-deduplication", "bool", True),)
-    story.do(QueueDeclared(VHOST, "q", "classic", True, False, False, 0, once, "", None, None))
+    story.do(declared(VHOST, "q", durable=True, arguments=once))
     story.consume(1, prefetch=9)
     held = [story.do(published(properties=text_id(text))) for text in "abcaad"]
     story.ack(held[0], held[1], held[2])

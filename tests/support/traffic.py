@@ -21,7 +21,6 @@ from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import (
     Acked,
     BrokerStarted,
-    ConsumerAttached,
     DeadLettersForwarded,
     Event,
     Fetched,
@@ -34,6 +33,7 @@ from rewindmq.schemas.events import (
     Tick,
 )
 from rewindmq.schemas.values import BROKER, Actor, Argument, Route
+from tests.support.events_for_tests import attached, declared
 
 START_MS = 1_763_694_000_000
 ANN = Actor("ann", 7)
@@ -51,11 +51,13 @@ QUEUES = {
 
 
 def queue_declared(name: str, arguments: tuple[Argument, ...] = (), type: str = "classic") -> QueueDeclared:
-    return QueueDeclared("/", name, type, True, False, False, 0, arguments, "rabbitmq-3.13", None, None)
+    return declared("/", name, type=type, durable=True, arguments=arguments, semantics="rabbitmq-3.13")
 
 
 def published(route: Route, body: bytes, expiration_ms: int | None = None) -> Published:
-    return Published(route, b"\x10\x00\x02", expiration_ms, None, True, None, None, body, len(body))
+    return Published(
+        route, b"\x10\x00\x02", expiration_ms=expiration_ms, persistent=True, body=body, body_size=len(body)
+    )
 
 
 def record(message: Published) -> bytes:
@@ -172,8 +174,8 @@ class Traffic:
             self.consumer += 1
             prefetch = self.random.choice((0, 3))
             no_ack = self.random.random() < 0.3
-            return ANN, ConsumerAttached(
-                "/", name, self.consumer, 1, f"c{self.consumer}", no_ack, False, prefetch, 6, 0, 0, ()
+            return ANN, attached(
+                "/", name, self.consumer, channel=1, tag=f"c{self.consumer}", no_ack=no_ack, prefetch=prefetch, credit=6
             )
         if pick < 0.90:
             self.consumer += 1

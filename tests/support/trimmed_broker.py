@@ -81,7 +81,9 @@ def _live_a_day(h: Harness, day: int) -> None:
 
 def _publish(h: Harness, session: Session, name: str, body: bytes, priority: int | None) -> None:
     for destination in h.broker.exchanges.route(session, "", name, None):
-        message = Published(destination.route, PERSISTENT, None, priority, True, None, None, body, len(body))
+        message = Published(
+            destination.route, PERSISTENT, priority=priority, persistent=True, body=body, body_size=len(body)
+        )
         destination.partition.publish(session.actor, message)
 
 

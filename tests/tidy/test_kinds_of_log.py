@@ -8,10 +8,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 # The rooms that are one kind of log, and the files that choose between them. The command line says where a history is.
-KNOW = ("engine/cluster/", "engine/embedded/", "engine/log/", "engine/cli/")
+KNOW = ("engine/cluster/", "engine/embedded/", "engine/keeping/", "engine/log/", "engine/cli/")
 CHOOSE = ("engine/process.py", "engine/config.py")
-# `engine/rewind/seals.py` opens the seals of a history that is not a broker's: in its segments, or in its topics.
-OPEN = ("engine/rewind/seals.py",)
+# `engine/rewind/queue_at.py` says where the history of a broker is, for a process that reads it.
+OPEN = ("engine/rewind/queue_at.py",)
 ASKS = re.compile(
     r"""\.kafka\s+is\b|\.kafka\s*[!=]=|(?:if|not|and|or|bool\()\s*[\w.]*\.kafka\b(?!\.)|[!=]=\s*["'](?:kafka|embedded)["']
     |isinstance\([^)]*\b(?:SoleWriter|ReadBack|ReadOnly|Cluster|Embedded|Kafka|InKafka|InDirectory)\w*(?:Keeper|Partition|Metadata|Log)""",

@@ -81,6 +81,9 @@ WITH_NAN = {
     "projections/topology/fold_image.py",
     "projections/topology/topology.py",
 }
+# Events with many fields: only these files pass more than two of them by position, for speed (schemas/events.py).
+NAMED_FIELDS = {"Published", "QueueDeclared"}
+BY_POSITION = {"engine/amqp/publish_path.py", "schemas/codec.py"}
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "misc", "manager"}
 
 
@@ -152,6 +155,17 @@ def test_imports_flow_one_way(path: Path) -> None:
     allowed = ALLOWED[package] | {package}
     wrong = {m for m in ours if not any(m == a or m.startswith(a + ".") for a in allowed)}
     assert not wrong, f"{name(path)} must not import {sorted(wrong)}"
+
+
+@of_every([*SOURCES, *sorted((ROOT / "tests").rglob("*.py"))])
+def test_events_of_many_fields_are_made_with_names(path: Path) -> None:
+    by_position = [
+        node.lineno
+        for node in nodes(path)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in NAMED_FIELDS and len(node.args) > 2
+    ]
+    allowed = 1 if name(path) in BY_POSITION else 0
+    assert len(by_position) <= allowed, f"lines {by_position}: name the arguments behind the second"
 
 
 @of_every([path for path in SOURCES if path.is_relative_to(ROOT / "engine")])

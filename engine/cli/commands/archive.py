@@ -12,8 +12,8 @@ import click
 
 from rewindmq.engine.cli.configuration.kinds import DURATION
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.kafka import Kafka, with_kafka
-from rewindmq.engine.cli.kafka_archive import archive_topics, is_quiet, topic_lag, topics_by_name, wants_kafka, with_bar
+from rewindmq.engine.cli.kafka import is_kafka_asked_for, location_asked_for, with_kafka
+from rewindmq.engine.cli.kafka_archive import archive_topics, is_quiet, topic_lag, topics_by_name, with_bar
 from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
 from rewindmq.engine.cli.values import Value
@@ -31,6 +31,7 @@ from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory, Seg
 from rewindmq.engine.keeping.archive.objects import ArchiveError, BadUrl, Objects, ObstoreNotInstalled, open_objects
 from rewindmq.engine.keeping.local_limits import local_limits
 from rewindmq.engine.keeping.local_space import SpaceLimits, keep_local
+from rewindmq.engine.keeping.location import InDirectory, InKafka
 from rewindmq.engine.log.contract import KafkaNotInstalled, LogError, NoAnswer
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition
 from rewindmq.engine.log.embedded.lock import LogInUse
@@ -93,7 +94,7 @@ def done(what: Callable[[], T]) -> T:
 def archive(
     settings: CliSettings,
     data: Path | None,
-    kafka: Kafka,
+    kafka: InKafka | None,
     archive_url: str,
     roll: bool,
     segment_age: int,
@@ -114,8 +115,8 @@ def archive(
       rewindmq archive --kafka localhost:9092 --to s3://bucket/prefix
     """
 
-    topics = wants_kafka(data, kafka)
-    if topics and keep_local is not None:
+    location = location_asked_for(data, kafka)
+    if isinstance(location, InKafka) and keep_local is not None:
         raise CliError(USAGE, "--keep-local is for a data directory; on Kafka it is an option of `start`")
     try:
         limits = None if keep_local is None else local_limits(keep_local)
@@ -123,10 +124,9 @@ def archive(
         raise CliError(USAGE, f"--keep-local: {error}") from None
 
     def archived() -> "Report":
-        if topics:
-            return archive_topics(settings, archive_url, kafka, data, roll, segment_age)
-        assert data is not None
-        return _archive_directory(settings, archive_url, data, roll)
+        if isinstance(location, InKafka):
+            return archive_topics(settings, archive_url, location, roll, segment_age)
+        return _archive_directory(settings, archive_url, location.data, roll)
 
     rows: list[dict[str, Value]] = [
         {
@@ -140,12 +140,12 @@ def archive(
         }
         for each in done(archived).partitions
     ]
-    if limits is not None and data is not None:
-        rows = _with_local(settings, data, archive_url, limits, rows)
+    if limits is not None and isinstance(location, InDirectory):
+        rows = _with_local(settings, location.data, archive_url, limits, rows)
     settings.show(rows)
-    if data is None or topics or is_quiet(settings) or any(row["segments"] for row in rows):
+    if isinstance(location, InKafka) or is_quiet(settings) or any(row["segments"] for row in rows):
         return
-    if done(lambda: _is_behind(data, rows)):
+    if done(lambda: _is_behind(location.data, rows)):
         click.echo(NOTHING_CLOSED, err=True)
 
 
@@ -200,7 +200,9 @@ def _archive_directory(settings: CliSettings, url: str, data: Path, roll: bool) 
     option("--format form", "text, or a JSON list for programs.", click.Choice(["text", "json"])),
 )
 @with_kafka
-def archive_status(settings: CliSettings, archive_url: str, data: Path | None, kafka: Kafka, form: str | None) -> None:
+def archive_status(
+    settings: CliSettings, archive_url: str, data: Path | None, kafka: InKafka | None, form: str | None
+) -> None:
     """Show how far each partition is archived.
 
     `floor`: the oldest offset; what was below it was trimmed. `bytes`: of the segments as they were; `archived_bytes`:
@@ -217,7 +219,7 @@ def archive_status(settings: CliSettings, archive_url: str, data: Path | None, k
     def listed() -> list[dict[str, Value]]:
         objects = open_objects(archive_url)
         names = _partitions(objects, data)
-        topics = topics_by_name(objects, kafka) if kafka.asked_for else {}
+        topics = topics_by_name(objects, kafka) if kafka is not None and is_kafka_asked_for() else {}
         return [_status_row(Manifest.load(objects, name), data, topics.get(name)) for name in topics or names]
 
     if form == "json":

@@ -4,12 +4,13 @@ from pathlib import Path
 
 from rewindmq.engine.cli.commands.history import history_error_code
 from rewindmq.engine.cli.exits import CONFIG, DATA, DIFFERENT, USAGE, CliError
-from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
+from rewindmq.engine.cli.kafka import is_kafka_asked_for, location_of, with_kafka_and_archive
 from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, option
 from rewindmq.engine.cli.values import Value
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.erasure.proof import KeyReport, prove, prove_day
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.rewind import format_time
 
@@ -22,7 +23,12 @@ from rewindmq.projections.rewind import format_time
 )
 @with_kafka_and_archive
 def check_erasure(
-    settings: CliSettings, subject: str | None, day: str | None, data: Path | None, keys: Path | None, kafka: Kafka
+    settings: CliSettings,
+    subject: str | None,
+    day: str | None,
+    data: Path | None,
+    keys: Path | None,
+    kafka: InKafka | None,
 ) -> None:
     """Check that the keys of SUBJECT, or of a day, are destroyed.
 
@@ -37,7 +43,7 @@ def check_erasure(
 
     if (subject is None) == (day is None):
         raise CliError(USAGE, "give a subject, or a day with --day")
-    if data is None and not (kafka.asked_for and keys is not None):
+    if data is None and not (is_kafka_asked_for() and keys is not None):
         raise CliError(USAGE, "give --data DIR, or --kafka HOST:PORT and --keys DIR")
     directory = keys
     if directory is None:
@@ -45,7 +51,7 @@ def check_erasure(
         directory = data / "keys"
         if not directory.is_dir():
             raise CliError(CONFIG, f"{directory}: there are no keys: name their directory with --keys DIR")
-    history = kafka.history(data)
+    history = location_of(data, kafka)
     what = f'the erasure of subject "{subject}"' if day is None else f"the end of {day}"
     settings.banner(f"Checking {what}, keys in {directory} ...")
     try:

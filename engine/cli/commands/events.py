@@ -25,12 +25,12 @@ import click
 
 from rewindmq.engine.cli.commands.history import history_error_code
 from rewindmq.engine.cli.exits import DATA, USAGE, CliError
-from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
+from rewindmq.engine.cli.kafka import location_of, with_kafka_and_archive
 from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.shapes import EventLine
 from rewindmq.engine.cli.times import A_MOMENT
 from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
-from rewindmq.engine.keeping.location import History, HistoryReader
+from rewindmq.engine.keeping.location import HistoryReader, InKafka, Location
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.machine import describe
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
@@ -79,7 +79,7 @@ class PrintedEvent:
 def events(
     settings: CliSettings,
     data: Path | None,
-    kafka: Kafka,
+    kafka: InKafka | None,
     partition: str | None,
     start: str | None,
     end: str | None,
@@ -100,12 +100,10 @@ def events(
       rewindmq events --kafka kafka-1:9092 --partition metadata-0 --format json
     """
 
-    if data is None and kafka.servers is None:
-        raise CliError(USAGE, "say where the history is: --data DIR, or --kafka HOST:PORT")
+    history = location_of(data, kafka)
     if start is not None and start.startswith("-") and start[1:].isdecimal():
         tail = int(start[1:]) if tail is None else tail
         start = None
-    history = kafka.history(data)
     wanted = None if queue is None else (settings.vhost_name, queue)
     shown = as_json if form == "json" or (form is None and settings.formatter in ("json", "json_stream")) else as_text
     try:
@@ -232,7 +230,7 @@ def fold(machine: "Machine", log: "PartitionLog", behind: int) -> Iterator[Print
 
 
 def lines_of(
-    history: "History", log: "PartitionLog", first: int, behind: int, wanted: QueueName | None, with_effects: bool
+    history: "Location", log: "PartitionLog", first: int, behind: int, wanted: QueueName | None, with_effects: bool
 ) -> Iterator[PrintedEvent]:
     """Yield the lines of a range that are shown, with effects if wanted. NewerHistory, CorruptLog, LogError."""
     if with_effects and log.name != METADATA and first < behind:
@@ -249,7 +247,7 @@ def lines_of(
             yield line
 
 
-def machine_before(history: "History", log: "PartitionLog", first: int) -> "Machine":
+def machine_before(history: "Location", log: "PartitionLog", first: int) -> "Machine":
     """Return the partition's machine before the event at `first`."""
     try:
         return state_at(log, history.snapshots, At(offset=first))

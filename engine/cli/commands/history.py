@@ -11,7 +11,7 @@ from rewindmq.engine.cli.columns import fields
 from rewindmq.engine.cli.commands.restore import restore
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.formatters import beginning
-from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
+from rewindmq.engine.cli.kafka import is_kafka_asked_for, location_of, with_kafka_and_archive
 from rewindmq.engine.cli.lookups import unanswered
 from rewindmq.engine.cli.rows import Asked, Row
 from rewindmq.engine.cli.settings import CliSettings
@@ -19,12 +19,11 @@ from rewindmq.engine.cli.times import A_MOMENT, MOMENT
 from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
 from rewindmq.engine.cli.values import Value, json_line
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
-from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, OutsideHistory, RewindError, TrimmedMeanwhile
 from rewindmq.schemas.json_values import compact_text
 
 if TYPE_CHECKING:
-    from rewindmq.engine.keeping.location import History, HistoryPartition
+    from rewindmq.engine.keeping.location import HistoryPartition, InKafka, Location
     from rewindmq.engine.log.contract import LogError
     from rewindmq.projections.verify import Verification
 
@@ -65,7 +64,9 @@ ONLINE = Row(
     ),
 )
 @with_kafka_and_archive
-def rewind(settings: CliSettings, queue: str, data: Path | None, keys: Path | None, kafka: Kafka, **query: Any) -> None:
+def rewind(
+    settings: CliSettings, queue: str, data: Path | None, keys: Path | None, kafka: "InKafka | None", **query: Any
+) -> None:
     """Show the messages of QUEUE at a moment of the past.
 
     Messages come in their order, with properties and the beginning of the body. `restore` brings them back.
@@ -78,9 +79,9 @@ def rewind(settings: CliSettings, queue: str, data: Path | None, keys: Path | No
     """
     if (query["time"] is None) == (query["offset"] is None):
         raise CliError(USAGE, "give either --at TIME or --offset N")
-    if data is not None or kafka.asked_for:
+    if data is not None or is_kafka_asked_for():
         keys = keys or (NO_KEYS if data is None else data / "keys")
-        past = past_offline(kafka.history(data), keys, settings.vhost_name, queue, **query)
+        past = past_offline(location_of(data, kafka), keys, settings.vhost_name, queue, **query)
     else:
         past = ONLINE.send(Asked(settings, {"queue": queue, **query}))
     moment = cast(dict[str, object], past["at"])
@@ -109,7 +110,7 @@ def message_row(message: dict[str, object], formatter: str | None) -> dict[str, 
 
 
 def past_offline(
-    history: "History",
+    history: "Location",
     keys: Path,
     vhost: str,
     queue: str,
@@ -130,7 +131,7 @@ def past_offline(
 
     refusal: Exception | None = None
     try:
-        store = KeyStore.of(keys, topology_of(history.open().metadata, history.snapshots))
+        store = KeyStore.of(keys, history.open().topology())
         cut = Cut(Subjects("", store, {}), MAX_BODY_SHOWN)
         for each in histories_of(history, vhost, queue):
             try:
@@ -147,12 +148,12 @@ def past_offline(
     raise CliError(DATA, str(refusal))
 
 
-def moment_in(history: "History", vhost: str, queue: str, time: str) -> At:
+def moment_in(history: "Location", vhost: str, queue: str, time: str) -> At:
     """Return the moment that a time or a mark means for a queue."""
     from rewindmq.engine.rewind import partition_visits
 
     reader = history.open()
-    topology = topology_of(reader.metadata, history.snapshots)
+    topology = reader.topology()
     return partition_visits.moment_in(time, vhost, queue, topology, len(reader.queues))
 
 
@@ -162,7 +163,7 @@ def moment_in(history: "History", vhost: str, queue: str, time: str) -> At:
     flag("--event-by-event", "Fold without the fast path for events that repeat each other."),
 )
 @with_kafka_and_archive
-def verify(settings: CliSettings, data: Path, event_by_event: bool, kafka: Kafka) -> None:
+def verify(settings: CliSettings, data: Path, event_by_event: bool, kafka: "InKafka | None") -> None:
     """Fold the log again and compare the result with the stored state.
 
     All queues, messages and bodies are compared, and each snapshot of the topology. `repeats` counts the events that
@@ -180,14 +181,14 @@ def verify(settings: CliSettings, data: Path, event_by_event: bool, kafka: Kafka
     from rewindmq.projections.metadata_verification import verify_metadata
     from rewindmq.projections.store.store import StoreError
 
-    history = kafka.history(data)
+    history = location_of(data, kafka)
     try:
         reader = history.open()
     except LogError as error:
         raise CliError(history_error_code(history, error), str(error)) from None
     settings.banner(f"Verifying {data} ...")
     try:
-        rows = [] if kafka.servers is not None else log_rows(data, [log.name for log in reader.queues])
+        rows = [] if kafka is not None else log_rows(data, [log.name for log in reader.queues])
         reports = retry_if_trimmed(lambda: projection.verify(reader.queues, data / "state", event_by_event))
         metadata = verify_metadata(reader.metadata, history.snapshots)
         require_bases(history, reader.queues)
@@ -217,12 +218,12 @@ def verify(settings: CliSettings, data: Path, event_by_event: bool, kafka: Kafka
         raise CliError(DIFFERENT, f"{len(metadata.differences)} snapshots of the topology differ from the log")
 
 
-def require_bases(history: "History", queues: Sequence["HistoryPartition"]) -> None:
+def require_bases(history: "Location", queues: Sequence["HistoryPartition"]) -> None:
     """Compare the bases with which partitions begin with the trims in the metadata log. CliError, LogError."""
     from rewindmq.projections.floors import base_differs
 
     bases = [base for log in queues if (base := log.base()) is not None]
-    floors = topology_of(history.open().metadata, history.snapshots).history.floors if bases else {}
+    floors = history.open().topology().history.floors if bases else {}
     for base in bases:
         if (why := base_differs(base, floors)) is not None:
             raise CliError(DIFFERENT, why)
@@ -247,7 +248,7 @@ def verified(partition: str, check: str, events: int, result: str) -> dict[str, 
     return dict.fromkeys(VERIFIED) | known
 
 
-def history_error_code(history: "History", error: "LogError") -> int:
+def history_error_code(history: "Location", error: "LogError") -> int:
     """Return the exit code when a history cannot be opened or read."""
     from rewindmq.engine.keeping.location import OtherHistory
     from rewindmq.engine.log.contract import CorruptLog, NoAnswer

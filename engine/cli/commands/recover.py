@@ -7,7 +7,7 @@ import click
 
 from rewindmq.engine.cli.commands.archive import archive_option, done
 from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.kafka import is_kafka_asked_for, with_kafka
 from rewindmq.engine.cli.kafka_archive import recover_to_kafka, with_bar
 from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.times import A_MOMENT
@@ -18,6 +18,7 @@ from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.engine.keeping.archive.objects import open_objects
 from rewindmq.engine.keeping.archive.recovery import RecoveredPartition
 from rewindmq.engine.keeping.archive.recovery import recover as recover_to
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.projections.rewind import RewindError, UnreadableTime, format_time
 
 
@@ -44,7 +45,7 @@ def recover(
     data: Path | None,
     at: str | None,
     keys: Path | None,
-    kafka: Kafka,
+    kafka: InKafka | None,
     replication: int | None,
 ) -> None:
     """Make a data directory from an archive alone; with --kafka, topics on a Kafka.
@@ -66,7 +67,7 @@ def recover(
       rewindmq start --data ./recovered
       rewindmq recover --archive s3://bucket/prefix --kafka localhost:9092 --kafka-prefix again
     """
-    if kafka.asked_for:
+    if kafka is not None and is_kafka_asked_for():
         if at is not None:
             raise CliError(USAGE, "--at makes a data directory, and no topics: leave --kafka out")
         if keys is not None:
@@ -144,7 +145,9 @@ def _bring_keys(data: Path, source: Path | None) -> list[str]:
     return []
 
 
-def _recover_topics(settings: CliSettings, url: str, data: Path | None, kafka: Kafka, replication: int | None) -> None:
+def _recover_topics(
+    settings: CliSettings, url: str, data: Path | None, topics: InKafka, replication: int | None
+) -> None:
     if data is not None:
         raise CliError(USAGE, "--data and --kafka: a history is recovered to one of both")
     rows: list[dict[str, Value]] = [
@@ -155,7 +158,7 @@ def _recover_topics(settings: CliSettings, url: str, data: Path | None, kafka: K
             "segments": each.segments,
             "bytes": each.record_bytes,
         }
-        for each in done(lambda: recover_to_kafka(settings, url, kafka, replication))
+        for each in done(lambda: recover_to_kafka(settings, url, topics, replication))
     ]
     settings.show(rows)
 

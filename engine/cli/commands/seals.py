@@ -7,7 +7,7 @@ import base64
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,24 +16,23 @@ import click
 
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.formatters import MACHINE_READABLE
-from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
+from rewindmq.engine.cli.kafka import is_kafka_asked_for, location_asked_for, with_kafka_and_archive
 from rewindmq.engine.cli.seal_register import Outside, registered, witness_key
 from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.shapes import CheckedProof
 from rewindmq.engine.cli.usage import DIRECTORY, EXISTING_DIRECTORY, FILE, command, flag, option
 from rewindmq.engine.cli.values import Value
-from rewindmq.engine.keeping.location import FIRST_ANSWER_SECONDS, History, retry_if_trimmed
+from rewindmq.engine.keeping.location import InDirectory, InKafka, retry_if_trimmed
 from rewindmq.engine.keeping.seals import seal as seals
 from rewindmq.engine.keeping.seals import sealer as sealing
-from rewindmq.engine.keeping.seals.in_files import segmented
+from rewindmq.engine.keeping.seals.partitions import sealable_partitions
 from rewindmq.engine.keeping.seals.proof_verifier import Proven, Unusable, parsed_proof, sentences
 from rewindmq.engine.keeping.seals.register import Register
 from rewindmq.engine.keeping.seals.seal import BadFile, BadSeal, Stored
-from rewindmq.engine.keeping.seals.sealer import Checked, Sealable
+from rewindmq.engine.keeping.seals.sealer import Checked
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.projections.machine import describe
-from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Published
@@ -76,22 +75,17 @@ def _done(code: int, what: Callable[[], T], in_kafka: bool = False) -> T:
         raise CliError(UNAVAILABLE if away else DATA, str(error)) from None
 
 
-def _partitions(data: Path | None, kafka: Kafka) -> "Sequence[Sealable]":
-    """Return the partitions to seal or to check. LogError."""
-    from rewindmq.engine.keeping.seals.in_topic import in_topics
-    from rewindmq.engine.log.kafka.reader import KafkaLogReader
+def _location(data: Path | None, kafka: InKafka | None) -> InDirectory | InKafka:
+    """Return the location of the history to seal or to check.
 
-    if data is not None and not kafka.asked_for:
-        return segmented(data)
-    if data is not None or kafka.servers is None:
+    Raises CliError."""
+    if data is not None and is_kafka_asked_for():
         raise CliError(USAGE, "say where the history is: --data DIR, or --kafka HOST:PORT")
-    log = KafkaLogReader(kafka.servers, kafka.prefix, dict(kafka.settings))
-    log.clients.require_answer(FIRST_ANSWER_SECONDS)
-    return in_topics(log, kafka.archive)
+    return location_asked_for(data, kafka)
 
 
-def _where(data: Path | None, kafka: Kafka) -> str:
-    return f"{kafka.prefix}.* at {kafka.servers}" if data is None else str(data)
+def _name(location: InDirectory | InKafka) -> str:
+    return location.name if isinstance(location, InKafka) else str(location)
 
 
 @command(
@@ -119,7 +113,7 @@ def _where(data: Path | None, kafka: Kafka) -> str:
 def seal(
     settings: CliSettings,
     data: Path | None,
-    kafka: Kafka,
+    kafka: InKafka | None,
     key: Path,
     older: tuple[Path, ...],
     copies: Path | None,
@@ -137,6 +131,7 @@ def seal(
       rewindmq seal --data ./data --key seal.pem --register register --origin example.org/orders
     """
 
+    location = _location(data, kafka)
     asked = Outside.of(register, **outside)
     lacking: list[str] = []
 
@@ -147,7 +142,7 @@ def seal(
         now_ms = time.time_ns() // 1_000_000
         with registered(asked, private, before) as book:
             kept += book.seals
-            for partition in _partitions(data, kafka):
+            for partition in sealable_partitions(location):
                 for each in sealing.seal(partition, private, now_ms, before, kept):
                     new.append(each)
                     if copies is not None:
@@ -156,8 +151,8 @@ def seal(
             lacking[:] = book.sign()
         return new
 
-    settings.banner(f"Sealing {_where(data, kafka)} ...")
-    rows = [_row(each.seal) for each in _done(DATA, sealed, data is None)]
+    settings.banner(f"Sealing {_name(location)} ...")
+    rows = [_row(each.seal) for each in _done(DATA, sealed, isinstance(location, InKafka))]
     settings.show(rows)
     if lacking:
         more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
@@ -188,7 +183,7 @@ def _add_copy(path: Path, sealed: "Stored") -> None:
 def verify_seals(
     settings: CliSettings,
     data: Path | None,
-    kafka: Kafka,
+    kafka: InKafka | None,
     public_keys: tuple[Path, ...],
     copies: Path | None,
     register: Path | None,
@@ -203,10 +198,12 @@ def verify_seals(
       rewindmq verify_seals --data ./data --public-key seal.pub.pem --copies seals.txt
     """
 
+    location = _location(data, kafka)
+
     def checked() -> "list[Checked]":
         keys = seals.public_keys(public_keys)
         kept = [] if copies is None else seals.read_copies(copies)
-        partitions = _partitions(data, kafka)
+        partitions = sealable_partitions(location)
         found: list[Checked] = []
         if register is not None:
             book = Register(_existing(register))
@@ -219,8 +216,8 @@ def verify_seals(
             found += sealing.check_parent(partitions, keys, of_parent, _branched_at(data))
         return found
 
-    settings.banner(f"Verifying the seals of {_where(data, kafka)} ...")
-    found = _done(DIFFERENT, checked, data is None)
+    settings.banner(f"Verifying the seals of {_name(location)} ...")
+    found = _done(DIFFERENT, checked, isinstance(location, InKafka))
     settings.show([_checked_row(each) for each in found])
     harms = [each.harm for each in found if each.harm is not None]
     if harms:
@@ -234,7 +231,7 @@ def _branched_at(data: Path | None) -> dict[str, int]:
 
     Raises LogError, or CliError if the history is not a fork."""
 
-    forks = [] if data is None else topology_of(History(data).open().metadata).history.forks
+    forks = [] if data is None else InDirectory(data).open().topology().history.forks
     if not forks:
         raise CliError(USAGE, "--parent-copies: this history is not a fork: give the copies with --copies")
     return {METADATA: forks[-1].at, **dict(forks[-1].event.positions)}
@@ -246,17 +243,19 @@ def _branched_at(data: Path | None) -> dict[str, int]:
     flag("--secrets", "With the secret and the hash chain of each: for --parent-copies, and to keep them safe."),
 )
 @with_kafka_and_archive
-def export_seals(settings: CliSettings, data: Path | None, kafka: Kafka, secrets: bool) -> None:
+def export_seals(settings: CliSettings, data: Path | None, kafka: InKafka | None, secrets: bool) -> None:
     """Print the seals, one a line, for --copies of the other commands.
 
     With --secrets they are for your eyes alone: they show if a guess of a body that was withheld is right."""
 
+    location = _location(data, kafka)
+
     def found() -> "list[Stored]":
-        partitions = _partitions(data, kafka)
+        partitions = sealable_partitions(location)
         both = [(partition, each) for partition in partitions for each in partition.seals()[0]]
         return [sealing.with_secret(partition, each) if secrets else each for partition, each in both]
 
-    for each in _done(DATA, found, data is None):
+    for each in _done(DATA, found, isinstance(location, InKafka)):
         click.echo(each.line)
 
 
@@ -271,7 +270,7 @@ def export_seals(settings: CliSettings, data: Path | None, kafka: Kafka, secrets
 )
 @with_kafka_and_archive
 def prove(
-    settings: CliSettings, data: Path | None, kafka: Kafka, register: Path | None, no_body: bool, event: str
+    settings: CliSettings, data: Path | None, kafka: InKafka | None, register: Path | None, no_body: bool, event: str
 ) -> None:
     """Print a proof that an event is in the sealed history.
 
@@ -284,18 +283,19 @@ def prove(
       rewindmq prove --data ./data --register register queues-0:123 > proof.json
     """
 
+    location = _location(data, kafka)
     name, _, offset = event.rpartition(":")
     if not name or not offset.isdigit():
         raise CliError(USAGE, f"{event!r} is not an event: write PARTITION:OFFSET, such as queues-0:123")
 
     def proof() -> dict[str, Any]:
         book = None if register is None else Register(_existing(register))
-        for partition in _partitions(data, kafka):
+        for partition in sealable_partitions(location):
             if partition.name == name:
                 return sealing.prove(partition, int(offset), book, not no_body)
-        raise LogError(f"{_where(data, kafka)}: there is no partition {name}")
+        raise LogError(f"{_name(location)}: there is no partition {name}")
 
-    click.echo(json.dumps(_done(DATA, proof, data is None), indent=1, allow_nan=False))
+    click.echo(json.dumps(_done(DATA, proof, isinstance(location, InKafka)), indent=1, allow_nan=False))
 
 
 @command(

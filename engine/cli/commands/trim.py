@@ -9,15 +9,15 @@ import click
 from rewindmq.engine.cli.commands.archive import done
 from rewindmq.engine.cli.configuration.kinds import DURATION
 from rewindmq.engine.cli.exits import USAGE, CliError
-from rewindmq.engine.cli.kafka import Kafka, with_kafka
-from rewindmq.engine.cli.kafka_archive import topics_of, wants_kafka
+from rewindmq.engine.cli.kafka import location_asked_for, with_kafka
+from rewindmq.engine.cli.kafka_archive import reader_of
 from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.times import A_TIME
 from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
 from rewindmq.engine.cli.values import Value
-from rewindmq.engine.keeping.archive.directory_note import archive_of
 from rewindmq.engine.keeping.archive.objects import open_objects
 from rewindmq.engine.keeping.in_directory import trim_directory
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.keeping.trim_rules import TrimReport, TrimRequest
 from rewindmq.projections.rewind import UnreadableTime, format_time, parse_time
 
@@ -44,7 +44,7 @@ from rewindmq.projections.rewind import UnreadableTime, format_time, parse_time
 def trim(
     settings: CliSettings,
     data: Path | None,
-    kafka: Kafka,
+    kafka: InKafka | None,
     before: str | None,
     keep: int | None,
     partition: str | None,
@@ -77,16 +77,15 @@ def trim(
         wanted = TrimRequest(None if before is None else parse_time(before), keep, partition, reason, accept_findings)
     except UnreadableTime as error:
         raise CliError(USAGE, str(error)) from None
+    location = location_asked_for(data, kafka)
     run: Callable[[], list[TrimReport]]
-    if wants_kafka(data, kafka):
-        place = f"{kafka.prefix}.* at {kafka.servers}"
-        url = archive_url or (None if data is None else archive_of(data))
+    if isinstance(location, InKafka):
+        place, url = location.name, archive_url or location.archive_url
         if url is None:
             raise CliError(USAGE, "a history in Kafka is trimmed with its archive: give --archive URL")
-        run = partial(_trim_topics, kafka, data, url, wanted, dry_run)
+        run = partial(_trim_topics, location, url, wanted, dry_run)
     else:
-        assert data is not None, "the history is in Kafka, or in a directory"
-        place, run = str(data), partial(trim_directory, data, wanted, dry_run, url=archive_url)
+        place, run = str(location), partial(trim_directory, location.data, wanted, dry_run, url=archive_url)
     settings.banner(f"Auditing what would be trimmed of {place} ..." if dry_run else f"Trimming {place} ...")
     reports = done(run)
     settings.show([_row(report) for report in reports])
@@ -95,10 +94,10 @@ def trim(
             click.echo(f"{report.partition}: {finding}", err=True)
 
 
-def _trim_topics(kafka: Kafka, data: Path | None, url: str, wanted: TrimRequest, dry_run: bool) -> list[TrimReport]:
+def _trim_topics(topics: InKafka, url: str, wanted: TrimRequest, dry_run: bool) -> list[TrimReport]:
     from rewindmq.engine.keeping.in_topics import trim_topics
 
-    return trim_topics(topics_of(kafka, data), open_objects(url), wanted, dry_run)
+    return trim_topics(reader_of(topics), open_objects(url), wanted, dry_run)
 
 
 def _row(report: TrimReport) -> dict[str, Value]:

@@ -6,11 +6,12 @@ from pathlib import Path
 import click
 
 from rewindmq.engine.cli.commands.history import history_error_code
-from rewindmq.engine.cli.exits import DATA, DIFFERENT, USAGE, CliError
-from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
+from rewindmq.engine.cli.exits import DATA, DIFFERENT, CliError
+from rewindmq.engine.cli.kafka import location_of, with_kafka_and_archive
 from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
 from rewindmq.engine.cli.values import Value
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.versions.compare import FirstDifference, Side, VersionError, first_difference
 
@@ -24,7 +25,9 @@ FIELDS_SHOWN = 20
     click.Argument(["other"], type=click.Path(exists=True, file_okay=False, path_type=Path)),
 )
 @with_kafka_and_archive
-def compare_versions(settings: CliSettings, data: Path | None, kafka: Kafka, effects_only: bool, other: Path) -> None:
+def compare_versions(
+    settings: CliSettings, data: Path | None, kafka: InKafka | None, effects_only: bool, other: Path
+) -> None:
     """Fold the history with another version and show the first difference.
 
     OTHER is a checkout or a site-packages directory with that version. Needs no broker, and may run beside one. Exit
@@ -35,9 +38,7 @@ def compare_versions(settings: CliSettings, data: Path | None, kafka: Kafka, eff
       rewindmq compare_versions --data ./data ../rewindmq-new
     """
 
-    if data is None and kafka.servers is None:
-        raise CliError(USAGE, "say where the history is: --data DIR, or --kafka HOST:PORT")
-    history = kafka.history(data)
+    history = location_of(data, kafka)
     try:
         reader = history.open()
         found = [(log, first_difference(log, other.resolve(), effects_only)) for log in reader.queues]

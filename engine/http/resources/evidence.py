@@ -31,7 +31,7 @@ from rewindmq.engine.http.shapes.history import (
     SealedView,
     TrimAuditView,
 )
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import Location
 from rewindmq.engine.rewind.outcomes import Deadline
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ async def list_seals(call: Call) -> Response:
     return await found(call, found_seals)
 
 
-def found_seals(history: History) -> SealedPartitionsView:
+def found_seals(history: Location) -> SealedPartitionsView:
     """Return the rows, in the shape of a list. Raises LogError."""
     from rewindmq.engine.rewind.seals import sealed
 
@@ -141,7 +141,7 @@ def named_keys(texts: Sequence[str]) -> "Keys":
     return keys_in({f"public_key {number}": text.encode() for number, text in enumerate(texts, 1)})
 
 
-def found_check(partition: str, texts: Sequence[str], first: int, history: History) -> SealCheckView:
+def found_check(partition: str, texts: Sequence[str], first: int, history: Location) -> SealCheckView:
     """Return a portion. `texts`: public keys, which cannot be sent to another process as such.
 
     Raises LogError, ApiError (404)."""

@@ -162,7 +162,7 @@ async def aliveness(call: Call) -> Response:
         await broker.queues.declare(session, ALIVENESS, False, False, False, False, arguments)
         await broker.queues.entered(session, ALIVENESS)
         (destination,) = broker.exchanges.route(session, "", ALIVENESS, None)
-        message = Published(destination.route, b"\0\0", None, None, False, None, None, token, len(token))
+        message = Published(destination.route, b"\0\0", body=token, body_size=len(token))
         destination.partition.publish(session.actor, message)
         taken = Taken(None)
         await broker.consumers.fetch(session, session.channel, taken, ALIVENESS, True)

@@ -52,7 +52,7 @@ from rewindmq.engine.http.shapes.history import (
     TraceView,
     WhatIfView,
 )
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import Location
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.rewind.depth import NeverThere, Tick, depth
 from rewindmq.engine.rewind.outcomes import Deadline, NoSuchMessage, biography, changes, last_outcomes
@@ -84,8 +84,8 @@ TRACE_PLACE = re.compile(r"([a-z]+-[0-9]{1,9}):([0-9]{1,18})\.([0-9]{1,18})-([0-
 class OutcomesQuestion:
     """A question for the process that reads the past. `find` makes the answer of the history, as JSON."""
 
-    history: History
-    find: Callable[[History], object]
+    history: Location
+    find: Callable[[Location], object]
 
     def answer(self) -> "bytes | ApiError":
         try:
@@ -100,7 +100,7 @@ class OutcomesQuestion:
             return log_refusal(self.history, error)
 
 
-async def ask(call: Call, find: Callable[[History], object]) -> Response:
+async def ask(call: Call, find: Callable[[Location], object]) -> Response:
     """Return the answer of the process that reads the past."""
     params = call.request.path_params
     queue = call.segment("queue") if "queue" in params else call.request.query_params.get("queue", "")
@@ -109,7 +109,7 @@ async def ask(call: Call, find: Callable[[History], object]) -> Response:
     return await found(call, find, queue or None)
 
 
-async def found(call: Call, find: Callable[[History], object], queue: str | None = None) -> Response:
+async def found(call: Call, find: Callable[[Location], object], queue: str | None = None) -> Response:
     """Search the history for `find`, in the process that reads the past. The client may hang up.
 
     `queue`: the only one that the question is about."""
@@ -158,7 +158,7 @@ def found_biography(
     queue_id: int | None,
     keys: KeyStore,
     truncate: int,
-    history: History,
+    history: Location,
 ) -> BiographyView:
     """Return the life of a message. Raises NoSuchMessage, RewindError, LogError."""
     reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
@@ -209,7 +209,7 @@ async def show_last(call: Call) -> Response:
 
 
 def found_last(
-    vhost: str, queue: str, queue_id: int | None, count: int, until_ms: int | None, history: History
+    vhost: str, queue: str, queue_id: int | None, count: int, until_ms: int | None, history: Location
 ) -> LastOutcomesView:
     """Return the last rows. Raises RewindError, LogError."""
     reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
@@ -255,7 +255,7 @@ def moment_of(call: Call, vhost: str, queue: str, text: str) -> At:
 
 
 def found_changes(
-    vhost: str, queue: str, queue_id: int | None, start: At, end: At, most: int, history: History
+    vhost: str, queue: str, queue_id: int | None, start: At, end: At, most: int, history: Location
 ) -> ChangesView:
     """Return the changes. Raises RewindError, LogError."""
     reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
@@ -303,7 +303,7 @@ def found_depth(
     end: At,
     count: int,
     marks: dict[str, list[Tick]],
-    history: History,
+    history: Location,
 ) -> DepthOverTimeView:
     """Return the length over time. Raises NeverThere, RewindError, LogError."""
     deadline = Deadline(DEADLINE_SECONDS)
@@ -369,7 +369,7 @@ def found_what_if(
     start: At,
     end: At,
     most: int,
-    history: History,
+    history: Location,
 ) -> WhatIfView:
     """Return the queue as it was, and as it would have been. Raises NoSuchQueue, RewindError, LogError."""
     reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
@@ -408,7 +408,7 @@ async def show_traces(call: Call) -> Response:
     return await ask(call, partial(found_traced, wanted, places))
 
 
-def found_traced(wanted: WantedTraces, places: Places | None, history: History) -> TracedOutcomesView:
+def found_traced(wanted: WantedTraces, places: Places | None, history: Location) -> TracedOutcomesView:
     """Return a portion. Raises RewindError, LogError."""
     reader = history.open()
     allowed = whole(reader, wanted)

@@ -19,7 +19,7 @@ from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.http.call import ApiError, Call, bad_request, natural, not_authorised, not_found, unless_gone
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.shapes.queues import PastQueueView
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import Location
 from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
 from rewindmq.engine.rewind import worker
 from rewindmq.engine.rewind.partition_visits import is_unclear, lineage_of, moment_in
@@ -40,7 +40,7 @@ MAX_SHOWN = 16_777_216  # bytes of all bodies together
 class Question:
     """A question to the process that reads the past."""
 
-    history: History
+    history: Location
     vhost: str
     queue: str
     at: At
@@ -94,7 +94,7 @@ def read_past(question: Question) -> PastQueueView | ApiError:
         return log_refusal(question.history, error)
 
 
-def log_refusal(history: History, error: LogError) -> ApiError:
+def log_refusal(history: Location, error: LogError) -> ApiError:
     """Return the error for a history that cannot be read: 503 if a later attempt may succeed, otherwise 500."""
     if isinstance(error, NoAnswer) or (history.may_answer_later and not isinstance(error, CorruptLog)):
         return ApiError(503, "service_unavailable", str(error))
@@ -132,11 +132,21 @@ async def at(call: Call) -> Response:
         await call.durable()  # a reader sees only written events
     call.moment_read(vhost, name, asked, when)
     keys = call.broker.subjects.keys.frozen()
-    question = Question(history_in(call, vhost, name), vhost, name, when, first, count, truncate, keys, incarnation)
+    question = Question(
+        history_in(call, vhost, name),
+        vhost=vhost,
+        queue=name,
+        at=when,
+        first=first,
+        count=count,
+        truncate=truncate,
+        keys=keys,
+        incarnation=incarnation,
+    )
     return await unless_gone(call, answer_to(call, question))
 
 
-def history_in(call: Call, vhost: str, queue: str | None) -> History:
+def history_in(call: Call, vhost: str, queue: str | None) -> Location:
     """Return the broker's history, for a question about this queue (None: about all)."""
     placement = call.broker.topology.placement
     only = None if queue is None and placement.count else placement.only(vhost, queue or "")

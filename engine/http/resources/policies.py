@@ -27,7 +27,7 @@ from rewindmq.engine.http.reference.operation import ADMINISTRATOR, POLICYMAKER,
 from rewindmq.engine.http.resources.outcomes import DEADLINE_SECONDS, definition_of, found
 from rewindmq.engine.http.resources.past import number_of
 from rewindmq.engine.http.shapes.topology import PolicyEffectsView, PolicyWish
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import Location
 from rewindmq.engine.rewind.outcomes import Deadline
 from rewindmq.engine.rewind.policy_effects import Change, policy_effects
 from rewindmq.schemas.metadata_events import OperatorPolicyCleared, OperatorPolicySet, PolicyCleared, PolicySet
@@ -215,6 +215,6 @@ async def answered(call: Call, change: Change) -> Response:
     return await found(call, partial(found_effects, change, time.time_ns() // 1_000_000, most))
 
 
-def found_effects(change: Change, now_ms: int, most: int, history: History) -> PolicyEffectsView:
+def found_effects(change: Change, now_ms: int, most: int, history: Location) -> PolicyEffectsView:
     """Return the effects. Raises RewindError, LogError."""
     return PolicyEffectsView.of(policy_effects(history, change, now_ms, most, Deadline(DEADLINE_SECONDS)))

@@ -170,7 +170,18 @@ async def request_of(call: Call, vhost: str, queue: str, target: str, content: d
     incarnation = await readable_incarnation(call, vhost, queue, asked)
     history, partition = history_in(call, vhost, queue), text(content, "partition", "") or None
     ids, records = ids_of(content), records_of(content)
-    return RestoreRequest(history, vhost, queue, at, undo, fates, ids, incarnation, partition, records)
+    return RestoreRequest(
+        history,
+        vhost,
+        queue,
+        at=at,
+        undo=undo,
+        fates=fates,
+        ids=ids,
+        incarnation=incarnation,
+        partition=partition,
+        records=records,
+    )
 
 
 def moment_of(call: Call, vhost: str, queue: str, content: dict[str, Json]) -> At | None:

@@ -25,7 +25,7 @@ from rewindmq.engine.http.call import ApiError, Call, bad_request, not_authorise
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.resources.past import history_in, log_refusal, number_of, read, readable_incarnation
 from rewindmq.engine.http.shapes.history import FoundMessagesView, FoundMessageView
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import Location
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.rewind.id_index import Indexed
 from rewindmq.engine.rewind.search import Ranges, SearchLimits, records_in, search, whole
@@ -53,7 +53,7 @@ class SearchQuestion:
     `ranges`: what is left; None: the search begins. `first`: the user may read nothing below this offset.
     `only_queue`: the user may know of no other queue. `index`: what is known of an id that is wanted, by partition."""
 
-    history: History
+    history: Location
     criteria: Criteria
     first: int
     since_ms: int | None
@@ -147,15 +147,15 @@ async def find(call: Call) -> Response:
         await call.durable()  # a reader sees only written events
     question = SearchQuestion(
         history_in(call, vhost, queue),
-        criteria,
-        incarnation or 0,
-        time_of(call, "since"),
-        time_of(call, "until"),
-        ranges,
-        SearchLimits(limit, truncate, MAX_SHOWN, PORTION_SECONDS),
-        call.broker.subjects.keys.frozen(),
-        not administrator,
-        await indexed_in(call, criteria, ranges),
+        criteria=criteria,
+        first=incarnation or 0,
+        since_ms=time_of(call, "since"),
+        until_ms=time_of(call, "until"),
+        ranges=ranges,
+        limits=SearchLimits(limit, truncate, MAX_SHOWN, PORTION_SECONDS),
+        keys=call.broker.subjects.keys.frozen(),
+        only_queue=not administrator,
+        index=await indexed_in(call, criteria, ranges),
     )
     return await unless_gone(call, answer_to(call, question))
 

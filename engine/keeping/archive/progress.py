@@ -8,26 +8,17 @@ On Kafka the broker sends the names of the partitions that it owns in place of N
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 
+if TYPE_CHECKING:
+    from rewindmq.engine.keeping.location import InKafka
+
 FIRST_PAUSE_SECONDS: Final = 1.0  # after a failure; then twice as long each time
 LONGEST_PAUSE_SECONDS: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class TopicsOrder:
-    """Topics to archive. A stretch of a partition is archived when its first record is `age_ms` old.
-
-    `settings`: of Kafka's clients; they may be secret, so nothing prints them."""
-
-    servers: str
-    prefix: str
-    settings: tuple[tuple[str, str], ...] = field(repr=False)
-    age_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +26,15 @@ class ArchiveOrder:
     """An order to archive a data directory to a URL, with a pause of `pause_ms` between two passes.
 
     `url`: None: nothing is archived. `topics`: the log is in these topics, and the directory, a node's, has the
-    snapshots. `keep_local`: the limits of the log in the directory, or in Kafka, as operators write them; empty: all of
-    it stays. `keep_history_ms`: older history is trimmed; None: all of it stays."""
+    snapshots. `age_ms`: a stretch of a partition is archived when its first record is this old. `keep_local`: the
+    limits of the log in the directory, or in Kafka, as operators write them; empty: all of it stays. `keep_history_ms`:
+    older history is trimmed; None: all of it stays."""
 
     data_dir: Path
     url: str | None
     pause_ms: int
-    topics: TopicsOrder | None = None
+    topics: "InKafka | None" = None
+    age_ms: int = 0
     keep_local: str = ""
     keep_history_ms: int | None = None
 

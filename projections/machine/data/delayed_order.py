@@ -32,12 +32,12 @@ SPACE: Final = 256  # the space of its chunks' numbers, above those of every pri
 
 
 def queue_of(exchange: str) -> str:
-    """The hidden queue of a delayed exchange."""
+    """Return the hidden queue of a delayed exchange."""
     return PREFIX + exchange
 
 
 def exchange_of(queue: str) -> str:
-    """The delayed exchange that has this hidden queue."""
+    """Return the delayed exchange that has this hidden queue."""
     return queue.removeprefix(PREFIX)
 
 
@@ -93,7 +93,7 @@ class Timed(Order):
         self._note(rest)
 
     def last_expiry(self) -> int:
-        """The due time of the last message. The order must not be empty."""
+        """Return the due time of the last message. The order must not be empty."""
         return self.tail.expiry(len(self.tail.ids) - 1)
 
     def clear(self) -> "list[array[int]]":

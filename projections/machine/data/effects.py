@@ -326,7 +326,7 @@ Effect = (
 
 
 def endings(effects: Sequence[Effect]) -> Iterator[tuple[Queue, int, str, str]]:
-    """Yields the messages that left their queue: (queue, message id, reason, the rule that decided)."""
+    """Yield the messages that left their queue: (queue, message id, reason, the rule that decided)."""
     for effect in effects:
         if isinstance(effect, Forget):
             for message_id in effect.message_ids:

@@ -58,17 +58,17 @@ class IdWindow:
         self.dirty.update(self.stored)
 
     def oldest(self) -> int:
-        """The oldest message. There must be one."""
+        """Return the oldest message. There must be one."""
         return next(iter(self.messages))
 
     def newest(self) -> int:
-        """The newest message; -1 if there is none."""
+        """Return the newest message; -1 if there is none."""
         return next(reversed(self.messages), -1)
 
     # -- chunks --------------------------------------------------------------------------------------------------------
 
     def numbers(self) -> Iterator[int]:
-        """Yields the numbers of all chunks, ascending."""
+        """Yield the numbers of all chunks, ascending."""
         last = -1
         for message_id in self.messages:
             if message_id >> CHUNK_SHIFT != last:
@@ -86,7 +86,7 @@ class IdWindow:
         return found
 
     def stored_number(self, number: int) -> int:
-        """The number under which a queue's pieces have the chunk."""
+        """Return the number under which a queue's pieces have the chunk."""
         return (self.space << SPACE_SHIFT) + number
 
 

@@ -116,7 +116,7 @@ class Chunk:
         self.stored = False  # a store has (an older state of) this chunk
 
     def expiry(self, index: int) -> int:
-        """The expiry of the message at `index`; NONE for never."""
+        """Return the expiry of the message at `index`; NONE for never."""
         return NONE if self.expiries is None else self.expiries[index]
 
     def insert(self, index: int, message_id: int, word: int, expiry: int) -> None:
@@ -139,12 +139,12 @@ class Chunk:
 
 
 def first_number(returned: bool, space: int) -> int:
-    """The number of the first chunk of an order."""
+    """Return the number of the first chunk of an order."""
     return -1 - (space << SPACE_SHIFT) if returned else space << SPACE_SHIFT
 
 
 def space_of(number: int) -> int:
-    """The space in which a chunk's number lies."""
+    """Return the space in which a chunk's number lies."""
     return (-1 - number if number < 0 else number) >> SPACE_SHIFT
 
 
@@ -217,7 +217,7 @@ class Order:
             self.changed.append(chunk)
 
     def first_expiry(self) -> int:
-        """The expiry of the first message; NONE for never. The order must not be empty."""
+        """Return the expiry of the first message; NONE for never. The order must not be empty."""
         expiries = self.head.expiries
         return NONE if expiries is None else expiries[self.start]
 
@@ -547,16 +547,16 @@ class Order:
         return False
 
     def orders(self) -> "Iterator[Order]":
-        """Yields the orders whose chunks hold the messages: this one."""
+        """Yield the orders whose chunks hold the messages: this one."""
         yield self
 
     def ids(self) -> Iterator[int]:
-        """Yields the messages' ids, in order."""
+        """Yield the messages' ids, in order."""
         for message_id, _, _ in self.items():
             yield message_id
 
     def items(self) -> Iterator[tuple[int, int, int]]:
-        """Yields (id, word, expiry) of each message, in order."""
+        """Yield (id, word, expiry) of each message, in order."""
         for chunk in self.chunks:
             yield from self._rows_of(chunk)
 

@@ -48,7 +48,7 @@ ACQUIRED_MAX_4_3: Final = (1 << 63 - ACQUIRED_SHIFT_4_3) - 1
 
 
 def size_of(word: int) -> int:
-    """The size of the message's body in bytes."""
+    """Return the size of the message's body in bytes."""
     return word & SIZE_MASK
 
 
@@ -58,17 +58,17 @@ def is_redelivered(word: int) -> bool:
 
 
 def stream_word(size: int, seconds: int) -> int:
-    """The word of a message of a stream, published `seconds` after the stream was made."""
+    """Return the word of a message of a stream, published `seconds` after the stream was made."""
     return size | PERSISTENT | min(seconds, SECONDS_MAX) << SECONDS_SHIFT
 
 
 def seconds_of(word: int) -> int:
-    """The second in which a message of a stream was published, counted from when the stream was made."""
+    """Return the second in which a message of a stream was published, counted from when the stream was made."""
     return word >> SECONDS_SHIFT
 
 
 def count_of(word: int) -> int:
-    """The delivery count, in profile 3.13."""
+    """Return the delivery count, in profile 3.13."""
     return word >> COUNT_SHIFT
 
 
@@ -78,7 +78,7 @@ def counts_of(word: int) -> tuple[int, int]:
 
 
 def delivered_before(word: int, count: int, failures: bool) -> int:
-    """The word of a new message as if it had been delivered `count` times without success.
+    """Return the word of a new message as if it had been delivered `count` times without success.
 
     `failures`: profile 4.3."""
     if failures:
@@ -87,12 +87,12 @@ def delivered_before(word: int, count: int, failures: bool) -> int:
 
 
 def returned(word: int) -> int:
-    """The word of a message that came back once more, in profile 3.13."""
+    """Return the word of a message that came back once more, in profile 3.13."""
     return word + (1 << COUNT_SHIFT) if count_of(word) < COUNT_MAX else word
 
 
 def returned_or_failed(word: int, failed: bool) -> int:
-    """The word of a message that came back once more, in profile 4.3."""
+    """Return the word of a message that came back once more, in profile 4.3."""
     deliveries, acquired = counts_of(word)
     if acquired < ACQUIRED_MAX_4_3:
         word += 1 << ACQUIRED_SHIFT_4_3

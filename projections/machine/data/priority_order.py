@@ -39,7 +39,7 @@ class Prioritized(Order):
         self.used = 0  # bit n: level n has messages
 
     def level_of(self, priority: int | None) -> int:
-        """The level of a message with this priority."""
+        """Return the level of a message with this priority."""
         return self.default if priority is None else max(0, min(priority, self.highest))
 
     def append(self, message_id: int, word: int, expiry: int) -> None:
@@ -88,7 +88,7 @@ class Prioritized(Order):
             self.expiring += 1
 
     def first_expiry(self) -> int:
-        """The expiry of the next message. The order must not be empty."""
+        """Return the expiry of the next message. The order must not be empty."""
         returned, arrived = self.levels[self.used.bit_length() - 1]
         return returned.first_expiry() if returned.count > 0 else arrived.first_expiry()
 
@@ -145,7 +145,7 @@ class Prioritized(Order):
         return [message_id for order in self.orders() for message_id in order.among(ids, scan)]
 
     def counts(self) -> dict[int, int]:
-        """The number of messages of each level that has any, from the highest level on."""
+        """Return the number of messages of each level that has any, from the highest level on."""
         levels = sorted(self.levels.items(), reverse=True)
         return {level: sum(order.count for order in orders) for level, orders in levels if self.used >> level & 1}
 
@@ -173,20 +173,20 @@ class Prioritized(Order):
         return any(order.has_transient() for order in self.orders())
 
     def orders(self) -> Iterator[Order]:
-        """Yields the orders of all levels that were ever used, in the order of delivery."""
+        """Yield the orders of all levels that were ever used, in the order of delivery."""
         for level in sorted(self.levels, reverse=True):
             yield from self.levels[level]
 
     def ids(self) -> Iterator[int]:
-        """Yields the messages' ids, in the order of delivery."""
+        """Yield the messages' ids, in the order of delivery."""
         for order in self.orders():
             yield from order.ids()
 
     def items(self) -> Iterator[tuple[int, int, int]]:
-        """Yields (id, word, expiry) of each message, in order."""
+        """Yield (id, word, expiry) of each message, in order."""
         for order in self.orders():
             yield from order.items()
 
     def at(self, space: int, returned: bool) -> Order:
-        """The order whose chunks have numbers of this space."""
+        """Return the order whose chunks have numbers of this space."""
         return self._level(space)[0 if returned else 1]

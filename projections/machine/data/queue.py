@@ -346,11 +346,11 @@ class Queue(Outcomes):
         return self.settings.overflow != DROP_HEAD or self.deduplicates
 
     def effective_definition(self) -> dict[str, object]:
-        """The merged policy definition, as rabbitmqctl's effective_policy_definition shows it."""
+        """Return the merged policy definition, as rabbitmqctl's effective_policy_definition shows it."""
         return effective_definition(self.policy, self.operator_policy)
 
     def cut_at_ms(self, word: int) -> int:
-        """The time at which max-age cuts a message of a stream; NONE without max-age.
+        """Return the time at which max-age cuts a message of a stream; NONE without max-age.
 
         (The second in which it was published has to be over.)"""
         age = self.settings.max_age_ms
@@ -366,7 +366,7 @@ class Queue(Outcomes):
         return taken
 
     def first_expiry(self) -> int:
-        """The time at which the next message that can expire does; NONE for never."""
+        """Return the time at which the next message that can expire does; NONE for never."""
         if self.levels_expire:
             heads = [order.first_expiry() for order in self._heads()]
             return min((expiry for expiry in heads if expiry != NONE), default=NONE)
@@ -379,7 +379,7 @@ class Queue(Outcomes):
         return NONE
 
     def _heads(self) -> Iterator[Order]:
-        """Yields the orders that have messages: `returned`, and those of all levels from the highest on."""
+        """Yield the orders that have messages: `returned`, and those of all levels from the highest on."""
         for order in (self.returned, *self.arrived.orders()):
             if order.count > 0:
                 yield order
@@ -427,7 +427,7 @@ class Queue(Outcomes):
         return array("q", [take(message_id, NONE) for message_id in ids])
 
     def next_deadline_ms(self) -> int:
-        """The next time at which a message expires or a delayed message is due; NONE for never."""
+        """Return the next time at which a message expires or a delayed message is due; NONE for never."""
         expiry = self.first_expiry()
         if self.delayed is None or self.delayed.count == 0:
             return expiry
@@ -435,14 +435,14 @@ class Queue(Outcomes):
         return due_ms if expiry == NONE else min(expiry, due_ms)
 
     def orders(self) -> Iterator[Order]:
-        """Yields all orders: those of ready messages in the order of delivery, then that of delayed messages."""
+        """Yield all orders: those of ready messages in the order of delivery, then that of delayed messages."""
         yield self.returned
         yield from self.arrived.orders()
         if self.delayed is not None:
             yield self.delayed
 
     def order_at(self, number: int) -> Order:
-        """The order to which a chunk of this number belongs."""
+        """Return the order to which a chunk of this number belongs."""
         returned, space = number < 0, space_of(number)
         if space == DELAYED_SPACE and self.delayed is not None:
             return self.delayed
@@ -451,7 +451,7 @@ class Queue(Outcomes):
         return self.returned if returned else self.arrived
 
     def counts(self, word: int) -> tuple[int, int]:
-        """A message's delivery count, and its acquired count where the profile counts it besides (else 0)."""
+        """Return a message's delivery count, and its acquired count where the profile counts it besides (else 0)."""
         if self.quorum:
             return counts_of(word) if self.profile.failures_count else (count_of(word), 0)
         return 0, 0
@@ -459,12 +459,12 @@ class Queue(Outcomes):
     # -- views ---------------------------------------------------------------------------------------------------------
 
     def ready_ids(self) -> Iterator[int]:
-        """Yields message ids in delivery order; a few from the front are cheap."""
+        """Yield message ids in delivery order; a few from the front are cheap."""
         yield from self.returned.ids()
         yield from self.arrived.ids()
 
     def messages(self) -> Iterator[MessageView]:
-        """Yields ready messages in delivery order, then delayed ones in the order of their time, then unacked by id."""
+        """Yield ready messages in delivery order, then delayed ones in the order of their time, then unacked by id."""
         position = 0
         for order in (self.returned, self.arrived):
             for message_id, word, expiry in order.items():
@@ -498,7 +498,7 @@ class Queue(Outcomes):
         )
 
     def consumers(self) -> list[ConsumerView]:
-        """The attached consumers, in the order in which they came."""
+        """Return the attached consumers, in the order in which they came."""
         return [
             ConsumerView(
                 c.consumer,
@@ -519,14 +519,14 @@ class Queue(Outcomes):
         ]
 
     def exclusive_consumer(self) -> Consumer | None:
-        """The consumer that has the queue for itself. It is alone, or it would not have been attached."""
+        """Return the consumer that has the queue for itself. It is alone, or it would not have been attached."""
         if len(self.consuming) == 1:
             for consumer in self.consuming.values():
                 return consumer if consumer.exclusive else None
         return None
 
     def _activity_status(self, consumer: Consumer) -> ActivityStatus:
-        """The consumer's activity status in the words of RabbitMQ's listings."""
+        """Return the consumer's activity status in the words of RabbitMQ's listings."""
         if not self.single_active:
             return "up"
         return "single_active" if consumer is self.active else "waiting"
@@ -542,5 +542,5 @@ class Queue(Outcomes):
         return beyond, sum(word & SIZE_MASK for word in list(holder.held.values())[-beyond:])
 
     def consumer_count(self) -> int:
-        """The number of attached consumers."""
+        """Return the number of attached consumers."""
         return len(self.consuming)

@@ -39,7 +39,7 @@ def note_restored(queue: Queue, origin: Origin) -> None:
 
 
 def as_it_was(queue: Queue, word: int, origin: Origin) -> int:
-    """The message's `word` (message_word.py) with its former delivery count and redelivered flag."""
+    """Return the message's `word` (message_word.py) with its former delivery count and redelivered flag."""
     if origin.redelivered:
         word |= REDELIVERED
     if queue.quorum:  # classic queues count no deliveries

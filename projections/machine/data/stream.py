@@ -20,7 +20,7 @@ from rewindmq.projections.machine.data.queue import Queue
 
 
 def word_of(queue: Queue, size: int, now_ms: int) -> int:
-    """The packed word of a message that is published now."""
+    """Return the packed word of a message that is published now."""
     return stream_word(size, (now_ms - queue.created_ms) // 1000)
 
 
@@ -37,12 +37,12 @@ def old_messages(queue: Queue, now_ms: int) -> int:
 
 
 def first_number(queue: Queue) -> int:
-    """The number of the first message that is still there; if there is none, of the next one to come."""
+    """Return the number of the first message that is still there; if there is none, of the next one to come."""
     return queue.published - queue.messages_ready
 
 
 def id_of(queue: Queue, number: int) -> int:
-    """The id of the message with this number; the message must be there.
+    """Return the id of the message with this number; the message must be there.
 
     No message is ever put between others, so all chunks but the last are full (and CHUNK can't change unless stored
     states are folded anew)."""
@@ -52,7 +52,7 @@ def id_of(queue: Queue, number: int) -> int:
 
 
 def number_from(queue: Queue, time_ms: int) -> int:
-    """The number of the first message that may have been published at `time_ms` or later.
+    """Return the number of the first message that may have been published at `time_ms` or later.
 
     Exact to the second, and rather one message too many."""
     seconds = (time_ms - queue.created_ms) // 1000

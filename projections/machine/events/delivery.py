@@ -227,7 +227,7 @@ def on_attached(state: State, offset: int, actor: Actor, event: ConsumerAttached
 
 
 def limiter_of(state: State, session: int, channel: int) -> Limiter:
-    """The channel's limiter; a new one lasts as long as it has members."""
+    """Return the channel's limiter; a new one lasts as long as it has members."""
     key = (session, channel)
     limiter = state.limiters.get(key)
     if limiter is None:

@@ -45,7 +45,7 @@ def on_resumed(state: State, offset: int, actor: Actor, event: QueueResumed, eff
 
 
 def _named(state: State, actor: Actor, event: QueuePaused | QueueResumed, effects: list[Effect]) -> Queue | None:
-    """The queue; None if the event makes no sense, and is quarantined."""
+    """Return the queue; None if the event makes no sense, and is quarantined."""
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
         quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)

@@ -62,7 +62,7 @@ def on_published(state: State, offset: int, actor: Actor, event: Published, effe
 
 
 def _resolve(state: State, event: Published, effects: list[Effect]) -> list[Queue]:
-    """The queues of a route. The list is remembered only when all queues exist and none is named twice."""
+    """Return the queues of a route. The list is remembered only when all queues exist and none is named twice."""
     route: Route = event.route
     queues: dict[Queue, None] = {}
     sound = True

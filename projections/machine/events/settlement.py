@@ -107,7 +107,7 @@ def on_nacked(state: State, offset: int, actor: Actor, event: Nacked, effects: l
 def _those_held(
     state: State, holder: Consumer, event: Acked | Nacked, first: int, last: int, effects: list[Effect]
 ) -> list[int]:
-    """The ids of first..last that the holder holds, ascending. The event is quarantined for the missing ids."""
+    """Return the ids of first..last that the holder holds, ascending. The event is quarantined for the missing ids."""
     held = holder.held
     if last - first < len(held):
         ids = list(filter(held.__contains__, range(first, last + 1)))

@@ -54,7 +54,7 @@ class MessageIdentity:
 
 
 def identity_of(properties: bytes) -> MessageIdentity | None:
-    """The message's id and its own time; None if it has no id, or its properties cannot be read."""
+    """Return the message's id and its own time; None if it has no id, or its properties cannot be read."""
     if properties.find(_MARK) < 0:
         return None
     try:
@@ -69,7 +69,7 @@ def identity_of(properties: bytes) -> MessageIdentity | None:
 
 
 def _comparable(field: bytes) -> bytes | None:
-    """A header's value, so that equal ids have equal bytes. `field`: the value with its type first."""
+    """Return a header's value, so that equal ids have equal bytes. `field`: the value with its type first."""
     kind = field[:1]
     if kind in _OTHERS:
         return field
@@ -99,7 +99,7 @@ def is_nacked(effect: Duplicate) -> bool:
 
 
 def original_of(state: State, queue: Queue, key: bytes, asked: Deduplication | None) -> tuple[int, str]:
-    """The message that one with this key would double, and the rule that says so; (-1, "") if there is none."""
+    """Return the message that one with this key would double, and the rule that says so; (-1, "") if there is none."""
     if asked is not None:
         original = _remembered(state, queue, asked.exchange, key)
         if original >= 0:

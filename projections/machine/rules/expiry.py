@@ -26,7 +26,7 @@ _BY_PROPERTY: Final = BY_PROPERTY >> UPPER  # as it is in the upper half of a wo
 
 
 def expiry_of(queue: Queue, now_ms: int, expiration_ms: int | None) -> int:
-    """The time at which a message published now dies; NONE for never."""
+    """Return the time at which a message published now dies; NONE for never."""
     ttl = queue.settings.message_ttl_ms
     if ttl is None or (expiration_ms is not None and expiration_ms < ttl):
         ttl = expiration_ms
@@ -125,7 +125,7 @@ def is_unused(queue: Queue) -> bool:
 
 
 def lease_ends_ms(queue: Queue) -> int:
-    """The time at which the queue expires if it stays unused; NEVER without x-expires or while it is used."""
+    """Return the time at which the queue expires if it stays unused; NEVER without x-expires or while it is used."""
     expires_ms = queue.settings.expires_ms
     if expires_ms is None or not is_unused(queue):
         return NEVER

@@ -52,7 +52,7 @@ def would_go_over(queue: Queue, size: int) -> bool:
 
 
 def rule_broken(queue: Queue, messages: int, message_bytes: int) -> str:
-    """The rule of the limit that `messages` and `message_bytes` break, for people."""
+    """Return the rule of the limit that `messages` and `message_bytes` break, for people."""
     if messages > queue.max_length_or_never:
         return queue.settings.max_length_rule
     if message_bytes > queue.max_bytes_or_never:

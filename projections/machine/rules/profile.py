@@ -76,5 +76,5 @@ FAILURES: Final = ("reject", "session_closed", "channel_closed", "broker_started
 
 
 def profile_of(semantics: str) -> Profile:
-    """The profile of this name; the first one for a name that is unknown."""
+    """Return the profile of this name; the first one for a name that is unknown."""
     return PROFILES.get(semantics, RABBITMQ_3_13)

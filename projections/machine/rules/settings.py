@@ -98,7 +98,7 @@ class QueueSettings:
 
 
 def definition(policy: Policy | None) -> dict[str, object]:
-    """A policy's definition.
+    """Return a policy's definition.
 
     Raises ValueError when it is not a JSON object, or is nested deeper than any policy (how deep the parser gets
     depends on the stack above it, and the result of a fold must not)."""
@@ -260,7 +260,7 @@ def _known(keys: dict[str, object], version: int) -> dict[str, object]:
 
 
 def _one_of(value: object, words: tuple[Word, ...]) -> Word | None:
-    """The one of these words that the value is; None if it is none of them."""
+    """Return the one of these words that the value is; None if it is none of them."""
     return next((word for word in words if word == value), None)
 
 

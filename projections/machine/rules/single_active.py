@@ -82,7 +82,7 @@ def _activate(queue: Queue, consumer: Consumer | None) -> Consumer | None:
 
 
 def _best(queue: Queue) -> Consumer | None:
-    """The waiting consumer that is next; the first of equals."""
+    """Return the waiting consumer that is next; the first of equals."""
     heap = queue.waiting
     while heap:
         best = _waiting(queue, heap[0])
@@ -93,6 +93,6 @@ def _best(queue: Queue) -> Consumer | None:
 
 
 def _waiting(queue: Queue, entry: tuple[int, int, int, int]) -> Consumer | None:
-    """The consumer of an entry of the heap; None if it no longer waits."""
+    """Return the consumer of an entry of the heap; None if it no longer waits."""
     consumer = queue.consuming.get(entry[3])
     return consumer if consumer is not None and consumer.waiting and consumer.arrival == entry[2] else None

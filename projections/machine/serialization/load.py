@@ -149,7 +149,7 @@ def _load_argument(fields: Any) -> Argument:
 
 
 def load_numbers(packed: bytes) -> "array[int]":
-    """The inverse of `number_bytes`."""
+    """Return the inverse of `number_bytes`."""
     numbers: array[int] = array("q")
     numbers.frombytes(packed)
     if BIG_ENDIAN:
@@ -174,7 +174,7 @@ def _load_holders(state: State, queue: Queue, holders: Any, numbers: "array[int]
 
 
 def _load_holder(state: State, queue: Queue, fields: Any) -> tuple[Consumer, int]:
-    """A holder, and how many messages it holds."""
+    """Return a holder, and how many messages it holds."""
     (
         consumer,
         session,

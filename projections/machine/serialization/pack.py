@@ -53,7 +53,7 @@ def json_bytes(value: object) -> bytes:
 
 
 def number_bytes(values: "array[int]") -> bytes:
-    """The numbers as little-endian bytes, on any machine."""
+    """Return the numbers as little-endian bytes, on any machine."""
     if BIG_ENDIAN:
         values = values[:]
         values.byteswap()
@@ -61,7 +61,7 @@ def number_bytes(values: "array[int]") -> bytes:
 
 
 def limiter_fields(state: State) -> list[object]:
-    """The shared limits, canonical."""
+    """Return the shared limits, canonical."""
     return [
         [
             limiter.session,
@@ -74,7 +74,7 @@ def limiter_fields(state: State) -> list[object]:
 
 
 def pack_head(state: State) -> bytes:
-    """The state that belongs to no queue."""
+    """Return the state that belongs to no queue."""
     fields: dict[str, object] = {
         "next_offset": state.next_offset,
         "clock_ms": state.clock_ms,
@@ -123,7 +123,7 @@ def _carried(carried: Carried) -> list[object]:
 
 
 def letter_fields(queue: Queue) -> list[list[object]]:
-    """The letters in the queue's outbox, canonical."""
+    """Return the letters in the queue's outbox, canonical."""
     outbox = queue.outbox
     return [
         [sequence, *rest, *(_carried(outbox.carried[sequence]) if sequence in outbox.carried else ())]
@@ -132,7 +132,7 @@ def letter_fields(queue: Queue) -> list[list[object]]:
 
 
 def queue_fields(queue: Queue) -> dict[str, object]:
-    """The queue's small state, canonical, without the letters in its outbox."""
+    """Return the queue's small state, canonical, without the letters in its outbox."""
     fields: dict[str, object] = {
         "vhost": queue.vhost,
         "name": queue.name,
@@ -184,7 +184,7 @@ def queue_fields(queue: Queue) -> dict[str, object]:
 
 
 def held_bytes(queue: Queue) -> bytes:
-    """The messages that holders hold, and the expiries of held and delayed messages, as numbers."""
+    """Return the messages that holders hold, and the expiries of held and delayed messages, as numbers."""
     numbers: array[int] = array("q")
     for holder in queue.holders.values():
         numbers.extend(holder.held.keys())
@@ -196,7 +196,7 @@ def held_bytes(queue: Queue) -> bytes:
 
 
 def pack_meta(queue: Queue) -> bytes:
-    """A queue's small state, with the letters of its outbox and the messages that its holders hold."""
+    """Return a queue's small state, with the letters of its outbox and the messages that its holders hold."""
     fields = queue_fields(queue)
     letters, numbers = queue.outbox.packed()
     if numbers:
@@ -216,7 +216,7 @@ def pack_meta(queue: Queue) -> bytes:
 
 
 def pack_chunk(chunk: Chunk) -> bytes:
-    """A chunk of ready or delayed messages."""
+    """Return a chunk of ready or delayed messages."""
     expiries = b"" if chunk.expiries is None else number_bytes(chunk.expiries)
     header = CHUNK_HEADER.pack(len(chunk.ids), 1 if expiries else 0)
     return header + number_bytes(chunk.ids) + number_bytes(chunk.words) + expiries
@@ -238,7 +238,7 @@ def pack_chunks(queue: Queue) -> dict[int, bytes]:
 
 
 def pieces(state: State) -> Iterator[tuple[int, bytes, dict[int, bytes]]]:
-    """Yields (queue id, meta, chunks) of every queue."""
+    """Yield (queue id, meta, chunks) of every queue."""
     for queue_id in sorted(state.by_id):
         queue = state.by_id[queue_id]
         yield queue_id, pack_meta(queue), pack_chunks(queue)

@@ -10,11 +10,12 @@ from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import Objects
 from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.keeping.archive.topic_records import records_of
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.keeping.topic_tiers import TieredTopic, TieredTopics
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
-from rewindmq.schemas.events import Acked, ConsumerAttached, QueueDeclared
+from rewindmq.schemas.events import Acked, ConsumerAttached
 from rewindmq.schemas.metadata_events import VhostCreated
-from rewindmq.spark_replay.location.log import InKafka
+from tests.support.events_for_tests import declared
 from tests.support.kafka.sealed_topics import SECONDS, START_MS, event
 from tests.support.spark.histories import ANN
 from tests.support.spark.topics import Writer, published
@@ -80,11 +81,24 @@ def write_history(place: InKafka, changed: int = -1) -> None:
         0,
         next(times),
         ANN,
-        QueueDeclared("/", "orders", "classic", True, False, False, 0, (), "rabbitmq-3.13", None, None),
+        declared("/", "orders", durable=True, semantics="rabbitmq-3.13"),
     )
     for number in range(10):
         writer.event(0, next(times), ANN, published(b"kept %d" % number))
-    attached = ConsumerAttached("/", "orders", 100, 1, "", False, False, 1_000, 0, 0, 0, ())
+    attached = ConsumerAttached(
+        "/",
+        "orders",
+        100,
+        channel=1,
+        tag="",
+        no_ack=False,
+        exclusive=False,
+        prefetch=1_000,
+        credit=0,
+        global_prefetch=0,
+        priority=0,
+        arguments=(),
+    )
     writer.event(0, next(times), ANN, attached)
     for number in range(MESSAGES):
         body = b"other" if number == changed else b"%05d" % number

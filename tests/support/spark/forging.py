@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.machine import Machine
@@ -82,7 +83,7 @@ def write_sound(data: Path) -> SoundLog:
 def letter(queue_id: int, message_id: int, number: int) -> Published:
     route = Route("/", "dlx", "died", (DEAD,))
     origin = Origin("/", WORK, queue_id, message_id, "rejected", number)
-    return Published(route, b"\x10\x00\x02", None, None, True, origin, None, b"to die", 6)
+    return Published(route, b"\x10\x00\x02", persistent=True, origin=origin, body=b"to die", body_size=6)
 
 
 def with_state(data: Path) -> None:
@@ -156,9 +157,10 @@ def swapped(offset: int) -> Forger:
 
 def audited(data: Path) -> list[Finding]:
     """The findings of `audit` without Spark, from its tasks and its driver's code."""
-    reader = EmbeddedLogReader(data)
+    location = InDirectory(data)
+    reader = location.open()
     named = [reader.metadata.name, *(partition.name for partition in reader.queues)]
-    parts = {name: segment_files_of(str(data), name) for name in named}
+    parts = {name: segment_files_of(data, name) for name in named}
     proofs = [row for each in parts.values() for part in each for row in rows_of(segment_rows(part))]
     chains = [joined(name, each, proofs, {}, None) for name, each in parts.items()]
     sound = {finding.partition for finding in chains if finding.ok}
@@ -167,11 +169,11 @@ def audited(data: Path) -> list[Finding]:
     letters: list[Any] = []
     for name, end in reach.items():
         if name in sound:
-            feed = FoldInput(OffsetRange(name, 0, end), Machine(name), log_groups(str(data), name, 0, end), Decoder())
-            for row in rows_of(fold_audit(feed, str(data), reach)):
+            feed = FoldInput(OffsetRange(name, 0, end), Machine(name), log_groups(data, name, 0, end), Decoder())
+            for row in rows_of(fold_audit(feed, location, reach)):
                 (rows if row.finding else letters).append(SimpleNamespace(**(row.finding or row.letter)))
     letters.sort(key=lambda row: tuple(getattr(row, name) for name in SORTED_BY))
-    return chains + conclude(str(data), rows, lambda: letters, reader.metadata.name in sound, len(sound) == len(named))
+    return chains + conclude(location, rows, lambda: letters, reader.metadata.name in sound, len(sound) == len(named))
 
 
 def rows_of(batches: Iterator[Any]) -> Iterator[SimpleNamespace]:

@@ -19,7 +19,6 @@ from rewindmq.schemas.events import (
     Acked,
     BrokerStarted,
     Checkpointed,
-    ConsumerAttached,
     Event,
     Fetched,
     GlobalPrefetchSet,
@@ -35,6 +34,7 @@ from rewindmq.schemas.events import (
 )
 from rewindmq.schemas.metadata_events import MarkSet, PolicySet, VhostCreated
 from rewindmq.schemas.values import BROKER, Actor, Argument, Policy, Route
+from tests.support.events_for_tests import attached, declared
 
 
 class When(TypedDict, total=False):
@@ -114,28 +114,38 @@ class Recorder:
             Argument(name, "signedint" if isinstance(value, int) else "longstr", value)
             for name, value in sorted((arguments or {}).items())
         )
-        event = QueueDeclared("/", queue, kind, True, False, False, 0, given, "rabbitmq-3.13", None, None)
+        event = declared("/", queue, type=kind, durable=True, arguments=given, semantics="rabbitmq-3.13")
         self.definitions[queue] = event
         return self.append(self.partition(queue), ANN, event)
 
     def publish(self, queue: str, body: bytes, expiration_ms: int | None = None, persistent: bool = True) -> int:
         index = self.partition(queue)
         route = self.routes.setdefault((queue,), Route("/", "", queue, (queue,)))
-        event = Published(route, b"\x10\x00\x02", expiration_ms, None, persistent, None, None, body, len(body))
+        event = Published(
+            route, b"\x10\x00\x02", expiration_ms=expiration_ms, persistent=persistent, body=body, body_size=len(body)
+        )
         return self.append(index, ANN, event)
 
     def fan_out(self, queues: tuple[str, ...], body: bytes) -> int:
         """Publish to several queues, which must be of one partition."""
         route = self.routes.setdefault(queues, Route("/", "amq.fanout", "", queues))
-        event = Published(route, b"\x10\x00\x02", None, None, True, None, None, body, len(body))
+        event = Published(route, b"\x10\x00\x02", persistent=True, body=body, body_size=len(body))
         return self.append(self.partition(queues[0]), ANN, event)
 
     def consume(
         self, queue: str, consumer: int, prefetch: int = 0, no_ack: bool = False, session: int = 7, shared: int = 0
     ) -> int:
         credit = 0 if prefetch else 1000
-        event = ConsumerAttached(
-            "/", queue, consumer, 1, f"ctag{consumer}", no_ack, False, prefetch, credit, shared, 0, ()
+        event = attached(
+            "/",
+            queue,
+            consumer,
+            channel=1,
+            tag=f"ctag{consumer}",
+            no_ack=no_ack,
+            prefetch=prefetch,
+            credit=credit,
+            global_prefetch=shared,
         )
         return self.append(self.partition(queue), Actor("ann", session), event)
 

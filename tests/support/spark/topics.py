@@ -9,11 +9,12 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.events import Acked, ConsumerAttached, Event, Published, QueueDeclared
+from rewindmq.schemas.events import Acked, ConsumerAttached, Event, Published
 from rewindmq.schemas.values import Actor, Argument, Route
-from rewindmq.spark_replay.location.log import InKafka
+from tests.support.events_for_tests import declared
 from tests.support.kafka.producers import ordered_producer
 from tests.support.spark.histories import ANN, START_MS
 
@@ -80,7 +81,7 @@ class Writer:
 
 def published(body: bytes, queue: str = "orders") -> Published:
     route = Route("/", "", queue, (queue,))
-    return Published(route, b"\x10\x00\x02", None, None, True, None, None, body, len(body))
+    return Published(route, b"\x10\x00\x02", persistent=True, body=body, body_size=len(body))
 
 
 def write_gaps(place: InKafka) -> None:
@@ -104,10 +105,23 @@ def write_gaps(place: InKafka) -> None:
         ends()
 
     limit = (Argument("x-max-length", "signedint", 3),)
-    append(QueueDeclared("/", "orders", "classic", True, False, False, 0, limit, "rabbitmq-3.13", None, None))
+    append(declared("/", "orders", durable=True, arguments=limit, semantics="rabbitmq-3.13"))
     append(published(b"at 2"), published(b"at 3"))  # 4: the end of the transaction
     append(published(b"at 5"), ends=producer.abort_transaction)
     append(b"no event", None, b"\xc3\x01" + bytes(8) + b"of an unknown schema")  # 7, 8, 9
-    attached = ConsumerAttached("/", "orders", 100, 1, "", False, False, 2, 0, 0, 0, ())
+    attached = ConsumerAttached(
+        "/",
+        "orders",
+        100,
+        channel=1,
+        tag="",
+        no_ack=False,
+        exclusive=False,
+        prefetch=2,
+        credit=0,
+        global_prefetch=0,
+        priority=0,
+        arguments=(),
+    )
     append(attached, Acked("/", "orders", 100, ((2, 3),)))
     append(published(b"at 14"))

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.rewind.trace_outcomes import WantedTraces, traced_outcomes, whole
 from rewindmq.projections.traces.spans import Span, Spans
 from tests.support.commands import Cli, require_failure
@@ -101,7 +101,7 @@ def test_b35_portions_of_any_size_make_the_same_spans(cli: Cli, broker: RunningB
     called(broker, "DELETE", "queues/%2F/span-portions/contents")
     expected = printed(cli, "span-portions")
     assert len(expected) > 20
-    history = History(broker.data)
+    history = InDirectory(broker.data)
     reader = history.open()
     for queue in ("span-portions", None):
         wanted = WantedTraces("/", queue, None, 0, None)

@@ -8,11 +8,11 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.marks import NoSuchMark, moment, positions, topology_of
 from rewindmq.spark_replay.history.diff import plan_moment
 from rewindmq.spark_replay.history.history import plan_history
-from rewindmq.spark_replay.location.log import open_log
 from rewindmq.spark_replay.location.marks import by_offsets, time_of
 from tests.support.commands import run_in_process
 from tests.support.pika_clients import publish
@@ -77,12 +77,12 @@ def test_b01_a_mark_is_a_moment_everywhere(
     assert waiting == [b"four", b"one", b"two"]
 
     # Spark's side, where it needs none
-    log = open_log(str(broker.data))
+    log = InDirectory(broker.data).open()
     offsets = positions(topology_of(log.metadata).marks, name)
-    plan = plan_moment(str(broker.data), mark)
+    plan = plan_moment(InDirectory(broker.data), mark)
     assert {each.partition: each.end for each in plan.ends} == offsets
     assert plan.clock_ms is None
-    ends = plan_history(str(broker.data), {"endingTimestamp": mark})
+    ends = plan_history(InDirectory(broker.data), {"endingTimestamp": mark})
     assert max(each.end for each in ends) == max(offsets.values())
     assert by_offsets(log, {"startingTimestamp": "5"}) == {"startingTimestamp": "5"}
     assert int(time_of(log, mark)) > 1_600_000_000_000
@@ -104,7 +104,7 @@ def test_a_mark_that_is_not_there_is_said(
     with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="there is no mark"):
         reading.basic_consume(queue, lambda *_: None, arguments={"x-rewind-to": f"mark:{name}"})
     with pytest.raises(NoSuchMark):
-        plan_moment(str(broker.data), f"mark:{name}")
+        plan_moment(InDirectory(broker.data), f"mark:{name}")
 
 
 def test_marks_are_there_after_a_crash_and_never_ahead_of_the_log(

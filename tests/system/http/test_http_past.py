@@ -15,7 +15,7 @@ import pytest
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.engine.http.call import ApiError
 from rewindmq.engine.http.resources.past import Question, read
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import InDirectory, InKafka
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.projections.rewind import At
 from tests.support.moments import now
@@ -143,12 +143,18 @@ def test_the_broker_outlives_the_process_that_reads_the_past(
 
 def test_a_question_that_nobody_waits_for_any_longer_is_given_up(tmp_path: Path) -> None:
     """Its answer must not be taken for that of the next one, and those that wait have their turn."""
-    away, gone = History(None, f"127.0.0.1:{free_port()}"), History(tmp_path)
+    away, gone = InKafka(f"127.0.0.1:{free_port()}"), InDirectory(tmp_path)
 
     async def run() -> list[BaseException | object]:
         process, keys = WorkerPool(), KeyStore(NO_KEYS)
         first, *others = [
-            asyncio.create_task(read(process, Question(history, "/", "q", At(offset=0), 0, 1, 1, keys), "u"))
+            asyncio.create_task(
+                read(
+                    process,
+                    Question(history, vhost="/", queue="q", at=At(offset=0), first=0, count=1, truncate=1, keys=keys),
+                    "u",
+                )
+            )
             for history in (away, gone, gone)
         ]
         await asyncio.sleep(0.1)

@@ -20,7 +20,7 @@ HOME = partition_of("/", "nowhere", 2)
 
 
 def published(queue: str) -> Published:
-    return Published(Route("/", "", queue, (queue,)), b"\x10\x00\x02", None, None, True, None, None, b"body", 4)
+    return Published(Route("/", "", queue, (queue,)), b"\x10\x00\x02", persistent=True, body=b"body", body_size=4)
 
 
 def append(data: Path, number: int, *records: Event | bytes) -> None:

@@ -16,6 +16,7 @@ from rewindmq.engine.keeping.archive.objects import Objects
 from rewindmq.engine.keeping.archive.reader import ArchivedLog
 from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.keeping.archive.topic_recovery import recover_topics
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.keeping.seals.in_topic import in_topics
 from rewindmq.engine.log import chain
 from rewindmq.engine.log.chain import first_chain
@@ -28,7 +29,6 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold
 from rewindmq.schemas.metadata_events import VhostCreated
 from rewindmq.schemas.single_object import HEADER
-from rewindmq.spark_replay.location.log import InKafka
 from tests.support.commands import require_failure
 from tests.support.forked import run
 from tests.support.kafka.archived_topics import archive, blocks, delete_before, log_of, raw

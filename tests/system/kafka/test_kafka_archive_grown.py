@@ -17,6 +17,7 @@ from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.keeping.archive.topic_recovery import recover_topics
 from rewindmq.engine.keeping.in_topics import TopicsHistory
 from rewindmq.engine.keeping.local_space import SpaceLimits
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.keeping.seals.in_topic import in_topics
 from rewindmq.engine.keeping.seals.sealer import check, seal
 from rewindmq.engine.keeping.topic_space import TopicSpace
@@ -28,7 +29,6 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold
 from rewindmq.projections.rewind import format_time
 from rewindmq.projections.rules.placement import partition_of
-from rewindmq.spark_replay.location.log import InKafka
 from tests.support.archiving_brokers import archive_item
 from tests.support.deadlines import until
 from tests.support.forked import run

@@ -18,10 +18,11 @@ from rewindmq.engine.keeping.archive import pack, trims
 from rewindmq.engine.keeping.archive.archiver import verify
 from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import Objects, open_objects
-from rewindmq.engine.keeping.archive.progress import Kept, TopicsOrder
+from rewindmq.engine.keeping.archive.progress import Kept
 from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.keeping.in_topics import TopicPartition, TopicsHistory, topics_keeper
 from rewindmq.engine.keeping.keep_history import KeepHistory
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.keeping.topic_floors import TopicFloors
 from rewindmq.engine.keeping.trim import Trimming
 from rewindmq.engine.log import chain
@@ -29,7 +30,6 @@ from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.log.kafka.reader import KafkaPartition
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.schemas.events import Checkpointed
-from rewindmq.spark_replay.location.log import InKafka
 from tests.support.deadlines import until
 from tests.support.forked import run
 from tests.support.hasty_trims import DIE
@@ -84,7 +84,7 @@ def keeper(
 ) -> KeepHistory:
     """Return the trimmer beside a node with this directory. By default its clock advances by a minute at each look."""
     node.mkdir(exist_ok=True)
-    order = TopicsOrder(place.bootstrap, place.prefix, (), 1_000)
+    order = InKafka(place.bootstrap, place.prefix)
     made = topics_keeper(order, node, objects, KEEP_MS, lambda: None, clock or Ticking(), lambda: wall_ms)
     made.owned = owned
     return made

@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import Producer
 from rocksdict import Rdict
 
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.keeping.single_records import NEIGHBOURS
 from rewindmq.engine.log.kafka.follower import BATCH_RECORDS
 from rewindmq.engine.log.kafka.log import KafkaLog
@@ -191,7 +191,7 @@ def test_a_nodes_snapshots_save_the_fold_before_them(
     moment = At(time_ms=parse_time(moments["last"]))
     found = []
     for data in (south.data, None):
-        past = queue_at(History(data, nodes.kafka.bootstrap, nodes.prefix), "/", "past", moment, 0, 10)
+        past = queue_at(InKafka(nodes.kafka.bootstrap, nodes.prefix, data=data), "/", "past", moment, 0, 10)
         found.append((past.offset, past.time_ms, repr(past.messages)))
         assert [message.published.body for message in past.messages] == [b"m3"]
     assert found[0] == found[1]
@@ -350,7 +350,7 @@ def test_metrics_and_overview_tell_of_the_log(
 ) -> None:
     both = (north, south)
     until(lambda: all(metrics(node)["rewindmq_nodes"] == 2 for node in both), "not two nodes")
-    logs = History(None, nodes.kafka.bootstrap, nodes.prefix).open().queues
+    logs = InKafka(nodes.kafka.bootstrap, nodes.prefix).open().queues
     for log in logs:
         labels = f'{{partition="{log.name}"}}'
 

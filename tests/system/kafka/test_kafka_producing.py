@@ -19,11 +19,12 @@ from rewindmq.projections.machine.data.effects import Deliver, Effect, Quarantin
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.rules.placement import murmur2, partition_of
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import ConsumerAttached, Event, Published, QueueDeclared
+from rewindmq.schemas.events import Event, Published, QueueDeclared
 from rewindmq.schemas.producer import Publisher
 from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.schemas.values import Actor, Route
 from tests.support.deadlines import SECONDS, until
+from tests.support.events_for_tests import attached
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.producers import ordered_producer
 from tests.support.running import ROOT, RunningBroker
@@ -92,13 +93,23 @@ def test_the_examples_of_the_documentation_publish(kafka: KafkaCluster, tmp_path
     prefix = "examples"
     make_topic(kafka, f"{prefix}.queues")
     home = partition_of("/", "orders", PARTITIONS)
-    declared = QueueDeclared("/", "orders", "classic", True, False, False, 0, (), "rabbitmq-3.13", None, None)
+    declared = QueueDeclared(
+        "/",
+        "orders",
+        type="classic",
+        durable=True,
+        exclusive=False,
+        auto_delete=False,
+        owner=0,
+        arguments=(),
+        semantics="rabbitmq-3.13",
+    )
     append(
         kafka,
         f"{prefix}.queues",
         home,
         declared,
-        ConsumerAttached("/", "orders", 1, 1, "c", False, False, 10, 0, 0, 0, ()),
+        attached("/", "orders", 1, channel=1, tag="c", prefetch=10),
     )
     with_ours, without = examples()
     run(with_ours, kafka, tmp_path, prefix, path=str(ROOT))
@@ -198,7 +209,12 @@ def test_nodes_deliver_what_services_produced_and_quarantine_alike(
         channel.queue_declare("orders", durable=True)
         home = partition_of("/", "orders", PARTITIONS)
         route = Route("/", "", "orders", ("orders",))
-        append(kafka, topic, home, Published(route, b"", None, None, True, None, None, b"no properties", 13))
+        append(
+            kafka,
+            topic,
+            home,
+            Published(route, b"", persistent=True, body=b"no properties", body_size=13),
+        )
         run(examples()[0], kafka, tmp_path, prefix, path=str(ROOT))
         producer = ordered_producer(kafka.bootstrap)
         nowhere = Publisher("billing", prefix).record("/", "nowhere", b"lost")

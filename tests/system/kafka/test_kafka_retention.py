@@ -16,14 +16,13 @@ from rewindmq.engine.keeping.archive import pack
 from rewindmq.engine.keeping.archive.directory_note import NODE
 from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import Objects
-from rewindmq.engine.keeping.archive.progress import TopicsOrder
 from rewindmq.engine.keeping.archive.topic_archiver import LostRecords
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.keeping.retention import RetentionWatch
 from rewindmq.engine.keeping.topic_source import TopicSource
 from rewindmq.engine.log import chain
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.kafka.topics import Retention
-from rewindmq.spark_replay.location.log import InKafka
 from tests.support.archiving_brokers import archive_item
 from tests.support.deadlines import until
 from tests.support.forked import run
@@ -141,7 +140,7 @@ def test_b41_a_retention_of_the_metadata_topic_is_switched_off_at_once(
 def source(place: InKafka, objects: Objects, tmp_path: Path) -> TopicSource:
     """Return the source from which a node's archiver process works, with the two queue partitions owned by the node."""
     (tmp_path / NODE).touch()
-    made = TopicSource(TopicsOrder(place.bootstrap, place.prefix, (), 0), tmp_path, objects)
+    made = TopicSource(InKafka(place.bootstrap, place.prefix), 0, tmp_path, objects)
     made.owned(frozenset({"queues-0", "queues-1"}))
     return made
 

@@ -19,6 +19,7 @@ from rewindmq.engine.keeping.archive.unpack import CorruptObject
 from rewindmq.engine.keeping.archive_states import begin_with_archive
 from rewindmq.engine.keeping.in_topics import require_archived
 from rewindmq.engine.keeping.local_space import SpaceLimits
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.keeping.topic_space import TopicSpace
 from rewindmq.engine.log import chain
 from rewindmq.engine.log.contract import LogError, NoAnswer
@@ -29,7 +30,6 @@ from rewindmq.projections.store.projector import live_ids
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.service_records import SharedDecoder
-from rewindmq.spark_replay.location.log import InKafka
 from tests.support.kafka.archived_topics import (
     OWNED,
     Ticking,

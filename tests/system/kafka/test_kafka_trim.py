@@ -17,6 +17,7 @@ from rewindmq.engine.keeping.archive.reader import ArchivedLog
 from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.keeping.archive.topic_recovery import recover_topics
 from rewindmq.engine.keeping.in_topics import TopicPartition, TopicsHistory, trim_topics
+from rewindmq.engine.keeping.location import InArchive, InKafka
 from rewindmq.engine.keeping.topic_floors import TopicFloors
 from rewindmq.engine.keeping.trim_rules import TrimRefused, TrimReport, TrimRequest
 from rewindmq.engine.log import chain
@@ -29,7 +30,7 @@ from rewindmq.projections.rules.placement import partition_of
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.events import Checkpointed, Published
 from rewindmq.schemas.service_records import SharedDecoder
-from rewindmq.spark_replay.location.log import InArchive, InKafka, read_messages
+from rewindmq.spark_replay.location.log import read_messages
 from tests.support.forked import run
 from tests.support.kafka.archived_topics import (
     FLOOR,

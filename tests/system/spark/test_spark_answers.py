@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.rewind import outcomes
 from rewindmq.engine.rewind.outcomes import Deadline, biography, change_of, changes, last_outcomes
 from rewindmq.engine.rewind.search import SearchLimits, search, whole
@@ -49,7 +49,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def found(data: Path, criteria: Criteria, limit: int) -> Found:
     """Return the messages that a broker finds, portion by portion."""
-    reader = History(data).open()
+    reader = InDirectory(data).open()
     ranges = whole(reader, criteria, 0, None, None)
     messages: Found = set()
     while ranges:
@@ -90,7 +90,7 @@ def test_b29_properties_and_headers_are_read_as_spark_reads_them(spark: SparkSes
             "correlation_id": short(f"co-{n % 4}"),
             "headers": with_length(encode(headers)),
         }
-        event = Published(Route("/", "", "q", ("q",)), join_by_name(given), None, None, True, None, None, b"x", 1)
+        event = Published(Route("/", "", "q", ("q",)), join_by_name(given), persistent=True, body=b"x", body_size=1)
         recorder.append(recorder.partition("q"), Actor("guest", 7), event)
     recorder.close()
 
@@ -136,7 +136,7 @@ def by_place(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_b29_the_life_of_a_message_is_that_of_spark(spark: SparkSession, golden: Path, busy: Path) -> None:
     for data in (golden, busy):
-        source = History(data)
+        source = InDirectory(data)
         reader = source.open()
         every = history(spark, str(data)).where("vhost = '/'").collect()
         letters = [row for row in every if row.origin is not None]
@@ -156,7 +156,7 @@ def test_b29_the_life_of_a_message_is_that_of_spark(spark: SparkSession, golden:
 
 def test_b29_the_last_outcomes_are_sparks_last_rows(spark: SparkSession, golden: Path, busy: Path) -> None:
     for data, queues in ((golden, ("plain", "graveyard")), (busy, ("rest", "quiet"))):
-        source = History(data)
+        source = InDirectory(data)
         for queue in queues:
             expected = by_place(rows_of_spark(history(spark, str(data), queue=queue)))
             assert expected
@@ -167,14 +167,14 @@ def test_b29_the_last_outcomes_are_sparks_last_rows(spark: SparkSession, golden:
 
 
 def test_b29_a_look_back_grows_until_there_are_enough(busy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = History(busy)
+    source = InDirectory(busy)
     whole_tail = last_outcomes(source.open(), source.snapshots, "/", "rest", None, 5, None, LONG)
     monkeypatch.setattr(outcomes, "FIRST_LOOK_BACK", 3)
     assert last_outcomes(source.open(), source.snapshots, "/", "rest", None, 5, None, LONG) == whole_tail
 
 
 def test_b29_the_changes_between_two_moments_are_sparks(spark: SparkSession, busy: Path) -> None:
-    source = History(busy)
+    source = InDirectory(busy)
     reader = source.open()
     queue = "rest"
     rows = rows_of_spark(history(spark, str(busy)))
@@ -191,7 +191,7 @@ def test_b29_the_changes_between_two_moments_are_sparks(spark: SparkSession, bus
 
 
 def test_b29_an_answer_whose_time_is_over_says_so(busy: Path) -> None:
-    source = History(busy)
+    source = InDirectory(busy)
     reader = source.open()
     over = Deadline(-1.0)
     assert not last_outcomes(reader, source.snapshots, "/", "rest", None, 5, None, over).complete
@@ -203,7 +203,7 @@ def test_b29_an_answer_whose_time_is_over_says_so(busy: Path) -> None:
 
 
 def tried_by_broker(data: Path, candidate: Candidate, queue: str, start_ms: int | None = None) -> WhatIf:
-    source = History(data)
+    source = InDirectory(data)
     reader = source.open()
     start = At(offset=0) if start_ms is None else At(time_ms=start_ms)
     end = At(time_ms=4_000_000_000_000)

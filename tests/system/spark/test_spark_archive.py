@@ -16,6 +16,7 @@ from rewindmq.engine.keeping.archive.objects import open_objects
 from rewindmq.engine.keeping.archive.reader import ArchivedLog
 from rewindmq.engine.keeping.archive.recovery import recover
 from rewindmq.engine.keeping.archive.snapshots import ArchivedSnapshots
+from rewindmq.engine.keeping.location import InArchive
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import decoder_for, drive, events_of
@@ -30,7 +31,7 @@ from rewindmq.spark_replay.history.diff import diff
 from rewindmq.spark_replay.history.history import biography, history
 from rewindmq.spark_replay.history.slo import slo
 from rewindmq.spark_replay.history.state import state_at
-from rewindmq.spark_replay.location.log import InArchive, in_archive, partition_of
+from rewindmq.spark_replay.location.log import in_archive, partition_of
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.snapshots.verify import verify
 from rewindmq.spark_replay.source.options import TableOptions
@@ -50,7 +51,7 @@ def snapped(busy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(busy, data)
     for partition in EmbeddedLogReader(data).queues:
         machine = Machine(partition.name)
-        drive(machine, log_groups(str(data), partition.name, 0, AT), decoder_for(partition))
+        drive(machine, log_groups(data, partition.name, 0, AT), decoder_for(partition))
         Snapshots(data / "snapshots").take(machine)
     return data
 

@@ -11,6 +11,7 @@ from rewindmq.engine.keeping.archive.objects import open_objects
 from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.keeping.archive.topic_recovery import recover_topics
 from rewindmq.engine.keeping.in_topics import trim_topics
+from rewindmq.engine.keeping.location import InArchive, InKafka
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.clients import KafkaClients
@@ -21,7 +22,7 @@ from rewindmq.spark_replay.audit.kafka_retention import retention_findings
 from rewindmq.spark_replay.history.history import biography, history
 from rewindmq.spark_replay.history.slo import slo
 from rewindmq.spark_replay.history.state import state_at
-from rewindmq.spark_replay.location.log import InArchive, InKafka, in_archive, open_log
+from rewindmq.spark_replay.location.log import in_archive
 from rewindmq.spark_replay.snapshots.verify import verify
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.spark.histories import START_MS, When
@@ -154,7 +155,7 @@ def test_b27_an_archive_that_lacks_what_kafka_lacks_is_a_finding(
     Writer(place).copy(busy)
     partition = KafkaLogReader(place.bootstrap, place.prefix).queues[0]
     partition.delete_below(partition.next_offset - 1)
-    log = open_log(cut)
+    log = cut.open()
     [harm, *others] = retention_findings(cut, log.queues)
     assert (harm.ok, harm.partition) == (False, "queues-0")
     assert "only: the offsets" in harm.detail

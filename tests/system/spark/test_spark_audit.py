@@ -13,6 +13,7 @@ from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.checks import CHECKS
 from rewindmq.spark_replay.commands.report import print_report
 from tests.support.auditing import fold_audit
+from tests.support.events_for_tests import declared
 from tests.support.rocks import flipped, stored
 from tests.support.spark.histories import Recorder
 from tests.support.spark.liars import LIES, Liar, Lie
@@ -203,7 +204,6 @@ def test_a_policy_that_was_set_and_never_applied_is_found(spark: SparkSession, t
 
 
 def test_policies_that_fit_every_name_leave_the_brokers_queues_alone(spark: SparkSession, tmp_path: Path) -> None:
-    from rewindmq.schemas.events import QueueDeclared
     from rewindmq.schemas.metadata_events import OperatorPolicySet, PolicySet
     from rewindmq.schemas.values import BROKER
 
@@ -212,6 +212,10 @@ def test_policies_that_fit_every_name_leave_the_brokers_queues_alone(spark: Spar
     told.metadata(OperatorPolicySet("/", "all", ".*", '{"message-ttl":9}', 0, "queues"))
     told.wait(1)
     for queue, kind in (("amq.delayed.later", "delayed"), ("amq.rabbitmq.reply-to.token", "classic")):
-        told.append(0, BROKER, QueueDeclared("/", queue, kind, True, False, False, 0, (), "rabbitmq-3.13", None, None))
+        told.append(
+            0,
+            BROKER,
+            declared("/", queue, type=kind, durable=True, semantics="rabbitmq-3.13"),
+        )
     told.close()
     assert [f for f in audit(spark, str(tmp_path)) if not f.ok] == []

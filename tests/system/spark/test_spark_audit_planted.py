@@ -72,7 +72,7 @@ def test_the_history_is_sound_before(sound: SoundLog) -> None:
 
 
 def publish(queue: str) -> Published:
-    return Published(Route("/", "", queue, (queue,)), b"\x10\x00\x02", None, None, True, None, None, b"new", 3)
+    return Published(Route("/", "", queue, (queue,)), b"\x10\x00\x02", persistent=True, body=b"new", body_size=3)
 
 
 def at_home(

@@ -66,7 +66,7 @@ def by_partition(findings: list[Finding]) -> dict[str, Finding]:
 
 def test_segments_say_what_the_whole_chain_says(spark: SparkSession, long: Path) -> None:
     assert len(files_of(long)) > 5
-    found = by_partition(prove(spark, str(long), NAMES, None, False))
+    found = by_partition(prove(spark, long, NAMES, None, False))
     for name in NAMES:
         segments = list(verify_chain(long / "log" / name))
         records, blocks = sum(each.records for each in segments), sum(each.blocks for each in segments)
@@ -79,7 +79,7 @@ def test_small_segments_share_a_task(
     long: Path, monkeypatch: pytest.MonkeyPatch, task_bytes: int, at_once: int
 ) -> None:
     monkeypatch.setattr(audit_bytes, "TASK_BYTES", task_bytes)
-    files = audit_bytes.segment_files_of(str(long), "queues-0")
+    files = audit_bytes.segment_files_of(long, "queues-0")
     groups = list(audit_bytes.in_groups(files))
     assert [file for group in groups for file in group] == files
     assert max(map(len, groups)) == min(at_once, len(files))
@@ -119,7 +119,7 @@ def test_each_harm_is_located_as_by_one_that_reads_all_in_order(
     harm(data)
     with pytest.raises(CorruptLog) as refused:
         list(verify_chain(data / "log" / "queues-0"))
-    found = by_partition(prove(spark, str(data), NAMES, None, False))
+    found = by_partition(prove(spark, data, NAMES, None, False))
     bad = found["queues-0"]
     assert (bad.ok, bad.corrupt, bad.offset, bad.detail) == (False, True, refused.value.offset, str(refused.value))
     assert found["queues-1"].ok

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rewindmq import builds
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
 from rewindmq.engine.log.embedded.segments import read_header
@@ -26,7 +27,7 @@ from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.topology.fold_image import image_of
 from rewindmq.projections.topology.metadata_fold import MetadataFold
 from rewindmq.schemas.codec import Decoder
-from rewindmq.schemas.events import Acked, Checkpointed, QueueDeclared
+from rewindmq.schemas.events import Acked, Checkpointed
 from rewindmq.schemas.metadata_events import Unbound
 from rewindmq.schemas.values import BROKER, Actor
 from rewindmq.spark_replay import __main__ as cli
@@ -41,6 +42,7 @@ from rewindmq.spark_replay.snapshots.build import cut
 from rewindmq.spark_replay.snapshots.verify import plan_chunks, verify, verify_snapshots
 from tests.bench.generated_history import write_history
 from tests.support.broker_harness import Harness
+from tests.support.events_for_tests import declared
 from tests.support.rocks import flipped, stored
 from tests.support.spark.histories import Recorder, plain_fold
 
@@ -76,7 +78,7 @@ def forge(directory: Path, machine: Machine, at: int | None = None) -> None:
 def planted(data: Path, at: int) -> Machine:
     """As queues-0 stood at an offset, but with a queue that nobody declared."""
     machine = plain_fold(data, 0, at)
-    event = QueueDeclared("/", "planted", "classic", True, False, False, 0, (), "rabbitmq-3.13", None, None)
+    event = declared("/", "planted", durable=True, semantics="rabbitmq-3.13")
     machine.apply(at - 1, machine.clock_ms, BROKER, event, [])
     return machine
 
@@ -120,10 +122,10 @@ def test_a_state_costs_the_events_since_the_snapshot_before(busy: Path, own: Pat
     def folded(feed: FoldInput) -> list[int]:
         return [offset for offsets, _, _ in feed.groups for offset in offsets]
 
-    [*read] = log_task(OffsetRange("queues-0", 433, 433), str(data), Snapshots(own), folded, {})
+    [*read] = log_task(OffsetRange("queues-0", 433, 433), InDirectory(data), Snapshots(own), folded, {})
     assert read == list(range(400, 433))
     with pytest.raises(CorruptLog):
-        [*log_task(OffsetRange("queues-0", 433, 433), str(data), None, folded, {})]
+        [*log_task(OffsetRange("queues-0", 433, 433), InDirectory(data), None, folded, {})]
 
 
 def test_a_cut_goes_on_where_it_stopped_and_its_sums_fit(spark: SparkSession, tmp_path: Path) -> None:
@@ -170,7 +172,7 @@ def test_snapshots_of_another_log_and_other_directories_are_refused(
         (["audit", "--snapshots", tmp_path / "empty"], "there are no snapshots in it"),
         (["verify", "--snapshots", tmp_path / "full"], "there are no snapshots in it"),
         (["history", "--snapshots", tmp_path / "odd"], "not as `cut` writes it"),
-        (["cut", "--out", tmp_path / "full"], "no directory of `cut`"),
+        (["cut", "--out", tmp_path / "full"], "not a directory of `cut`"),
         (["cut", "--out", own, "--every", "50"], "was cut every 100 events"),
         (["cut", "--out", strange, "--every", "100"], "has snapshots of another log"),
     ):
@@ -252,7 +254,7 @@ def test_a_snapshot_that_a_broker_takes_meanwhile_is_no_finding(
 
     monkeypatch.setattr(Snapshots, "offsets", listing)
     monkeypatch.setattr(PartitionReader, "next_offset", property(ending))
-    plan_chunks(str(busy), Snapshots(own))
+    plan_chunks(InDirectory(busy), Snapshots(own))
     assert listed == ["snapshots", "snapshots", "end", "end"]
 
 
@@ -466,7 +468,7 @@ def test_the_audits_fold_finds_what_folds_between_snapshots_find(
 
     def found() -> list[Finding]:
         of_audit = [finding for finding in audit(spark, str(data)) if finding.check == "snapshots"]
-        assert of_audit == verify_snapshots(spark, str(data), set())
+        assert of_audit == verify_snapshots(spark, InDirectory(data), set())
         return bad(of_audit)
 
     assert found() == []

@@ -37,7 +37,7 @@ def told(busy: Path, spark: object, tmp_path_factory: pytest.TempPathFactory) ->
     for partition in EmbeddedLogReader(data).queues:
         machine = Machine(partition.name)
         for start, end in ((0, 200), (200, 400)):
-            drive(machine, log_groups(str(data), partition.name, start, end), decoder_for(partition))
+            drive(machine, log_groups(data, partition.name, start, end), decoder_for(partition))
             Snapshots(data / "snapshots").take(machine)
     return str(data), history(spark, str(data)).count()
 

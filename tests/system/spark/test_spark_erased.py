@@ -28,7 +28,11 @@ def test_b15_sizes_are_plain_and_an_erasure_changes_nothing(spark: SparkSession,
     for body in (b"dropped", b"kept", b"12345"):
         sealed, encryption = subjects.encrypt("ada", body)
         route = Route("/", "", "jobs", ("jobs",))
-        told.append(0, ANN, Published(route, b"\x10\x00\x02", None, None, True, None, encryption, sealed, len(body)))
+        told.append(
+            0,
+            ANN,
+            Published(route, b"\x10\x00\x02", persistent=True, encryption=encryption, body=sealed, body_size=len(body)),
+        )
     encoder = Encoder()
     told.log.metadata.append(
         START_MS,
@@ -60,7 +64,11 @@ def test_b21_a_history_whose_days_have_expired_is_asked_as_before(spark: SparkSe
     for number in range(4):
         sealed, encryption = asyncio.run(subjects.make_key_and_encrypt(None, b"job %d" % number))
         route = Route("/", "", "jobs", ("jobs",))
-        told.append(0, ANN, Published(route, b"\x10\x00\x02", None, None, True, None, encryption, sealed, 5))
+        told.append(
+            0,
+            ANN,
+            Published(route, b"\x10\x00\x02", persistent=True, encryption=encryption, body=sealed, body_size=5),
+        )
         told.wait(86_400_000)
     days = subjects.keys.of_days()
     assert len(days) == 4

@@ -51,7 +51,11 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]
     told.nack("rejected", 3, ids["rejected"], requeue=False)
     origin = Origin("/", "rejected", queue_id(told, "rejected"), ids["rejected"], "rejected", 1)
     route = Route("/", "dlx", "graveyard", ("graveyard",))
-    told.append(0, BROKER, Published(route, b"\x10\x00\x02", None, None, True, origin, None, b"f", 1))
+    told.append(
+        0,
+        BROKER,
+        Published(route, b"\x10\x00\x02", persistent=True, origin=origin, body=b"f", body_size=1),
+    )
     told.declare("poison", {"x-delivery-limit": 1}, "quorum")
     ids["delivery_limit"] = told.publish("poison", b"g")
     told.consume("poison", 4, prefetch=1)
@@ -179,7 +183,7 @@ def test_a_large_purge_is_packed_as_it_comes(tmp_path: Path) -> None:
     end = told.log.queues[0].next_offset
     told.close()
     product = HistoryProduct("queues-0")
-    batches = list(fold_events(product, Machine("queues-0"), log_groups(str(tmp_path), "queues-0", 0, end)))
+    batches = list(fold_events(product, Machine("queues-0"), log_groups(tmp_path, "queues-0", 0, end)))
     assert max(batch.num_rows for batch in batches) <= BATCH_ROWS
     assert sum(batch.num_rows for batch in batches) == 2 * (BATCH_ROWS + 10)
     assert ANN.user == batches[-1].column("user")[0].as_py()
@@ -217,7 +221,7 @@ def test_rows_of_an_event_that_fills_a_batch_say_the_same_in_the_next(tmp_path: 
     told.close()
     for only, published in ((None, 1), ("long", 0)):
         product = HistoryProduct("queues-0", only)
-        batches = list(fold_events(product, Machine("queues-0"), log_groups(str(tmp_path), "queues-0", 0, end)))
+        batches = list(fold_events(product, Machine("queues-0"), log_groups(tmp_path, "queues-0", 0, end)))
         assert [batch.num_rows for batch in batches] == [BATCH_ROWS, 20 + published]
         rows = [row for batch in batches for row in batch.to_pylist()]
         purged = [row for row in rows if row["event"] == "Purged"]

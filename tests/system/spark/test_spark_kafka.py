@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.serialization.digest import queue_digest
@@ -14,7 +15,6 @@ from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.history import biography, history
 from rewindmq.spark_replay.history.state import state_at
-from rewindmq.spark_replay.location.log import InKafka
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.snapshots.build import cut
 from rewindmq.spark_replay.snapshots.verify import verify

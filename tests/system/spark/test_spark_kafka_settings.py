@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.history.history import history
 from rewindmq.spark_replay.location.kafka_settings import for_java, read_settings
-from rewindmq.spark_replay.location.log import InKafka
 from rewindmq.spark_replay.location.ranges import BadRequest
 from tests.support.certificates import Authority
 from tests.support.kafka.cluster import KafkaCluster
@@ -93,10 +93,10 @@ def test_what_java_calls_otherwise(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["sasl.mechanism=GSSAPI"], "GSSAPI is none of PLAIN"),
+        (["sasl.mechanism=GSSAPI"], "GSSAPI is not one of PLAIN"),
         (["sasl.mechanism=PLAIN", "sasl.username=ann"], "sasl.password is missing"),
         (["ssl.ca.location=/none"], "/none cannot be read"),
-        (["enable.ssl.certificate.verification=false"], "no setting like it"),
+        (["enable.ssl.certificate.verification=false"], "no such setting"),
         (["sasl.password"], "is not KEY=VALUE"),
     ],
 )

@@ -80,7 +80,7 @@ def test_another_log_or_directory_is_refused(
         keep_history(spark, str(data), out)
     with pytest.raises(BadRequest, match="is kept as parquet, not as delta"):
         keep_history(spark, str(data), out, "orders", "delta")
-    with pytest.raises(BadRequest, match="is no kept history"):
+    with pytest.raises(BadRequest, match="is not a kept history"):
         keep_history(spark, str(data), data)
     told.close()
     shutil.rmtree(data)

@@ -68,7 +68,7 @@ def behind(data: Path, *events: tuple[Actor, Event]) -> tuple[int, int]:
 
 
 def published() -> Published:
-    return Published(Route("/", "", "orders", ("orders",)), b"\x10\x00\x02", None, None, True, None, None, b"new", 3)
+    return Published(Route("/", "", "orders", ("orders",)), b"\x10\x00\x02", persistent=True, body=b"new", body_size=3)
 
 
 def forged(data: Path, *events: tuple[Actor, Event]) -> list[Finding]:

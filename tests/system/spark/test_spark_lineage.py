@@ -17,6 +17,7 @@ import jsonschema
 import pytest
 from pyspark.sql import SparkSession
 
+from rewindmq.engine.keeping.location import InDirectory, InKafka
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay import session
@@ -31,7 +32,6 @@ from rewindmq.spark_replay.lineage.events import (
     run_event,
 )
 from rewindmq.spark_replay.lineage.settings import Parent, read_settings
-from rewindmq.spark_replay.location.log import InKafka
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 from tests.support.spark.histories import Recorder
 
@@ -150,8 +150,8 @@ def test_an_offset_within_a_block_has_the_chain_of_the_block_before(
     behind = block.first_offset + len(block.records)
     for end in (behind, behind - 1):
         at, chain = (behind, block.chain) if end == behind else (block.first_offset, before.chain)
-        assert lineage.chain_at(str(busy), "queues-0", end) == {"chain": chain.hex(), "chain_offset": at}
-    assert lineage.chain_at(str(busy), "queues-0", 0) == {}
+        assert lineage.chain_at(InDirectory(busy), "queues-0", end) == {"chain": chain.hex(), "chain_offset": at}
+    assert lineage.chain_at(InDirectory(busy), "queues-0", 0) == {}
 
 
 def test_what_is_read_begins_at_a_snapshot(
@@ -484,7 +484,7 @@ def test_sparks_configuration_in_the_clients_words(tmp_path: Path, monkeypatch: 
 
 
 def test_names_of_datasets_are_openlineages() -> None:
-    assert dataset_of("/var/lib/rewindmq", "queues-0") == ("file", "/var/lib/rewindmq")
+    assert dataset_of(InDirectory(Path("/var/lib/rewindmq")), "queues-0") == ("file", "/var/lib/rewindmq")
     topics = InKafka("one:9093,two:9092", "shop")
     assert dataset_of(topics, "queues-3") == ("kafka://one:9093", "shop.queues")
     for name in ("metadata-0", "shop.metadata"):
@@ -497,7 +497,16 @@ def test_of_many_findings_those_that_failed_come_first(events: Path) -> None:
     settings = read_settings({})
     assert settings is not None
     findings = [Finding("order", n >= 3, "queues-0", n, "orders", n, "late") for n in range(MOST_ASSERTIONS + 5)][::-1]
-    about = RunFacts("0198c1f2-0000-7000-8000-000000000002", "audit", InKafka("k:1"), None, "4", {}, findings, [])
+    about = RunFacts(
+        "0198c1f2-0000-7000-8000-000000000002",
+        "audit",
+        location=InKafka("k:1"),
+        queue=None,
+        spark="4",
+        partitions={},
+        findings=findings,
+        outputs=[],
+    )
     from openlineage.client.event_v2 import RunState
 
     [dataset] = run_event(settings, RunState.COMPLETE, about).inputs or []

@@ -9,13 +9,13 @@ from pyspark.sql import SparkSession
 
 from rewindmq.engine.keeping.archive.objects import Objects
 from rewindmq.engine.keeping.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.location import InArchive, InDirectory, Location
 from rewindmq.projections.rewind import format_time
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.diff import diff_frame, plan_moments
 from rewindmq.spark_replay.history.history import biography, history_frame, plan_history
 from rewindmq.spark_replay.history.slo import slo
 from rewindmq.spark_replay.history.state import plan_state, state_frame
-from rewindmq.spark_replay.location.log import InArchive, Location
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.restore import find
 from rewindmq.spark_replay.source.options import TableOptions
@@ -37,7 +37,7 @@ def queues_at(spark: SparkSession, place: Location, moment: str) -> dict[str, tu
 
 
 def test_a_queue_that_moved(spark: SparkSession, moved: Moved) -> None:
-    place = str(moved.data)
+    place = InDirectory(moved.data)
     before, after = format_time(moved.before_ms), format_time(moved.after_ms)
     assert queues_at(spark, place, before) == {moved.old: (2, 1)}
     assert queues_at(spark, place, "mark:before") == {moved.old: (2, 1)}
@@ -70,7 +70,7 @@ def test_a_queue_that_moved(spark: SparkSession, moved: Moved) -> None:
 def test_an_archive_that_has_grown_is_read_whole(
     spark: SparkSession, moved: Moved, archived: Callable[[Path, str, int], Objects], tmp_path: Path
 ) -> None:
-    place, data = InArchive(archived(moved.data, str(tmp_path / "archive"), BEFORE).url), str(moved.data)
+    place, data = InArchive(archived(moved.data, str(tmp_path / "archive"), BEFORE).url), InDirectory(moved.data)
     assert ArchivedLog(place.url).identity.begun_with == BEFORE
     rows = history_frame(spark, place, plan_history(place, {}), QUEUE).collect()
     assert {row.partition for row in rows} == {moved.old, moved.now}

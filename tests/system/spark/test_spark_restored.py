@@ -6,12 +6,12 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from rewindmq.projections.machine.serialization.digest import queue_digest
-from rewindmq.schemas.events import Checkpointed, Published, QueueDeclared
+from rewindmq.schemas.events import Checkpointed, Published
 from rewindmq.schemas.values import BROKER, Argument, Deduplication, Origin, Route
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.history import biography, history
 from rewindmq.spark_replay.history.state import state_at
-from tests.support.events_for_tests import route_once, text_id
+from tests.support.events_for_tests import declared, route_once, text_id
 from tests.support.spark.histories import ANN, Recorder
 
 
@@ -24,8 +24,20 @@ def test_a_purge_that_was_undone(spark: SparkSession, tmp_path: Path) -> None:
     told.purge("jobs")
     queue = told.machines[0].queue("/", "jobs")
     assert queue is not None
-    origin = Origin("/", "jobs", queue.queue_id, message, "restored", 1, "jobs@then", 1, True)
-    back = Published(Route("/", "", "jobs", ("jobs",)), b"\x10\x00\x02", None, None, True, origin, None, b"one", 3)
+    origin = Origin(
+        "/",
+        "jobs",
+        queue_id=queue.queue_id,
+        message_id=message,
+        reason="restored",
+        sequence=1,
+        restore="jobs@then",
+        delivery_count=1,
+        redelivered=True,
+    )
+    back = Published(
+        Route("/", "", "jobs", ("jobs",)), b"\x10\x00\x02", persistent=True, origin=origin, body=b"one", body_size=3
+    )
     restored = told.append(0, ANN, back)
     again = told.append(0, ANN, back)
     told.get("jobs", 2)
@@ -52,9 +64,13 @@ def test_b61_b62_duplicates_that_were_dropped(spark: SparkSession, tmp_path: Pat
     told = Recorder(tmp_path, partitions=1)
     told.declare("behind")
     once = (Argument("x-message-deduplication", "bool", True),)
-    told.append(0, ANN, QueueDeclared("/", "jobs", "quorum", True, False, False, 0, once, "", None, None))
+    told.append(
+        0,
+        ANN,
+        declared("/", "jobs", type="quorum", durable=True, arguments=once),
+    )
     asked = route_once(Deduplication("once", 2, 1_000), "behind", "jobs")
-    message = Published(asked, text_id("a"), None, None, True, None, None, b"one", 3)
+    message = Published(asked, text_id("a"), persistent=True, body=b"one", body_size=3)
     first = told.append(0, ANN, message)
     told.wait(999)
     second = told.append(0, ANN, message)

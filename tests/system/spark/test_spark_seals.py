@@ -9,13 +9,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pyspark.sql import SparkSession
 
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.keeping.seals import sealer as sealing
 from rewindmq.engine.keeping.seals.in_files import segmented
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.seals import check_seals
-from rewindmq.spark_replay.location.log import InKafka
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.plants import PLANTS
 from tests.support.kafka.sealed_topics import KEY, KEYS, PUBLIC_PEM, Topics, forged, history, in_short_stretches, seal

@@ -19,21 +19,49 @@ def test_b28_rows_of_who_came_and_what_was_refused(spark: SparkSession, tmp_path
     product = (Argument("product", "longstr", "pika"),)
     opened = SessionOpened(
         ANN.session,
-        "/",
-        "amqp",
-        "[fe80::7]:51230",
-        "0.0.0.0:5671",
-        "10.0.0.1:4",
-        "EXTERNAL",
-        "TLSv1.3 X",
-        "CN=a",
-        product,
+        vhost="/",
+        protocol="amqp",
+        address="[fe80::7]:51230",
+        listener="0.0.0.0:5671",
+        proxy="10.0.0.1:4",
+        mechanism="EXTERNAL",
+        tls="TLSv1.3 X",
+        certificate="CN=a",
+        client_properties=product,
     )
     history.metadata(opened, ANN)
-    history.metadata(LoginRefused("root", "10.0.0.9", "l:1", "http", "basic", "Login failed", 812, START_MS), BROKER)
-    history.metadata(AccessRefused("queue.declare", "/", "queue", "jfk", "no", 1, START_MS), ANN)
+    history.metadata(
+        LoginRefused(
+            "root",
+            host="10.0.0.9",
+            listener="l:1",
+            protocol="http",
+            mechanism="basic",
+            reason="Login failed",
+            count=812,
+            first_ms=START_MS,
+        ),
+        BROKER,
+    )
+    history.metadata(
+        AccessRefused("queue.declare", vhost="/", kind="queue", name="jfk", reason="no", count=1, first_ms=START_MS),
+        ANN,
+    )
     history.declare("q")
-    history.append(0, ANN, PastRead("/", "q", 0, 0, "", (), "GET /api/queues/{vhost}/{queue}/at", "time=-1s"))
+    history.append(
+        0,
+        ANN,
+        PastRead(
+            "/",
+            queue="q",
+            consumer=0,
+            channel=0,
+            tag="",
+            arguments=(),
+            way="GET /api/queues/{vhost}/{queue}/at",
+            request="time=-1s",
+        ),
+    )
     history.append(0, ANN, SessionClosed(ANN.session, 0))
     history.metadata(SessionClosed(ANN.session, 0), ANN)
     history.close()

@@ -12,6 +12,7 @@ from pamqp.commands import Basic
 from pamqp.common import FieldTable
 from pyspark.sql import SparkSession
 
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.rewind import OutsideHistory, RewindError
@@ -22,7 +23,7 @@ from rewindmq.schemas.values import Route
 from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.history.history import history, history_of
 from rewindmq.spark_replay.history.state import state_at
-from rewindmq.spark_replay.location.log import first_event_ms, open_log
+from rewindmq.spark_replay.location.log import first_event_ms
 from rewindmq.spark_replay.location.ranges import BACKWARDS, BadRequest, OffsetRange, divide, resolve
 from tests.support.spark.histories import ANN, START_MS, Recorder, When, plain_fold
 from tests.support.spark.source import read, source_with
@@ -106,7 +107,7 @@ def test_starting_and_ending_offsets(spark: SparkSession, busy: Path) -> None:
     ],
 )
 def test_bad_ranges_are_refused(busy: Path, options: dict[str, str], error: str) -> None:
-    log = open_log(str(busy))
+    log = InDirectory(busy).open()
     with pytest.raises(RewindError, match=re.escape(error)):
         resolve(log.queues, options, first_event_ms(log))
 
@@ -140,7 +141,7 @@ def test_what_is_lost_of_a_stretch_is_an_error_or_left_out() -> None:
 
 
 def test_earliest_and_latest_are_of_all_partitions(busy: Path) -> None:
-    log = open_log(str(busy))
+    log = InDirectory(busy).open()
     ends = [OffsetRange(each.name, each.next_offset, each.next_offset) for each in log.queues]
     assert resolve(log.queues, {"startingOffsets": "latest"}, 0) == ends
     assert resolve(log.queues, {"startingOffsets": "earliest", "endingOffsets": "latest"}, 0) == (
@@ -157,7 +158,7 @@ def test_a_bad_range_reaches_whoever_reads_with_spark(spark: SparkSession, busy:
 
 
 def test_times_are_resolved_to_the_events_up_to_them(busy: Path) -> None:
-    log = open_log(str(busy))
+    log = InDirectory(busy).open()
     ranges = resolve(log.queues, {"endingTimestamp": str(START_MS + 500)}, first_event_ms(log))
     decode = Decoder()
     for stretch, partition in zip(ranges, log.queues, strict=True):
@@ -174,7 +175,7 @@ def test_a_stretch_in_which_nothing_happened_is_empty(tmp_path: Path) -> None:
     history.wait(1_000)
     history.publish("orders", b"x")
     history.close()
-    log = open_log(str(tmp_path))
+    log = InDirectory(tmp_path).open()
     between = {"startingTimestamp": str(START_MS + 200), "endingTimestamp": str(START_MS + 800)}
     [stretch] = resolve(log.queues, between, START_MS)
     assert stretch.start == stretch.end == log.queues[0].next_offset - 1
@@ -184,7 +185,7 @@ def test_a_bare_offset_means_the_only_partition(tmp_path: Path) -> None:
     history = Recorder(tmp_path, partitions=1)
     history.declare("orders")
     history.close()
-    assert resolve(open_log(str(tmp_path)).queues, {"endingOffsets": "1"}, 0) == [OffsetRange("queues-0", 0, 1)]
+    assert resolve(InDirectory(tmp_path).open().queues, {"endingOffsets": "1"}, 0) == [OffsetRange("queues-0", 0, 1)]
 
 
 def test_a_stretch_is_cut_where_it_is_longest() -> None:
@@ -239,7 +240,11 @@ def test_headers_are_decoded_when_they_are_asked_for(spark: SparkSession, tmp_pa
     table = b"\x01\xffV" + b"\x02atT" + nanoseconds + b"\x01nS\x00\x00\x00\x01y"
     odd = b"\x24\x40" + len(table).to_bytes(4, "big") + table + correlation_id + nanoseconds
     for content in (properties, properties[:-3], odd):
-        history.append(0, ANN, Published(route, content, None, None, True, None, None, b"", 0))
+        history.append(
+            0,
+            ANN,
+            Published(route, content, persistent=True, body=b"", body_size=0),
+        )
     history.close()
     frame = read(spark, tmp_path, includeHeaders="true").where("event = 'Published'").orderBy("offset")
     without, headers, broken, strange = (row.headers for row in frame.collect())
@@ -311,21 +316,21 @@ def test_views_are_the_functions(spark: SparkSession, busy: Path) -> None:
     [
         ({"view": "messages", "startingOffsets": "{}"}, "startingOffsets is for a range of offsets"),
         ({"view": "queues", "partitions": "queues-0"}, "partitions is for a range of offsets"),
-        ({"view": "events", "asOfOffset": "{}"}, "asOfOffset is no option of the view events"),
+        ({"view": "events", "asOfOffset": "{}"}, "the view events has no option asOfOffset"),
         ({"view": "messages", "failOnDataLoss": "false"}, "failOnDataLoss is for a range of offsets"),
         ({"view": "history", "asOfTimestamp": "0"}, "asOfTimestamp is for a moment"),
         ({"view": "queues", "readChangeFeed": "true"}, "readChangeFeed means the view history"),
         ({"readChangeFeed": "yes"}, "neither true nor false"),
         ({"readChangeFeed": "true", "changeEndOffset": "{}", "endingOffsets": "{}"}, "give one of them"),
-        ({"changeStartOffset": "{}"}, "changeStartOffset is no option of the view events"),
-        ({"startingTimestmp": "2025-11-21T03:00:00Z"}, "startingtimestmp is no option of rewindmq"),
-        ({"view": "history", "includeBodies": "false"}, "includeBodies is no option of the view history"),
-        ({"view": "history", "log": "all"}, "log is no option of the view history"),
-        ({"view": "records", "includeHeaders": "true"}, "includeHeaders is no option of the view records"),
+        ({"changeStartOffset": "{}"}, "the view events has no option changeStartOffset"),
+        ({"startingTimestmp": "2025-11-21T03:00:00Z"}, "unknown option startingtimestmp of rewindmq"),
+        ({"view": "history", "includeBodies": "false"}, "the view history has no option includeBodies"),
+        ({"view": "history", "log": "all"}, "the view history has no option log"),
+        ({"view": "records", "includeHeaders": "true"}, "the view records has no option includeHeaders"),
         ({"includeHeaders": "x"}, "includeHeaders: 'x' is neither true nor false"),
-        ({"fromCheckpoint": "1"}, "fromCheckpoint is no option of the view events"),
-        ({"snapshots": "own"}, "snapshots is no option of the view events"),
-        ({"view": "partitions", "minPartitions": "2"}, "minPartitions is no option of the view partitions"),
+        ({"fromCheckpoint": "1"}, "the view events has no option fromCheckpoint"),
+        ({"snapshots": "own"}, "the view events has no option snapshots"),
+        ({"view": "partitions", "minPartitions": "2"}, "the view partitions has no option minPartitions"),
         ({"minPartitions": "0"}, "minPartitions: '0' is not a number from 1 to 100000"),
         ({"minPartitions": "1.5"}, "minPartitions: '1.5' is not a number"),
         ({"minPartitions": "100001"}, "minPartitions: '100001' is not a number"),
@@ -340,7 +345,7 @@ def test_options_that_say_nothing_about_a_view_are_refused(options: dict[str, st
 
 
 def test_times_by_partition_are_those_of_all(busy: Path) -> None:
-    log = open_log(str(busy))
+    log = InDirectory(busy).open()
     first = first_event_ms(log)
     begin, end = str(START_MS + 300), str(START_MS + 500)
     of_all = resolve(log.queues, {"startingTimestamp": begin, "endingTimestamp": end}, first)

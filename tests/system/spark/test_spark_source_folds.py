@@ -9,12 +9,12 @@ from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
-from rewindmq.schemas.events import QueueDeclared
 from rewindmq.schemas.values import BROKER
 from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.history.history import history
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.ranges import BadRequest, CheckpointRange, OffsetRange
+from tests.support.events_for_tests import declared
 from tests.support.spark.histories import START_MS, plain_fold
 from tests.support.spark.source import read, source_with
 
@@ -29,7 +29,7 @@ def cut(busy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, at in ((0, 100), (0, 300), (1, 100)):
         snapshots.take(plain_fold(data, number, at))
     machine = plain_fold(data, 0, 200)
-    event = QueueDeclared("/", "planted", "classic", True, False, False, 0, (), "rabbitmq-3.13", None, None)
+    event = declared("/", "planted", durable=True, semantics="rabbitmq-3.13")
     machine.apply(199, machine.clock_ms, BROKER, event, [])
     snapshots.take(machine)
     return data

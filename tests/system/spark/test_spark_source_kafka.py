@@ -12,6 +12,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
+from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.rewind import OutsideHistory, RewindError
@@ -21,7 +22,7 @@ from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.fold import fold_frame
 from rewindmq.spark_replay.history.history import history_of
-from rewindmq.spark_replay.location.log import InKafka, newest_ms, open_log, partition_of
+from rewindmq.spark_replay.location.log import newest_ms, partition_of
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 from rewindmq.spark_replay.snapshots.build import cut
 from rewindmq.spark_replay.source.options import TableOptions
@@ -156,7 +157,7 @@ def test_records_are_folded_to_the_same_states(spark: SparkSession, busy: Path, 
     schema = columns.table(partition=columns.TEXT, digest=columns.TEXT)
     frames = [read(spark, place, view="records") for place in (copied, busy)]
     assert [frame.columns for frame in frames] == [columns.KAFKA_RECORDS.names, columns.RECORDS.names]
-    ends = enumerate(partition.next_offset for partition in open_log(copied).queues)
+    ends = enumerate(partition.next_offset for partition in copied.open().queues)
     expected = [(f"queues-{number}", plain_fold(busy, number, end).digest()) for number, end in ends]
     for frame in frames:
         assert fold_frame(frame, Digest, schema).collect() == expected
@@ -336,7 +337,7 @@ def test_a_checkpoint_of_another_place_is_refused(copied: InKafka, gaps: InKafka
         ({"path": "x", "kafka.sasl.password": SECRET}, "kafka.sasl.password is for a history in Kafka: give"),
         ({"data": "x", "kafkaPrefix": SECRET}, "kafkaPrefix is for a history in Kafka"),
         ({KAFKA: " "}, "where is the history"),
-        ({KAFKA: "h:1", "kafkaPrefx": SECRET}, "kafkaprefx is no option of rewindmq"),
+        ({KAFKA: "h:1", "kafkaPrefx": SECRET}, "unknown option kafkaprefx of rewindmq"),
         ({KAFKA: "h:1", "kafka.Isolation.Level": SECRET}, "kafka.isolation.level cannot be set: a history is read in"),
         ({KAFKA: "h:1", "fromCheckpoint": "1", "view": "queues"}, "a Kafka has no snapshots beside it"),
         ({KAFKA: "h:1", "view": "queues", "startingOffsets": "{}"}, "startingOffsets is for a range of offsets"),
@@ -384,7 +385,7 @@ def test_nothing_that_is_printed_has_a_setting_in_it(spark: SparkSession, copied
     given = {"kafka.sasl.password": SECRET}  # which librdkafka does not look at without security.protocol
     frame = read(spark, copied, **given)
     execution = frame._jdf.queryExecution()
-    assert frame.count() == sum(partition.next_offset for partition in open_log(copied).queues)
+    assert frame.count() == sum(partition.next_offset for partition in copied.open().queues)
     assert SECRET not in execution.toString() + execution.executedPlan().treeString()
     asked = TableOptions({**options_of(copied), **given})
     assert SECRET not in f"{asked.location} {asked.location!r} {asked.options}"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import InDirectory, InKafka, Location
 from rewindmq.engine.rewind.trace_outcomes import WantedTraces, traced_outcomes, whole
 from rewindmq.projections.traces.spans import Span, Spans
 from rewindmq.schemas.amqp import tables
@@ -14,7 +14,6 @@ from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Route
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.history.spans import export_spans
-from rewindmq.spark_replay.location.log import InKafka, Location
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.ports import free_port
 from tests.support.spark.histories import ANN, START_MS, Recorder, random_history
@@ -37,7 +36,14 @@ class TracedRecorder(Recorder):
         headers = tables.encode({"traceparent": parent} if self.count % 2 else {"other": 1}, "headers")
         said = {"headers": tables.with_length(headers), "delivery_mode": b"\x02", "message_id": b"\x01m"}
         route = Route("/", "", queue, (queue,))
-        event = Published(route, join_by_name(said), expiration_ms, None, persistent, None, None, body, len(body))
+        event = Published(
+            route,
+            join_by_name(said),
+            expiration_ms=expiration_ms,
+            persistent=persistent,
+            body=body,
+            body_size=len(body),
+        )
         return self.append(self.partition(queue), ANN, event)
 
 
@@ -58,7 +64,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def expected(data: Path, until_ms: int | None = None, queue: str | None = None) -> tuple[list[Span], int]:
     """The spans that the broker's way makes, and the number of stays without one."""
-    history = History(data)
+    history = InDirectory(data)
     reader, wanted = history.open(), WantedTraces("/", queue, None, 0, until_ms)
     found, spans, places = Spans(), list[Span](), whole(reader, wanted)
     while places:
@@ -116,7 +122,7 @@ def check(spark: SparkSession, location: Location, data: Path) -> None:
 
 
 def test_b47_spans_of_a_data_directory(spark: SparkSession, traced: Path) -> None:
-    check(spark, str(traced), traced)
+    check(spark, InDirectory(traced), traced)
     spans, waiting = expected(traced)
     assert waiting > 0
     assert any(each.error for each in spans)

@@ -149,6 +149,6 @@ def test_a_table_of_a_catalog_is_the_history(spark: SparkSession, told: Path) ->
             assert catalog.sql(f"SELECT * FROM {name}").count() == rows > 0
         finally:
             catalog.sql(f"DROP TABLE {name}")
-    for option, said in (("veiw 'history'", "veiw is no option of"), ("`kafka.sasl.password` 'x'", "temporary view")):
+    for option, said in (("veiw 'history'", "unknown option veiw of"), ("`kafka.sasl.password` 'x'", "temporary view")):
         with pytest.raises(Exception, match=said):
             catalog.sql(f"CREATE TABLE wrong USING rewindmq OPTIONS (path '{told}', {option})")

@@ -13,6 +13,7 @@ from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments
 from rewindmq.engine.keeping.archive.directory_note import note_archive
 from rewindmq.engine.keeping.archive.objects import open_objects
 from rewindmq.engine.keeping.in_directory import trim_directory
+from rewindmq.engine.keeping.location import InDirectory, Location
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.rewind import TrimmedMeanwhile
@@ -21,7 +22,7 @@ from rewindmq.spark_replay.audit import archive_bytes, log_bytes
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history import state as states
 from rewindmq.spark_replay.location import trims
-from rewindmq.spark_replay.location.log import Location, in_archive
+from rewindmq.spark_replay.location.log import in_archive
 from rewindmq.spark_replay.snapshots import verify as verifies
 from rewindmq.spark_replay.snapshots.verify import verify
 from tests.support.records import SCHEMA_BYTES
@@ -52,7 +53,7 @@ class Trimmed:
         self.data, self.end_ms = directory / "data", long[1]
         shutil.copytree(long[0], self.data)
         self.place = str(self.data)
-        self.location: Location = self.place
+        self.location: Location = InDirectory(self.data)
         self.archived = archived
         self.trims = 0
         if archived:

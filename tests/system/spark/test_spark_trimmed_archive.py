@@ -11,13 +11,14 @@ from rewindmq.engine.keeping.archive.directory_note import note_archive
 from rewindmq.engine.keeping.archive.objects import open_objects
 from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.local_space import SpaceLimits, keep_local
+from rewindmq.engine.keeping.location import InArchive, InDirectory, Location
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.projections.rewind import BelowFloor, format_time
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.history import biography, history
 from rewindmq.spark_replay.history.state import state_at
-from rewindmq.spark_replay.location.log import InArchive, Location, in_archive
+from rewindmq.spark_replay.location.log import in_archive
 from tests.support.records import SCHEMA_BYTES
 from tests.support.spark.histories import START_MS, Recorder, random_history
 
@@ -62,7 +63,7 @@ def test_b26_from_the_floor_on_all_is_as_before(
     above = " or ".join(f"(partition = '{name}' and offset >= {floor})" for name, floor in floors.items())
     wanted = history(spark, str(whole)).where(above).collect()
     one = state_at(spark, str(whole), format_time(before_ms))
-    locations: list[Location] = [archive, str(data)]
+    locations: list[Location] = [archive, InDirectory(data)]
     for location in locations:
         assert history(spark, location).collect() == wanted
         other = state_at(spark, location, format_time(before_ms))

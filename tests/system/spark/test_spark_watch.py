@@ -51,7 +51,7 @@ def audit_in_pieces(
         machine = product.machine
         if lie is not None:
             machine = Liar.over(machine, lie, lied_at)
-        groups = log_groups(str(data), partition.name, start, min(start + size, partition.next_offset))
+        groups = log_groups(data, partition.name, start, min(start + size, partition.next_offset))
         for found in fold_events(product, machine, groups):
             rows += [row for row in found.to_pylist() if not row["ok"]]
         if isinstance(machine, Liar):
@@ -63,7 +63,7 @@ def audit_in_pieces(
 
 def audit_in_one(data: Path, number: int, machine: Machine) -> list[Row]:
     partition = EmbeddedLogReader(data).queues[number]
-    groups = log_groups(str(data), partition.name, 0, partition.next_offset)
+    groups = log_groups(data, partition.name, 0, partition.next_offset)
     batches = fold_events(AuditProduct(partition.name), machine, groups)
     return [row for found in batches for row in found.to_pylist() if not row["ok"]]
 

@@ -34,7 +34,7 @@ def differences(spark: SparkSession, data: Path, *rules: str) -> dict[tuple[str,
 
 
 def published(queue: str, body: bytes) -> Published:
-    return Published(Route("/", "", queue, (queue,)), b"\x10\x00\x02", None, None, True, None, None, body, len(body))
+    return Published(Route("/", "", queue, (queue,)), b"\x10\x00\x02", persistent=True, body=body, body_size=len(body))
 
 
 def test_b11_without_a_message_the_difference_is_what_came_of_it(spark: SparkSession, tmp_path: Path) -> None:
@@ -113,15 +113,13 @@ def test_letters_of_a_topic_that_has_grown_since_go_too(spark: SparkSession, tmp
     declared = QueueDeclared(
         "/",
         name,
-        "classic",
-        True,
-        False,
-        False,
-        0,
-        (Argument("x-dead-letter-exchange", "longstr", ""),),
-        "rabbitmq-3.13",
-        None,
-        None,
+        type="classic",
+        durable=True,
+        exclusive=False,
+        auto_delete=False,
+        owner=0,
+        arguments=(Argument("x-dead-letter-exchange", "longstr", ""),),
+        semantics="rabbitmq-3.13",
     )
     queue_id = told.append(home, ANN, declared)
     message = told.append(home, ANN, published(name, b"poison"))

@@ -43,7 +43,9 @@ def anew(keys: KeyStore) -> KeyStore:
 
 def message(subjects: Subjects, subject: str, body: bytes) -> Published:
     sealed, how = subjects.encrypt(subject, body)
-    return Published(Route("/", "", "q", ("q",)), b"\0\0", None, None, True, None, how, sealed, len(body))
+    return Published(
+        Route("/", "", "q", ("q",)), b"\0\0", persistent=True, encryption=how, body=sealed, body_size=len(body)
+    )
 
 
 def test_b64_the_directory_has_no_key_in_clear(keys: KeyStore, server: VaultServer) -> None:

@@ -8,10 +8,11 @@ from rewindmq.engine.amqp.consumer_timeout import DeliveryAges
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Settlement
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.schemas.events import Published, QueueDeclared
+from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Actor, Argument, Policy
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import Said, Wire, method, publish
+from tests.support.events_for_tests import declared
 
 HOUR_MS = 3_600_000
 NOTHING: tuple[None, dict[DeliveryHolder, list[int]]] = (None, {})
@@ -123,7 +124,7 @@ def holder(
     given = None if policy is None else Policy("p", f'{{"consumer-timeout":{policy}}}', 1)
     machine = Machine("queues-0")
     machine.machine_version = 2
-    event = QueueDeclared("/", "q", type, True, False, False, 0, arguments, semantics, given, None)
+    event = declared("/", "q", type=type, durable=True, arguments=arguments, semantics=semantics, policy=given)
     machine.apply(0, 1, Actor("guest", 1), event, [])
     holding = DeliveryHolder()
     holding.queue = machine.queue("/", "q")

@@ -24,7 +24,7 @@ from rewindmq.engine.keeping.local_space import (
     keep_local,
     removable,
 )
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
@@ -291,7 +291,7 @@ def test_the_first_run_notes_the_time_and_the_next_removes_by_age(data: Path, ar
 
 def state_time(data: Path, offset: int) -> int:
     """The time of the record before an offset."""
-    log = History(data).open().queues[0]
+    log = InDirectory(data).open().queues[0]
     return max(block.max_timestamp_ms for block in log.read(offset - 1, offset))
 
 
@@ -341,7 +341,7 @@ def test_b24_a_run_that_is_killed_anywhere_loses_nothing(data: Path, tmp_path: P
             keep_local(copy / "data", failing, SpaceLimits(size_bytes=1))
         except Killed:
             killed = True
-        log = History(copy / "data").open().queues[0]
+        log = InDirectory(copy / "data").open().queues[0]
         assert [record for block in log.read() for record in block.records] == whole
         keep_local(copy / "data", objects, SpaceLimits(size_bytes=1))
         assert len(segment_files(copy / "data" / "log" / "queues-0")) == STAY
@@ -363,7 +363,7 @@ def test_b24_the_state_of_any_moment_is_as_before(tmp_path: Path, objects: Objec
     moments = list(range(0, whole.next_offset + 1, 97))
     digests = [state_at(whole, None, At(offset=each)).digest() for each in moments]
     keep_local(data, objects, SpaceLimits(size_bytes=1))
-    history = History(data)
+    history = InDirectory(data)
     log = history.open().queues[0]
     assert [state_at(log, history.snapshots, At(offset=each)).digest() for each in moments] == digests
     assert state_at(log, history.snapshots, At(offset=log.next_offset)).digest() == machine.digest()
@@ -372,7 +372,7 @@ def test_b24_the_state_of_any_moment_is_as_before(tmp_path: Path, objects: Objec
 def test_the_state_behind_the_cut_needs_no_archive(data: Path, archive: Objects) -> None:
     keep_local(data, archive, SpaceLimits(size_bytes=1))
     Path(archive.url.removeprefix("file://")).rename(data.with_name("gone"))
-    history = History(data)
+    history = InDirectory(data)
     log = history.open().queues[0]
     start = PartitionReader(data / "log" / "queues-0").start_offset
     for offset in (start, start + 3, log.next_offset):

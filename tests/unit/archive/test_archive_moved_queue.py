@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.keeping.archive.recovery import recover
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.log.embedded.directory import read_layout
 from rewindmq.engine.rewind.queue_at import queue_at
 from rewindmq.projections.rewind import At, format_time
@@ -25,6 +25,6 @@ def test_a_fork_has_the_partitions_of_its_moment(tmp_path: Path, mark: bool) -> 
         recover(archive, data, at=at)
         assert read_layout(data) == partitions
         end_ms = moved.before_ms if partitions == BEFORE else moved.after_ms
-        past = queue_at(History(data), "/", QUEUE, At(time_ms=end_ms), 0, 10)
+        past = queue_at(InDirectory(data), "/", QUEUE, At(time_ms=end_ms), 0, 10)
         assert past.partition == partition
         assert [each.published.body for each in past.messages] == [b"second", b"third"]

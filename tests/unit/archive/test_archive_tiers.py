@@ -12,7 +12,7 @@ from rewindmq.engine.keeping.archive.directory_note import archive_of, note_arch
 from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import open_objects
 from rewindmq.engine.keeping.local_space import SpaceLimits, keep_local
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.keeping.tiers import TieredLogReader, TieredPartition
 from rewindmq.engine.log.contract import BelowStart, Block, CorruptLog, LogError, NoAnswer
 from rewindmq.engine.log.embedded.log import EmbeddedLog
@@ -97,7 +97,7 @@ def test_times_are_found_in_both_tiers(tmp_path: Path, clock_set: bool) -> None:
 def test_the_fold_is_that_of_the_whole_log(data: Path) -> None:
     whole = archived_and_cut(data)
     digests = []
-    for log in (History(data).open().queues[0], History(whole).open().queues[0]):
+    for log in (InDirectory(data).open().queues[0], InDirectory(whole).open().queues[0]):
         machine = Machine(log.name)
         fold(machine, log)
         digests.append(machine.digest())
@@ -140,7 +140,9 @@ def test_below_the_floor_the_error_says_who_trimmed_and_when(data: Path) -> None
     archived_and_cut(data)
     floor = segment_files(data.with_name("whole") / "log" / "queues-0")[3]
     log = EmbeddedLog.open(data, 1)
-    event = HistoryTrimmed("queues-0", base_offset_of(floor), START_MS, b"c" * 32, "d", (), "by law")
+    event = HistoryTrimmed(
+        "queues-0", base_offset_of(floor), until_ms=START_MS, chain=b"c" * 32, digest="d", findings=(), reason="by law"
+    )
     encoder = Encoder()
     log.metadata.append(START_MS + 9, encoder.encode(encoder.prefix(START_MS + 9, Actor("ann", 1)), event))
     log.close()

@@ -60,15 +60,15 @@ def test_b28_a_connection_is_a_session_with_its_end(h: Harness) -> None:
     assert who == again == Actor("guest", session)
     assert opened == SessionOpened(
         session,
-        "/",
-        "amqp",
-        "10.0.0.7:51230",
-        "0.0.0.0:5672",
-        "",
-        "PLAIN",
-        "TLSv1.3 TLS_AES_256_GCM_SHA384",
-        "CN=shop",
-        opened.client_properties,
+        vhost="/",
+        protocol="amqp",
+        address="10.0.0.7:51230",
+        listener="0.0.0.0:5672",
+        proxy="",
+        mechanism="PLAIN",
+        tls="TLSv1.3 TLS_AES_256_GCM_SHA384",
+        certificate="CN=shop",
+        client_properties=opened.client_properties,
     )
     assert [(each.name, each.value) for each in opened.client_properties][:1] == [("product", "wire")]
     assert closed == SessionClosed(session, 0)
@@ -118,12 +118,12 @@ def test_b28_what_a_session_may_not_do_is_in_the_history(h: Harness) -> None:
     assert who == Actor("guest", opened.session)
     assert refused == AccessRefused(
         "queue.declare",
-        "/",
-        "queue",
-        "orders",
-        "configure access to queue 'orders' in vhost '/' refused for user 'guest'",
-        1,
-        h.now_ms,
+        vhost="/",
+        kind="queue",
+        name="orders",
+        reason="configure access to queue 'orders' in vhost '/' refused for user 'guest'",
+        count=1,
+        first_ms=h.now_ms,
     )
 
 

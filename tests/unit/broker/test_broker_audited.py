@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.rewind.restorations import Restoration, RestoreResult
 from rewindmq.engine.rewind.restore_plan import Plan, RestoreRequest, name_of
 from rewindmq.projections.machine.machine import Machine
@@ -29,13 +29,15 @@ def bad(data: Path) -> list[Finding]:
 def undo_purge(h: Harness, source: str, target: str) -> int:
     """Restore to `target` the messages that a purge removed from `source`, and return their number."""
     h.settle()
-    plan = RestoreRequest(History(h.config.data), "/", source, None, "purge", ("purged",), frozenset()).answer()
+    plan = RestoreRequest(
+        InDirectory(h.config.data), "/", source, at=None, undo="purge", fates=("purged",), ids=frozenset()
+    ).answer()
     assert isinstance(plan, Plan)
     done: RestoreResult = h.loop.run_until_complete(
         h.broker._broker.history.restorations.restore(
             h.session(),
             Past(),
-            History(h.config.data),
+            InDirectory(h.config.data),
             Restoration("guest", plan, target, name_of(plan)),
         )
     )

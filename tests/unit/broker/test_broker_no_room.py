@@ -13,7 +13,7 @@ from pamqp import commands
 from rewindmq.engine.amqp.basic_publish import message
 from rewindmq.engine.errors import ResourceError
 from rewindmq.engine.http.metrics.node import churn
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.partition.flow_control import LARGE_BYTES, Flow
 from rewindmq.engine.rewind.restorations import Restoration, RestoreResult
 from rewindmq.engine.rewind.restore_plan import Plan, RestoreRequest, name_of
@@ -170,7 +170,9 @@ def purged(h: Harness, count: int) -> Plan:
     h.settle()
     h.broker.queues.purge(session, "q")
     h.settle()
-    found = RestoreRequest(History(h.config.data), "/", "q", None, "purge", ("purged",), frozenset()).answer()
+    found = RestoreRequest(
+        InDirectory(h.config.data), "/", "q", at=None, undo="purge", fates=("purged",), ids=frozenset()
+    ).answer()
     assert isinstance(found, Plan)
     return found
 
@@ -179,7 +181,7 @@ def restored(h: Harness, plan: Plan) -> RestoreResult:
     past: Any = Past()
     done: RestoreResult = h.loop.run_until_complete(
         h.broker._broker.history.restorations.restore(
-            h.session(), past, History(h.config.data), Restoration("guest", plan, "q", name_of(plan))
+            h.session(), past, InDirectory(h.config.data), Restoration("guest", plan, "q", name_of(plan))
         )
     )
     return done

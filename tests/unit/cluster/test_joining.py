@@ -10,8 +10,9 @@ from rewindmq.engine.cluster.start import require_homes
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.rules.placement import Home, astray, count_of, partition_of
-from rewindmq.schemas.events import QueueDeclared, QueueDeleted, Tick
+from rewindmq.schemas.events import QueueDeleted, Tick
 from rewindmq.schemas.values import BROKER
+from tests.support.events_for_tests import declared
 
 NAMES = [f"queue-{number}" for number in range(20)]
 # Queue "both" is in partition 1, of 2 and of 4.
@@ -28,7 +29,7 @@ def machines(found: int, queues: list[Home], joined: int) -> list[Machine]:
     for machine in made[:joined]:
         machine.apply(machine.next_offset, 0, BROKER, Tick(), [])
     for number, vhost, name in queues:
-        event = QueueDeclared(vhost, name, "classic", True, False, False, 0, (), "rabbitmq-3.13", None, None)
+        event = declared(vhost, name, durable=True, semantics="rabbitmq-3.13")
         made[number].apply(made[number].next_offset, 0, BROKER, event, [])
         assert made[number].queue(vhost, name) is not None
     return made

@@ -46,7 +46,7 @@ class Story:
     async def publish(self, body: bytes) -> None:
         who = session(self.broker)
         for to in self.broker.exchanges.route(who, "", "q", None):
-            to.partition.publish(who.actor, Published(to.route, PERSISTENT, None, None, True, None, None, body, 3))
+            to.partition.publish(who.actor, Published(to.route, PERSISTENT, persistent=True, body=body, body_size=3))
         await settled()
 
     @property

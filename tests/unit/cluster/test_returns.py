@@ -10,7 +10,7 @@ import pytest
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster import resumption, snapshot_export, snapshot_import
-from rewindmq.engine.cluster.awareness import MOST_REFUSING
+from rewindmq.engine.cluster.refusing_queues import MOST_REFUSING
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections import replay
@@ -183,9 +183,9 @@ def test_a_node_may_stop_while_a_partition_returns(tmp_path: Path, monkeypatch: 
 async def test_b71_a_node_that_noted_many_refusing_queues_folds_their_partition(nodes: Nodes) -> None:
     """It does not fold a paused partition by itself otherwise, and must not keep them for ever."""
     _, other = await story(nodes)
-    awareness, away = nodes.node("b")._awareness, other.partitions[0]
+    refusing, away = nodes.node("b")._refusing, other.partitions[0]
     for number in range(MOST_REFUSING + 1):
-        awareness.note_refusing(QueueRefuses("/", f"q {number}", away.name, away.next_offset))
-    assert awareness.crowded() == [away.name]
+        refusing.note(QueueRefuses("/", f"q {number}", away.name, away.next_offset))
+    assert refusing.crowded() == [away.name]
     publish(nodes.brokers["a"], session(nodes.brokers["a"]), b"one more", Client(), NAMES[away.index])
-    await eventually(lambda: away.current and not awareness.crowded())
+    await eventually(lambda: away.current and not refusing.crowded())

@@ -18,7 +18,7 @@ from rewindmq.engine.keeping.archive.progress import Kept
 from rewindmq.engine.keeping.in_directory import directory_keeper
 from rewindmq.engine.keeping.keep_history import NOTE, KeepHistory, trusted_ms
 from rewindmq.engine.keeping.local_space import SpaceLimits, keep_local
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.keeping.trim_rules import TrimRefused
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.reader import PartitionReader
@@ -229,7 +229,7 @@ def test_a_reader_of_the_past_goes_on_at_the_floor(beside: Beside) -> None:
     """It stood below, when the segments went."""
     partition = beside.h.broker.queues.partition_for("/", "orders")
     queue = partition.machine.queue("/", "orders")
-    source = LogSource(History(beside.data), partition, queue, Start(FIRST))
+    source = LogSource(InDirectory(beside.data), partition, queue, Start(FIRST))
     found = source.fetch(partition.durable_offset)
     source.shut()
     source.position = found[0][0] + 1
@@ -397,9 +397,12 @@ def test_b22_a_kill_at_each_step_is_made_good_by_the_next_look(
 
 
 def test_a_broker_refuses_a_trim_that_cannot_be(beside: Beside) -> None:
-    event = HistoryTrimmed("queues-9", 10, 0, bytes(32), "", (), "")
+    event = HistoryTrimmed("queues-9", 10, until_ms=0, chain=bytes(32), digest="", findings=(), reason="")
     answers: list[str | None] = []
-    for wrong in (event, HistoryTrimmed(PARTITION, 1 << 40, 0, bytes(32), "", (), "")):
+    for wrong in (
+        event,
+        HistoryTrimmed(PARTITION, 1 << 40, until_ms=0, chain=bytes(32), digest="", findings=(), reason=""),
+    ):
         beside.h.in_loop(partial(beside.trims.log, wrong, answers.append))
     assert answers == ["queues-9 has no durable offset 10", f"queues-0 has no durable offset {1 << 40}"]
     beside.trims.stop()

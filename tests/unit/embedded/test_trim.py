@@ -10,7 +10,7 @@ from rewindmq.engine.cli.main import run
 from rewindmq.engine.keeping import in_directory
 from rewindmq.engine.keeping import trim as trimming
 from rewindmq.engine.keeping.in_directory import trim_directory
-from rewindmq.engine.keeping.location import History, retry_if_trimmed
+from rewindmq.engine.keeping.location import InDirectory, retry_if_trimmed
 from rewindmq.engine.keeping.trim_rules import TrimRefused, TrimRequest
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
@@ -25,7 +25,6 @@ from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.projections.verify import Verification, compare_all, verify
 from rewindmq.spark_replay.audit.audit import base_findings
-from rewindmq.spark_replay.location.log import open_log
 from tests.support.broker_harness import Harness
 from tests.support.traffic import record
 from tests.support.trimmed_broker import DAY_MS, QUEUES, SEGMENT_BYTES, Story, live, trimmed
@@ -123,7 +122,7 @@ def test_what_lies_above_the_floor_can_be_asked_for(data: Path, lived: tuple[Pat
     for name in QUEUES:
         for time_ms in times:
             asked = ("/", name, At(time_ms=time_ms), 0, 10_000)
-            one, other = queue_at(History(data), *asked), queue_at(History(whole), *asked)
+            one, other = queue_at(InDirectory(data), *asked), queue_at(InDirectory(whole), *asked)
             assert shown(one) == shown(other)
             assert one.offset == other.offset
 
@@ -132,7 +131,7 @@ def test_asking_below_the_floor_names_it(data: Path, story: Story) -> None:
     report = trimmed(data, story, 2, "ticket 4711")
     for at in (At(time_ms=story.days[1]), At(offset=report.offset - 1), At(offset=0)):
         with pytest.raises(BelowFloor) as error:
-            queue_at(History(data), "/", "orders", at, 0, 10)
+            queue_at(InDirectory(data), "/", "orders", at, 0, 10)
         assert f"queues-0 begins at offset {report.offset}" in str(error.value)
         assert format_time(report.until_ms) in str(error.value)
         assert "an operator at the command line trimmed" in str(error.value)
@@ -141,11 +140,15 @@ def test_asking_below_the_floor_names_it(data: Path, story: Story) -> None:
 
 def test_the_past_that_is_left_can_be_restored(data: Path, story: Story) -> None:
     trimmed(data, story, 2)
-    request = RestoreRequest(History(data), "/", "mortal", At(time_ms=story.days[2] + 500), "", LOST, frozenset())
+    request = RestoreRequest(
+        InDirectory(data), "/", "mortal", at=At(time_ms=story.days[2] + 500), undo="", fates=LOST, ids=frozenset()
+    )
     plan = request.answer()
     assert isinstance(plan, Plan)
     assert plan.messages
-    gone = RestoreRequest(History(data), "/", "mortal", At(time_ms=story.days[0] + 500), "", LOST, frozenset()).answer()
+    gone = RestoreRequest(
+        InDirectory(data), "/", "mortal", at=At(time_ms=story.days[0] + 500), undo="", fates=LOST, ids=frozenset()
+    ).answer()
     assert not isinstance(gone, Plan)
     assert "begins at offset" in gone.reason
 
@@ -298,7 +301,7 @@ def test_b22_another_base_is_found(data: Path, story: Story, capsys: pytest.Capt
     put_another_base(data, report.offset)
     assert list(verify_chain(directory_of(data))), "the log cannot know"
     assert run(["verify", "--data", str(data)]) == 1
-    [finding] = base_findings(open_log(str(data)))
+    [finding] = base_findings(InDirectory(data).open())
     assert not finding.ok
     assert "another base was put there" in finding.detail
     shutil.rmtree(data / "state")

@@ -83,7 +83,15 @@ class DaysHarness(Harness):
             expiration_ms = how.get("expiration_ms")
             to.partition.publish(
                 session.actor,
-                Published(to.route, PERSISTENT, expiration_ms, None, True, None, encryption, sealed, len(body)),
+                Published(
+                    to.route,
+                    PERSISTENT,
+                    expiration_ms=expiration_ms,
+                    persistent=True,
+                    encryption=encryption,
+                    body=sealed,
+                    body_size=len(body),
+                ),
             )
         self.settle()
 
@@ -233,7 +241,14 @@ def test_b21_a_message_that_comes_during_the_search_is_met(h: DaysHarness, monke
 
 
 def replace_route(message: Published, route: Any) -> Published:
-    return Published(route, PERSISTENT, None, None, True, None, message.encryption, message.body, message.body_size)
+    return Published(
+        route,
+        PERSISTENT,
+        persistent=True,
+        encryption=message.encryption,
+        body=message.body,
+        body_size=message.body_size,
+    )
 
 
 @pytest.mark.parametrize("restarts", [1, 2, 5])

@@ -35,7 +35,14 @@ def headers_of(message: Published) -> dict[str, object]:
 
 def published(subjects: Subjects, subject: str, body: bytes) -> Published:
     sealed, encryption = asyncio.run(subjects.make_key_and_encrypt(subject, body))
-    return Published(ROUTE, properties(encode({"who": subject})), None, None, True, None, encryption, sealed, len(body))
+    return Published(
+        ROUTE,
+        properties(encode({"who": subject})),
+        persistent=True,
+        encryption=encryption,
+        body=sealed,
+        body_size=len(body),
+    )
 
 
 def encryption_of(message: Published) -> Encryption:

@@ -107,7 +107,7 @@ def test_a_restoration_over_a_lost_node_does_not_say_that_it_is_done(
     """A node that was declared lost cannot confirm the restoration, although its message reached the queue."""
     was = RestoredMessage(7, 1, 0, False, None)
     plan = Plan("/", "q", 1, "queues-0", 8, START_MS, ("classic", True, False, ()), (was,), {})
-    bodies = {7: (1_000, Published(Route("/", "", "q", ("q",)), b"\0\0", None, None, True, None, None, b"x", 1))}
+    bodies = {7: (1_000, Published(Route("/", "", "q", ("q",)), b"\0\0", persistent=True, body=b"x", body_size=1))}
 
     class Past:
         async def ask(self, _question: object, _user: str) -> dict[int, tuple[int, Published]]:

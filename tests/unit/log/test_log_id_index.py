@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.keeping.in_directory import trim_directory
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.partition.sessions import Session
@@ -43,7 +43,7 @@ def event_of(message_id: str | None, correlation_id: str | None) -> Event:
         return Tick()
     given = {"message_id": message_id, "correlation_id": correlation_id}
     properties = join_by_name({name: short(value) for name, value in given.items() if value is not None})
-    return Published(Route("/", "", "orders", ("orders",)), properties, None, None, True, None, None, b"4711", 4)
+    return Published(Route("/", "", "orders", ("orders",)), properties, persistent=True, body=b"4711", body_size=4)
 
 
 def append(data: Path, groups: list[list[Ids]], begin_ms: int, step_ms: int = 1) -> None:
@@ -61,7 +61,7 @@ def append(data: Path, groups: list[list[Ids]], begin_ms: int, step_ms: int = 1)
 
 def found(data: Path, criteria: Criteria, index: Indexing | None, limits: search.SearchLimits = LIMITS) -> list[str]:
     """The names of what a whole search finds, asked portion by portion as over HTTP."""
-    reader = History(data).open()
+    reader = InDirectory(data).open()
     names: list[str] = []
     subjects = Subjects("", KeyStore(data / "keys"), {})
     ranges = search.whole(reader, criteria, 0, None, None)
@@ -102,13 +102,13 @@ def test_b46_a_search_with_the_index_finds_what_one_without_finds(
         data, directory = Path(place) / "data", Path(place) / "index"
         now_ms = int(time.time() * 1_000)
         append(data, older, now_ms - 10 * DAY_MS, step_ms)
-        index = Indexing(History(data), directory, KEEP_MS)
+        index = Indexing(InDirectory(data), directory, KEEP_MS)
         for _ in range(windows):
             index.window()
         append(data, newer, now_ms)
         if windows % 2:  # a process after it
             index.index.close()
-            index = Indexing(History(data), directory, KEEP_MS)
+            index = Indexing(InDirectory(data), directory, KEEP_MS)
         while index.window():
             pass
         append(data, newest, now_ms + 1)
@@ -124,7 +124,7 @@ def many(count: int, id_of: Callable[[int], str]) -> list[list[Ids]]:
 
 
 def opened(data: Path) -> Indexing:
-    index = Indexing(History(data), data / "find-index", KEEP_MS)
+    index = Indexing(InDirectory(data), data / "find-index", KEEP_MS)
     while index.window():
         pass
     return index
@@ -135,7 +135,7 @@ def now_ms() -> int:
 
 
 def read_for(data: Path, index: Indexing, message_id: str) -> int:
-    reader, criteria = History(data).open(), Criteria("/", None, message_id)
+    reader, criteria = InDirectory(data).open(), Criteria("/", None, message_id)
     ranges = search.whole(reader, criteria, 0, None, None)
     known = index.lookup(MESSAGE_ID, message_id.encode(), None)
     page = search.search(reader, criteria, ranges, LIMITS, Subjects("", KeyStore(data / "keys"), {}), None, known)
@@ -193,7 +193,7 @@ def test_b46_a_history_that_was_restored_from_a_backup_is_indexed_anew(tmp_path:
 def test_b46_an_index_that_is_kept_for_longer_or_shorter_is_made_anew(tmp_path: Path) -> None:
     append(tmp_path, many(10, str), now_ms())
     for keep_ms in (KEEP_MS, DAY_MS, KEEP_MS, 3 * KEEP_MS):
-        index = Indexing(History(tmp_path), tmp_path / "find-index", keep_ms)
+        index = Indexing(InDirectory(tmp_path), tmp_path / "find-index", keep_ms)
         while index.window():
             pass
         assert index.index.buckets == [now_ms() // (keep_ms // 7)]
@@ -249,21 +249,21 @@ def test_b46_a_trimmed_log_is_searched_from_its_begin_and_its_base_too(tmp_path:
         h.now_ms += DAY_MS
         end_ms = h.now_ms
     keep_ms = 100 * 365 * DAY_MS
-    index = Indexing(History(tmp_path), tmp_path / "find-index", keep_ms)
+    index = Indexing(InDirectory(tmp_path), tmp_path / "find-index", keep_ms)
     while index.window():
         pass
     wanted = [Criteria("/", None, str(number)) for number in (0, 149, 150, 201, 349, 401, 549)]
     before = [found(tmp_path, each, None) for each in wanted]
     assert [len(names) for names in before] == [1, 1, 0, 1, 1, 1, 1]
     [report] = trim_directory(tmp_path, TrimRequest(before_ms=begun_ms, reason=""), wall_ms=end_ms)
-    start = History(tmp_path).open().queues[0].start_offset
+    start = InDirectory(tmp_path).open().queues[0].start_offset
     assert start > 200, report
     assert [found(tmp_path, each, index) for each in wanted] == before, "all are queued, so the base has the older ones"
     index.index.close()
     with Harness(tmp_path, partitions=1, segment_bytes=SCHEMA_BYTES + 4_000) as h:
         session = h.session()
         publish(h, session, 600, 650)
-    again = Indexing(History(tmp_path), tmp_path / "find-index", keep_ms)
+    again = Indexing(InDirectory(tmp_path), tmp_path / "find-index", keep_ms)
     while again.window():
         pass
     for each in (*wanted, Criteria("/", None, "620")):

@@ -415,7 +415,7 @@ def test_a_proof_shows_the_body_of_a_message(
 ) -> None:
     log = EmbeddedLog.open(tmp_path / "data", partitions=1)
     encoder = Encoder()
-    event = Published(Route("/", "", "q", ("q",)), b"", None, None, True, None, None, b"what was said", 13)
+    event = Published(Route("/", "", "q", ("q",)), b"", persistent=True, body=b"what was said", body_size=13)
     log.queues[0].append(1_000, encoder.encode(encoder.prefix(1_000, Actor("ann", 7)), event))
     log.commit_and_wait()
     log.close()

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from rewindmq.projections.machine.data.effects import Deliver, Effect, Forget, Keep
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.codec import Decoder, Encoder, UndecodableRecord
-from rewindmq.schemas.events import Acked, ConsumerAttached, Event, Published
+from rewindmq.schemas.events import Acked, Event, Published
 from rewindmq.schemas.values import BROKER, Actor, Argument, Route
 from rewindmq.spark_replay.audit.file_format import PRODUCT
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.ledger import Account
 from rewindmq.spark_replay.audit.plain_traffic import PlainTraffic
+from tests.support.events_for_tests import attached
 from tests.support.random_history import History
 from tests.support.repetition import Repetition
 from tests.support.spark.audit_samples import arrays
@@ -170,7 +171,7 @@ def test_a_queue_with_a_limit_or_a_ttl_is_plain(type: str, name: str, value: int
     """Messages come faster than they are taken, so that the queue drops some, and they expire."""
     events: list[Event] = [queue_declared("q", (Argument(name, "signedint", value),), type)]
     events += [published(Route("/", "", "q", ("q",)), b"xyz"[: turn % 4]) for turn in range(40)]
-    events.insert(20, ConsumerAttached("/", "q", 20, 1, "ctag1", False, False, 2, 0, 0, 0, ()))
+    events.insert(20, attached("/", "q", 20, channel=1, tag="ctag1", prefetch=2))
     steps = decoded([(offset, START_MS + offset // 4, ANN, event) for offset, event in enumerate(events)])
     plain = audited(steps, Counted, lied)
     assert told(plain) == told(audited(steps, NothingIsPlain, lied))
@@ -205,8 +206,8 @@ def test_a_lie_about_a_message_of_a_burst_is_found_as_the_ledgers_find_it(
     events: list[Event] = [
         queue_declared("q"),
         queue_declared("other"),
-        ConsumerAttached("/", "other", 3, 1, "ctag", False, False, 9, 0, 0, 0, ()),
-        ConsumerAttached("/", "q", 2, 1, "ctag", False, False, prefetch, 0, 0, 0, ()),
+        attached("/", "other", 3, channel=1, tag="ctag", prefetch=9),
+        attached("/", "q", 2, channel=1, tag="ctag", prefetch=prefetch),
         *[published(Route("/", "", "q", ("q",)), b"xy")] * 6,
     ]
     at = len(events) - 2
@@ -271,7 +272,7 @@ def test_a_message_with_a_past_is_not_delivered_plainly(name: str) -> None:
         else:
             getattr(account, name)[1] = 1
 
-    attach = ConsumerAttached("/", "q", 1, 1, "ctag1", False, False, 5, 0, 0, 0, ())
+    attach = attached("/", "q", 1, channel=1, tag="ctag1", prefetch=5)
     assert equally_judged([queue_declared("q"), PLAIN], ANN, attach, lie)
 
 

@@ -39,7 +39,7 @@ class Story(Bench):
         """Publish a message with an id to the queue q. The message that it doubles; None: it was taken."""
         way = route("q") if asked is None else route_once(asked, "q")
         message = Published(
-            way, text_id(text) if properties is None else properties, None, None, True, None, None, b"", 1
+            way, text_id(text) if properties is None else properties, persistent=True, body=b"", body_size=1
         )
         self.do(replace(message, **given))
         found = [effect for effect in self.effects if isinstance(effect, Duplicate)]
@@ -119,7 +119,7 @@ def test_b61_each_queue_remembers_for_itself() -> None:
     story.declare("q")
     assert story.send("a", ONCE) is None
     story.declare("later")
-    both = Published(route_once(ONCE, "q", "later"), text_id("a"), None, None, True, None, None, b"", 1)
+    both = Published(route_once(ONCE, "q", "later"), text_id("a"), persistent=True, body=b"", body_size=1)
     assert ("duplicate", "q", story.offset, story.offset - 2) in story.do(both)
     assert story.queue("later").messages_ready == 1
 
@@ -220,7 +220,7 @@ def test_b62_a_restoration_does_not_double_what_is_there() -> None:
     story = Story()
     story.declare(message_deduplication=True)
     assert story.send("a") is None
-    back = Origin(VHOST, "q", 1, 77, "restored", 1, "again")
+    back = Origin(VHOST, "q", queue_id=1, message_id=77, reason="restored", sequence=1, restore="again")
     assert story.send("a", origin=back) is not None
     story.do(Purged(VHOST, "q"))
     assert story.send("a", origin=back) is None, "it may be asked for once more"
@@ -258,7 +258,7 @@ def test_a_window_is_stored_in_chunks() -> None:
     wide = Deduplication("wide", 4_000, None)
     effects: list[Effect] = []
     for number in range(5_000):
-        event = Published(route_once(wide, "q"), text_id(str(number)), None, None, True, None, None, b"", 1)
+        event = Published(route_once(wide, "q"), text_id(str(number)), persistent=True, body=b"", body_size=1)
         story.machine.apply(story.offset, story.now_ms, ANN, event, effects)
         story.offset += 1
     story.do(Purged(VHOST, "q"))
@@ -296,7 +296,22 @@ def random_steps(dice: random.Random, count: int) -> list[tuple[int, Event]]:
     steps: list[tuple[int, Event]] = []
     declared: dict[str, dict[str, object]] = {"a": {"message_deduplication": True, "max_length": 20}}
     for name, keys in (declared | {"b": {"message_ttl": 400}}).items():
-        steps.append((0, QueueDeclared(VHOST, name, "classic", True, False, False, 0, arguments(keys), "", None, None)))
+        steps.append(
+            (
+                0,
+                QueueDeclared(
+                    VHOST,
+                    name,
+                    type="classic",
+                    durable=True,
+                    exclusive=False,
+                    auto_delete=False,
+                    owner=0,
+                    arguments=arguments(keys),
+                    semantics="",
+                ),
+            )
+        )
     ways = [None, None, Deduplication("x", 8, None), Deduplication("y", 30, 300), Deduplication("y", 5, 300)]
     for number in range(count):
         names = dice.choice((("a",), ("b",), ("a", "b")))
@@ -305,7 +320,9 @@ def random_steps(dice: random.Random, count: int) -> list[tuple[int, Event]]:
         way = route(*names) if asked is None else route_once(asked, *names)
         expiration = dice.choice((None, None, 50))
         wait = dice.choice((0, 0, 1, 40))
-        steps.append((wait, Published(way, properties, expiration, None, True, None, None, b"", 2)))
+        steps.append(
+            (wait, Published(way, properties, expiration_ms=expiration, persistent=True, body=b"", body_size=2))
+        )
         if number % 3 == 0:
             steps.append((0, Fetched(VHOST, dice.choice("ab"), 1_000 + number, 1, dice.random() < 0.5)))
         if number % 97 == 96:

@@ -18,11 +18,10 @@ from rewindmq.schemas.events import (
     DeadLettersForwarded,
     Nacked,
     Purged,
-    QueueDeclared,
     QueueDeleted,
     Tick,
 )
-from tests.support.events_for_tests import VHOST, Bench, explain, policy
+from tests.support.events_for_tests import VHOST, Bench, declared, explain, policy
 
 QUEUE = queue_of("x")
 
@@ -214,7 +213,7 @@ def test_deleted_with_its_exchange_what_is_due_still_leaves() -> None:
 
 def test_its_name_says_whose_it_is() -> None:
     bench = Bench()
-    bench.do(QueueDeclared(VHOST, "elsewhere", "delayed", True, False, False, 0, (), "rabbitmq-3.13", None, None))
+    bench.do(declared(VHOST, "elsewhere", type="delayed", durable=True, semantics="rabbitmq-3.13"))
     assert explain(bench.effects) == [("quarantine",)]
 
 

@@ -51,15 +51,15 @@ def test_an_event_is_one_printable_line_of_its_fields(name: str) -> None:
             e.QueueDeclared(
                 "/",
                 "q",
-                "classic",
-                True,
-                False,
-                False,
-                0,
-                (Argument("x-max-length", "long", 7),),
-                "rabbitmq-3.13",
-                Policy("lim", '{"a":1}', 4),
-                None,
+                type="classic",
+                durable=True,
+                exclusive=False,
+                auto_delete=False,
+                owner=0,
+                arguments=(Argument("x-max-length", "long", 7),),
+                semantics="rabbitmq-3.13",
+                policy=Policy("lim", '{"a":1}', 4),
+                operator_policy=None,
             ),
             "QueueDeclared queue=q type=classic durable owner=0 arguments=[x-max-length=7] semantics=rabbitmq-3.13"
             " policy={name=lim definition='{\"a\":1}' version=4}",
@@ -75,7 +75,17 @@ def test_events_in_words(event: e.Event, line: str) -> None:
 
 
 def test_an_event_names_its_queues() -> None:
-    published = e.Published(Route("v", "x", "k", ("a", "b")), b"", None, None, True, None, None, b"", 1)
+    published = e.Published(
+        Route("v", "x", "k", ("a", "b")),
+        b"",
+        expiration_ms=None,
+        priority=None,
+        persistent=True,
+        origin=None,
+        encryption=None,
+        body=b"",
+        body_size=1,
+    )
     assert describe.queues_of(published) == (("v", "a"), ("v", "b"))
     assert describe.queues_of(e.Purged("/", "q")) == (("/", "q"),)
     assert describe.queues_of(m.Bound("/", "x", "queue", "q", "k")) == (("/", "q"),)

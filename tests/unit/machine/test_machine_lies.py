@@ -72,7 +72,9 @@ def letter(number: int) -> Origin:
 
 
 def restored(message_id: int) -> Origin:
-    return Origin("/", "source", 3, message_id, "restored", message_id + 1, "undo")
+    return Origin(
+        "/", "source", queue_id=3, message_id=message_id, reason="restored", sequence=message_id + 1, restore="undo"
+    )
 
 
 def an_acked_message_is_still_there(b: Audited) -> tuple[str, int | None]:
@@ -410,7 +412,19 @@ def a_message_moves_without_its_expiry(b: Audited) -> tuple[str, int | None]:
 
 def a_message_that_moved_comes_without_its_flag(b: Audited) -> tuple[str, int | None]:
     b.declare(type="quorum")
-    m = b.publish(origin=Origin("/", "q", 3, 40, "relocated", 1, "", 1, True))
+    m = b.publish(
+        origin=Origin(
+            "/",
+            "q",
+            queue_id=3,
+            message_id=40,
+            reason="relocated",
+            sequence=1,
+            restore="",
+            delivery_count=1,
+            redelivered=True,
+        )
+    )
     b.lie = changed(Deliver, redelivered=False)
     b.attach(prefetch=1)
     return "deliveries", m

@@ -10,17 +10,15 @@ from rewindmq.engine.broker.declarations import check_exclusive_use
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import (
-    ConsumerAttached,
     ConsumerCancelled,
     Event,
     Fetched,
     GlobalPrefetchSet,
     Published,
-    QueueDeclared,
     SessionClosed,
 )
 from rewindmq.schemas.values import Actor, Argument
-from tests.support.events_for_tests import VHOST, route
+from tests.support.events_for_tests import VHOST, attached, declared, route
 from tests.support.steps import steps_of
 
 FEW, MANY = 50, 600
@@ -40,7 +38,7 @@ class Crowd:
     def __init__(self, kind: str, arguments: tuple[Argument, ...], semantics: str, consumers: int) -> None:
         self.machine = Machine("queues-0")
         self.offsets, self.ids = count(), count(1)
-        self.do(QueueDeclared(VHOST, "q", kind, True, False, False, 0, arguments, semantics, None, None))
+        self.do(declared(VHOST, "q", type=kind, durable=True, arguments=arguments, semantics=semantics))
         for _ in range(consumers):
             self.attach()
 
@@ -56,7 +54,18 @@ class Crowd:
     def attach(self, shared: int = 0) -> int:
         number = next(self.ids)
         priority = number % 400
-        self.do(ConsumerAttached(VHOST, "q", number, number, str(number), False, False, 1, 0, shared, priority, ()))
+        self.do(
+            attached(
+                VHOST,
+                "q",
+                number,
+                channel=number,
+                tag=str(number),
+                prefetch=1,
+                global_prefetch=shared,
+                priority=priority,
+            )
+        )
         return number
 
     def cancel(self, number: int) -> None:
@@ -107,7 +116,7 @@ def test_a_consumer_costs_the_same_among_many_cancelled_ones() -> None:
     def steps(holders: int) -> int:
         crowd = Crowd("classic", (), "rabbitmq-3.13", 0)
         for number in range(holders):
-            crowd.do(Published(route("q"), b"", None, None, True, None, None, b"", 1))
+            crowd.do(Published(route("q"), b"", persistent=True, body=b"", body_size=1))
             crowd.do(Fetched(VHOST, "q", 100_000 + number, 1, False))
         crowd.attach()
         found = steps_of(lambda: attach(crowd))

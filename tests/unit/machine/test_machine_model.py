@@ -51,6 +51,7 @@ from tests.support.events_for_tests import (
     START_MS,
     VHOST,
     arguments,
+    declared,
     explain,
     policy,
     route,
@@ -179,7 +180,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
     def begin(self, types: list[str], keys: dict[str, object]) -> None:
         """Begin with two queues, a consumer at each."""
         for name, type, given in zip(NAMES, types, (keys, {}), strict=False):
-            self.both(QueueDeclared(VHOST, name, type, True, False, False, 0, arguments(given), "", None, None))
+            self.both(declared(VHOST, name, type=type, durable=True, arguments=arguments(given)))
             self.attach_plainly(name, 1 + NAMES.index(name))
 
     @rule(
@@ -228,15 +229,15 @@ class MachineAgainstModel(RuleBasedStateMachine):
         event = QueueDeclared(
             VHOST,
             name,
-            type,
-            durable,
-            exclusive,
-            auto_delete,
-            owner if exclusive else 0,
-            arguments(keys),
-            semantics,
-            policy,
-            operator,
+            type=type,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            owner=owner if exclusive else 0,
+            arguments=arguments(keys),
+            semantics=semantics,
+            policy=policy,
+            operator_policy=operator,
         )
         self.both(event, owner)
 
@@ -266,7 +267,17 @@ class MachineAgainstModel(RuleBasedStateMachine):
             properties = with_id(value, ttl_ms)
             way = way if asked is None else route_once(asked, *names)
         for _ in range(count):
-            self.both(Published(way, properties, expiration, priority, persistent, None, None, b"", size))
+            self.both(
+                Published(
+                    way,
+                    properties,
+                    expiration_ms=expiration,
+                    priority=priority,
+                    persistent=persistent,
+                    body=b"",
+                    body_size=size,
+                )
+            )
 
     @rule(name=st.sampled_from(NAMES), number=st.sampled_from(CONSUMERS), count=st.integers(1, 6))
     def serve(self, name: str, number: int, count: int) -> None:
@@ -276,7 +287,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         if queue is None or not any(view.active for view in queue.consumers()):
             self.attach_plainly(name, number)
         for _ in range(count):
-            self.both(Published(route(name), b"", None, None, True, None, None, b"", 3))
+            self.both(Published(route(name), b"", persistent=True, body=b"", body_size=3))
         for holder in [] if queue is None else list(queue.holders.values()):
             held = sorted(holder.held)[: count // 2]
             if held:
@@ -286,7 +297,23 @@ class MachineAgainstModel(RuleBasedStateMachine):
     def attach_plainly(self, name: str, number: int) -> None:
         number = self.free(number)
         session, channel = self.session_of(number)
-        self.both(ConsumerAttached(VHOST, name, number, channel, "t", False, False, 0, 50, 0, 0, ()), session)
+        self.both(
+            ConsumerAttached(
+                VHOST,
+                name,
+                number,
+                channel=channel,
+                tag="t",
+                no_ack=False,
+                exclusive=False,
+                prefetch=0,
+                credit=50,
+                global_prefetch=0,
+                priority=0,
+                arguments=(),
+            ),
+            session,
+        )
 
     @rule(
         name=queues,
@@ -300,7 +327,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         sequence = self.sequences.get(source, 0) + (0 if again else 1)
         self.sequences[source] = sequence
         origin = Origin(VHOST, source, 7, 70, "expired", sequence)
-        self.both(Published(route(name), properties, None, None, True, origin, None, b"", 3))
+        self.both(Published(route(name), properties, persistent=True, origin=origin, body=b"", body_size=3))
 
     @rule(
         name=queues,
@@ -328,9 +355,33 @@ class MachineAgainstModel(RuleBasedStateMachine):
         sequence = self.sequences.get(name, 0) + (0 if again else 1)
         self.sequences[name] = sequence
         redelivered = bool(count or acquired)
-        origin = Origin(VHOST, name, 7, 70, "relocated", sequence, "", count, redelivered, acquired, 3)
+        origin = Origin(
+            VHOST,
+            name,
+            queue_id=7,
+            message_id=70,
+            reason="relocated",
+            sequence=sequence,
+            restore="",
+            delivery_count=count,
+            redelivered=redelivered,
+            acquired_count=acquired,
+            partition=3,
+        )
         properties = text_id(text) if text else b"\0\0"
-        self.both(Published(route(name), properties, left, priority, True, origin, None, b"", size), 0)
+        self.both(
+            Published(
+                route(name),
+                properties,
+                expiration_ms=left,
+                priority=priority,
+                persistent=True,
+                origin=origin,
+                body=b"",
+                body_size=size,
+            ),
+            0,
+        )
 
     @rule(
         name=st.sampled_from(NAMES),
@@ -350,7 +401,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         moved = MovedFrom(0, 7, version, paused, letters, restored)
         given = arguments(keys)
         self.both(
-            QueueDeclared(VHOST, name, type, True, False, False, 0, given, semantics, None, None, moved_from=moved), 0
+            declared(VHOST, name, type=type, durable=True, arguments=given, semantics=semantics, moved_from=moved), 0
         )
 
     @rule(
@@ -389,7 +440,18 @@ class MachineAgainstModel(RuleBasedStateMachine):
         name, number = self.there(name), self.free(number)
         session, channel = self.session_of(number)
         event = ConsumerAttached(
-            VHOST, name, number, channel, "t", no_ack, exclusive, prefetch, credit, shared, priority, ()
+            VHOST,
+            name,
+            number,
+            channel=channel,
+            tag="t",
+            no_ack=no_ack,
+            exclusive=exclusive,
+            prefetch=prefetch,
+            credit=credit,
+            global_prefetch=shared,
+            priority=priority,
+            arguments=(),
         )
         self.both(event, session)
 
@@ -479,7 +541,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         ids = sorted(there[position] if position < len(there) else position for position in positions)
         ranges = tuple((message_id, message_id + width) for message_id in ids)
         exchange, key = ("x", "k") if moved else ("", "")
-        event = MessageRemoved(VHOST, name, ranges, "why", moved, exchange, key)
+        event = MessageRemoved(VHOST, name, ranges, reason="why", moved=moved, exchange=exchange, routing_key=key)
         self.both(event, self.session(session) if session else 0)
 
     @rule(name=queues, session=st.integers(0, 3))
@@ -614,8 +676,8 @@ def test_a_text_and_the_same_bytes_are_one_id(first: bytes, again: bytes) -> Non
     """As RabbitMQ's plugin has it: both are binaries in Erlang."""
     story = MachineAgainstModel()
     given = arguments({"message_deduplication": True})
-    story.both(QueueDeclared(VHOST, "a", "classic", True, False, False, 0, given, "", None, None))
+    story.both(declared(VHOST, "a", durable=True, arguments=given))
     story.told.clear()
     for identity in (first, again):
-        story.both(Published(route("a"), with_id(identity), None, None, True, None, None, b"", 3))
+        story.both(Published(route("a"), with_id(identity), persistent=True, body=b"", body_size=3))
     assert (story.told["keep"], story.told["duplicate"]) == (1, 1)

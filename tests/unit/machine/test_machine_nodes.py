@@ -14,7 +14,6 @@ from rewindmq.schemas.events import (
     BrokerStarted,
     CheckpointAsked,
     Checkpointed,
-    ConsumerAttached,
     ConsumerCancelled,
     DeadLettersForwarded,
     Event,
@@ -28,7 +27,7 @@ from rewindmq.schemas.events import (
     Tick,
 )
 from rewindmq.schemas.values import BROKER, Actor, Origin
-from tests.support.events_for_tests import VHOST, Bench, explain, policy, route
+from tests.support.events_for_tests import VHOST, Bench, attached, declared, explain, policy, route
 
 
 def lost(epoch: int) -> NodeLost:
@@ -48,7 +47,7 @@ def reloaded(bench: Bench) -> Machine:
 
 
 def declare_transient(bench: Bench, name: str, session: int) -> None:
-    bench.do(QueueDeclared(VHOST, name, "classic", False, False, False, 0, (), "", None, None), session)
+    bench.do(declared(VHOST, name), session)
 
 
 # -- what a loss leaves ------------------------------------------------------------------------------------------------
@@ -62,7 +61,7 @@ def test_the_epoch_is_over_for_good_also_after_loading() -> None:
         effects: list[Effect] = []
         machine.apply(bench.offset, bench.now_ms, Actor("guest", of(7)), Purged(VHOST, "q"), effects)
         assert effects == [Quarantine(bench.offset, "Purged", "node lost: epoch 7 is over")]
-        message = Published(route("q"), b"", None, None, True, None, None, b"", 1)
+        message = Published(route("q"), b"", persistent=True, body=b"", body_size=1)
         machine.apply(bench.offset + 1, bench.now_ms, Actor("guest", of(8)), message, [])
         assert machine.by_name[(VHOST, "q")].messages_ready == 1
 
@@ -120,7 +119,7 @@ def test_there_is_no_epoch_below_zero() -> None:
 
 def test_an_auto_delete_queue_goes_with_its_last_consumer_and_only_once() -> None:
     bench = Bench()
-    bench.do(QueueDeclared(VHOST, "q", "classic", False, False, True, 0, (), "", None, None), of(7))
+    bench.do(declared(VHOST, "q", auto_delete=True), of(7))
     bench.attach("q", prefetch=1, session=of(7))
     assert bench.do(lost(7), 0) == [("gone", "q", "auto_delete", 0)]
 
@@ -152,7 +151,12 @@ TWICE: dict[str, Callable[[Bench], Event]] = {
     "PolicyApplied": lambda bench: PolicyApplied(VHOST, "q", policy("p", max_length=2), None),
     "DeadLettersForwarded": lambda bench: DeadLettersForwarded(VHOST, "q", source_id(bench), 1),
     "Published": lambda bench: Published(
-        route("dead"), b"", None, None, True, Origin(VHOST, "q", source_id(bench), 4, "maxlen", 1), None, b"", 1
+        route("dead"),
+        b"",
+        persistent=True,
+        origin=Origin(VHOST, "q", source_id(bench), 4, "maxlen", 1),
+        body=b"",
+        body_size=1,
     ),
 }
 
@@ -222,7 +226,23 @@ def test_a_queue_that_exists_is_only_renewed_whatever_it_is_declared_as() -> Non
     queue = bench.declare("q", max_length=3, expires=100)
     before = json.loads(pack_meta(queue)[4:])
     bench.now_ms += 5
-    assert bench.do(QueueDeclared(VHOST, "q", "quorum", False, True, True, of(9), (), "other", None, None), of(9)) == []
+    assert (
+        bench.do(
+            QueueDeclared(
+                VHOST,
+                "q",
+                type="quorum",
+                durable=False,
+                exclusive=True,
+                auto_delete=True,
+                owner=of(9),
+                arguments=(),
+                semantics="other",
+            ),
+            of(9),
+        )
+        == []
+    )
     after = json.loads(pack_meta(queue)[4:])
     assert after.pop("last_used_ms") == before.pop("last_used_ms") + 5
     assert after == before
@@ -230,10 +250,10 @@ def test_a_queue_that_exists_is_only_renewed_whatever_it_is_declared_as() -> Non
 
 def test_anothers_exclusive_queue_is_not_renewed() -> None:
     bench = Bench()
-    bench.do(QueueDeclared(VHOST, "q", "classic", False, True, False, of(8), (), "", None, None), of(8))
+    bench.do(declared(VHOST, "q", exclusive=True, owner=of(8)), of(8))
     digest = bench.machine.digest()
     bench.now_ms += 5
-    again = QueueDeclared(VHOST, "q", "classic", False, True, False, of(9), (), "", None, None)
+    again = declared(VHOST, "q", exclusive=True, owner=of(9))
     assert bench.do(again, of(9)) == [("quarantine",)]
     assert bench.machine.digest() == digest
     assert bench.do(again, of(8)) == []
@@ -245,12 +265,12 @@ def test_an_exclusive_consumer_that_was_cancelled_is_in_nobodys_way() -> None:
     bench = Bench()
     bench.declare("q")
     bench.publish("q")
-    first = ConsumerAttached(VHOST, "q", 1, 1, "t", False, True, 5, 0, 0, 0, ())
+    first = attached(VHOST, "q", 1, channel=1, tag="t", exclusive=True, prefetch=5)
     bench.do(first)
     bench.attach("q")
     assert explain(bench.effects) == [("quarantine",)]
     bench.do(ConsumerCancelled(VHOST, "q", 1))
-    assert bench.do(ConsumerAttached(VHOST, "q", 2, 1, "t", False, True, 5, 0, 0, 0, ())) == []
+    assert bench.do(attached(VHOST, "q", 2, channel=1, tag="t", exclusive=True, prefetch=5)) == []
     assert bench.do(Acked(VHOST, "q", 1, ((1, 1),))) == [("forget", "q", 1, "acked", 1)]
 
 

@@ -12,7 +12,7 @@ NO_AMQP = [b"", b"\x80\x00", b"\x10\x00\x02\x02", b"\x00\x01"]
 
 
 def published(properties: bytes, origin: Origin | None = None) -> Published:
-    return Published(route("q"), properties, None, None, True, origin, None, b"", 3)
+    return Published(route("q"), properties, persistent=True, origin=origin, body=b"", body_size=3)
 
 
 @pytest.mark.parametrize("properties", NO_AMQP)

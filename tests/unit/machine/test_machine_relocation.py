@@ -26,7 +26,7 @@ from rewindmq.schemas.events import (
 )
 from rewindmq.schemas.operator_events import QueuePaused
 from rewindmq.schemas.values import BROKER, MovedFrom, Origin, SeenLetters, SeenRestored
-from tests.support.events_for_tests import START_MS, VHOST, Bench, explain, route, text_id
+from tests.support.events_for_tests import START_MS, VHOST, Bench, declared, explain, route, text_id
 from tests.support.letters import carried_of, message_of, one_by_one
 from tests.support.next_version import NEXT, know_next
 from tests.support.random_history import History
@@ -67,7 +67,16 @@ class Partition:
         )
         way = route(queue.name)
         return self.do(
-            Published(way, was.properties, left_ms, was.priority, was.persistent, origin, None, b"", was.body_size)
+            Published(
+                way,
+                was.properties,
+                expiration_ms=left_ms,
+                priority=was.priority,
+                persistent=was.persistent,
+                origin=origin,
+                body=b"",
+                body_size=was.body_size,
+            )
         )
 
 
@@ -75,16 +84,16 @@ def declared_anew(queue: Queue) -> QueueDeclared:
     return QueueDeclared(
         queue.vhost,
         queue.name,
-        queue.type,
-        queue.durable,
-        queue.exclusive,
-        queue.auto_delete,
-        queue.owner,
-        queue.arguments,
-        queue.semantics,
-        queue.policy,
-        queue.operator_policy,
-        moved_from(0, queue),
+        type=queue.type,
+        durable=queue.durable,
+        exclusive=queue.exclusive,
+        auto_delete=queue.auto_delete,
+        owner=queue.owner,
+        arguments=queue.arguments,
+        semantics=queue.semantics,
+        policy=queue.policy,
+        operator_policy=queue.operator_policy,
+        moved_from=moved_from(0, queue),
     )
 
 
@@ -296,7 +305,7 @@ def test_another_incarnation_and_a_queue_that_is_gone_are_left_alone() -> None:
     ],
 )
 def test_what_no_queue_brings_along_is_quarantined(moved: MovedFrom) -> None:
-    event = QueueDeclared(VHOST, "q", "classic", True, False, False, 0, (), "", None, None, moved)
+    event = declared(VHOST, "q", durable=True, moved_from=moved)
     story = bench()
     assert story.do(event, 0) == [("quarantine",)]
     assert story.machine.queue(VHOST, "q") is None
@@ -308,7 +317,7 @@ def test_a_queue_that_exists_keeps_what_it_has() -> None:
     queue = story.declare()
     digest = story.machine.digest()
     moved = MovedFrom(0, 1, 1, True, (SeenLetters(VHOST, "x", 7, 5, -1, False),), ())
-    event = QueueDeclared(VHOST, "q", "classic", True, False, False, 0, (), "rabbitmq-3.13", None, None, moved)
+    event = declared(VHOST, "q", durable=True, semantics="rabbitmq-3.13", moved_from=moved)
     assert story.do(event, 0) == []
     assert story.queue() is queue
     assert story.machine.digest() == digest
@@ -321,12 +330,24 @@ def test_the_version_of_its_first_declaration_goes_along(monkeypatch: pytest.Mon
     for version in (MACHINE_VERSION, NEXT):
         moved = MovedFrom(0, 1, version, False, (), ())
         name = f"of {version}"
-        story.do(QueueDeclared(VHOST, name, "classic", True, False, False, 0, (), "", None, None, moved), 0)
+        story.do(declared(VHOST, name, durable=True, moved_from=moved), 0)
         assert story.queue(name).version == version
 
 
 def along(sequence: int, *, queue_id: int = 7, partition: int = -1, count: int = 0) -> Origin:
-    return Origin(VHOST, "q", queue_id, 70, "relocated", sequence, "", count, count > 0, count, partition)
+    return Origin(
+        VHOST,
+        "q",
+        queue_id=queue_id,
+        message_id=70,
+        reason="relocated",
+        sequence=sequence,
+        restore="",
+        delivery_count=count,
+        redelivered=count > 0,
+        acquired_count=count,
+        partition=partition,
+    )
 
 
 def test_limits_do_not_refuse_what_was_in_the_queue() -> None:
@@ -353,9 +374,9 @@ def test_ids_do_not_make_a_duplicate_of_what_was_in_the_queue() -> None:
     story = bench()
     story.declare(message_deduplication=True)
     for number in (1, 2):
-        story.do(Published(route("q"), text_id("a"), None, None, True, along(number), None, b"", 1), 0)
+        story.do(Published(route("q"), text_id("a"), persistent=True, origin=along(number), body=b"", body_size=1), 0)
     assert len(story.ready()) == 2
-    told = story.do(Published(route("q"), text_id("a"), None, None, True, None, None, b"", 1))
+    told = story.do(Published(route("q"), text_id("a"), persistent=True, body=b"", body_size=1))
     assert [each[0] for each in told] == ["duplicate"]
 
 
@@ -375,7 +396,7 @@ def test_the_expiry_stays_whatever_the_queues_ttl_is() -> None:
 def test_the_rule_by_which_it_expires_is_that_of_before(own: bytes, rule: str) -> None:
     story = bench()
     story.declare(message_ttl=100)
-    story.do(Published(route("q"), own, 10, None, True, along(1), None, b"", 1), 0)
+    story.do(Published(route("q"), own, expiration_ms=10, persistent=True, origin=along(1), body=b"", body_size=1), 0)
     story.now_ms += 20
     story.do(QueuePaused(VHOST, "q", ""))
     assert [effect.rule for effect in story.effects if isinstance(effect, Forget)] == [rule]

@@ -76,7 +76,9 @@ def test_b38_ranges_that_name_too_much_are_quarantined() -> None:
     bench.declare()
     bench.publish()
     for ranges in (((0, MOST_REMOVED),), ((0, 1 << 62),), ((3, 2),)):
-        assert bench.do(MessageRemoved("/", "q", ranges, "", False, "", "")) == [("quarantine",)]
+        assert bench.do(MessageRemoved("/", "q", ranges, reason="", moved=False, exchange="", routing_key="")) == [
+            ("quarantine",)
+        ]
     assert bench.queue().messages_ready == 1
 
 

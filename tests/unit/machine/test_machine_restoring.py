@@ -16,12 +16,24 @@ from tests.support.events_for_tests import VHOST, Bench, route
 
 
 def origin(message_id: int, restore: str = "undo", count: int = 0, redelivered: bool = False) -> Origin:
-    return Origin(VHOST, "q", 7, message_id, "restored", message_id, restore, count, redelivered)
+    return Origin(
+        VHOST,
+        "q",
+        queue_id=7,
+        message_id=message_id,
+        reason="restored",
+        sequence=message_id,
+        restore=restore,
+        delivery_count=count,
+        redelivered=redelivered,
+    )
 
 
 def restored(message_id: int, expiration_ms: int | None = None, **values: Any) -> Published:
     came_from = origin(message_id, **values)
-    return Published(route("q"), b"\x00\x00", expiration_ms, None, True, came_from, None, b"x", 1)
+    return Published(
+        route("q"), b"\x00\x00", expiration_ms=expiration_ms, persistent=True, origin=came_from, body=b"x", body_size=1
+    )
 
 
 @pytest.mark.parametrize(("kind", "counted"), [("classic", 0), ("quorum", 3)])

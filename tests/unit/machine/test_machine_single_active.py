@@ -4,9 +4,9 @@ import pytest
 
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.schemas.events import ConsumerAttached, ConsumerCancelled, Fetched, Nacked, NodeLost, QueueDeclared
+from rewindmq.schemas.events import ConsumerCancelled, Fetched, Nacked, NodeLost, QueueDeclared
 from rewindmq.schemas.values import Argument
-from tests.support.events_for_tests import VHOST, Bench
+from tests.support.events_for_tests import VHOST, Bench, attached
 
 TYPES = ("classic", "quorum")
 ASKED = Argument("x-single-active-consumer", "bool", True)
@@ -14,7 +14,19 @@ ASKED = Argument("x-single-active-consumer", "bool", True)
 
 def single(type: str, asked: Argument = ASKED, auto_delete: bool = False, semantics: str = "rabbitmq-3.13") -> Bench:
     bench = Bench()
-    bench.do(QueueDeclared(VHOST, "q", type, True, False, auto_delete, 0, (asked,), semantics, None, None))
+    bench.do(
+        QueueDeclared(
+            VHOST,
+            "q",
+            type=type,
+            durable=True,
+            exclusive=False,
+            auto_delete=auto_delete,
+            owner=0,
+            arguments=(asked,),
+            semantics=semantics,
+        )
+    )
     return bench
 
 
@@ -119,7 +131,7 @@ def test_what_the_former_one_gives_back_goes_to_the_active_one() -> None:
 @pytest.mark.parametrize("type", TYPES)
 def test_s110_an_exclusive_consumer_is_refused_even_if_it_is_the_first(type: str) -> None:
     bench = single(type)
-    event = ConsumerAttached(VHOST, "q", 5, 1, "t", False, True, 1, 0, 0, 0, ())
+    event = attached(VHOST, "q", 5, channel=1, tag="t", exclusive=True, prefetch=1)
     assert bench.do(event) == [("quarantine",)]
     assert bench.queue().consumer_count() == 0
 

@@ -18,8 +18,24 @@ from tests.support.events_for_tests import VHOST, Bench, policy, route
 
 def filled(count: int, expiration: int | None = None) -> Machine:
     machine = Machine("queues-0")
-    machine.apply(0, 1000, BROKER, QueueDeclared(VHOST, "q", "classic", True, False, False, 0, (), "", None, None), [])
-    event = Published(route("q"), b"\x00\x00", expiration, None, True, None, None, b"", 100)
+    machine.apply(
+        0,
+        1000,
+        BROKER,
+        QueueDeclared(
+            VHOST,
+            "q",
+            type="classic",
+            durable=True,
+            exclusive=False,
+            auto_delete=False,
+            owner=0,
+            arguments=(),
+            semantics="",
+        ),
+        [],
+    )
+    event = Published(route("q"), b"\x00\x00", expiration_ms=expiration, persistent=True, body=b"", body_size=100)
     effects: list[Effect] = []
     for offset in range(1, count + 1):
         machine.apply(offset, 1000, BROKER, event, effects)
@@ -55,7 +71,7 @@ def test_a_long_queue_writes_little_when_it_changes_little() -> None:
     first = machine.take_dirty().queues[0]
     assert sorted(first.chunks) == list(range(10))
     assert machine.take_dirty().queues == []
-    event = Published(route("q"), b"\x00\x00", None, None, True, None, None, b"", 100)
+    event = Published(route("q"), b"\x00\x00", persistent=True, body=b"", body_size=100)
     machine.apply(20_000, 1000, BROKER, event, [])
     second = machine.take_dirty().queues[0]
     assert (list(second.chunks), second.vanished) == ([10], [])
@@ -73,7 +89,20 @@ def test_a_long_queue_writes_little_when_it_changes_little() -> None:
 def test_returned_messages_stay_compact_and_sorted() -> None:
     """A consumer held everything and is gone; some of it goes out again and comes back in the middle."""
     machine = filled(6 * CHUNK)
-    attached = ConsumerAttached(VHOST, "q", 9, 1, "t", False, False, 0, 10**9, 0, 0, ())
+    attached = ConsumerAttached(
+        VHOST,
+        "q",
+        9,
+        channel=1,
+        tag="t",
+        no_ack=False,
+        exclusive=False,
+        prefetch=0,
+        credit=10**9,
+        global_prefetch=0,
+        priority=0,
+        arguments=(),
+    )
     machine.apply(10_000, 1000, BROKER, attached, [])
     queue = machine.queue(VHOST, "q")
     assert queue is not None
@@ -135,7 +164,18 @@ def test_arguments_of_every_type_survive() -> None:
     values = (None, True, 5, -1, 1.5, "text \udcff é", b"\x00\xff")
     arguments = tuple(Argument(f"x-{n}", "longstr", value) for n, value in enumerate(values))
     machine = Machine("queues-0")
-    declared = QueueDeclared("vh/ö", "q", "quorum", True, False, False, 0, arguments, "s", policy("p", a=1), None)
+    declared = QueueDeclared(
+        "vh/ö",
+        "q",
+        type="quorum",
+        durable=True,
+        exclusive=False,
+        auto_delete=False,
+        owner=0,
+        arguments=arguments,
+        semantics="s",
+        policy=policy("p", a=1),
+    )
     machine.apply(0, 5, BROKER, declared, [])
     loaded = Machine.load("queues-0", machine.head(), [(meta, chunks) for _, meta, chunks in machine.pieces()])
     queue = loaded.queue("vh/ö", "q")

@@ -10,19 +10,17 @@ from rewindmq.projections.machine.rules.legal_values import age_ms
 from rewindmq.schemas.events import (
     Acked,
     BrokerStarted,
-    ConsumerAttached,
     Credited,
     Fetched,
     PolicyApplied,
     Published,
     Purged,
-    QueueDeclared,
     QueueDeleted,
     SessionClosed,
     Tick,
 )
 from rewindmq.schemas.values import Actor, Origin
-from tests.support.events_for_tests import START_MS, VHOST, Bench, arguments, explain, policy, route
+from tests.support.events_for_tests import START_MS, VHOST, Bench, arguments, attached, declared, explain, policy, route
 
 
 def stream_bench(**keys: Any) -> Bench:
@@ -63,7 +61,7 @@ def test_consumers_take_nothing_and_are_counted() -> None:
 
 def test_several_consumers_at_once_an_exclusive_one_among_them() -> None:
     bench = stream_bench()
-    bench.do(ConsumerAttached(VHOST, "q", 7, 1, "c", False, True, 1, 0, 0, 0, ()))
+    bench.do(attached(VHOST, "q", 7, channel=1, tag="c", exclusive=True, prefetch=1))
     bench.attach(prefetch=1)
     assert bench.queue().consumer_count() == 2
     bench.do(SessionClosed(1, 0))
@@ -167,7 +165,7 @@ def test_numbers_ids_and_times_over_many_chunks_and_after_loading() -> None:
 
 
 def publish_of_one_byte() -> tuple[Actor, Published]:
-    return Actor("guest", 1), Published(route("q"), b"", None, None, True, None, None, b"", 1)
+    return Actor("guest", 1), Published(route("q"), b"", persistent=True, body=b"", body_size=1)
 
 
 def test_ages() -> None:
@@ -181,5 +179,5 @@ def test_ages() -> None:
     ]
     assert [age_ms(text) for text in ("", "7", "D", "0s", "1A", "1 h", "-1s", "1D2h", "9" * 20 + "s")] == [None] * 9
     bench = Bench()
-    bench.do(QueueDeclared(VHOST, "q", "stream", True, False, False, 0, arguments({"max_age": "soon"}), "", None, None))
+    bench.do(declared(VHOST, "q", type="stream", durable=True, arguments=arguments({"max_age": "soon"})))
     assert bench.queue().settings.max_age_ms is None

@@ -127,15 +127,15 @@ class Stage:
         return QueueDeclared(
             VHOST,
             plain[0],
-            type,
-            durable,
-            owner > 0,
-            auto_delete,
-            owner,
-            arguments(dict(given)),
-            semantics,
-            own,
-            of_operators,
+            type=type,
+            durable=durable,
+            exclusive=owner > 0,
+            auto_delete=auto_delete,
+            owner=owner,
+            arguments=arguments(dict(given)),
+            semantics=semantics,
+            policy=own,
+            operator_policy=of_operators,
         ), session
 
     def policy(self, plain: list[str], keys: dict[str, str], place: int = 0) -> tuple[Event, int]:
@@ -153,7 +153,9 @@ class Stage:
         names = plain[0].split(",")
         persistent = "transient" not in plain
         size = int(keys.get("size", "1"))
-        return Published(route(*names), b"", expiration, None, persistent, None, None, b"", size), session_of(keys)
+        return Published(
+            route(*names), b"", expiration_ms=expiration, persistent=persistent, body=b"", body_size=size
+        ), session_of(keys)
 
     def attach(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
         name, queue = plain[:2]
@@ -164,15 +166,15 @@ class Stage:
             VHOST,
             queue,
             consumer,
-            int(keys.get("channel", "1")),
-            name,
-            "no_ack" in plain,
-            "exclusive" in plain,
-            int(keys.get("prefetch", "0")),
-            int(keys.get("credit", "0")),
-            int(keys.get("shared", "0")),
-            int(keys.get("priority", "0")),
-            (),
+            channel=int(keys.get("channel", "1")),
+            tag=name,
+            no_ack="no_ack" in plain,
+            exclusive="exclusive" in plain,
+            prefetch=int(keys.get("prefetch", "0")),
+            credit=int(keys.get("credit", "0")),
+            global_prefetch=int(keys.get("shared", "0")),
+            priority=int(keys.get("priority", "0")),
+            arguments=(),
         ), session
 
     def ack(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
@@ -217,9 +219,9 @@ class Stage:
         ids = sorted(named[name] for name in plain[1:])
         to = keys.get("to")
         ranges = tuple((message_id, message_id) for message_id in ids)
-        return MessageRemoved(VHOST, plain[0], ranges, "", to is not None, to or "", "key" if to else ""), (
-            session_of(keys)
-        )
+        return MessageRemoved(
+            VHOST, plain[0], ranges, reason="", moved=to is not None, exchange=to or "", routing_key="key" if to else ""
+        ), (session_of(keys))
 
     def pause(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
         return QueuePaused(VHOST, plain[0], ""), 1

@@ -7,7 +7,7 @@ import pytest
 from rewindmq.projections.machine.data.effects import Forget, QueueGone
 from rewindmq.schemas.events import BrokerStarted, ConsumerCancelled, Nacked, Purged, QueueDeclared, QueueDeleted, Tick
 from rewindmq.schemas.values import BROKER
-from tests.support.events_for_tests import START_MS, Bench, arguments, explain, policy
+from tests.support.events_for_tests import START_MS, Bench, arguments, declared, explain, policy
 
 
 @pytest.mark.parametrize("ttl_ms", [1000, 60_000])
@@ -282,4 +282,4 @@ def test_deadlines_of_queues_that_are_gone_do_not_pile_up() -> None:
 
 def short_lived(number: int) -> QueueDeclared:
     lease = arguments({"expires": 1_800_000})
-    return QueueDeclared("/", f"q{number}", "classic", True, False, False, 0, lease, "", None, None)
+    return declared("/", f"q{number}", durable=True, arguments=lease)

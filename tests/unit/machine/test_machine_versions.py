@@ -9,9 +9,9 @@ from rewindmq.projections.replay import fold
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import LeaseRenewed, MachineUpgraded, PolicyApplied, QueueDeclared, Tick
+from rewindmq.schemas.events import LeaseRenewed, MachineUpgraded, PolicyApplied, Tick
 from rewindmq.schemas.values import BROKER
-from tests.support.events_for_tests import START_MS, VHOST, Bench
+from tests.support.events_for_tests import START_MS, VHOST, Bench, declared
 from tests.support.next_version import NEXT, know_next
 
 
@@ -137,5 +137,5 @@ def test_a_renewal_never_brings_a_queue_back_nor_touches_its_successor() -> None
 
 def test_another_sessions_exclusive_queue_is_not_renewed() -> None:
     bench = Bench()
-    bench.do(QueueDeclared(VHOST, "q", "classic", False, True, False, 7, (), "", None, None), 7)
+    bench.do(declared(VHOST, "q", exclusive=True, owner=7), 7)
     assert bench.do(LeaseRenewed(VHOST, "q", bench.queue().queue_id), 8) == [("quarantine",)]

@@ -25,6 +25,7 @@ from rewindmq.schemas.placement_events import (
 )
 from rewindmq.schemas.values import BROKER, Argument, Origin, Route
 from tests.support.broker_harness import Client, Harness, args
+from tests.support.events_for_tests import declared
 from tests.support.needs import require_patchable
 
 BEFORE, PARTITIONS = 2, 4
@@ -39,9 +40,7 @@ class Move:
         self.h = h
         self.source: Partition = h.broker.partitions[partition_of("/", NAME, BEFORE)]
         self.target: Partition = h.broker.partitions[partition_of("/", NAME, PARTITIONS)]
-        self.old = self.make(
-            self.source, QueueDeclared("/", NAME, kind, True, False, False, 0, arguments, "", None, None)
-        )
+        self.old = self.make(self.source, declared("/", NAME, type=kind, durable=True, arguments=arguments))
 
     def make(self, partition: Partition, event: QueueDeclared) -> Queue:
         self.log(partition, event)
@@ -55,7 +54,15 @@ class Move:
 
     def publish(self, body: bytes, expiration_ms: int | None = None, priority: int | None = None) -> int:
         way = Route("/", "amq.topic", "a.key", (NAME,))
-        message = Published(way, PROPERTIES, expiration_ms, priority, True, None, None, body, len(body))
+        message = Published(
+            way,
+            PROPERTIES,
+            expiration_ms=expiration_ms,
+            priority=priority,
+            persistent=True,
+            body=body,
+            body_size=len(body),
+        )
         return self.h.in_loop(lambda: self.source.publish(BROKER, message))
 
     def begin(self) -> None:
@@ -73,16 +80,16 @@ class Move:
         event = QueueDeclared(
             "/",
             NAME,
-            old.type,
-            old.durable,
-            old.exclusive,
-            old.auto_delete,
-            0,
-            old.arguments,
-            old.semantics,
-            old.policy,
-            old.operator_policy,
-            moved_from(self.source.index, old),
+            type=old.type,
+            durable=old.durable,
+            exclusive=old.exclusive,
+            auto_delete=old.auto_delete,
+            owner=0,
+            arguments=old.arguments,
+            semantics=old.semantics,
+            policy=old.policy,
+            operator_policy=old.operator_policy,
+            moved_from=moved_from(self.source.index, old),
         )
         return self.make(self.target, event)
 
@@ -143,9 +150,23 @@ def test_what_came_back_is_still_redelivered(h: Harness) -> None:
     message_id = move.publish(b"m")
     move.begin()
     queue = move.declare()
-    letter = Origin("/", NAME, move.old.queue_id, message_id, "restored", 1, "again", 2, True)
+    letter = Origin(
+        "/",
+        NAME,
+        queue_id=move.old.queue_id,
+        message_id=message_id,
+        reason="restored",
+        sequence=1,
+        restore="again",
+        delivery_count=2,
+        redelivered=True,
+    )
     way = Route("/", "", NAME, (NAME,))
-    h.in_loop(lambda: move.source.publish(BROKER, Published(way, b"\0\0", None, None, True, letter, None, b"n", 1)))
+    h.in_loop(
+        lambda: move.source.publish(
+            BROKER, Published(way, b"\0\0", persistent=True, origin=letter, body=b"n", body_size=1)
+        )
+    )
     move.drain()
     views = [(view.redelivered, view.delivery_count) for view in queue.messages()]
     assert sorted(views) == [(False, 0), (True, 2)]
@@ -235,7 +256,11 @@ def test_a_dead_letter_that_waits_holds_up_no_move(h: Harness) -> None:
     assert [entry.reason for entry in move.old.outbox.values()] == ["expired"]
     letter = Origin("/", NAME, 3, 3, "relocated", 1)
     way = Route("/", "", NAME, (NAME,))
-    h.in_loop(lambda: move.source.publish(BROKER, Published(way, b"\0\0", None, None, True, letter, None, b"m", 1)))
+    h.in_loop(
+        lambda: move.source.publish(
+            BROKER, Published(way, b"\0\0", persistent=True, origin=letter, body=b"m", body_size=1)
+        )
+    )
     move.begin()
     queue = move.declare()
     move.drain()

@@ -219,7 +219,17 @@ async def test_b77_what_a_lost_node_declares_at_the_last_moment_is_listed(
     one.repartition.start()
     await asyncio.sleep(0.1)
     assert (one.topology.placement.held, one.topology.placement.count) == (True, 2)
-    declared = QueueDeclared("/", name, "classic", True, False, False, 0, (), "rabbitmq-3.13", None, None)
+    declared = QueueDeclared(
+        "/",
+        name,
+        type="classic",
+        durable=True,
+        exclusive=False,
+        auto_delete=False,
+        owner=0,
+        arguments=(),
+        semantics="rabbitmq-3.13",
+    )
     one.partitions[partition_of("/", name, 2)].append(Actor("guest", (epoch << EPOCH_SHIFT) + 1), declared)
     for partition in one.partitions:
         for ended, node in one.topology.ended.items():
@@ -265,7 +275,17 @@ async def test_a_queue_declared_anew_while_its_move_begins_moves(nodes: Nodes, m
         await real(self)
 
     deleted = QueueDeleted("/", name, False, False)
-    declared = QueueDeclared("/", name, "classic", True, False, False, 0, (), "rabbitmq-3.13", None, None)
+    declared = QueueDeclared(
+        "/",
+        name,
+        type="classic",
+        durable=True,
+        exclusive=False,
+        auto_delete=False,
+        owner=0,
+        arguments=(),
+        semantics="rabbitmq-3.13",
+    )
     found = queue_at(one, name)
     assert found is not None
     queue_before = found
@@ -322,7 +342,7 @@ async def test_b77_what_a_consumer_holds_follows_when_it_is_given_back(
     assert queue.messages_ready == 3
     assert [each.redelivered for each in queue.messages()] == [False, False, True]
     assert old.machine.queue("/", name) is not None, "a publish of a lost node may be on its way to it"
-    late = Published(Route("/", "", name, (name,)), b"\0\0", None, None, True, None, None, b"late", 4)
+    late = Published(Route("/", "", name, (name,)), b"\0\0", persistent=True, body=b"late", body_size=4)
     old.append(who.actor, late)
     await eventually(lambda: queue.messages_ready == 4, "what came late does not follow")
     monkeypatch.setattr(leftover_queues, "STAY_SECONDS", 0.0)

@@ -62,7 +62,7 @@ def test_b77_a_message_that_comes_while_an_empty_rest_is_removed_follows(
 
         def later(actor: Actor, event: Event) -> int:
             if isinstance(event, QueueDeleted):
-                late = Published(Route("/", "", Q, (Q,)), b"\0\0", None, None, True, None, None, b"late", 4)
+                late = Published(Route("/", "", Q, (Q,)), b"\0\0", persistent=True, body=b"late", body_size=4)
                 source.publish(BROKER, late)
             return append(actor, event)
 

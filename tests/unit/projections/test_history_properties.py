@@ -100,7 +100,7 @@ def test_whatever_the_broker_takes_is_read_value_by_value(
         assert at_a_moment(raw)["headers"][key] == at_a_moment(alone)["headers"][key]
         assert in_rows(raw)[key] == in_rows(alone)[key]
     assert in_rows(raw)["customer"] == b"alice"
-    published = Published(Route("/", "", "q", ("q",)), raw, None, None, True, None, None, b"", 0)
+    published = Published(Route("/", "", "q", ("q",)), raw, persistent=True, body=b"", body_size=0)
     assert Criteria("/", "q", header=("customer", "alice"), message_id="m1").match(published)
     trace = trace_of(raw)
     assert trace is not None

@@ -28,7 +28,7 @@ def raw(**given: Any) -> bytes:
 
 
 def published(properties: bytes, body: bytes = b"", queue: str = "orders", vhost: str = "/") -> Published:
-    return Published(Route(vhost, "", queue, (queue,)), properties, None, None, True, None, None, body, len(body))
+    return Published(Route(vhost, "", queue, (queue,)), properties, persistent=True, body=body, body_size=len(body))
 
 
 MESSAGE = published(

@@ -13,8 +13,9 @@ from rewindmq.projections.store.bodies import is_shared
 from rewindmq.projections.store.holders import SharedBodies
 from rewindmq.projections.store.projector import FRESH_BYTES, READ_AHEAD_MESSAGES
 from rewindmq.projections.store.store import Projector, StateStore
-from rewindmq.schemas.events import Acked, ConsumerAttached, Published, Purged, QueueDeleted
+from rewindmq.schemas.events import Acked, Published, Purged, QueueDeleted
 from rewindmq.schemas.values import Route
+from tests.support.events_for_tests import attached
 from tests.support.traffic import ANN, START_MS, Traffic, live_messages, published, queue_declared, record
 
 PREFIX = keys.partition_prefix("queues-0")
@@ -114,7 +115,7 @@ def test_a_message_that_lives_between_two_batches_never_reaches_rocksdb(tmp_path
     store = StateStore.open(tmp_path)
     machine, projector = store.open_partition("queues-0")
     traffic = one_queue(projector, machine, 0)
-    traffic.append(ANN, ConsumerAttached("/", "q", 1, 1, "c", False, False, 100, 0, 0, 0, ()))
+    traffic.append(ANN, attached("/", "q", 1, channel=1, tag="c", prefetch=100))
     write(projector)
     first = traffic.log.next_offset
     for _ in range(50):
@@ -151,7 +152,7 @@ def test_a_mass_that_left_is_deleted_in_few_steps_where_no_id_is_missing(tmp_pat
     store = StateStore.open(tmp_path)
     machine, projector = store.open_partition("queues-0")
     traffic = one_queue(projector, machine, 400)
-    traffic.append(ANN, ConsumerAttached("/", "q", 1, 1, "c", False, False, 400, 0, 0, 0, ()))
+    traffic.append(ANN, attached("/", "q", 1, channel=1, tag="c", prefetch=400))
     traffic.end_turn()
     write(projector)
     ids = list(traffic.bodies)

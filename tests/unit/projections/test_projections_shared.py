@@ -20,8 +20,9 @@ from rewindmq.projections.store.repair import mend
 from rewindmq.projections.store.store import Projector, StateStore
 from rewindmq.projections.verify import verify_partition
 from rewindmq.schemas.codec import Decoder
-from rewindmq.schemas.events import Acked, ConsumerAttached, Published, Purged, QueueDeleted
+from rewindmq.schemas.events import Acked, Published, Purged, QueueDeleted
 from rewindmq.schemas.values import Route
+from tests.support.events_for_tests import attached
 from tests.support.traffic import ANN, QUEUES, ListLog, Traffic, live_messages, published, queue_declared, record
 
 PREFIX = keys.partition_prefix("queues-0")
@@ -155,9 +156,9 @@ def test_a_body_goes_with_its_last_queue_however_it_leaves(opened: tuple[StateSt
     traffic = FanOut(4, machine, projector)
     ids = traffic.publish(10)
     write(projector)
-    traffic.append(ANN, ConsumerAttached("/", "f0", 100, 1, "c", False, False, 100, 0, 0, 0, ()))
+    traffic.append(ANN, attached("/", "f0", 100, channel=1, tag="c", prefetch=100))
     traffic.append(ANN, Acked("/", "f0", 100, ((ids[0], ids[-1]),)))
-    traffic.append(ANN, ConsumerAttached("/", "f1", 101, 1, "d", True, False, 0, 100, 0, 0, ()))
+    traffic.append(ANN, attached("/", "f1", 101, channel=1, tag="d", no_ack=True, credit=100))
     traffic.append(ANN, Purged("/", "f2"))
     traffic.end_turn()
     write(projector)
@@ -190,7 +191,7 @@ def test_a_message_straight_to_consumers_that_do_not_ack_is_not_kept(
     store, machine, projector = opened
     traffic = FanOut(2, machine, projector)
     for number, name in enumerate(traffic.names):
-        traffic.append(ANN, ConsumerAttached("/", name, 100 + number, 1, name, True, False, 0, 100, 0, 0, ()))
+        traffic.append(ANN, attached("/", name, 100 + number, channel=1, tag=name, no_ack=True, credit=100))
     traffic.end_turn()
     effects: list[Effect] = traffic.effects
     traffic.append(ANN, published(Route("/", "", "f0", ("f0",)), b"x"))

@@ -11,7 +11,7 @@ import pytest
 
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import InDirectory, Location
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NUMBER, TIME, Start
 from rewindmq.engine.rewind.bindings_at import bindings_at
 from rewindmq.engine.rewind.depth import depth
@@ -59,16 +59,16 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> Moved:
 
 
 @pytest.fixture(scope="module")
-def history(moved: Moved) -> History:
-    return History(moved.data)
+def history(moved: Moved) -> Location:
+    return InDirectory(moved.data)
 
 
-def bodies_at(history: History, at: At, incarnation: int | None = None) -> tuple[str, list[bytes]]:
+def bodies_at(history: Location, at: At, incarnation: int | None = None) -> tuple[str, list[bytes]]:
     past = queue_at(history, "/", QUEUE, at, 0, 10, incarnation)
     return past.partition, [each.published.body for each in past.messages]
 
 
-def test_the_stays_are_those_before_and_after_the_move(history: History, moved: Moved) -> None:
+def test_the_stays_are_those_before_and_after_the_move(history: Location, moved: Moved) -> None:
     one, other = partition_visits(history.open(), "/", QUEUE)
     assert (one.log.name, other.log.name) == (moved.old, moved.now)
     assert one.since_ms is None
@@ -79,13 +79,13 @@ def test_the_stays_are_those_before_and_after_the_move(history: History, moved: 
     assert len(partition_visits(history.open(), "/", STAYING)) == 1
 
 
-def test_a_moment_is_read_in_the_partition_where_the_queue_was(history: History, moved: Moved) -> None:
+def test_a_moment_is_read_in_the_partition_where_the_queue_was(history: Location, moved: Moved) -> None:
     assert bodies_at(history, At(time_ms=moved.before_ms)) == (moved.old, [b"second", b"third"])
     assert bodies_at(history, At(time_ms=moved.after_ms)) == (moved.now, [b"second", b"third"])
     assert bodies_at(history, At(time_ms=moved.end_ms)) == (moved.now, [])
 
 
-def test_an_incarnation_is_the_same_queue_in_both_partitions(history: History, moved: Moved) -> None:
+def test_an_incarnation_is_the_same_queue_in_both_partitions(history: Location, moved: Moved) -> None:
     for incarnation in (moved.old_id, moved.new_id):
         assert bodies_at(history, At(time_ms=moved.before_ms), incarnation)[0] == moved.old
         assert bodies_at(history, At(time_ms=moved.after_ms), incarnation)[0] == moved.now
@@ -93,17 +93,17 @@ def test_an_incarnation_is_the_same_queue_in_both_partitions(history: History, m
         bodies_at(history, At(time_ms=moved.before_ms), 10_000)
 
 
-def test_a_moment_within_the_move_is_refused_and_says_when_to_ask(history: History, moved: Moved) -> None:
+def test_a_moment_within_the_move_is_refused_and_says_when_to_ask(history: Location, moved: Moved) -> None:
     with pytest.raises(BetweenPartitions, match=f"{moved.old} to {moved.now} from .* to .*: ask for moments"):
         bodies_at(history, At(time_ms=moved.during_ms))
 
 
-def test_an_offset_is_one_of_the_named_partition(history: History, moved: Moved) -> None:
+def test_an_offset_is_one_of_the_named_partition(history: Location, moved: Moved) -> None:
     assert bodies_at(history, At(offset=moved.third, partition=moved.old)) == (moved.old, [b"second"])
     assert bodies_at(history, At(offset=moved.new)) == (moved.now, [b"second", b"third"])
 
 
-def test_a_mark_holds_for_the_partition_where_the_queue_was(history: History, moved: Moved) -> None:
+def test_a_mark_holds_for_the_partition_where_the_queue_was(history: Location, moved: Moved) -> None:
     topology = topology_of(history.open().metadata)
     for name, partition in (("before", moved.old), ("moved", moved.now), ("after", moved.now)):
         at = moment_in(f"mark:{name}", "/", QUEUE, topology, 4)
@@ -111,7 +111,7 @@ def test_a_mark_holds_for_the_partition_where_the_queue_was(history: History, mo
     assert bodies_at(history, moment_in("mark:before", "/", QUEUE, topology, 4))[1] == [b"second", b"third"]
 
 
-def test_bindings_then_are_those_of_the_queue(history: History, moved: Moved) -> None:
+def test_bindings_then_are_those_of_the_queue(history: Location, moved: Moved) -> None:
     reader = history.open()
     for log, queue_id, time_ms in (
         (reader.queues[moved.source], moved.old_id, moved.before_ms),
@@ -121,7 +121,7 @@ def test_bindings_then_are_those_of_the_queue(history: History, moved: Moved) ->
         assert [each.source for each in found] == ["sales"]
 
 
-def test_the_depth_begins_where_the_queue_came_to(history: History, moved: Moved) -> None:
+def test_the_depth_begins_where_the_queue_came_to(history: Location, moved: Moved) -> None:
     start, end = At(time_ms=moved.published_ms), At(time_ms=moved.end_ms)
     found = depth(history, "/", QUEUE, moved.new_id, start, end, 50, {}, Deadline(60))
     assert found.partition == moved.now
@@ -132,7 +132,7 @@ def test_the_depth_begins_where_the_queue_came_to(history: History, moved: Moved
     assert found.points[-1].ready == 2
 
 
-def test_the_last_outcomes_go_back_through_both_partitions(history: History, moved: Moved) -> None:
+def test_the_last_outcomes_go_back_through_both_partitions(history: Location, moved: Moved) -> None:
     tail = last_outcomes(history.open(), None, "/", QUEUE, moved.new_id, 100, None, Deadline(60))
     told = [(row.partition, row.value("outcome"), row.message_id) for row in tail.rows]
     assert (moved.old, "acked", moved.first) in told
@@ -144,7 +144,7 @@ def test_the_last_outcomes_go_back_through_both_partitions(history: History, mov
     assert [row.partition for row in few.rows] == [moved.now] * 2
 
 
-def test_changes_and_what_if_are_of_one_partition(history: History, moved: Moved) -> None:
+def test_changes_and_what_if_are_of_one_partition(history: Location, moved: Moved) -> None:
     reader, start = history.open(), At(time_ms=moved.published_ms - 1)
     candidate = candidate_for(QUEUE, {"max-length": 1}, None)
     before, end = At(time_ms=moved.before_ms), At(time_ms=moved.end_ms)
@@ -162,7 +162,7 @@ def test_changes_and_what_if_are_of_one_partition(history: History, moved: Moved
 @pytest.mark.parametrize("asked", ["old", "new"])
 @pytest.mark.parametrize("administrator", [True, False])
 def test_a_message_is_followed_through_the_move(
-    history: History, moved: Moved, asked: str, administrator: bool
+    history: Location, moved: Moved, asked: str, administrator: bool
 ) -> None:
     here = moved.came[moved.second]
     partition, message_id = (moved.old, moved.second) if asked == "old" else (moved.now, here)
@@ -175,7 +175,7 @@ def test_a_message_is_followed_through_the_move(
     assert (moved.old, "relocated", moved.second) in told
 
 
-def test_a_search_finds_a_message_once_where_it_was_published(history: History, moved: Moved, tmp_path: Path) -> None:
+def test_a_search_finds_a_message_once_where_it_was_published(history: Location, moved: Moved, tmp_path: Path) -> None:
     reader, subjects = history.open(), Subjects("", KeyStore(tmp_path), {})
     for queue, queue_id in ((QUEUE, 0), (QUEUE, moved.new_id), (None, 0)):
         criteria = Criteria("/", queue, None, None, None, b"second")
@@ -184,12 +184,12 @@ def test_a_search_finds_a_message_once_where_it_was_published(history: History, 
         assert [(each.partition, each.offset) for each in page.found] == [(moved.old, moved.second)]
 
 
-def planned(history: History, **asked: Any) -> Plan | NoPlan:
+def planned(history: Location, **asked: Any) -> Plan | NoPlan:
     wish = {"at": None, "undo": "", "fates": FATES, "ids": frozenset(), **asked}
     return RestoreRequest(history, "/", QUEUE, **wish).answer()
 
 
-def test_a_restoration_follows_messages_through_the_move(history: History, moved: Moved) -> None:
+def test_a_restoration_follows_messages_through_the_move(history: Location, moved: Moved) -> None:
     plan = planned(history, at=At(time_ms=moved.before_ms), incarnation=moved.new_id)
     assert isinstance(plan, Plan)
     assert plan.partition == moved.old
@@ -201,21 +201,21 @@ def test_a_restoration_follows_messages_through_the_move(history: History, moved
     assert [each.source for each in plan.bindings] == ["sales"]
 
 
-def test_the_last_purge_is_undone_where_it_was(history: History, moved: Moved) -> None:
+def test_the_last_purge_is_undone_where_it_was(history: Location, moved: Moved) -> None:
     plan = planned(history, undo="purge", fates=("purged",))
     assert isinstance(plan, Plan)
     assert plan.partition == moved.now
     assert [each.message_id for each in plan.messages] == [moved.came[moved.third], moved.new]
 
 
-def test_the_end_of_a_move_is_no_deletion_to_undo(history: History) -> None:
+def test_the_end_of_a_move_is_no_deletion_to_undo(history: Location) -> None:
     plan = planned(history, undo="delete", fates=("deleted",))
     assert isinstance(plan, NoPlan)
     assert plan.missing
     assert "nobody has asked to delete" in plan.reason
 
 
-def test_messages_by_id_are_of_one_partition(history: History, moved: Moved) -> None:
+def test_messages_by_id_are_of_one_partition(history: Location, moved: Moved) -> None:
     for partition, message_id in ((moved.old, moved.first), (moved.now, moved.new)):
         plan = planned(history, ids=frozenset({message_id}), partition=partition)
         assert isinstance(plan, Plan)
@@ -224,12 +224,12 @@ def test_messages_by_id_are_of_one_partition(history: History, moved: Moved) -> 
 
 def test_messages_on_their_way_count_as_ready(tmp_path: Path) -> None:
     moved = write_moved(tmp_path / "data", hold=True)
-    plan = planned(History(moved.data), at=At(time_ms=moved.before_ms))
+    plan = planned(InDirectory(moved.data), at=At(time_ms=moved.before_ms))
     assert isinstance(plan, Plan)
     assert plan.fates == {"acked": 2, "purged": 1}
 
 
-def read_on(history: History, number: int, start: Start, queue_name: str = QUEUE) -> list[bytes]:
+def read_on(history: Location, number: int, start: Start, queue_name: str = QUEUE) -> list[bytes]:
     """All that a consumer with this x-stream-offset would get, which is attached in the partition with this number."""
     log = history.open().queues[number]
     machine = state_at(log, None, At(offset=log.next_offset))
@@ -244,7 +244,7 @@ def read_on(history: History, number: int, start: Start, queue_name: str = QUEUE
     return found
 
 
-def test_a_reader_of_the_history_goes_through_both_partitions(history: History, moved: Moved) -> None:
+def test_a_reader_of_the_history_goes_through_both_partitions(history: Location, moved: Moved) -> None:
     now = moved.target
     assert read_on(history, now, Start(FIRST)) == [b"first", b"second", b"third", b"new"]
     assert read_on(history, now, Start(TIME, moved.before_ms)) == [b"new"]
@@ -256,7 +256,7 @@ def test_a_reader_of_the_history_goes_through_both_partitions(history: History, 
 def test_a_change_of_a_policy_counts_a_queue_once(tmp_path: Path) -> None:
     moved = write_moved(tmp_path / "data", hold=True, ends=False)
     change = PolicySet("/", "short", f"^{QUEUE}$", '{"max-length":10}', 0, "all")
-    cut = policy_effects(History(moved.data), change, moved.after_ms, 20, Deadline(60))
+    cut = policy_effects(InDirectory(moved.data), change, moved.after_ms, 20, Deadline(60))
     assert (cut.matched, cut.changed) == (1, 1)
 
 
@@ -269,7 +269,7 @@ def back(tmp_path_factory: pytest.TempPathFactory) -> Back:
 
 
 def test_a_queue_that_moved_back_has_a_stay_for_each_time(back: Back) -> None:
-    history = History(back.data)
+    history = InDirectory(back.data)
     found = partition_visits(history.open(), "/", BACK_AND_FORTH)
     assert [each.number for each in found] == [number for number, _ in back.lives] == [0, 2, 0, 4]
     for (number, _), ended_ms, count in zip(back.lives[1:], back.ended_ms, (2, 4, 5), strict=True):
@@ -278,10 +278,10 @@ def test_a_queue_that_moved_back_has_a_stay_for_each_time(back: Back) -> None:
 
 
 def test_a_reader_gets_each_message_of_all_stays_once_and_late_ones(back: Back) -> None:
-    bodies = read_on(History(back.data), 4, Start(FIRST), BACK_AND_FORTH)
+    bodies = read_on(InDirectory(back.data), 4, Start(FIRST), BACK_AND_FORTH)
     assert bodies == [b"one", b"two", b"late", b"three", b"four", b"five"]
     since = Start(TIME, back.ended_ms[1])
-    assert read_on(History(back.data), 4, since, BACK_AND_FORTH) == [b"four", b"five"]
+    assert read_on(InDirectory(back.data), 4, since, BACK_AND_FORTH) == [b"four", b"five"]
 
 
 def test_the_last_outcomes_are_the_last_in_time(back: Back, tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_the_last_outcomes_are_the_last_in_time(back: Back, tmp_path: Path) -> N
         (back.data, BACK_AND_FORTH, None),
         (held.data, QUEUE, held.new_id),
     ):
-        reader = History(data).open()
+        reader = InDirectory(data).open()
         every = last_outcomes(reader, None, "/", queue, queue_id, 1_000, None, Deadline(60)).rows
         places = [(row.partition, row.offset, row.ordinal) for row in every]
         assert [row.time_ms for row in every] == sorted(row.time_ms or 0 for row in every)
@@ -303,7 +303,7 @@ def test_the_last_outcomes_are_the_last_in_time(back: Back, tmp_path: Path) -> N
 
 
 def test_a_message_is_followed_from_any_of_its_names(back: Back) -> None:
-    reader = History(back.data).open()
+    reader = InDirectory(back.data).open()
     for names in back.names.values():
         for number, message_id in names:
             life = biography(reader, None, "/", f"queues-{number}", message_id, BACK_AND_FORTH, None, Deadline(60))
@@ -317,10 +317,12 @@ def test_messages_with_one_id_in_two_partitions_come_back_each(back: Back) -> No
     ids = {number: {at[1] for names in back.names.values() for at in names if at[0] == number} for number in (0, 2)}
     message_id = min(ids[0] & ids[2])
     for partition in ("queues-0", "queues-2"):
-        wish = RestoreRequest(History(back.data), "/", BACK_AND_FORTH, None, "", FATES, frozenset({message_id}))
+        wish = RestoreRequest(
+            InDirectory(back.data), "/", BACK_AND_FORTH, at=None, undo="", fates=FATES, ids=frozenset({message_id})
+        )
         plan = replace(wish, partition=partition).answer()
         assert isinstance(plan, Plan)
-        publish = Published(Route("/", "", "to", ("to",)), b"", None, None, True, None, None, b"", 0)
+        publish = Published(Route("/", "", "to", ("to",)), b"", persistent=True, body=b"", body_size=0)
         event = as_restored(plan, plan.messages[0], 0, publish, "/", "to", "named", 0)
         assert event.origin is not None
         assert not is_restored(queue, event.origin)
@@ -344,7 +346,7 @@ def test_a_queue_that_was_deleted_on_its_way_was_where_it_left(tmp_path: Path) -
     for index in range(BEFORE, AFTER):
         recorder.tick(index)
     recorder.close()
-    history = History(tmp_path / "data")
+    history = InDirectory(tmp_path / "data")
     assert bodies_at(history, At(time_ms=recorder.now_ms - 2_500)) == (f"queues-{source}", [b"lost"])
     at = moment_in("mark:lost", "/", QUEUE, topology_of(history.open().metadata), AFTER)
     assert bodies_at(history, at) == (f"queues-{source}", [b"lost"])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.rewind.restore_plan import NoPlan, Plan, RestoreRequest
 from rewindmq.projections.machine.events.removal import MOST_REMOVED
@@ -40,7 +40,9 @@ def remove(h: Harness, session: Session, ids: list[int], reason: str = "") -> No
 def undone(h: Harness) -> list[int]:
     """The messages that would come back."""
     fates = ("removed",)
-    plan = RestoreRequest(History(h.config.data), "/", "q", None, "remove", fates, frozenset()).answer()
+    plan = RestoreRequest(
+        InDirectory(h.config.data), "/", "q", at=None, undo="remove", fates=fates, ids=frozenset()
+    ).answer()
     assert isinstance(plan, Plan)
     return [each.message_id for each in plan.messages]
 
@@ -74,6 +76,8 @@ def test_b38_only_the_last_removal_is_undone(h: Harness) -> None:
 
 def test_b38_without_a_removal_nothing_is_undone(h: Harness) -> None:
     filled(h, 2)
-    plan = RestoreRequest(History(h.config.data), "/", "q", None, "remove", ("removed",), frozenset()).answer()
+    plan = RestoreRequest(
+        InDirectory(h.config.data), "/", "q", at=None, undo="remove", fates=("removed",), ids=frozenset()
+    ).answer()
     assert isinstance(plan, NoPlan)
     assert plan.reason == "nobody has asked to remove messages of queue 'q' in vhost '/'"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.keeping.location import History
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.rewind import what_if as module
 from rewindmq.engine.rewind.outcomes import Deadline, OutOfTime
 from rewindmq.engine.rewind.what_if import MEMORY, TIME, WhatIf, candidate_for, what_if
@@ -37,7 +37,7 @@ def recorded(data: Path) -> None:
 
 
 def tried(data: Path, end: int | None = None, deadline: Deadline | None = None) -> WhatIf:
-    source = History(data)
+    source = InDirectory(data)
     reader = source.open()
     until = At(offset=reader.queues[0].durable_offset if end is None else end)
     candidate = candidate_for("orders", {"max-length": 3}, None)

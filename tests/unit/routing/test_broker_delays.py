@@ -220,9 +220,9 @@ def test_properties_that_a_service_made_up_do_not_cost_the_message() -> None:
     route = Route("/", "later", "k", (HIDDEN,))
     for raw in (b"", b"\xff\xff", b"\x20\x00\0\0\0\x05xxxxx"):
         with pytest.raises(ValueError, match=r"propert|table"):
-            due(Published(route, raw, 5, None, True, None, None, b"", 0))
+            due(Published(route, raw, expiration_ms=5, persistent=True, body=b"", body_size=0))
     bad = commands.Basic.Properties(expiration="soon").marshal()
-    buried, expiration_ms = due(Published(route, bad, 5, None, True, None, None, b"", 0))
+    buried, expiration_ms = due(Published(route, bad, expiration_ms=5, persistent=True, body=b"", body_size=0))
     assert expiration_ms is None
     assert Content(buried.properties).headers == {"x-delay": -5}
 

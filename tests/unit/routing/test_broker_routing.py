@@ -119,7 +119,9 @@ class Scene:
         self.router.exchanges_changed()
 
     def exchange(self, name: str, type: str, *arguments: Argument) -> None:
-        self.tell(ExchangeDeclared("/", name, type, True, False, False, arguments))
+        self.tell(
+            ExchangeDeclared("/", name, type=type, durable=True, auto_delete=False, internal=False, arguments=arguments)
+        )
 
     def bind(self, source: str, destination: str, key: str = "", type: str = "queue") -> None:
         self.tell(Bound("/", source, type, destination, key, (), 7 if type == "queue" else -1))

@@ -270,8 +270,21 @@ def test_b36_the_events_of_the_whole_node_are_all_known(h: Harness) -> None:
         UserLimitsSet("carol", '{"max-connections":1}'),
         UserDeleted("carol"),
         VhostDeleted("v"),
-        LoginRefused("eve", "10.0.0.7", "", "amqp", "PLAIN", "wrong", 1, 0),
-        SessionOpened(77, "/", "http", "10.0.0.7:1", "", "", "PLAIN", "", "", ()),
+        LoginRefused(
+            "eve", host="10.0.0.7", listener="", protocol="amqp", mechanism="PLAIN", reason="wrong", count=1, first_ms=0
+        ),
+        SessionOpened(
+            77,
+            vhost="/",
+            protocol="http",
+            address="10.0.0.7:1",
+            listener="",
+            proxy="",
+            mechanism="PLAIN",
+            tls="",
+            certificate="",
+            client_properties=(),
+        ),
     ):
         h.in_loop(partial(h.broker.metadata.append, ANN, event))
     for on in (True, False):

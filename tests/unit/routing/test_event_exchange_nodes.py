@@ -106,7 +106,7 @@ async def test_b36_the_owner_tells_what_a_service_caused_and_nothing_twice(nodes
     encoder = Encoder()
 
     def produce() -> None:
-        message = Published(Route("/", "", "q", ("q",)), PERSISTENT, None, None, True, None, None, b"m", 1)
+        message = Published(Route("/", "", "q", ("q",)), PERSISTENT, persistent=True, body=b"m", body_size=1)
         log.put(b"/q", encoder.encode(encoder.prefix(nodes.now_ms, Actor("service", 0)), message))
 
     for _ in range(2):

@@ -27,7 +27,7 @@ SCHEMA = parsed_envelope_schema()
 
 def published(body: bytes = b"body", route: Route = ROUTE, encryption: Encryption | None = None) -> Published:
     size = len(body) if encryption is None else encryption.plain_size
-    return Published(route, b"\x00\x00", None, None, True, None, encryption, body, size)
+    return Published(route, b"\x00\x00", persistent=True, encryption=encryption, body=body, body_size=size)
 
 
 def encoded(event: Any, timestamp_ms: int = 1_763_715_845_123, actor: Actor = BROKER) -> bytes:
@@ -334,7 +334,15 @@ class Text(str):
         (VhostDeleted("\ud800"), "surrogates not allowed"),
         (
             # A class of one's own is none of the types that an argument's value can have
-            ExchangeDeclared("/", "e", "x", True, False, False, (Argument("a", "longstr", Text("t")),)),
+            ExchangeDeclared(
+                "/",
+                "e",
+                type="x",
+                durable=True,
+                auto_delete=False,
+                internal=False,
+                arguments=(Argument("a", "longstr", Text("t")),),
+            ),
             "a value of type Text",
         ),
     ],
@@ -403,7 +411,15 @@ def test_messages_that_differ_only_in_bodies_are_read_as_by_a_new_decoder(seed: 
         size = dice.choice((0, 1, 64, 9_000))
         sealed = dice.choice((None, None, None, None, Encryption("s", "k", b"n", 3)))
         expiration_ms = dice.choice((None, None, None, None, 7))
-        event = Published(route, properties, expiration_ms, None, persistent, None, sealed, b"x" * size, size)
+        event = Published(
+            route,
+            properties,
+            expiration_ms=expiration_ms,
+            persistent=persistent,
+            encryption=sealed,
+            body=b"x" * size,
+            body_size=size,
+        )
         record = encoder.encode(encoder.prefix(1_763_694_000_000 + dice.randrange(99), Actor("ann", 7)), event)
         stripped = dice.random() < 0.3
         record = strip_body(record) if stripped else record
@@ -437,7 +453,7 @@ def test_long_routes_do_not_fill_the_memory_of_encoder_and_decoder() -> None:
     prefix = encoder.prefix(1, Actor("ann", 1))
     for number in range(60):
         route = Route("/", "fan", f"key {number}", names)
-        record = encoder.encode(prefix, Published(route, b"\0\0", None, None, True, None, None, b"", 0))
+        record = encoder.encode(prefix, Published(route, b"\0\0", persistent=True, body=b"", body_size=0))
         found = decoder.decode(record)[2]
         assert isinstance(found, Published)
         assert found.route.queues == names

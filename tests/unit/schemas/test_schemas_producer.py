@@ -155,7 +155,7 @@ def test_routes_that_are_remembered_are_bounded() -> None:
 def forged(actor: Actor, origin: Origin | None = None, **properties: bytes) -> Published:
     """Return the event that a reader decodes from a record that was appended with these properties."""
     encoder, raw = Encoder(), join_by_name(properties)
-    event = Published(Route("/", "", "q", ("q",)), raw, None, None, True, origin, None, b"", 0)
+    event = Published(Route("/", "", "q", ("q",)), raw, persistent=True, origin=origin, body=b"", body_size=0)
     _, _, found = SharedDecoder().decode(encoder.encode(encoder.prefix(0, actor), event))
     assert isinstance(found, Published)
     return found
@@ -164,7 +164,7 @@ def forged(actor: Actor, origin: Origin | None = None, **properties: bytes) -> P
 SERVICE, CLIENT = Actor("billing", 0), Actor("ann", 7)
 RESTORED = tables.with_length(tables.encode({"x-restored": {"id": 1}, "kept": 1}, "headers"))
 KEPT = tables.with_length(tables.encode({"kept": 1}, "headers"))
-RESTORATION = Origin("/", "q", 1, 2, "restored", 1, "name")
+RESTORATION = Origin("/", "q", queue_id=1, message_id=2, reason="restored", sequence=1, restore="name")
 
 
 def test_b47_no_service_makes_a_message_look_restored() -> None:
@@ -189,7 +189,7 @@ def test_b47_a_service_says_no_other_user_than_itself() -> None:
 def test_b47_damaged_properties_are_read_as_they_are() -> None:
     encoder = Encoder()
     for raw in (b"", b"\x00", b"\x20\x10\x00", b"\xff\xff\x0ax-restored"):
-        event = Published(Route("/", "", "q", ("q",)), raw, None, None, True, None, None, b"", 0)
+        event = Published(Route("/", "", "q", ("q",)), raw, persistent=True, body=b"", body_size=0)
         found = SharedDecoder().decode(encoder.encode(encoder.prefix(0, SERVICE), event))[2]
         assert isinstance(found, Published)
         assert found.properties == raw

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.replay import beginning, catch_up, decoder_for
 from rewindmq.projections.store.store import StateStore
@@ -44,7 +45,7 @@ def found_beside(data: Path, end: int) -> list[Finding]:
     log = EmbeddedLogReader(data).queues[0]
     product = AuditProduct(log.name)
     whole = FoldInput(OffsetRange(log.name, 0, end), beginning(log), iter(()), decoder_for(log))
-    beside = BesideFold(str(data), whole, product, None, ())
+    beside = BesideFold(InDirectory(data), whole, product, None, ())
     list(fold_range(product, replace(whole, groups=beside.groups())))
     assert product.machine.next_offset == end
     return [Finding(*row) for row in beside.rows()]

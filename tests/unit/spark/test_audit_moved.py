@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.spark_replay.location.log import open_log
-from rewindmq.spark_replay.location.marks import topology_in
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.spark_replay.what_if.exclusion import homes_of
 from tests.support.auditing import findings_of
 from tests.support.moved_queue import BACK_AND_FORTH, write_back, write_moved
@@ -28,8 +27,8 @@ def test_incarnations_of_one_number_in_two_partitions_are_two_sources(tmp_path: 
 
 def test_what_is_left_out_is_looked_for_in_the_partition_of_the_source(tmp_path: Path) -> None:
     back = write_back(tmp_path / "data")
-    log = open_log(str(back.data))
-    homes = homes_of((), topology_in(log).placement)
+    log = InDirectory(back.data).open()
+    homes = homes_of((), log.topology().placement)
     name, (_, queue_id) = f"//{BACK_AND_FORTH}", back.lives[0]
     assert homes(name, queue_id, -1) == ("queues-0",)
     assert homes(name, queue_id, 2) == ("queues-2",)

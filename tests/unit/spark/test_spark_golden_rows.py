@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.projections.history import outcome_rows, outcomes
 from rewindmq.projections.history.outcome_rows import OutcomeRow, PlainRows
 from rewindmq.projections.history.outcomes import Outcomes, called, wanted_rows
@@ -15,7 +16,6 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import log_groups
 from rewindmq.spark_replay.history.outcomes import HistoryProduct
-from rewindmq.spark_replay.location.log import open_log
 from tests.support.spark.golden import GOLDEN_HISTORY, write_golden_log
 
 QUEUES = ("plain", "//solid", "graveyard", "nowhere")
@@ -32,9 +32,9 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pa.Table]:
 
 def made(data: Path, queue: str | None = None, only: list[str] | None = None, moves: bool = False) -> pa.Table:
     batches: list[pa.RecordBatch] = []
-    for partition in open_log(str(data)).queues:
+    for partition in InDirectory(data).open().queues:
         product = HistoryProduct(partition.name, queue, only, moves)
-        groups = log_groups(str(data), partition.name, 0, partition.next_offset)
+        groups = log_groups(data, partition.name, 0, partition.next_offset)
         batches += fold_events(product, Machine(partition.name), groups)
     return pa.Table.from_batches(batches, columns.HISTORY if only is None else None)
 
@@ -91,9 +91,9 @@ def test_b29_plain_rows_are_those_of_arrow(
 
 def plain(data: Path, queue: str | None, moves: bool) -> list[tuple[int | None, dict[str, Any]]]:
     found: list[OutcomeRow] = []
-    for partition in open_log(str(data)).queues:
+    for partition in InDirectory(data).open().queues:
         product = Outcomes(PlainRows(partition.name, wanted_rows(queue, moves)))
-        groups = log_groups(str(data), partition.name, 0, partition.next_offset)
+        groups = log_groups(data, partition.name, 0, partition.next_offset)
         for batch in fold_events(product, Machine(partition.name), groups):
             found += batch
     return [(row.time_ms, row.fields()) for row in found]

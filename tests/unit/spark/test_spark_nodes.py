@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import (
     BrokerStarted,
     CheckpointAsked,
     Checkpointed,
-    ConsumerAttached,
     NodeLost,
     Published,
     SessionClosed,
@@ -20,6 +20,7 @@ from rewindmq.spark_replay.fold import log_groups
 from rewindmq.spark_replay.history.outcomes import HistoryProduct
 from rewindmq.spark_replay.location.log import partition_of
 from tests.support.auditing import fold_audit
+from tests.support.events_for_tests import attached
 from tests.support.spark.histories import Recorder
 
 ON_NODE_3, ON_NODE_5 = Actor("ann", 3 << EPOCH_SHIFT | 1), Actor("bob", 5 << EPOCH_SHIFT | 1)
@@ -34,16 +35,24 @@ def findings(data: Path) -> list[dict[str, Any]]:
 def publish(told: Recorder, actor: Actor) -> int:
     body = b"from a node"
     route = Route("/", "", "orders", ("orders",))
-    return told.append(0, actor, Published(route, b"\x10\x00\x02", None, None, True, None, None, body, len(body)))
+    return told.append(
+        0,
+        actor,
+        Published(route, b"\x10\x00\x02", persistent=True, body=body, body_size=len(body)),
+    )
 
 
 def consume(told: Recorder, actor: Actor, consumer: int, prefetch: int) -> int:
-    return told.append(0, actor, ConsumerAttached("/", "orders", consumer, 1, "", False, False, prefetch, 0, 0, 0, ()))
+    return told.append(
+        0,
+        actor,
+        attached("/", "orders", consumer, channel=1, tag="", prefetch=prefetch),
+    )
 
 
 def outcomes(data: Path) -> list[tuple[str, str | None, int | None]]:
-    end = partition_of(str(data), "queues-0").next_offset
-    batches = fold_events(HistoryProduct("queues-0"), Machine("queues-0"), log_groups(str(data), "queues-0", 0, end))
+    end = partition_of(InDirectory(data), "queues-0").next_offset
+    batches = fold_events(HistoryProduct("queues-0"), Machine("queues-0"), log_groups(data, "queues-0", 0, end))
     return [(row["event"], row["outcome"], row["message_id"]) for batch in batches for row in batch.to_pylist()]
 
 
@@ -118,7 +127,11 @@ def test_what_a_service_appended_with_bad_properties_was_in_no_queue(tmp_path: P
     told.declare("orders")
     route = Route("/", "", "orders", ("orders",))
     sound, broken = (
-        told.append(0, Actor("service", 0), Published(route, properties, None, None, True, None, None, b"x", 1))
+        told.append(
+            0,
+            Actor("service", 0),
+            Published(route, properties, persistent=True, body=b"x", body_size=1),
+        )
         for properties in (b"\x10\x00\x02", b"\x10")
     )
     told.close()
