@@ -4,7 +4,7 @@ events.py, clock_events.py   the events, as classes       avsc/      today's Avr
 codec.py                     a record <-> an event (hot)  released/  every schema that a log may hold
 registry.py, evolution.py    which schema a record has, and records of older schemas brought up to date
 single_object.py             how each record begins       walk.py    where records end in a block of a file
-withheld_fields.py           fields that a copy may leave out
+private_fields.py            fields that a copy may leave out
 older_schemas.py             records under older schemas, written and brought up to date
 service_records.py           records of logs to which services append
 own_form.py                  parts of a record as our encoder writes them

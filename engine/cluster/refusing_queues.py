@@ -28,7 +28,7 @@ Name = tuple[str, str]  # vhost and queue
 
 
 class RefusingQueues:
-    """The queues of which the owners of their partitions have said that they refuse. `partitions`: by name."""
+    """The queues that refuse, as the owners of their partitions have said. `partitions`: by name."""
 
     def __init__(self, partitions: Mapping[str, ReadBackPartition]) -> None:
         self._partitions = partitions

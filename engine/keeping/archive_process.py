@@ -353,7 +353,7 @@ def _keeper(
     log_event: Callable[[HistoryTrimmed], object],
     alive: Callable[[], object],
 ) -> KeepHistory | None:
-    """What trims the history that is older than the order says; None: all of it stays."""
+    """Return the keeper that trims what is older than the order says; None: all of it stays."""
     if order.keep_history_ms is None:
         return None
     if order.topics is None:

@@ -109,7 +109,7 @@ def directory_keeper(
     monotonic: Callable[[], float] = time.monotonic,
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> KeepHistory:
-    """What trims the history of a broker's directory, and its archive: that at `url`, or the one that is noted there.
+    """Return the keeper that trims a broker's directory, and its archive: that at `url`, or the one that it notes.
 
     `log_event` returns when the broker's metadata log has the event, durably; it raises TrimRefused if the broker
     refuses it."""

@@ -64,7 +64,7 @@ def topics_keeper(
     monotonic: Callable[[], float] = time.monotonic,
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> KeepHistory:
-    """What trims the partitions that a node owns; it owns none at first. `data_dir`: the node's."""
+    """Return the keeper that trims the partitions that a node owns; it owns none at first. `data_dir`: the node's."""
     history: TopicsHistory | None = None
 
     def opened() -> TopicsHistory | None:
@@ -105,7 +105,7 @@ class TopicsHistory:
 
     @property
     def names(self) -> list[str]:
-        """Those that the archive has, as of the last look."""
+        """The partitions that the archive has, as of the last look."""
         return list(self._topics)[: self.manifest(METADATA).queue_partitions or self._begun_with]
 
     def look(self) -> None:

@@ -43,7 +43,7 @@ class KeptPartition(Protocol):
 
     @property
     def manifest(self) -> Manifest | None:
-        """What the archive has of it, as of the last look; None: there is no archive."""
+        """The manifest of its archive, as of the last look; None: there is no archive."""
 
     @property
     def start_offset(self) -> int:

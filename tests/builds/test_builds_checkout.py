@@ -49,7 +49,7 @@ def test_every_compiled_module_is_imported() -> None:
 
 
 def test_a_traceback_has_file_line_and_text_of_the_source() -> None:
-    done = python("from rewindmq.schemas.codec import Decoder\nDecoder().decode(b'')")
+    done = python("from rewindmq.schemas.codec import HEADER, Decoder\nDecoder().decode(HEADER)")
     lines = done.stderr.splitlines()
     at = next(number for number, line in enumerate(lines) if 'File "rewindmq/schemas/shapes.py", line ' in line)
     line = int(lines[at].split("line ")[1].partition(",")[0])

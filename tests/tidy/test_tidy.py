@@ -62,6 +62,7 @@ NOUNS = {
     "delayed_exchanges",
     "restored_ids",
     "partition_pausing",
+    "refusing_queues",
 }
 KINDS_OF_LOG = {"embedded", "shared", "shared_contract", "simulated"}
 NO_FORMAT = re.compile(r"#\s*fmt:\s*(skip|off)")

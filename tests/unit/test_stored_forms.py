@@ -28,7 +28,7 @@ from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import Objects, open_objects
 from rewindmq.engine.keeping.archive.pack import Record
 from rewindmq.engine.keeping.archive.unpack import Unpacked
-from rewindmq.engine.keeping.location import noted_identity
+from rewindmq.engine.keeping.location import InDirectory, noted_identity
 from rewindmq.engine.keeping.seals.in_files import segmented
 from rewindmq.engine.keeping.seals.register import Register, opened
 from rewindmq.engine.keeping.seals.seal import check_proof, fingerprint, parsed_line, read_copies
@@ -287,7 +287,7 @@ def require_same_watch(path: Path) -> None:
     data = path.parent / "data"
     if not data.exists():
         make_log(data, [3])
-    Watch._require_same(cast(Watch, SimpleNamespace(location=str(data), directory=str(path.parent))), path)
+    Watch._require_same(cast(Watch, SimpleNamespace(location=InDirectory(data), directory=str(path.parent))), path)
 
 
 def watched(home: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Commitments: a seal states a record without the fields that a copy may withhold (schemas/withheld_fields.py).
+"""Commitments: a seal states a record without the fields that a copy may withhold (schemas/private_fields.py).
 
     entry = number of commitments, 1 byte | for each: form, 1 | where it is in the record, 4 | size of the field, 4
           | the record with the commitment in the place of the field
@@ -26,7 +26,7 @@ from hashlib import sha256
 
 from rewindmq.engine.keeping.seals.fingerprints import WIDTH
 from rewindmq.engine.keeping.seals.proof_verifier import FORMS, PLACE, PREFIXES, committed, sealed_field
-from rewindmq.schemas.withheld_fields import WithheldFields
+from rewindmq.schemas.private_fields import WithheldFields
 
 SECRET_BYTES = 32
 HEAD_BYTES = 2 * SECRET_BYTES  # of an opening, before the prints

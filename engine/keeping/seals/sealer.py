@@ -37,9 +37,9 @@ from rewindmq.engine.keeping.seals.register import Register
 from rewindmq.engine.keeping.seals.seal import BadSeal, Keys, Seal, Stored, fingerprint, signed, verify_signature
 from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.schemas.private_fields import WithheldFields
 from rewindmq.schemas.registry import envelope_fingerprint
 from rewindmq.schemas.shapes import UnknownSchema
-from rewindmq.schemas.withheld_fields import WithheldFields
 
 STRETCH_RECORDS = 65_536  # a stretch is sealed when it has this many, or where the log ends
 

@@ -29,7 +29,7 @@ from tests.support.running import ROOT
 pytestmark = pytest.mark.long
 
 needed("openssl")
-FILE = ROOT / "engine" / "log" / "seals" / "proof_verifier.py"
+FILE = ROOT / "engine" / "keeping" / "seals" / "proof_verifier.py"
 SCHEMA = json.loads((ROOT / "docs" / "proof.schema.json").read_text())
 SEEN_SECONDS = 1_790_000_000
 Way = tuple[str | int, ...]

@@ -32,7 +32,7 @@ def ours(value: Any) -> Any:
 
 
 def theirs(value: Any) -> Any:
-    """What a tool shows in the same types, without the branches of unions: {"long": 7}, {"member0": None, ...}."""
+    """A value as a tool shows it, in the same types, without the branches of unions: {"long": 7}, {"member0": ...}."""
     if isinstance(value, dict):
         if value and all(name.startswith("member") for name in value):
             return theirs(next((each for each in value.values() if each is not None), None))

@@ -186,8 +186,11 @@ def test_damage_stops_the_recovery_and_is_named(archive: Objects, tmp_path: Path
     path.write_bytes(whole[:-30] + bytes([whole[-30] ^ 1]) + whole[-29:] if len(whole) > 30 else b"other")
     with pytest.raises(CorruptObject, match=path.name):
         recover(archive, tmp_path / "recovered")
-    with pytest.raises(LogError, match="was cut short"):
-        EmbeddedLog.open(tmp_path / "recovered", None)
+    if suffix == "snapshot":
+        with pytest.raises(LogError, match="was cut short"):
+            EmbeddedLog.open(tmp_path / "recovered", None)
+    else:
+        assert not (tmp_path / "recovered").exists(), "all is read once before anything is written"
     path.write_bytes(whole)
     recover(archive, tmp_path / "recovered")
     assert same(tmp_path / "data", tmp_path / "recovered")

@@ -265,7 +265,7 @@ class LetterRecorder(Recorder):
         queue = letter.queue
         origin = Origin("/", queue.name, queue.queue_id, message_of(letter), letter.reason, letter.sequence)
         route = Route("/", "", "dead", ("dead",))
-        event = Published(route, b"\x10\x00\x02", None, None, True, origin, None, b"body", 4)
+        event = Published(route, b"\x10\x00\x02", persistent=True, origin=origin, body=b"body", body_size=4)
         return self.append(index, BROKER, event)
 
 

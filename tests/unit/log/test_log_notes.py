@@ -16,7 +16,7 @@ from tests.support.examples import examples
 from tests.support.registers import ORIGIN
 from tests.support.running import ROOT
 
-FILE = ROOT / "engine" / "log" / "seals" / "proof_verifier.py"
+FILE = ROOT / "engine" / "keeping" / "seals" / "proof_verifier.py"
 
 
 def test_b51_the_file_is_one_that_older_pythons_read() -> None:

@@ -27,10 +27,10 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Event, Published
 from rewindmq.schemas.metadata_events import UserSet
+from rewindmq.schemas.private_fields import WithheldFields
 from rewindmq.schemas.registry import envelope_fingerprint, parsed_envelope_schema
 from rewindmq.schemas.single_object import HEADER, HEADER_SIZE
 from rewindmq.schemas.values import Actor, Route
-from rewindmq.schemas.withheld_fields import WithheldFields
 
 KEY = Ed25519PrivateKey.generate()
 KEYS = {fingerprint(KEY.public_key()): KEY.public_key()}
@@ -40,7 +40,7 @@ PINS = [b"%02d" % number for number in range(100)]
 
 
 def message(body: bytes, properties: bytes = b"\0\0") -> Published:
-    return Published(ROUTE, properties, None, None, True, None, None, body, len(body))
+    return Published(ROUTE, properties, persistent=True, body=body, body_size=len(body))
 
 
 def record(event: Event) -> bytes:

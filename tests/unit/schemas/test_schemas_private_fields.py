@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewindmq.engine.keeping.seals.proof_verifier import FORMS, PREFIXES, TEXT
-from rewindmq.schemas import withheld_fields
+from rewindmq.schemas import private_fields
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Acked, Event, Published, Purged
+from rewindmq.schemas.private_fields import BYTES_FORM, OPEN, TEXT_FORM, VALUE_FORM, WITHHELD, Field, WithheldFields
 from rewindmq.schemas.registry import envelope_fingerprint, envelope_schema, released_in_order, schema_json
 from rewindmq.schemas.shapes import UnknownSchema
 from rewindmq.schemas.single_object import HEADER, header_of
 from rewindmq.schemas.values import Actor, Route
-from rewindmq.schemas.withheld_fields import BYTES_FORM, OPEN, TEXT_FORM, VALUE_FORM, WITHHELD, Field, WithheldFields
 from tests.support.examples import examples
 from tests.support.samples import GOLDEN, SAMPLES, golden, golden_record, sample_record
 from tests.support.strategies import actors, events, timestamps
@@ -118,7 +118,7 @@ def test_any_events_one_after_the_other(told: list[tuple[int, Actor, Event]]) ->
             assert sealed(record, field)[start:] == encoded_again(record[start:])
 
 
-PLAIN = Published(Route("/", "", "q", ("q",)), b"\0\0", None, None, True, None, None, b"a body", 6)
+PLAIN = Published(Route("/", "", "q", ("q",)), b"\0\0", persistent=True, body=b"a body", body_size=6)
 
 
 @settings(max_examples=examples(500))
@@ -167,10 +167,10 @@ def test_foreign_values_are_withheld_as_a_whole() -> None:
 def test_a_schema_that_the_sealer_did_not_know_makes_a_foreign_value(monkeypatch: pytest.MonkeyPatch) -> None:
     older = "11" * 8
     schema = schema_json(TODAY)
-    monkeypatch.setattr(withheld_fields, "released_in_order", lambda: [older, TODAY])
-    monkeypatch.setattr(withheld_fields, "schema_json", lambda _: schema)
-    withheld_fields._known.cache_clear()
-    withheld_fields._layout.cache_clear()
+    monkeypatch.setattr(private_fields, "released_in_order", lambda: [older, TODAY])
+    monkeypatch.setattr(private_fields, "schema_json", lambda _: schema)
+    private_fields._known.cache_clear()
+    private_fields._layout.cache_clear()
     try:
         old, new = (header_of(each) + sample_record("Published")[10:] for each in (older, TODAY))
         forms = {newest: [WithheldFields(newest).find(each, 0) for each in (old, new)] for newest in (older, TODAY)}
@@ -179,8 +179,8 @@ def test_a_schema_that_the_sealer_did_not_know_makes_a_foreign_value(monkeypatch
         with pytest.raises(UnknownSchema):
             WithheldFields("22" * 8)
     finally:
-        withheld_fields._known.cache_clear()
-        withheld_fields._layout.cache_clear()
+        private_fields._known.cache_clear()
+        private_fields._layout.cache_clear()
 
 
 def test_an_event_without_such_a_field_is_open() -> None:
