@@ -82,11 +82,13 @@ def recover(
 def _recover_directory(settings: CliSettings, url: str, data: Path, at: str | None, keys: Path | None) -> None:
     """Make the data directory, show what came back, and say on stderr what is missing. CliError."""
 
+    told: list[str] = []
+
     def recovered() -> list[RecoveredPartition]:
         objects = open_objects(url)
         settings.banner(f"Recovering {objects.url} to {data} ...")
         try:
-            return with_bar(settings, lambda progress: recover_to(objects, data, progress, at))
+            return with_bar(settings, lambda progress: recover_to(objects, data, progress, at, told.append))
         except UnreadableTime as error:
             raise CliError(USAGE, str(error)) from None
         except RewindError as error:
@@ -95,7 +97,7 @@ def _recover_directory(settings: CliSettings, url: str, data: Path, at: str | No
             raise CliError(UNAVAILABLE, f"{data}: it cannot be written: {error.strerror}") from None
 
     found = done(recovered)
-    lines = [*_lacking(found), *done(lambda: _bring_keys(data, keys))]
+    lines = [*told, *_lacking(found), *done(lambda: _bring_keys(data, keys))]
     if not settings.quiet:
         for line in lines:
             click.echo(line, err=True)

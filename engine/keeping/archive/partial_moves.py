@@ -5,6 +5,7 @@ an end of its own.
     torn.whole_ms                          up to this time the archive is whole in all partitions
     torn.text                              what is missing, in one line
     ends, torn = whole_ends(partitions, identity.begun_with)    offsets up to which all is whole, of a log in Kafka
+    torn = torn_letters(metadata, queues, identity.begun_with)  None: each dead letter has died in its source, too
 
     archived in one partition                            needs, in another one
     source       DeadLettersForwarded.relocated          the last of the messages that it names, in the target
@@ -28,7 +29,9 @@ an end of its own.
 - Messages are numbered when they leave, dead letters too. If they had come, and not left, other ones would leave with
   their numbers: the target would take these for those that it has.
 - Dead letters are found by the states of partitions at their archived ends: a target knows the numbers that came from
-  each queue. Only what is torn is looked for in the events. All else is read in a repartitioned history alone.
+  each queue. Only what is torn is looked for in the events. A recovery tells of it, and goes on: partitions end hours
+  apart, and to end all of them with the first one would lose more.
+- For moves only a history that was repartitioned is read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,6 +74,12 @@ class Torn:
     text: str
     needs: Mapping[str, int] = field(default_factory=dict, compare=False)
 
+    @property
+    def told(self) -> str:
+        """A line about dead letters: what may happen after a recovery, and up to which time nothing is missing."""
+        lost = "as many of the next ones that die there may not arrive, and some may arrive twice"
+        return f"{self.text}: {lost}. As of {format_time(self.whole_ms)} all is whole"
+
 
 def torn_at(metadata: ArchivedPartition, queues: Sequence[ArchivedPartition], begun_with: int) -> Torn | None:
     """The moves that are archived in part; None: there are none.
@@ -79,11 +88,18 @@ def torn_at(metadata: ArchivedPartition, queues: Sequence[ArchivedPartition], be
     NoAnswer; LogError where this version cannot fold a partition."""
     moves = _Moves(metadata)
     placement = moves.placement
-    if len(queues) == 1 and not placement.count:
+    if not placement.count and len(queues) == begun_with:
         return None
     later = range(len(queues), placement.count)
     queues = [*queues, *(metadata.beside(queue_partition(number)) for number in later)]
     return _Search(metadata, queues, begun_with, moves).found()
+
+
+def torn_letters(metadata: ArchivedPartition, queues: Sequence[ArchivedPartition], begun_with: int) -> Torn | None:
+    """The dead letters that are archived in their target, and whose death is not, in the source; None: there are none.
+
+    Arguments and errors as `torn_at`."""
+    return _Search(metadata, queues, begun_with, _Moves(metadata)).found_letters() if len(queues) > 1 else None
 
 
 def whole_ends(partitions: Sequence[ArchivedPartition], begun_with: int) -> tuple[list[int], Torn | None]:
@@ -208,14 +224,20 @@ class _Search:
 
     def found(self) -> Torn | None:
         """The earliest of what is torn."""
-        if self._moves.placement.count or len(self._queues) > self._begun_with:
-            self._look_at_ends()
-            gone: list[_Gone] = []
-            for index in range(len(self._queues)):
-                gone += self._look_at(index)
-            self._look_for(gone)
+        self._look_at_ends()
+        gone: list[_Gone] = []
+        for index in range(len(self._queues)):
+            gone += self._look_at(index)
+        self._look_for(gone)
+        return self._torn()
+
+    def found_letters(self) -> Torn | None:
+        """The earliest of the dead letters whose death is missing."""
         for index in range(len(self._queues)):
             self._look_for_deaths(index)
+        return self._torn()
+
+    def _torn(self) -> Torn | None:
         return None if self._first is None else Torn(self._first[0] - 1, self._first[1], self._needs)
 
     def _look_at_ends(self) -> None:

@@ -39,7 +39,7 @@ from rewindmq.engine.keeping.archive.branch import Branch, branch_at, identity_i
 from rewindmq.engine.keeping.archive.identity import Identity, read_identity
 from rewindmq.engine.keeping.archive.manifest import FileEntry, Manifest, SegmentEntry, TrimmedEntry
 from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
-from rewindmq.engine.keeping.archive.partial_moves import torn_at
+from rewindmq.engine.keeping.archive.partial_moves import torn_at, torn_letters
 from rewindmq.engine.keeping.archive.reader import ArchivedPartition
 from rewindmq.engine.keeping.archive.seals import recover_seals
 from rewindmq.engine.keeping.archive.state_files import fetch_file, sound_base
@@ -130,12 +130,13 @@ def recover(
     data_dir: Path,
     progress: Callable[[int, int], None] = lambda done, all: None,
     at: str | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> list[RecoveredPartition]:
     """Make the log and the snapshots of a data directory from an archive. `progress`: bytes done, and all bytes.
 
-    `at`: a moment; the result is a fork of the history. Raises ArchiveError, CorruptObject, NoAnswer; LogError where
-    the directory has a log, or another recovery was begun; RewindError for a moment that the archive does not have;
-    OSError."""
+    `at`: a moment; the result is a fork of the history. `tell`: told of dead letters whose death is not archived.
+    Raises ArchiveError, CorruptObject, NoAnswer; LogError where the directory has a log, or another recovery was begun;
+    RewindError for a moment that the archive does not have; OSError."""
     metadata = Manifest.load(objects, METADATA)
     identity = read_identity(objects, metadata)
     if identity is None:
@@ -155,6 +156,8 @@ def recover(
             _require_whole(objects, partitions, identity.begun_with, branch)
         elif begun.branch is None:  # the archive may have more by now
             _require_whole(objects, partitions, identity.begun_with, None)
+        if begun.branch is None and (letters := torn_letters(partitions[0], partitions[1:], identity.begun_with)):
+            tell(letters.told)
         ends = _ends(manifests, begun)
         manifests = [each for each in manifests if each.partition in ends]
         _require_kept(manifests, ends)

@@ -32,7 +32,7 @@ from rewindmq.engine.keeping.archive.identity import Identity, read_identity
 from rewindmq.engine.keeping.archive.manifest import Manifest, SegmentEntry
 from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
 from rewindmq.engine.keeping.archive.pack import Record
-from rewindmq.engine.keeping.archive.partial_moves import Torn, whole_ends
+from rewindmq.engine.keeping.archive.partial_moves import Torn, torn_letters, whole_ends
 from rewindmq.engine.keeping.archive.reader import ArchivedPartition
 from rewindmq.engine.keeping.archive.topic_records import records_of
 from rewindmq.engine.keeping.archive.topic_seals import recover_topic_seals
@@ -110,6 +110,9 @@ def recover_topics(
         _require_untrimmed(torn, manifests)
         until = f"the topics end with {format_time(torn.whole_ms)}, up to which all is whole"
         tell(f"{torn.text}: {until}. Archive them to another URL: {objects.url} goes on otherwise")
+    partitions = [ArchivedPartition(objects, each.partition, shared=True, manifest=each) for each in manifests]
+    if torn is None and (letters := torn_letters(partitions[0], partitions[1:], identity.begun_with)):
+        tell(letters.told)
     topics = KafkaTopics(clients, prefix)
     topics.create_for_recovery(len(ends) - 1, replication)
     places = [KafkaPartition(clients, topics.metadata, 0, METADATA)]

@@ -13,8 +13,9 @@ from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments
 from rewindmq.engine.keeping.archive.directory_note import note_archive
 from rewindmq.engine.keeping.archive.identity import read_identity
 from rewindmq.engine.keeping.archive.objects import open_objects
-from rewindmq.engine.keeping.archive.partial_moves import Torn, torn_at, whole_ends
+from rewindmq.engine.keeping.archive.partial_moves import Torn, torn_at, torn_letters, whole_ends
 from rewindmq.engine.keeping.archive.reader import ArchivedLog
+from rewindmq.engine.keeping.archive.recovery import recover
 from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.directory import METADATA
@@ -114,6 +115,10 @@ def torn_in(log: ArchivedLog) -> Torn | None:
     identity = read_identity(log.objects)
     assert identity is not None
     return torn_at(log.metadata, log.queues, 2)
+
+
+def letters_in(log: ArchivedLog) -> Torn | None:
+    return torn_letters(log.metadata, log.queues, 2)
 
 
 def test_what_is_torn_is_found_and_whole_before(moved: Moved, tmp_path: Path) -> None:
@@ -293,7 +298,7 @@ def test_a_dead_letter_whose_death_is_missing_is_found(clocks: str, tmp_path: Pa
     else:
         archive_as_topics(tmp_path / "data", url, 2, {f"queues-{source}": 40})
     whole = ArchivedLog(url)
-    assert torn_in(whole) is None
+    assert letters_in(whole) is None
     counts = {each.name: len(each.segments) for each in whole.partitions}
     seen = {False: 0, True: 0}
     for ends in product(range(2, counts[f"queues-{source}"] + 1), range(2, counts[f"queues-{target}"] + 1)):
@@ -302,12 +307,34 @@ def test_a_dead_letter_whose_death_is_missing_is_found(clocks: str, tmp_path: Pa
         reached = {each.name: each.next_offset for each in log.queues}
         has_come = [died for died, came in deaths if came < reached[f"queues-{target}"]]
         expected = any(died >= reached[f"queues-{source}"] for died in has_come)
-        torn = torn_in(log)
+        torn = letters_in(log)
         assert (torn is not None) == expected, (ends, torn)
         seen[expected] += 1
         if torn is not None:
             assert f"messages of queue '{name}' died later" in torn.text
-            whole_at, _ = whole_ends(log.partitions, 2)
-            kept = [died for died, came in deaths if came < whole_at[1 + target]]
-            assert all(died < whole_at[1 + source] for died in kept), (ends, whole_at)
+            whole_at = [each.offset_at(torn.whole_ms) for each in log.queues]
+            kept = [died for died, came in deaths if came < whole_at[target]]
+            assert clocks == "two clocks" or all(died < whole_at[source] for died in kept), (ends, whole_at)
     assert min(seen.values()) > 5, seen
+
+
+def test_a_recovery_tells_of_dead_letters_and_goes_on(tmp_path: Path) -> None:
+    history = LetterRecorder(tmp_path / "data")
+    target = history.partition("dead")
+    name = next(f"q{n}" for n in range(99) if history.partition(f"q{n}") != target)
+    history.declare("dead")
+    history.declare(name, {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    message = history.publish(name, b"body")
+    history.get(name, 1)
+    died = history.nack(name, 1, message, requeue=False)
+    history.forward(target)
+    history.close()
+    archive_all(tmp_path / "data", str(tmp_path / "whole"))
+    counts = {each.name: len(each.segments) for each in ArchivedLog(str(tmp_path / "whole")).partitions}
+    told: list[str] = []
+    recover(open_objects(str(tmp_path / "whole")), tmp_path / "first", tell=told.append)
+    assert told == []
+    cut(tmp_path / "whole", tmp_path / "cut", counts | {f"queues-{history.partition(name)}": died})
+    recover(open_objects(str(tmp_path / "cut")), tmp_path / "second", tell=told.append)
+    [line] = told
+    assert f"messages of queue '{name}' died later: as many of the next ones" in line
