@@ -334,7 +334,7 @@ def test_a_checkpoint_of_another_place_is_refused(copied: InKafka, gaps: InKafka
         ({}, 'where is the history: option "path", a data directory, "archive", or "kafka.bootstrap.servers"?'),
         ({"path": "x", KAFKA: "h:1"}, "where is the history: path or kafka.bootstrap.servers? Give one of them"),
         ({"path": "x", "data": "y"}, "where is the history: path or data? Give one of them"),
-        ({"path": "x", "kafka.sasl.password": SECRET}, "kafka.sasl.password is for a history in Kafka: give"),
+        ({"path": "x", "kafka.sasl.password": SECRET}, "kafka.sasl.password is for a history in Kafka: also give"),
         ({"data": "x", "kafkaPrefix": SECRET}, "kafkaPrefix is for a history in Kafka"),
         ({KAFKA: " "}, "where is the history"),
         ({KAFKA: "h:1", "kafkaPrefx": SECRET}, "unknown option kafkaprefx of rewindmq"),
