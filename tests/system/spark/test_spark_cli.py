@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from rewindmq.engine.keeping import location as places
 from rewindmq.projections.history.properties import headers, properties_object
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay import session
 from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.watch import BatchReport, PartitionReport
 from rewindmq.spark_replay.commands import failures
-from rewindmq.spark_replay.commands import location_options as place_options
 from rewindmq.spark_replay.commands.exit_status import status_of
 from rewindmq.spark_replay.commands.output import message_object, print_table
 from rewindmq.spark_replay.commands.report import print_batch
@@ -65,7 +65,7 @@ def at_a_terminal(*arguments: object) -> str:
         [sys.executable, "-m", "spark_replay", *map(str, arguments)],
         stdout=theirs,
         stderr=theirs,
-        cwd=Path(__file__).resolve().parents[2],
+        cwd=Path(__file__).resolve().parents[3],
     )
     os.close(theirs)
     seen = b""
@@ -267,7 +267,7 @@ def test_a_directory_without_a_log(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_kafka_that_does_not_answer_exits_69_here_and_in_a_worker(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(place_options, "FIRST_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(places, "FIRST_ANSWER_SECONDS", 1.0)
     address = f"127.0.0.1:{free_port()}"
     assert cli.run(["state-at", "--kafka", address]) == 69
     assert f"nothing is heard from {address}" in capsys.readouterr().err

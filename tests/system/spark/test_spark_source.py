@@ -335,7 +335,7 @@ def test_views_are_the_functions(spark: SparkSession, busy: Path) -> None:
         ({"minPartitions": "1.5"}, "minPartitions: '1.5' is not a number"),
         ({"minPartitions": "100001"}, "minPartitions: '100001' is not a number"),
         ({"view": "queues", "minPartitions": "-1"}, "minPartitions: '-1' is not a number"),
-        ({"view": "x"}, "none of events, records, history, queues, messages, partitions"),
+        ({"view": "x"}, "not one of events, records, history, queues, messages, partitions"),
     ],
 )
 def test_options_that_say_nothing_about_a_view_are_refused(options: dict[str, str], error: str) -> None:
