@@ -17,11 +17,11 @@ from rewindmq.engine.keeping.archive.directory_note import archive_of, note_arch
 from rewindmq.engine.keeping.archive.identity import identity_of, read_identity
 from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.keeping.archive.objects import BadUrl, Objects, open_objects
-from rewindmq.engine.keeping.archive.trims import durable_trim, end_trim
+from rewindmq.engine.keeping.archive.trims import durable_floors, end_trim
 from rewindmq.engine.keeping.keep_history import NOTE, KeepHistory
 from rewindmq.engine.keeping.port import Cut
 from rewindmq.engine.keeping.single_records import queued_records
-from rewindmq.engine.keeping.tiers import TieredPartition, floors_of
+from rewindmq.engine.keeping.tiers import TieredPartition
 from rewindmq.engine.keeping.trim import trim
 from rewindmq.engine.keeping.trim_audit import Audited, audit
 from rewindmq.engine.keeping.trim_rules import TrimRefused, TrimReport, TrimRequest
@@ -170,10 +170,7 @@ class DirectoryHistory:
             self._append(event)
 
     def floors(self) -> Mapping[str, Floor]:
-        floors = floors_of(self._data_dir)
-        for name in floors:
-            durable_trim(self._data_dir, name)
-        return floors
+        return durable_floors(self._data_dir)
 
 
 class DirectoryPartition:

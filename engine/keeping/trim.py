@@ -113,7 +113,6 @@ class Trimming:
 
     def __init__(self, history: KeptHistory) -> None:
         self.history = history
-        self._ended: dict[str, tuple[int, int]] = {}  # the floor of each trim that was ended, and the objects below it
 
     def floor(self, name: str, before_ms: int, most_bytes: int | None = None) -> int:
         """The last cut up to which all is older than the time; else the start.
@@ -169,12 +168,8 @@ class Trimming:
         return gone
 
     def _end(self, name: str, event: HistoryTrimmed, failed: Callable[[str, LogError], object] | None) -> int:
-        partition = self.history.partition(name)
-        manifest = partition.manifest
-        if self._ended.get(name) == (event.offset, 0 if manifest is None else len(manifest.trimmed_keys)):
-            return 0
         try:
-            gone = partition.end_trim(event)
+            return self.history.partition(name).end_trim(event)
         except NoAnswer:
             raise
         except LogError as error:
@@ -182,5 +177,3 @@ class Trimming:
                 raise
             failed(name, error)
             return 0
-        self._ended[name] = event.offset, 0 if manifest is None else len(manifest.trimmed_keys)
-        return gone

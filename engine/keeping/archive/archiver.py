@@ -44,7 +44,7 @@ from rewindmq.engine.keeping.archive.pack import pack
 from rewindmq.engine.keeping.archive.pages import page_key
 from rewindmq.engine.keeping.archive.seals import archive_seals
 from rewindmq.engine.keeping.archive.state_files import OtherBase, archive_file, floor_base, prove_file
-from rewindmq.engine.keeping.archive.trims import durable_trim, end_trim
+from rewindmq.engine.keeping.archive.trims import durable_floors, end_trim
 from rewindmq.engine.keeping.archive.unpack import CorruptObject, Unpacked
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import (
@@ -90,7 +90,6 @@ class Archiver:
         self._snapshots = Snapshots(data_dir / "snapshots")
         self._bases = Bases(data_dir / "bases")
         self.manifests: list[Manifest] = []  # of the metadata log and each queue partition, once a run has read them
-        self._ended: dict[str, tuple[int, int]] = {}  # the floor of each trim that was ended, and the objects below it
         self._seals: dict[str, str] = {}  # the key of the last archived seal, by partition
 
     def run(
@@ -165,10 +164,9 @@ class Archiver:
 
     def _end_trim(self, manifest: Manifest) -> None:
         """End a trim that was cut short, and delete what it left."""
-        event = durable_trim(self._data_dir, manifest.partition)
-        if event is not None and self._ended.get(manifest.partition) != (event.offset, len(manifest.trimmed_keys)):
-            end_trim(manifest, event, self._bases)
-            self._ended[manifest.partition] = event.offset, len(manifest.trimmed_keys)
+        floor = durable_floors(self._data_dir).get(manifest.partition)
+        if floor is not None:
+            end_trim(manifest, floor.event, self._bases)
 
     def _waiting(self, manifest: Manifest) -> list[Path]:
         """The closed segments behind the end of the manifest.

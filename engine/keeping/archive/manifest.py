@@ -172,6 +172,7 @@ class Manifest:
         self.trims: list[TrimmedEntry] = []
         self.grown: GrownEntry | None = None  # the last one
         self.trimmed_keys: dict[str, int] = {}  # of the objects below the floor: the first offset behind each
+        self.deleted = 0  # how many of these are known to be gone (trims.py)
         self.archived_bytes = 0  # size of the objects from the floor on
         self._count = 0
         self._last = NOTHING_BEFORE  # SHA-256 of the last entry

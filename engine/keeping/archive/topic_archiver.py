@@ -88,7 +88,6 @@ class TopicArchiver:
         self._floors = TopicFloors(log.metadata)
         self._added = AddedPartitions(log)
         self._is_compared = False  # all partitions with what is archived of them
-        self._ended: dict[str, tuple[int, int]] = {}  # the floor of each trim that was ended, and the objects below it
         self._behind: dict[str, int] = {}  # the end of each manifest behind which Kafka goes on, as was checked
         self._gathering: dict[str, Packer] = {}  # stretches that are not whole, by partition
 
@@ -134,12 +133,9 @@ class TopicArchiver:
         Raises LogError, CorruptObject, NoAnswer."""
         floors = self._floors.now() if queues else {}
         for each in queues:
-            floor, manifest = floors.get(each.name), self.manifests[each.name]
-            if floor is None or self._ended.get(each.name) == (floor.event.offset, len(manifest.trimmed_keys)):
-                continue
-            if self.manifests[METADATA].end > floor.at:  # what is made from the archive knows of the trim
-                end_trim(manifest, floor.event, None, each.delete_below)
-                self._ended[each.name] = floor.event.offset, len(manifest.trimmed_keys)
+            floor = floors.get(each.name)
+            if floor is not None and self.manifests[METADATA].end > floor.at:  # what is made from the archive knows it
+                end_trim(self.manifests[each.name], floor.event, None, each.delete_below)
 
     def _refreshed(self, name: str) -> Manifest:
         """Return the manifest of a partition, as the archive has it now. Later runs read only the new entries.

@@ -88,7 +88,8 @@ def recover_topics(
 ) -> list[RecoveredTopic]:
     """Make the topics of `prefix` from an archive. `progress`: bytes of records done, and all bytes.
 
-    `tell`: told what takes long, and where the topics end if that is not the archived end. `replication`: of the
+    `tell`: told what takes long, where the topics end if that is not the archived end, and of dead letters whose death
+    is not archived. `replication`: of the
     topics; None: three, or as many as Kafka has brokers. Raises ArchiveError, CorruptObject, NoAnswer; LogError where
     there are such topics already, or Kafka refuses."""
     metadata = Manifest.load(objects, METADATA)
@@ -104,14 +105,14 @@ def recover_topics(
     ]
     if not metadata.segments:
         raise ArchiveError(f"{objects.url}: nothing of {METADATA} is archived yet")
-    ends, torn = _ends(manifests, identity)
+    partitions = [ArchivedPartition(objects, each.partition, shared=True, manifest=each) for each in manifests]
+    ends, torn = _ends(partitions, identity)
     manifests = manifests[: len(ends)]
     if torn is not None:
         _require_untrimmed(torn, manifests)
         until = f"the topics end with {format_time(torn.whole_ms)}, up to which all is whole"
         tell(f"{torn.text}: {until}. Archive them to another URL: {objects.url} goes on otherwise")
-    partitions = [ArchivedPartition(objects, each.partition, shared=True, manifest=each) for each in manifests]
-    if torn is None and (letters := torn_letters(partitions[0], partitions[1:], identity.begun_with)):
+    elif (letters := torn_letters(partitions[0], partitions[1:], identity.begun_with)) is not None:
         tell(letters.told)
     topics = KafkaTopics(clients, prefix)
     topics.create_for_recovery(len(ends) - 1, replication)
@@ -133,11 +134,10 @@ def recover_topics(
     return found
 
 
-def _ends(manifests: Sequence[Manifest], identity: Identity) -> tuple[dict[str, int], Torn | None]:
+def _ends(partitions: Sequence[ArchivedPartition], identity: Identity) -> tuple[dict[str, int], Torn | None]:
     """The offset behind the last record of each partition that is recovered, and why that is not the archived end.
 
     Partitions without records that came later than the end of the metadata log are left out."""
-    partitions = [ArchivedPartition(each.objects, each.partition, shared=True, manifest=each) for each in manifests]
     ends, torn = whole_ends(partitions, identity.begun_with)
     count = partitions_until(partitions[0], ends[0], identity.begun_with)
     count = max([count, *(number for number, end in enumerate(ends) if end)])

@@ -34,21 +34,21 @@ from rewindmq.engine.keeping.tiers import floors_of
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.projections.store.bases import BaseError, Bases
+from rewindmq.projections.topology.about_history import Floor
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 
 FOLDERS = ("segments", "snapshots", "bases")
 
 
-def durable_trim(data_dir: Path, partition: str) -> HistoryTrimmed | None:
-    """The last HistoryTrimmed of a partition, which is durable when this returns; None if it was never trimmed.
+def durable_floors(data_dir: Path) -> dict[str, Floor]:
+    """Return the last trim of each partition that was trimmed. They are durable when this returns.
 
     Raises CorruptLog, LogError."""
-    floor = floors_of(data_dir).get(partition)
-    if floor is None:
-        return None
-    durable = PartitionReader(partition_directory(data_dir, METADATA)).durable_offset  # it syncs what is not yet
-    assert floor.at < durable, "it was read, so it lies before the end"
-    return floor.event
+    floors = floors_of(data_dir)
+    if floors:
+        durable = PartitionReader(partition_directory(data_dir, METADATA)).durable_offset  # it syncs what is not yet
+        assert all(floor.at < durable for floor in floors.values()), "they were read, so they lie before the end"
+    return floors
 
 
 def end_trim(
@@ -97,12 +97,14 @@ def archive_base(manifest: Manifest, bases: Bases | None, event: HistoryTrimmed)
 def delete_trimmed(manifest: Manifest, event: HistoryTrimmed) -> int:
     """Delete the objects below the floor that are still there, the oldest first. Returns how many went.
 
-    `event`: the last durable HistoryTrimmed of the partition. Raises LogError, NoAnswer."""
+    What the same manifest has seen gone is not looked for again. `event`: the last durable HistoryTrimmed of the
+    partition. Raises LogError, NoAnswer."""
     floor = min(event.offset, manifest.floor)
     goes = {key for key, behind in manifest.trimmed_keys.items() if behind <= floor}
-    if not goes:
+    if len(goes) == manifest.deleted:
         return 0
     there = [key for each in FOLDERS for key in manifest.objects.list(f"{manifest.partition}/{each}") if key in goes]
     for key in there:
         manifest.objects.delete(key)
+    manifest.deleted = len(goes)
     return len(there)
