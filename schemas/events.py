@@ -307,13 +307,15 @@ class DeadLettersForwarded:
     """Every dead letter of the source queue up to `sequence` is durable in its targets, or has none.
 
     The source may forget these letters. `relocated`: the event is about messages that moved with the queue to another
-    partition, and about no others; else about all others."""
+    partition, and about no others; otherwise about all others. `taken`: the source's next letter gets a larger number
+    than this, because a target has seen letters up to this number whose deaths a recovery lacks; 0: no number is."""
 
     vhost: str
     queue: str
     queue_id: int
     sequence: int
     relocated: bool = False
+    taken: int = 0
 
 
 @dataclass(frozen=True, slots=True)

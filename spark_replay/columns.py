@@ -249,7 +249,8 @@ AUDIT = table(check=TEXT, ok=BOOL, partition=TEXT, offset=LONG, queue=TEXT, mess
 FINDINGS = pa.schema([*AUDIT, pa.field("severity", TEXT), pa.field("hint", TEXT)])
 
 # `sequence`: the letter's number at its source, which is `vhost`, `queue`, `queue_id`. `kind`: 0 all up to the number
-# `message_id` were forwarded, 1 sent, 2 given up, 3 arrived in `target` ("vhost/name"), whose offset is `offset`.
+# `message_id` were forwarded, 1 sent, 2 given up, 3 arrived in `target` ("vhost/name"), whose offset is `offset`;
+# before them -3 no letter gets a number up to `message_id`, -2 and -1 what a base says (audit/dead_letter_join.py).
 # `source`, of what arrived: the source's partition as `Origin` names it; other rows are of the source's own partition
 LETTERS = table(
     vhost=TEXT,

@@ -288,19 +288,20 @@ class TieredTopics:
 
 
 def part_of(block: Block, start: int, end: int) -> Block:
-    """The records of a block from offset `start` up to `end`."""
+    """Return the records of a block from offset `start` up to `end`.
+
+    If their times are in the records alone, `max_timestamp_ms` stays that of the whole block."""
     first = max(0, start - block.first_offset)
     behind = min(len(block.records), end - block.first_offset)
     if first == 0 and behind == len(block.records):
         return block
-    assert block.timestamps_ms is not None, "the log gives times"
-    times = block.timestamps_ms[first:behind]
+    times = None if block.timestamps_ms is None else block.timestamps_ms[first:behind]
     return replace(
         block,
         first_offset=block.first_offset + first,
         records=block.records[first:behind],
         timestamps_ms=times,
-        max_timestamp_ms=max(times),
+        max_timestamp_ms=block.max_timestamp_ms if times is None else max(times),
     )
 
 

@@ -43,6 +43,7 @@ NOTED = "letters"  # by such a row a task tells the driver how many letters it n
 FORWARDED, SENT, GIVEN_UP, ARRIVED = range(4)  # kinds of rows, in the order in which they are read
 # Of a partition that begins with a base: the numbers up to which a source had sent, and a target had taken in
 SENT_BEFORE, ARRIVED_BEFORE = -2, -1
+PASSED_OVER = -3  # numbers that a recovered source gives to no letter: the deaths that they had named are lost
 SORTED_BY = ("vhost", "queue", "queue_id", "sequence", "kind", "partition", "offset")
 _DIED_BEFORE = b"x-death"
 
@@ -94,8 +95,11 @@ class LetterRows:
                 number = (queue.vhost, queue.name, queue.queue_id, sequence)
                 self._row(number, GIVEN_UP, offset, now_ms, message_id)
 
-    def forwarded(self, offset: int, now_ms: int, event: DeadLettersForwarded) -> None:
-        """Note how far a queue's letters are forwarded."""
+    def forwarded(self, offset: int, now_ms: int, event: DeadLettersForwarded, last: int) -> None:
+        """Note how far a queue's letters are forwarded, and the numbers behind `last` that it passes over."""
+        if event.taken > last:
+            number = (event.vhost, event.queue, event.queue_id, last + 1)
+            self._row(number, PASSED_OVER, offset, now_ms, event.taken)
         if offset < self.reach:
             number = (event.vhost, event.queue, event.queue_id, 0)
             self._row(number, FORWARDED, offset, now_ms, event.sequence, RELOCATED if event.relocated else None)
@@ -170,6 +174,7 @@ class _Source:
         self.owed = owed
         self.forwarded_to = {True: 0, False: 0}  # by whether they moved with the queue
         self.sent_before = -1
+        self.passed_over = -1  # the last of the newest numbers that were passed over
         self.arrived_before: dict[tuple[str, bool], int] = {}
 
     def check(self, sequence: int, letters: list[Any]) -> Iterator[Finding]:
@@ -177,6 +182,8 @@ class _Source:
         for row in letters:
             if row.kind == SENT_BEFORE:
                 self.sent_before = row.message_id
+            elif row.kind == PASSED_OVER:
+                self.passed_over = row.message_id
             elif row.kind == ARRIVED_BEFORE:
                 self.arrived_before[row.target, row.reason == RELOCATED] = row.message_id
             elif row.kind == FORWARDED:
@@ -187,6 +194,8 @@ class _Source:
         for row in arrived:
             if sent is None and (sequence <= self.sent_before or (self.sent_before < 0 and self.trimmed)):
                 continue  # it was sent in a part that was trimmed
+            if sent is None and sequence <= self.passed_over:
+                continue  # it was sent in a part that a recovery did not find
             if sent is None or (sent.message_id, sent.reason) != (row.message_id, row.reason):
                 yield _never_sent(self.name, sent, row)
         if sent is None or any(row.kind == GIVEN_UP for row in letters):

@@ -216,8 +216,15 @@ class AuditProduct(Books):
             check_operator(self, event, effects)
         elif isinstance(event, _ABOUT_BROKERS):
             self._about_brokers(actor, event)
-        elif isinstance(event, DeadLettersForwarded) and self.letter_rows is not None:
-            self.letter_rows.forwarded(self.offset, self.log_ms, event)
+        elif isinstance(event, DeadLettersForwarded):
+            self._about_forwards(event)
+
+    def _about_forwards(self, event: DeadLettersForwarded) -> None:
+        last = self.letters.get(event.queue_id, 0)
+        if event.taken > last:
+            self.letters[event.queue_id] = event.taken
+        if self.letter_rows is not None:
+            self.letter_rows.forwarded(self.offset, self.log_ms, event, last)
 
     def _is_lost(self, actor: Actor) -> bool:
         """Return True if the event comes from a node that was lost. The broker itself (session 0) has no epoch."""

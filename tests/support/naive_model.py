@@ -1040,6 +1040,8 @@ class NaiveMachine:
         if queue is None or queue.event.queue != event.queue:
             self.nonsense()
             return
+        if event.taken >= queue.next_letter:
+            queue.next_letter = event.taken + 1
         done = [letter for letter in queue.letters if letter[0] <= event.sequence and letter[4] == event.relocated]
         self.release(queue, done)
         if queue in self.gone:

@@ -327,7 +327,8 @@ class History:
             queue = dice.choice(waiting)
             sequence = dice.choice(sorted(queue.outbox))
             relocated = sequence in queue.outbox.carried
-            return DeadLettersForwarded(VHOST, queue.name, queue.queue_id, sequence, relocated), 0
+            taken = dice.choice((0, 0, 0, sequence, sequence + 2))
+            return DeadLettersForwarded(VHOST, queue.name, queue.queue_id, sequence, relocated, taken), 0
         if throw < 0.6:
             session = self._some_session()
             return SessionClosed(session, dice.choice((0, 1, 2))), session

@@ -421,6 +421,7 @@ SAMPLES: dict[str, tuple[int, Actor, e.Event]] = {
     ),
     "QueueDrained": (TIMESTAMP_MS, BROKER, e.QueueDrained("/", "jfk", 12, 1_000)),
     "DeadLettersForwarded-relocated": (TIMESTAMP_MS, BROKER, e.DeadLettersForwarded("/", "jfk", 12, 3, True)),
+    "DeadLettersForwarded-taken": (TIMESTAMP_MS, BROKER, e.DeadLettersForwarded("/", "jfk", 12, 0, taken=7)),
     "NodeJoined-partitions": (TIMESTAMP_MS, BROKER, m.NodeJoined("rewindmq@one", "0.2.0", 7, "one:5672", 6)),
     "PartitionsAdded": (TIMESTAMP_MS, ADMIN, p.PartitionsAdded(2, 6)),
     "NamesHeld": (TIMESTAMP_MS, BROKER, p.NamesHeld(6)),

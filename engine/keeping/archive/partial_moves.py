@@ -5,7 +5,7 @@ an end of its own.
     torn.whole_ms                          up to this time the archive is whole in all partitions
     torn.text                              what is missing, in one line
     ends, torn = whole_ends(partitions, identity.begun_with)    offsets up to which all is whole, of a log in Kafka
-    torn = torn_letters(metadata, queues, identity.begun_with)  None: each dead letter has died in its source, too
+    torn = torn_letters(partitions, ends, identity.begun_with)  None: each dead letter has died in its source, too
 
     archived in one partition                            needs, in another one
     source       DeadLettersForwarded.relocated          the last of the messages that it names, in the target
@@ -29,8 +29,9 @@ an end of its own.
 - Messages are numbered when they leave, dead letters too. If they had come, and not left, other ones would leave with
   their numbers: the target would take these for those that it has.
 - Dead letters are found by the states of partitions at their archived ends: a target knows the numbers that came from
-  each queue. Only what is torn is looked for in the events. A recovery tells of it, and goes on: partitions end hours
-  apart, and to end all of them with the first one would lose more.
+  each queue. Only what is torn is looked for in the events. A recovery tells of it and continues, because partitions
+  end hours apart, and to end all of them with the first one would lose more. It appends the events `Torn.passing_over`
+  to the sources, so that their next letters do not look like those that the targets have.
 - For moves only a history that was repartitioned is read.
 """
 
@@ -68,17 +69,19 @@ _Heard = tuple[int, int, int]  # number of a message, the offset that tells of i
 class Torn:
     """Says what a recovery up to the archived ends would lack. See the module.
 
-    `needs`: by partition, the first offset whose record needs what is missing in another one."""
+    `needs`: by partition, the first offset whose record needs what is missing in another one. `passing_over`: by
+    partition, events after which no queue there gives a letter a number that a target has seen."""
 
     whole_ms: int
     text: str
     needs: Mapping[str, int] = field(default_factory=dict, compare=False)
+    passing_over: Mapping[str, Sequence[DeadLettersForwarded]] = field(default_factory=dict, compare=False)
 
     @property
     def told(self) -> str:
-        """A line about dead letters: what may happen after a recovery, and up to which time nothing is missing."""
-        lost = "as many of the next ones that die there may not arrive, and some may arrive twice"
-        return f"{self.text}: {lost}. As of {format_time(self.whole_ms)} all is whole"
+        """A line about dead letters: the effect on a recovery, and the time up to which nothing is missing."""
+        twice = "they are in that queue again, and may be dead-lettered a second time"
+        return f"{self.text}: {twice}. As of {format_time(self.whole_ms)} all is whole"
 
 
 def torn_at(metadata: ArchivedPartition, queues: Sequence[ArchivedPartition], begun_with: int) -> Torn | None:
@@ -95,11 +98,22 @@ def torn_at(metadata: ArchivedPartition, queues: Sequence[ArchivedPartition], be
     return _Search(metadata, queues, begun_with, moves).found()
 
 
-def torn_letters(metadata: ArchivedPartition, queues: Sequence[ArchivedPartition], begun_with: int) -> Torn | None:
-    """The dead letters that are archived in their target, and whose death is not, in the source; None: there are none.
+def torn_letters(
+    partitions: Sequence[ArchivedPartition], ends: Mapping[str, int], begun_with: int, until_ms: int = 0
+) -> Torn | None:
+    """Find dead letters that a recovery has in their target, and whose death it lacks in the source; None: no letter.
 
-    Arguments and errors as `torn_at`."""
-    return _Search(metadata, queues, begun_with, _Moves(metadata)).found_letters() if len(queues) > 1 else None
+    `partitions`: the metadata log comes first. `ends`: by partition, the offset at which the recovery ends; a partition
+    that is not named is left out. `until_ms`: the time at which partitions end before their archived end. Raises as
+    `torn_at`."""
+    if len(ends) < 3:
+        return None
+    metadata, *queues = [
+        each if each.next_offset == ends[each.name] else _Part(each, ends[each.name], until_ms)
+        for each in partitions
+        if each.name in ends
+    ]
+    return _Search(metadata, queues, begun_with, _Moves(metadata)).found_letters()
 
 
 def whole_ends(partitions: Sequence[ArchivedPartition], begun_with: int) -> tuple[list[int], Torn | None]:
@@ -219,6 +233,7 @@ class _Search:
         self._skew_ms = SKEW_MS if metadata.shared else 0
         self._first: tuple[int, str] | None = None  # time and text of the first record that needs what is missing
         self._needs: dict[str, int] = {}
+        self._taken: dict[_Source, int] = {}  # the last number that a target has seen of a queue which has not given it
         self._folded: dict[int, Machine] = {}  # by number of the partition
         self._forwarded: dict[int, dict[tuple[str, str, int], int]] = {}  # as `_has_forwarded`, by number of partition
 
@@ -238,7 +253,14 @@ class _Search:
         return self._torn()
 
     def _torn(self) -> Torn | None:
-        return None if self._first is None else Torn(self._first[0] - 1, self._first[1], self._needs)
+        if self._first is None:
+            return None
+        passing_over: dict[str, list[DeadLettersForwarded]] = {}
+        for source, taken in self._taken.items():
+            vhost, name, queue_id, _ = source
+            event = DeadLettersForwarded(vhost, name, queue_id, 0, taken=taken)
+            passing_over.setdefault(self._queues[self._index_of(source)].name, []).append(event)
+        return Torn(self._first[0] - 1, self._first[1], self._needs, passing_over)
 
     def _look_at_ends(self) -> None:
         """Look at the queues that have come to a partition, and at partitions that came later."""
@@ -314,6 +336,8 @@ class _Search:
                 following = None if relocated else self._next_number(source, index)
                 if following is not None and seen >= following:
                     early[source] = following
+                    if following:
+                        self._taken[source] = max(seen, self._taken.get(source, 0))
         if not early:
             return
         target, sources = self._queues[index], {each: self._queues[self._index_of(each)] for each in early}
@@ -326,7 +350,7 @@ class _Search:
                     self._note(target, at, time_ms, sources[source], f"messages of queue '{origin.queue}' died later")
 
     def _next_number(self, source: _Source, target: int) -> int | None:
-        """The number of the next letter of a queue; None where no number can be given twice."""
+        """The number of the next letter of a queue; 0: the queue itself is missing; None: no number is given twice."""
         index = self._index_of(source)
         if index == target or index >= len(self._queues):
             return None

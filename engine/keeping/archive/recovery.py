@@ -26,7 +26,8 @@ for a PartitionsAdded: the archive may count partitions that its metadata log do
   mark is one moment in all partitions, so a fork at a mark that is archived is whole.
 - A directory that has a log, or a broker's state, is refused.
 - The recovered history ends where each partition is archived. A broker that starts there repairs what that tears apart
-  between partitions, as after a crash.
+  between partitions, as after a crash. Dead letters whose death is not archived are told of, and a
+  DeadLettersForwarded in their source makes its next letters pass over the numbers that they have.
 """
 
 import os
@@ -39,7 +40,7 @@ from rewindmq.engine.keeping.archive.branch import Branch, branch_at, identity_i
 from rewindmq.engine.keeping.archive.identity import Identity, read_identity
 from rewindmq.engine.keeping.archive.manifest import FileEntry, Manifest, SegmentEntry, TrimmedEntry
 from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
-from rewindmq.engine.keeping.archive.partial_moves import torn_at, torn_letters
+from rewindmq.engine.keeping.archive.partial_moves import Torn, torn_at, torn_letters
 from rewindmq.engine.keeping.archive.reader import ArchivedPartition
 from rewindmq.engine.keeping.archive.seals import recover_seals
 from rewindmq.engine.keeping.archive.state_files import fetch_file, sound_base
@@ -74,7 +75,7 @@ from rewindmq.projections.marks import name_in
 from rewindmq.projections.rewind import BelowFloor, begin_ms, format_time, parse_time
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
-from rewindmq.schemas.events import MetadataEvent
+from rewindmq.schemas.events import Event, MetadataEvent
 from rewindmq.schemas.formats import formatted, values_in
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 from rewindmq.schemas.older_schemas import encoder_under
@@ -156,9 +157,10 @@ def recover(
             _require_whole(objects, partitions, identity.begun_with, branch)
         elif begun.branch is None:  # the archive may have more by now
             _require_whole(objects, partitions, identity.begun_with, None)
-        if begun.branch is None and (letters := torn_letters(partitions[0], partitions[1:], identity.begun_with)):
-            tell(letters.told)
         ends = _ends(manifests, begun)
+        letters = _torn_letters(partitions, ends, identity.begun_with, begun.branch)
+        if letters is not None:
+            tell(letters.told)
         manifests = [each for each in manifests if each.partition in ends]
         _require_kept(manifests, ends)
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -166,8 +168,12 @@ def recover(
         try:
             _write_begun(data_dir, objects, begun)
             _recover_partitions(manifests, ends, begun, data_dir, progress)
+            for name, events in ({} if letters is None else letters.passing_over).items():
+                _go_on(partition_directory(data_dir, name), events)
             _go_on(
-                partition_directory(data_dir, METADATA), _missing_events(objects, identity, manifests, begun, data_dir)
+                partition_directory(data_dir, METADATA),
+                _missing_events(objects, identity, manifests, begun, data_dir),
+                time.time_ns() // 1_000_000,
             )
             own = identity.history if begun.branch is None else begun.branch.identity
             write_layout(data_dir, len(manifests) - 1, None if own == begun_as else own)
@@ -183,6 +189,24 @@ def recover(
     return [_recovered(manifest, ends[manifest.partition], by_time, data_dir) for manifest in manifests]
 
 
+def _torn_letters(
+    partitions: Sequence[ArchivedPartition], ends: dict[str, int], begun_with: int, branch: Branch | None
+) -> Torn | None:
+    """Find dead letters whose death is not archived.
+
+    Raises ArchiveError, CorruptObject, NoAnswer; LogError where this version cannot fold a partition."""
+    if branch is None:
+        return torn_letters(partitions, ends, begun_with)
+    if _is_whole(partitions, branch):
+        return None
+    return torn_letters(partitions, ends, begun_with, parse_time(branch.moment))
+
+
+def _is_whole(partitions: Iterable[ArchivedPartition], branch: Branch) -> bool:
+    """Return True if all that had happened when a fork branches is archived."""
+    return name_in(branch.asked) is not None or all(e.next_offset > branch.ends.get(e.name, 0) for e in partitions)
+
+
 def _require_whole(
     objects: Objects, partitions: Sequence[ArchivedPartition], begun_with: int, branch: Branch | None
 ) -> None:
@@ -191,10 +215,8 @@ def _require_whole(
     Raises ArchiveError, CorruptObject, NoAnswer."""
     until_ms = None
     if branch is not None:
-        if name_in(branch.asked) is not None:
+        if _is_whole(partitions, branch):
             return
-        if all(each.next_offset > branch.ends.get(each.name, 0) for each in partitions):
-            return  # all that had happened by then is archived
         until_ms = parse_time(branch.moment)
     metadata, *queues = partitions
     torn = torn_at(metadata, queues, begun_with)
@@ -460,16 +482,16 @@ def _complete(directory: Path, reached: _Reached, floor: int) -> None:
         writer.close()
 
 
-def _go_on(directory: Path, events: Sequence[MetadataEvent]) -> None:
-    """Log these events, if there are any, in the metadata log, in a segment of their own.
+def _go_on(directory: Path, events: Sequence[Event], now_ms: int = 0) -> None:
+    """Append these events, if there are any, to a partition, in a separate segment.
 
-    Raises CorruptLog, LogError."""
+    `now_ms`: their time; 0: that of the last record, so that nothing expires by them. Raises CorruptLog, LogError."""
     if not events:
         return
     writer = PartitionWriter(directory, _UNBOUNDED, begin=False)
     try:
         encoder = encoder_under(writer.schema)
-        now_ms = max(time.time_ns() // 1_000_000, writer.place.max_timestamp_ms)
+        now_ms = max(now_ms, writer.place.max_timestamp_ms)
         writer.write([encoder.encode(encoder.prefix(now_ms, BROKER), event) for event in events], now_ms)
         writer.roll()
     finally:

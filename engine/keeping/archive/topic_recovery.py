@@ -14,13 +14,14 @@
   begins. They go there compressed, and Kafka drops them a few million at a time, before the records come. So they take
   time, and no room: decision 0048. The nodes of such a partition need the archive.
 - The recovered history ends where each partition is archived. Nodes that start there repair what that tears apart
-  between partitions, as after a crash, and declare the former nodes lost.
+  between partitions, as after a crash, and declare the former nodes lost. Dead letters whose death is not archived are
+  treated as in recovery.py, behind step 3.
 - No node can repair a move of a queue that is archived in part (partial_moves.py). Then the topics end at an
   earlier time, up to which all is whole. They are another history from there on. Its archive has another URL: the
   one from which it was recovered refuses it (topic_archiver.py).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any, Final
@@ -44,7 +45,11 @@ from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, KafkaClients, tex
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.kafka.topics import MAX_MESSAGE_BYTES, KafkaTopics
 from rewindmq.engine.log.shared_contract import FILLER_KEY
+from rewindmq.projections.machine.rules.versions import schema_of
 from rewindmq.projections.rewind import format_time
+from rewindmq.schemas.events import DeadLettersForwarded
+from rewindmq.schemas.older_schemas import encoder_under
+from rewindmq.schemas.values import BROKER
 
 FILLERS: Final = 5_000_000  # below a floor, after which Kafka drops those that are there
 FILLER_BYTES: Final = 30  # of a record take as long as a filler: for the progress that is told
@@ -107,12 +112,13 @@ def recover_topics(
         raise ArchiveError(f"{objects.url}: nothing of {METADATA} is archived yet")
     partitions = [ArchivedPartition(objects, each.partition, shared=True, manifest=each) for each in manifests]
     ends, torn = _ends(partitions, identity)
+    letters = torn_letters(partitions, ends, identity.begun_with, 0 if torn is None else torn.whole_ms)
     manifests = manifests[: len(ends)]
     if torn is not None:
         _require_untrimmed(torn, manifests)
         until = f"the topics end with {format_time(torn.whole_ms)}, up to which all is whole"
         tell(f"{torn.text}: {until}. Archive them to another URL: {objects.url} goes on otherwise")
-    elif (letters := torn_letters(partitions[0], partitions[1:], identity.begun_with)) is not None:
+    if letters is not None:
         tell(letters.told)
     topics = KafkaTopics(clients, prefix)
     topics.create_for_recovery(len(ends) - 1, replication)
@@ -129,6 +135,10 @@ def recover_topics(
         filling.fill(place, manifest, ends[place.name])
     filling.end()
     found = [prove_topic(place, manifest, ends[place.name]) for place, manifest in zip(places, manifests, strict=True)]
+    passing_over = {} if letters is None else letters.passing_over
+    for place, each in zip(places, found, strict=True):
+        filling.pass_over(place, passing_over.get(place.name, ()), each.until_ms or 0)
+    filling.end()
     recover_topic_seals(objects, KafkaLogReader.of(clients, prefix), ends)
     topics.end_recovery()
     return found
@@ -206,6 +216,13 @@ class _Filling:
                 offset = behind
             self._done += entry.size_bytes
             self._progress(self._done, self._total)
+
+    def pass_over(self, place: KafkaPartition, events: Iterable[DeadLettersForwarded], time_ms: int) -> None:
+        """Append these events at the time of the last record, so that nothing expires by them."""
+        encoder = encoder_under(schema_of(1))  # every node knows it
+        for event in events:
+            value = encoder.encode(encoder.prefix(time_ms, BROKER), event)
+            self._append(place, Record(-1, time_ms, value, b""))
 
     def _made(self, settings: Mapping[str, Any]) -> Producer:
         return self._clients.producer({**settings, "on_delivery": self._refused})

@@ -217,12 +217,15 @@ def delete(state: State, queue: Queue, reason: GoneReason, effects: list[Effect]
 
 
 def on_forwarded(state: State, offset: int, actor: Actor, event: DeadLettersForwarded, effects: list[Effect]) -> None:
-    """Release the dead letters that have arrived; a limit that counted them may let publishes in again."""
+    """Release the dead letters that have arrived, and pass over the numbers that are taken.
+
+    A limit that counted the letters may let publishes in again."""
     queue = state.by_id.get(event.queue_id)
     if queue is None or queue.name != event.queue or queue.vhost != event.vhost:
         quarantine(state, event, f"no queue {event.queue!r} with id {event.queue_id} waits for forwards", effects)
         return
     state.touch(queue)
+    queue.next_sequence = max(queue.next_sequence, event.taken + 1)
     release_forwarded(state, queue, event.sequence, event.relocated, effects)
     if not queue.gone:
         enforce(state, queue, effects)

@@ -6,6 +6,9 @@ ours stay until they are durable in the target, under either strategy (B-07). Th
 at-least-once letters count towards the queue's limits (S-150), and are given up when the queue goes back to
 at-most-once (S-153).
 
+A recovered source may lack deaths whose letters its targets have. `DeadLettersForwarded.taken` names the last such
+number, and the queue passes over it: otherwise its next letters would be dropped as repeats.
+
 Messages that move with their queue to another partition are in the outbox, too. They are numbered with the others, and
 arrive without waiting for them: the two kinds are released, and known to the target, each by itself.
 """

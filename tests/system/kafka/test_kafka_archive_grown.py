@@ -26,9 +26,10 @@ from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.engine.log.kafka.topics import KafkaTopics
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import fold
+from rewindmq.projections.replay import events_of, fold
 from rewindmq.projections.rewind import format_time
 from rewindmq.projections.rules.placement import partition_of
+from rewindmq.schemas.events import DeadLettersForwarded
 from tests.support.archiving_brokers import archive_item
 from tests.support.deadlines import until
 from tests.support.forked import run
@@ -41,6 +42,8 @@ from tests.support.moved_queue import AFTER, BEFORE, QUEUE, Moved, write_moved
 from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 from tests.support.spark.topics import Writer, make_topics
+from tests.support.topic_archiving import archive_as_topics
+from tests.support.torn_letters import LetterRecorder, cut, dies
 
 pytestmark = pytest.mark.long
 
@@ -225,3 +228,25 @@ def test_a_divided_stretch_is_proven(
     monkeypatch.setattr(topic_recovery._Filling, "_append", other)
     with pytest.raises(LogError, match="its records from offset 0 on are not those of the archive"):
         recover_topics(objects, KafkaClients(torn.bootstrap), f"again-{uuid.uuid4().hex[:12]}")
+
+
+def test_a_recovered_source_passes_over_numbers_of_letters(kafka: KafkaCluster, tmp_path: Path) -> None:
+    history = LetterRecorder(tmp_path / "data")
+    name, target = history.declare_both(), history.partition("dead")
+    source = history.partition(name)
+    died, _ = dies(history, name), dies(history, name)
+    history.close()
+    archive_as_topics(tmp_path / "data", str(tmp_path / "whole"), 2, {f"queues-{source}": 0})
+    counts = {each.name: len(each.segments) for each in ArchivedLog(str(tmp_path / "whole")).partitions}
+    cut(tmp_path / "whole", tmp_path / "cut", counts | {f"queues-{source}": died})
+    prefix, told = f"again-{uuid.uuid4().hex[:12]}", list[str]()
+    rows = recover_topics(open_objects(str(tmp_path / "cut")), KafkaClients(kafka.bootstrap), prefix, tell=told.append)
+    [line] = told
+    assert f"messages of queue '{name}' died later: they are in that queue again" in line
+    log = KafkaLogReader(kafka.bootstrap, prefix)
+    assert {row.partition: row.next_offset for row in rows}[f"queues-{source}"] == died
+    [(_, time_ms, _, event)] = events_of(log.queues[source], died)
+    last_ms = [time_ms for _, time_ms, _, _ in events_of(log.queues[source])][-2]
+    assert isinstance(event, DeadLettersForwarded)
+    assert (event.sequence, event.taken, time_ms) == (0, 2, last_ms)
+    assert log.queues[target].next_offset == ArchivedLog(str(tmp_path / "cut")).queues[target].next_offset

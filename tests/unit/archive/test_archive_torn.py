@@ -1,8 +1,6 @@
 """An archive whose partitions end at different places: is a queue that moved whole in it, and up to which time?"""
 
-import os
 import random
-import shutil
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -19,26 +17,28 @@ from rewindmq.engine.keeping.archive.recovery import recover
 from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.directory import METADATA
-from rewindmq.projections.machine.data.effects import DeadLetter, Effect
-from rewindmq.projections.replay import events_of
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import events_of, fold
+from rewindmq.projections.rewind import format_time
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.events import (
     DeadLettersForwarded,
     Event,
     MetadataEvent,
     Nacked,
-    Published,
     QueueDeclared,
     QueueDeleted,
     QueueDrained,
 )
 from rewindmq.schemas.placement_events import PartitionsAdded, QueueMoveBegan, QueueMoveEnded
-from rewindmq.schemas.values import BROKER, Actor, Origin, Route
+from rewindmq.schemas.values import BROKER, Actor
 from tests.support.archiving import archive_all
-from tests.support.letters import message_of
+from tests.support.auditing import findings_of
 from tests.support.moved_queue import QUEUE, Moved, MovingRecorder, write_back, write_moved
-from tests.support.spark.histories import ANN, Recorder
+from tests.support.spark.histories import ANN
 from tests.support.topic_archiving import archive_as_topics
+from tests.support.torn_letters import LetterRecorder, cut, dies
 
 
 @pytest.fixture(params=[0, pytest.param(1, marks=pytest.mark.long)], ids=["in one millisecond", "one by one"])
@@ -99,18 +99,6 @@ class Needs:
         )
 
 
-def cut(whole: Path, to: Path, ends: dict[str, int]) -> ArchivedLog:
-    """The archive with so many entries of each partition."""
-    to.mkdir()
-    shutil.copy(whole / "archive.json", to)
-    for name, end in ends.items():
-        (to / name / "manifest").mkdir(parents=True)
-        os.symlink(whole / name / "segments", to / name / "segments")
-        for path in sorted((whole / name / "manifest").iterdir())[:end]:
-            shutil.copy(path, to / name / "manifest")
-    return ArchivedLog(str(to))
-
-
 def torn_in(log: ArchivedLog) -> Torn | None:
     identity = read_identity(log.objects)
     assert identity is not None
@@ -118,7 +106,7 @@ def torn_in(log: ArchivedLog) -> Torn | None:
 
 
 def letters_in(log: ArchivedLog) -> Torn | None:
-    return torn_letters(log.metadata, log.queues, 2)
+    return torn_letters(log.partitions, {each.name: each.next_offset for each in log.partitions}, 2)
 
 
 def test_what_is_torn_is_found_and_whole_before(moved: Moved, tmp_path: Path) -> None:
@@ -246,34 +234,6 @@ def test_messages_that_came_below_the_floor_are_not_missed(tmp_path: Path) -> No
     assert torn_in(log) is None
 
 
-class LetterRecorder(Recorder):
-    """A recorder with a segment for each record, whose dead letters go to a queue of another partition."""
-
-    def __init__(self, data: Path) -> None:
-        self.letters: list[DeadLetter] = []
-        super().__init__(data)
-
-    def append(self, index: int, actor: Actor, event: Event) -> int:
-        offset = super().append(index, actor, event)
-        self.log.commit_and_wait()
-        self.log.queues[index].roll()
-        self.now_ms += 1
-        return offset
-
-    def follow(self, effects: list[Effect]) -> None:
-        super().follow(effects)
-        self.letters += [each for each in effects if isinstance(each, DeadLetter)]
-
-    def forward(self, index: int) -> int:
-        """Publish the last letter to the queue `dead`, as a broker does. Returns its offset in partition `index`."""
-        letter = self.letters[-1]
-        queue = letter.queue
-        origin = Origin("/", queue.name, queue.queue_id, message_of(letter), letter.reason, letter.sequence)
-        route = Route("/", "", "dead", ("dead",))
-        event = Published(route, b"\x10\x00\x02", persistent=True, origin=origin, body=b"body", body_size=4)
-        return self.append(index, BROKER, event)
-
-
 @pytest.mark.parametrize("clocks", ["one clock", "two clocks"])
 def test_a_dead_letter_whose_death_is_missing_is_found(clocks: str, tmp_path: Path) -> None:
     """Its target knows it by a number that the next message which dies in the recovered source would get."""
@@ -318,23 +278,35 @@ def test_a_dead_letter_whose_death_is_missing_is_found(clocks: str, tmp_path: Pa
     assert min(seen.values()) > 5, seen
 
 
-def test_a_recovery_tells_of_dead_letters_and_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [None, "time"])
+def test_a_recovery_loses_no_letter_behind_those_whose_death_is_missing(at: str | None, tmp_path: Path) -> None:
     history = LetterRecorder(tmp_path / "data")
-    target = history.partition("dead")
-    name = next(f"q{n}" for n in range(99) if history.partition(f"q{n}") != target)
-    history.declare("dead")
-    history.declare(name, {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
-    message = history.publish(name, b"body")
-    history.get(name, 1)
-    died = history.nack(name, 1, message, requeue=False)
-    history.forward(target)
+    name, target = history.declare_both(), history.partition("dead")
+    died, _ = dies(history, name), dies(history, name)
+    at = at and format_time(history.now_ms + 1)
+    history.tick(target)
+    history.wait(10)
+    history.tick(target)
     history.close()
     archive_all(tmp_path / "data", str(tmp_path / "whole"))
     counts = {each.name: len(each.segments) for each in ArchivedLog(str(tmp_path / "whole")).partitions}
     told: list[str] = []
-    recover(open_objects(str(tmp_path / "whole")), tmp_path / "first", tell=told.append)
+    recover(open_objects(str(tmp_path / "whole")), tmp_path / "first", at=at, tell=told.append)
     assert told == []
     cut(tmp_path / "whole", tmp_path / "cut", counts | {f"queues-{history.partition(name)}": died})
-    recover(open_objects(str(tmp_path / "cut")), tmp_path / "second", tell=told.append)
+    recover(open_objects(str(tmp_path / "cut")), tmp_path / "second", at=at, tell=told.append)
     [line] = told
-    assert f"messages of queue '{name}' died later: as many of the next ones" in line
+    assert f"messages of queue '{name}' died later: they are in that queue again" in line
+    recovered = LetterRecorder(tmp_path / "second")
+    recovered.log.commit_and_wait()
+    recovered.machines = [Machine(log.name) for log in recovered.log.queues]
+    for machine, log in zip(recovered.machines, EmbeddedLogReader(tmp_path / "second").queues, strict=True):
+        fold(machine, log)
+    recovered.now_ms = history.now_ms
+    dies(recovered, name)
+    assert recovered.letters[-1].sequence == 3
+    dead = recovered.machines[target].queue("/", "dead")
+    assert dead is not None
+    assert len(list(dead.ready_ids())) == 3, "two that were archived, and the one that died after the recovery"
+    recovered.close()
+    assert [each for each in findings_of(tmp_path / "second") if not each.ok] == []

@@ -74,6 +74,19 @@ def test_b07_the_outbox_is_emptied_by_the_forwards() -> None:
     assert bench.do(DeadLettersForwarded("/", "q", queue.queue_id + 1, 3)) == [("quarantine",)]
 
 
+def test_numbers_that_a_target_has_seen_are_passed_over() -> None:
+    """A recovery may lack the deaths of letters that a target has: the next letters must not look like repeats."""
+    bench = Bench()
+    queue = bench.declare(message_ttl=0, dead_letter_exchange="dlx")
+    bench.publish()
+    assert bench.do(DeadLettersForwarded("/", "q", queue.queue_id, 0, taken=4)) == []
+    assert list(queue.outbox) == [1], "it has not arrived"
+    bench.publish()
+    assert bench.do(DeadLettersForwarded("/", "q", queue.queue_id, 0, taken=2)) == []
+    bench.publish()
+    assert list(queue.outbox) == [1, 5, 6]
+
+
 def test_b07_a_target_takes_a_letter_in_once() -> None:
     bench = Bench()
     queue = bench.declare()

@@ -601,7 +601,8 @@ class MachineAgainstModel(RuleBasedStateMachine):
         queue = pick.draw(st.sampled_from(list(self.machine.outboxes())))
         sequence = pick.draw(st.sampled_from(sorted(queue.outbox)))
         relocated = pick.draw(st.booleans())
-        self.both(DeadLettersForwarded(VHOST, queue.name, queue.queue_id, sequence, relocated), 0)
+        taken = pick.draw(st.sampled_from((0, 0, sequence, sequence + 3)))
+        self.both(DeadLettersForwarded(VHOST, queue.name, queue.queue_id, sequence, relocated, taken), 0)
 
     @rule()
     def project(self) -> None:
