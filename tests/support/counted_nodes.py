@@ -23,7 +23,7 @@ NAMES = [next(f"q{n}" for n in range(100) if partition_of("/", f"q{n}", 2) == pa
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nodes beat, count and pause at once."""
-    monkeypatch.setattr("rewindmq.engine.cluster.node.HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr("rewindmq.engine.cluster.node.BEAT_SECONDS", 0.05)
     monkeypatch.setattr("rewindmq.engine.cluster.counter_rounds.COUNT_SECONDS", 0.05)
     monkeypatch.setattr(partition_pausing, "UNUSED_SECONDS", 0.0)
 

@@ -146,7 +146,7 @@ async def test_b77_another_node_goes_on_where_the_mover_died(
         start(self)
 
     monkeypatch.setattr(Repartition, "start", doomed)
-    monkeypatch.setattr("rewindmq.engine.cluster.node.HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr("rewindmq.engine.cluster.node.BEAT_SECONDS", 0.02)
     await again(nodes, "b")
     await again(nodes, "a")
     await eventually(lambda: bool(dead), f"no node came to {step}")
