@@ -321,7 +321,7 @@ class Forwarder:
         assert message is not None
         if letter.carried is not None:
             return self._send_along(source, letter, message, letter.carried)
-        buried, expiration_ms = self._with_death(source, letter, message)
+        buried, expiration_ms = self._as_sent(source, letter, message)
         if letter.reason == MOVED and self._went_back(source, letter):
             return TAKEN  # before a crash, and it is in its queue
         exchange, routing_key = ("", queue.name) if letter.goes_back else (letter.exchange, letter.routing_key)
@@ -488,7 +488,7 @@ class Forwarder:
             return TRY_AGAIN
         return TAKEN if self._certainty.covers(letter.heard) else UNSURE
 
-    def _with_death(self, source: LetterSource, letter: Letter, message: Published) -> tuple[Buried, int | None]:
+    def _as_sent(self, source: LetterSource, letter: Letter, message: Published) -> tuple[Buried, int | None]:
         """Return the message as it is sent on, and its expiration.
 
         A dead letter has no expiration, a delayed message has its own. Properties that cannot be read (a service may
