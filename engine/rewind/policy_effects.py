@@ -23,8 +23,8 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.limits import refuses
 from rewindmq.projections.rewind import At, RewindError, state_at
-from rewindmq.projections.rules.placement import number_of
-from rewindmq.projections.topology.effective_policies import outstanding
+from rewindmq.projections.rules.partition_hash import number_of
+from rewindmq.projections.topology.outstanding_policies import outstanding
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import PolicyApplied
 from rewindmq.schemas.metadata_events import OperatorPolicyCleared, OperatorPolicySet, PolicyCleared, PolicySet

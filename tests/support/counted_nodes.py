@@ -11,7 +11,7 @@ from rewindmq.engine.cluster import partition_pausing
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.statistics import statistics
 from rewindmq.engine.rewind.worker import WorkerPool
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.values import Argument
 from tests.support.broker_harness import Client
 from tests.support.deadlines import eventually

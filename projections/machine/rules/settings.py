@@ -9,7 +9,7 @@ How policies and arguments come together, from the outside in:
                               (3.13.7: rabbit_amqqueue_process.erl process_args_policy, rabbit_quorum_queue.erl
                               ra_machine_config, rabbit_stream_queue.erl policy_precedence)
     the queue is told         engine/broker/policies.py: a `PolicyApplied` for each queue whose policies are now others,
-                              which projections/topology/effective_policies.py finds
+                              which projections/topology/outstanding_policies.py finds
 
 Exceptions, beside the table:
 

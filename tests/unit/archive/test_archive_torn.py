@@ -21,7 +21,7 @@ from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.projections.machine.data.effects import DeadLetter, Effect
 from rewindmq.projections.replay import events_of
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.events import (
     DeadLettersForwarded,
     Event,

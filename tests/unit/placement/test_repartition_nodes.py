@@ -17,7 +17,7 @@ from rewindmq.engine.placement.request import DONE, NODES, ask_for, progress_of
 from rewindmq.engine.placement.step_barrier import StepBarrier
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.topology.placement import Moving
 from rewindmq.schemas.events import NodeLost, Published, QueueDeclared, QueueDeleted
 from rewindmq.schemas.metadata_events import NodeJoined
