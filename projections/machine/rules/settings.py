@@ -10,6 +10,7 @@ How policies and arguments come together, from the outside in:
                               ra_machine_config, rabbit_stream_queue.erl policy_precedence)
     the queue is told         engine/broker/policies.py: a `PolicyApplied` for each queue whose policies are now others,
                               which projections/topology/outstanding_policies.py finds
+    people are shown          here, `shown_definition`: both policies merged, with the values that hold
 
 Exceptions, beside the table:
 
