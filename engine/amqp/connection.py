@@ -79,8 +79,8 @@ log = logging.getLogger("rewindmq.amqp")
 
 GRANTED_AT_ONCE: Final = 1_000  # deliveries to consumers on credit; further consumers get theirs after the next write
 
-# Heartbeats are checked twice an interval. The next check without a byte drops the peer: 2.5 to 3 intervals after its
-# last byte.
+# Heartbeats are checked twice an interval. After this number of checks without a byte the next one drops the peer:
+# 2.5 to 3 intervals after its last byte.
 MAX_SILENT_CHECKS: Final = 4
 
 

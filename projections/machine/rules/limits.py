@@ -54,7 +54,7 @@ def would_go_over(queue: Queue, size: int) -> bool:
 def refuses(queue: Queue, size: int) -> bool:
     """Return True if the queue refuses a publish of `size` bytes: by reject-publish or reject-publish-dlx.
 
-    Of size 0: it refuses every publish."""
+    With a size of 0: even the smallest one."""
     if queue.quorum:
         return queue.blocked
     return queue.settings.overflow != DROP_HEAD and would_go_over(queue, size)
