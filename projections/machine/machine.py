@@ -11,7 +11,7 @@ Rules
 - First time passes, then the event happens: when `clock_ms` moves past a deadline (expiry of a message at a head, queue
   lease), every deadline up to the new time is carried out first, earliest deadline first, before the event itself is
   applied. While a deadline is carried out, the clock stands at it.
-- One door: state changes only inside `apply` (and `load`).
+- One door: state changes only inside `apply` and `load`, and for repeats of plain publishes and acks in repeats.py.
 - A senseless event is quarantined: it gives an effect, changes nothing, and never raises. Broken invariants are
   asserts.
 - Rules have versions. `MachineUpgraded` says from which offset on a version holds. Code that does not know the version
@@ -29,6 +29,7 @@ Where things are
                         profile
     data/               the data: queue, consumer, the orders of messages, remembered ids; and effects, the output
     serialization/      packing, changes since the last time, loading, digests
+    repeats.py          the fast path of a fold: repeats of plain publishes and acks, applied without `apply`
 
 Persistence (see projections/store/store.py). The state is stored in pieces, so that a small change of a long queue
 writes little: a `head` for the machine; for each queue a `meta` (settings, counters, consumers, unacked, outbox) and

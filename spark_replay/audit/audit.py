@@ -33,7 +33,7 @@ from rewindmq.engine.keeping.location import HistoryReader, InArchive, InDirecto
 from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.projections.floors import base_differs
 from rewindmq.projections.marks import topology_of
-from rewindmq.projections.rules.placement import number_of, partition_of
+from rewindmq.projections.rules.partition_hash import number_of, partition_of
 from rewindmq.projections.store.snapshots import Snapshots, SnapshotSet
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.archive_bytes import prove_archive
