@@ -34,7 +34,6 @@ from rewindmq.spark_replay.audit.consumers import Attached
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.identities import Identities
 from rewindmq.spark_replay.audit.ledger import Account
-from rewindmq.spark_replay.audit.limits import LengthLimits
 from rewindmq.spark_replay.audit.prefetch import Prefetches
 from rewindmq.spark_replay.audit.priority_levels import Levels
 
@@ -144,14 +143,6 @@ _ARGUMENT = Fields(Argument, name=TEXT, type=TEXT, value=_VALUE)
 _POLICY = Fields(Policy, name=TEXT, definition=TEXT, version=LONG)
 _BEHIND = Fields(Behind, **_each(LONG, "final first end odd"))
 
-_LIMITS = Fields(
-    LengthLimits,
-    **_each(MAYBE_LONG, "max_length max_length_bytes message_ttl_ms delivery_limit"),
-    drops_head=BOOL,
-    dead_letter_exchange=MAYBE_TEXT,
-    max_age_ms=Many(TEXT, lambda ms: () if ms is None else (str(ms),), lambda found: next(map(int, found), None)),
-    retry=_optional(Record(kind=TEXT, least_ms=LONG, most_ms=LONG)),
-)
 _LEVELS = Fields(
     Levels,
     highest=MAYBE_LONG,
@@ -179,7 +170,7 @@ _ACCOUNT = Fields(
     letters=_map(Record(vhost=TEXT, queue=TEXT, queue_id=LONG, partition=LONG, relocated=BOOL), LONG),
     restored=_map(Record(restore=TEXT, vhost=TEXT, queue=TEXT, queue_id=LONG), Many(LONG, sorted, set)),
     arguments=Many(_ARGUMENT, list, tuple),
-    limits=_LIMITS,
+    policies=Record(policy=_optional(_POLICY), operator_policy=_optional(_POLICY)),
     levels=_LEVELS,
     identities=_optional(_IDENTITIES),
 )
@@ -250,6 +241,7 @@ def resumed(machine: Machine, beliefs: AuditProduct) -> AuditProduct:
         if queue is None:
             raise LogError(f"there is an account of {'/'.join(account.key)}, but no queue")
         account.queue, account.report = queue, product.fail
+        account.limits = account.read_limits()
         product.account_of[queue] = account
     return product
 

@@ -187,7 +187,7 @@ def resolve(
         value, source = given.pick(key, Precedence.SMALLER if smaller else None)
         if value is not None:
             assert isinstance(value, int)
-            _set_number(settings, key.name, value, source)
+            _set_number(settings, key, value, source)
     if queue_type == "stream":
         age, source = given.pick(BY_NAME["max-age"])
         settings.max_age_ms = age_ms(str(age))
@@ -268,21 +268,13 @@ def _smallest(a: object, b: object) -> int | None:
     return min((value for value in (a, b) if isinstance(value, int)), default=None)
 
 
-def _set_number(settings: QueueSettings, key: str, value: int, source: str) -> None:
-    if key == "max-length":
-        settings.max_length, settings.max_length_rule = value, source
-    elif key == "max-length-bytes":
-        settings.max_length_bytes, settings.max_length_bytes_rule = value, source
-    elif key == "message-ttl":
-        settings.message_ttl_ms, settings.message_ttl_rule = value, source
-    elif key == "consumer-timeout":
-        settings.consumer_timeout_ms = value
-    elif key == "expires":
-        if value > 0:  # S-057
-            settings.expires_ms, settings.expires_rule = value, source
-    else:
-        assert key == "delivery-limit", f"nobody keeps the number of {key}"
-        settings.delivery_limit, settings.delivery_limit_rule = value, source
+def _set_number(settings: QueueSettings, key: Key, value: int, source: str) -> None:
+    if key.name == "expires" and value == 0:  # S-057
+        return
+    setattr(settings, key.setting_name, value)
+    rule = f"{key.setting_name.removesuffix('_ms')}_rule"
+    if hasattr(settings, rule):
+        setattr(settings, rule, source)
 
 
 def _is_number(value: object) -> bool:

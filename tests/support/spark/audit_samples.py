@@ -60,7 +60,7 @@ def sample() -> Stored:
 def _write(column: Column, file: BytesIO, size: int, numbers: Iterator[int], most: int = 2) -> None:
     if isinstance(column, Record):
         for name, each in column.fields.items():
-            _write(each, file, size, numbers, 1 if name in ("identities", "retry", "max_age_ms") else 2)
+            _write(each, file, size, numbers, 1 if name in ("identities", "policy", "operator_policy") else 2)
     elif isinstance(column, Many):
         Plain("long").write(file, [most] * size)
         _write(column.items, file, most * size, numbers)
