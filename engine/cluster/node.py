@@ -41,7 +41,7 @@ from rewindmq.engine.host import eager
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import Arrived, SharedLog
 from rewindmq.engine.partition.certainty import Certainty
-from rewindmq.engine.partition.lifecycle import Keeper, Members, Place, mend_store, persist
+from rewindmq.engine.partition.lifecycle import Keeper, Members, PartitionNodes, mend_store, persist
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.partition.reading import PartitionReading
 from rewindmq.engine.partition.snapshot_writer import MetadataSnapshots
@@ -540,14 +540,14 @@ class ClusterKeeper(Keeper):
                 return Members(found.leader, found.replicas, found.in_sync)
         return Members("", (), ())
 
-    def place(self, partition: PartitionReading) -> Place:
+    def place(self, partition: PartitionReading) -> PartitionNodes:
         """Return the nodes that are near a partition. The owner of a partition says in its rounds of counters which
         node it is."""
         owner: str | None = self._config.node if partition.owned else None
         if owner is None and (table := self._by_name[partition.name].counter_table) is not None:
             others = {joined.node for epoch, joined in self.metadata.topology.nodes.items() if epoch != self.epoch}
             owner = table.owner if table.owner in others else None
-        return Place(owner, self._paused.folded_at(partition, owner))
+        return PartitionNodes(owner, self._paused.folded_at(partition, owner))
 
     def take_snapshots(self) -> None:
         """Take the waypoints that are due. The log says where every node takes a snapshot (`checkpoint_asked`)."""

@@ -29,7 +29,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from rewindmq.engine.keeping.archive.branch import partitions_until
-from rewindmq.engine.keeping.archive.identity import Identity, identity_of, require_identity
+from rewindmq.engine.keeping.archive.identity import HistoryIdentity, identity_of, require_identity
 from rewindmq.engine.keeping.archive.manifest import (
     BaseEntry,
     Entry,
@@ -54,7 +54,7 @@ from rewindmq.engine.log.embedded.directory import (
     read_layout,
 )
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.log.embedded.reader import PartitionReader, Place
+from rewindmq.engine.log.embedded.reader import BlockEnd, PartitionReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, record_timestamp, segment_files, stated_chain
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
@@ -74,7 +74,7 @@ class PartitionReport:
 
 
 @dataclass(slots=True)
-class Report:
+class ArchiveReport:
     """The result of a run. `stopped`: it was asked to end before everything was archived."""
 
     partitions: list[PartitionReport] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Archiver:
 
     def run(
         self, until: Callable[[], bool] = lambda: False, progress: Callable[[int, int], None] = lambda done, all: None
-    ) -> Report:
+    ) -> ArchiveReport:
         """Archive all that is closed and not archived yet.
 
         `until`: asked before each segment whether to stop. `progress`: told the bytes done and those of all segments.
@@ -114,7 +114,7 @@ class Archiver:
             return self.run(until, progress)
         total = sum(path.stat().st_size for paths in waiting for path in paths)
         done = 0
-        report = Report()
+        report = ArchiveReport()
         for manifest, paths in zip(manifests, waiting, strict=True):
             of_partition = PartitionReport(manifest.partition)
             report.partitions.append(of_partition)
@@ -138,7 +138,7 @@ class Archiver:
                 of_partition.archived_end = manifest.end
         return report
 
-    def _read_manifests(self, identity: Identity) -> list[Manifest]:
+    def _read_manifests(self, identity: HistoryIdentity) -> list[Manifest]:
         """All manifests of this history; a later run reads only the entries that came since.
 
         Raises OtherHistory, ArchiveError, NoAnswer."""
@@ -175,7 +175,7 @@ class Archiver:
         return segments_behind(partition_directory(self._data_dir, manifest.partition), manifest)[:-1]
 
     def _archive_segment(self, manifest: Manifest, path: Path, report: PartitionReport) -> None:
-        before = Place(manifest.end, 0, manifest.chain, manifest.max_timestamp_ms)
+        before = BlockEnd(manifest.end, 0, manifest.chain, manifest.max_timestamp_ms)
         with pack(path, before, now_ms()) as packed:
             entry = packed.entry
             self._objects.create(manifest.key(entry, entry.avro), packed.avro)

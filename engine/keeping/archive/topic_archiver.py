@@ -34,12 +34,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rewindmq.engine.keeping.archive.archiver import PartitionReport, Report, archive_snapshot
+from rewindmq.engine.keeping.archive.archiver import ArchiveReport, PartitionReport, archive_snapshot
 from rewindmq.engine.keeping.archive.branch import partitions_until
-from rewindmq.engine.keeping.archive.identity import IDENTITY, Identity, read_identity, require_identity
+from rewindmq.engine.keeping.archive.identity import IDENTITY, HistoryIdentity, read_identity, require_identity
 from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory, SegmentEntry, archived_bytes, now_ms
 from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
-from rewindmq.engine.keeping.archive.pack import Packer, Record
+from rewindmq.engine.keeping.archive.pack import KafkaRecord, Packer
 from rewindmq.engine.keeping.archive.topic_records import history_in, record_of, records_of
 from rewindmq.engine.keeping.archive.topic_seals import TopicSeals
 from rewindmq.engine.keeping.archive.trims import end_trim
@@ -96,7 +96,7 @@ class TopicArchiver:
         roll: bool = False,
         until: Callable[[], bool] = lambda: False,
         progress: Callable[[int, int], None] = lambda done, all: None,
-    ) -> Report:
+    ) -> ArchiveReport:
         """Archive what is new. `roll`: the last stretches, too, although they are neither large nor old.
 
         `until`: asked before each stretch whether to stop. `progress`: told the records done and all of them.
@@ -248,7 +248,7 @@ class _Run:
         self._stopped = False
         self._done = self._all = 0
 
-    def archived(self, metadata: KafkaPartition, queues: list[KafkaPartition]) -> Report:
+    def archived(self, metadata: KafkaPartition, queues: list[KafkaPartition]) -> ArchiveReport:
         """Archive all partitions."""
         self._metadata = metadata
         for partition in (metadata, *queues):
@@ -262,7 +262,7 @@ class _Run:
             if not self._stopped:
                 self._archiver.archive_snapshots(self._manifests[name], report)
             report.archived_end = self._manifests[name].end
-        return Report(list(self._reports.values()), self._stopped)
+        return ArchiveReport(list(self._reports.values()), self._stopped)
 
     def _archive(self, partition: KafkaPartition, roll: bool) -> None:
         """Archive a partition, up to its end."""
@@ -323,7 +323,7 @@ def packer_behind(manifest: Manifest) -> Packer:
     return packer
 
 
-def _repeated(manifest: Manifest) -> Iterator[Record]:
+def _repeated(manifest: Manifest) -> Iterator[KafkaRecord]:
     """Yields the archived records of the group in which the archive ends. The next stretch repeats them."""
     begin, _ = manifest.linked
     for entry in manifest.segments if begin < manifest.end else ():
@@ -352,14 +352,14 @@ def first_waiting_ms(partition: KafkaPartition, archived_end: int) -> int | None
     return None if first is None else first.timestamp_ms
 
 
-def topic_identity(log: KafkaLogReader) -> Identity:
+def topic_identity(log: KafkaLogReader) -> HistoryIdentity:
     """Which history the topics hold.
 
     Raises as `history_in`."""
-    return Identity(history_in(log.metadata), len(log.queues), "kafka")
+    return HistoryIdentity(history_in(log.metadata), len(log.queues), "kafka")
 
 
-def archived_topics(objects: Objects, log: KafkaLogReader, metadata: Manifest | None = None) -> Identity:
+def archived_topics(objects: Objects, log: KafkaLogReader, metadata: Manifest | None = None) -> HistoryIdentity:
     """Return the present identity of the archive of the history in these topics. `metadata`: as for `read_identity`.
 
     Raises OtherHistory, LogError if there is no archive, NoAnswer."""
@@ -455,7 +455,7 @@ def require_same(partition: KafkaPartition, manifest: Manifest, start: int) -> N
         raise OtherHistory(f"Kafka: {partition.name}: {why}")
 
 
-def _last_record(manifest: Manifest) -> Record | None:
+def _last_record(manifest: Manifest) -> KafkaRecord | None:
     """The last archived record; None while there is none."""
     if not manifest.segments:
         return None

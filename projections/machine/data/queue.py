@@ -180,7 +180,7 @@ pickle_by_fields(MessageView, ConsumerView)
 LetterSource = tuple[str, str, int, int, bool]
 
 
-class Outcomes:
+class OutcomeCounters:
     """Counters: how many messages came and went since the queue was made."""
 
     def __init__(self) -> None:
@@ -234,7 +234,7 @@ class Outcomes:
         return counters
 
 
-class Queue(Outcomes):
+class Queue(OutcomeCounters):
     """A queue: what was declared, its settings, its messages, its consumers, its outbox."""
 
     def __init__(self, declaration: Declaration) -> None:

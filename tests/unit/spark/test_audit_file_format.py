@@ -30,8 +30,8 @@ from rewindmq.spark_replay.audit.file_format import (
     Column,
     Fields,
     Many,
-    Record,
-    Stored,
+    StoredAudit,
+    TupleColumn,
     differences,
     packed,
     resumed,
@@ -138,10 +138,10 @@ def taken(product: AuditProduct, last: bool) -> list[Any]:
     return [row for batch in product.take(last) for row in batch.to_pylist()]
 
 
-def ledger_of(product: AuditProduct) -> Stored:
+def ledger_of(product: AuditProduct) -> StoredAudit:
     assert product.letter_rows is not None
     machine = product.machine
-    return Stored(machine.digest(), machine.head(), product, product.letter_rows.under_way, [])
+    return StoredAudit(machine.digest(), machine.head(), product, product.letter_rows.under_way, [])
 
 
 def through_a_ledger(path: Path) -> Again:
@@ -208,7 +208,7 @@ def tables(column: Column) -> Iterator[Fields]:
     if isinstance(column, Fields):
         yield column
     inside: list[Column] = []
-    if isinstance(column, Record):
+    if isinstance(column, TupleColumn):
         inside = [*column.fields.values()]
     elif isinstance(column, Many):
         inside = [column.items]
