@@ -14,7 +14,7 @@ Rules of this file
 - A node that reads that it is lost closes all its connections and joins again, under a new epoch.
 - Duties of a partition are its owner's (Kafka's consumer group names it). During a change two nodes may act as owner,
   or none. So every duty is harmless when done twice, and a missed duty is found again from the state (`_look_after`,
-  repair.py).
+  loose_ends.py).
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from rewindmq.engine.cluster.awareness import Awareness
 from rewindmq.engine.cluster.beats import Beats
 from rewindmq.engine.cluster.counter_rounds import CounterRounds
 from rewindmq.engine.cluster.flow_control import RoundTripFlow
+from rewindmq.engine.cluster.loose_ends import Repairs
 from rewindmq.engine.cluster.metadata import ReadBackMetadata
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.cluster.partition_pausing import PausedPartitions
 from rewindmq.engine.cluster.policy_proofs import PolicyProofs
 from rewindmq.engine.cluster.refusing_queues import RefusingQueues
-from rewindmq.engine.cluster.repair import Repairs
 from rewindmq.engine.cluster.resumption import PartitionResumption
 from rewindmq.engine.cluster.silences import Silences
 from rewindmq.engine.cluster.snapshot_export import SnapshotExports

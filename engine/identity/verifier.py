@@ -19,7 +19,7 @@ from joserfc.errors import BadSignatureError, ExpiredTokenError, JoseError
 from joserfc.jwk import Key
 
 from rewindmq.engine.identity.grants import LATEST_SECONDS, Grant, TokenRefused, written
-from rewindmq.engine.identity.keys import ProviderKeys, UnknownKey
+from rewindmq.engine.identity.provider_keys import ProviderKeys, UnknownKey
 from rewindmq.engine.identity.scopes import Scopes
 from rewindmq.engine.identity.settings import TokenSettings
 

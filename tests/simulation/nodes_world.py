@@ -304,7 +304,7 @@ class World:
             "rewindmq.engine.cluster.snapshot_export.in_thread": self._soon,
             "rewindmq.engine.cluster.snapshot_export.STOP_SECONDS": 0,
             "rewindmq.engine.cluster.snapshot_export.BYTES_AN_EVENT": 1_000_000,
-            "rewindmq.engine.cluster.repair.NAMES_A_LOOK": 8,  # so that a round takes more than one heartbeat
+            "rewindmq.engine.cluster.loose_ends.NAMES_A_LOOK": 8,  # so that a round takes more than one heartbeat
             "rewindmq.engine.broker.access_control.Access.hash": lambda access, password: "simulated",
             "rewindmq.projections.store.store.Projector": self._watched_projector(),
             "rewindmq.projections.store.snapshots.os.fsync": lambda descriptor: None,

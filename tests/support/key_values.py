@@ -7,8 +7,8 @@ here if these values would leave queues idle.
 
 from collections.abc import Iterable, Iterator
 
-from rewindmq.projections.machine.rules.keys import DEDUPLICATES, KEYS, Key
 from rewindmq.projections.machine.rules.legal_values import Age, Choice, Flag, Number, Values
+from rewindmq.projections.machine.rules.policy_keys import DEDUPLICATES, KEYS, Key
 
 Drawn = tuple[str, float, tuple[object, ...]]  # the key as `arguments` and `policy` take it, its chance, its values
 

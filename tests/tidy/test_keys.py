@@ -1,5 +1,5 @@
 """Every key that decides something is known to those who judge the machine: the naive model, the random histories, and
-the audit (projections/machine/rules/keys.py)."""
+the audit (projections/machine/rules/policy_keys.py)."""
 
 import ast
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from rewindmq.projections.machine.rules.keys import BY_NAME, KEYS, Key
+from rewindmq.projections.machine.rules.policy_keys import BY_NAME, KEYS, Key
 from rewindmq.projections.machine.rules.settings import QueueSettings
 from tests.support.key_values import CHOSEN, drawn
 from tests.tidy.references import sources, text_of

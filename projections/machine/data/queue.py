@@ -55,7 +55,7 @@ from rewindmq.projections.machine.data.reasons import (
     REMOVED,
     TRANSIENT,
 )
-from rewindmq.projections.machine.rules.keys import QueueType
+from rewindmq.projections.machine.rules.policy_keys import QueueType
 from rewindmq.projections.machine.rules.profile import profile_of
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, QueueSettings, effective_definition
 from rewindmq.schemas.pickles import pickle_by_fields

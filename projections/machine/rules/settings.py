@@ -5,7 +5,8 @@ How policies and arguments come together, from the outside in:
     which policy applies      projections/topology/policies.py: pattern, apply-to, foreign keys, then priority and name
     two policies merge        here, `_Given.of_policies`: the smaller number; for everything else the operator's value
                               (S-167; rabbit_policies.erl merge_policy_value, v3.13.7)
-    with the argument         here, `_Given.pick`: the table of keys says which holds, by queue type (keys.py, `merge`)
+    with the argument         here, `_Given.pick`: the table of keys says which holds, by queue type
+                              (policy_keys.py, `merge`)
                               (3.13.7: rabbit_amqqueue_process.erl process_args_policy, rabbit_quorum_queue.erl
                               ra_machine_config, rabbit_stream_queue.erl policy_precedence)
     the queue is told         engine/broker/policies.py: a `PolicyApplied` for each queue whose policies are now others,
@@ -28,7 +29,8 @@ import json
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
-from rewindmq.projections.machine.rules.keys import (
+from rewindmq.projections.machine.rules.legal_values import Flag, Number, age_ms
+from rewindmq.projections.machine.rules.policy_keys import (
     BY_NAME,
     DEDUPLICATES,
     KEYS,
@@ -42,7 +44,6 @@ from rewindmq.projections.machine.rules.keys import (
     Retry,
     since,
 )
-from rewindmq.projections.machine.rules.legal_values import Flag, Number, age_ms
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, Profile
 from rewindmq.schemas.values import Argument, Policy
 

@@ -20,8 +20,8 @@ from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.watch import BatchReport, WatchedPartition
 from rewindmq.spark_replay.commands import failures
 from rewindmq.spark_replay.commands.exit_status import status_of
-from rewindmq.spark_replay.commands.output import message_object, print_table
 from rewindmq.spark_replay.commands.report import print_batch
+from rewindmq.spark_replay.commands.table_writer import message_object, print_table
 from tests.support.ports import free_port
 from tests.support.spark.histories import START_MS, Recorder
 
