@@ -40,7 +40,7 @@ from rewindmq.engine.keeping.archive.manifest import (
     now_ms,
 )
 from rewindmq.engine.keeping.archive.objects import ArchiveError, MissingObject, Objects
-from rewindmq.engine.keeping.archive.pack import pack
+from rewindmq.engine.keeping.archive.pack import Packed, pack
 from rewindmq.engine.keeping.archive.pages import page_key
 from rewindmq.engine.keeping.archive.seals import archive_seals
 from rewindmq.engine.keeping.archive.state_files import OtherBase, archive_file, floor_base, prove_file
@@ -177,26 +177,32 @@ class Archiver:
     def _archive_segment(self, manifest: Manifest, path: Path, report: PartitionReport) -> None:
         before = BlockEnd(manifest.end, 0, manifest.chain, manifest.max_timestamp_ms)
         with pack(path, before, now_ms()) as packed:
-            entry = packed.entry
-            self._objects.create(manifest.key(entry, entry.avro), packed.avro)
-            self._objects.create(manifest.key(entry, entry.blocks), packed.blocks)
-        Unpacked(self._objects, manifest.partition, entry).prove()
-        try:
-            entry = manifest.extend(entry)
-        except OtherHistory:
-            if entry.base_offset >= manifest.floor:
-                raise
-            return  # another archiver has trimmed it meanwhile
-        report.segments += 1
-        report.records += entry.next_offset - entry.base_offset
-        report.segment_bytes += entry.size_bytes
-        report.archived_bytes += archived_bytes(entry)
+            try:
+                add_segment(manifest, packed, report)
+            except OtherHistory:
+                if packed.entry.base_offset >= manifest.floor:
+                    raise  # otherwise another archiver has trimmed it meanwhile
 
     def _archive_seals(self, manifest: Manifest) -> None:
         """Archive the seals of a partition."""
         name = manifest.partition
         directory = partition_directory(self._data_dir, name)
         self._seals[name] = archive_seals(manifest, directory, self._seals.get(name, ""))
+
+
+def add_segment(manifest: Manifest, packed: Packed, report: PartitionReport) -> None:
+    """Create the objects of a segment, prove them, and extend the manifest.
+
+    Raises OtherHistory where the manifest ends elsewhere by now, CorruptObject, ArchiveError, NoAnswer."""
+    entry = packed.entry
+    manifest.objects.create(manifest.key(entry, entry.avro), packed.avro)
+    manifest.objects.create(manifest.key(entry, entry.blocks), packed.blocks)
+    Unpacked(manifest.objects, manifest.partition, entry).prove()
+    entry = manifest.extend(entry)
+    report.segments += 1
+    report.records += entry.next_offset - entry.base_offset
+    report.segment_bytes += entry.size_bytes
+    report.archived_bytes += archived_bytes(entry)
 
 
 def archive_snapshot(manifest: Manifest, snapshots: Snapshots, offset: int, report: PartitionReport) -> None:

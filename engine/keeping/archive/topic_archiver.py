@@ -34,12 +34,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rewindmq.engine.keeping.archive.archiver import ArchiveReport, PartitionReport, archive_snapshot
+from rewindmq.engine.keeping.archive.archiver import ArchiveReport, PartitionReport, add_segment, archive_snapshot
 from rewindmq.engine.keeping.archive.branch import partitions_until
 from rewindmq.engine.keeping.archive.identity import IDENTITY, HistoryIdentity, read_identity, require_identity
-from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory, SegmentEntry, archived_bytes, now_ms
+from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory, now_ms
 from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
-from rewindmq.engine.keeping.archive.pack import KafkaRecord, Packer
+from rewindmq.engine.keeping.archive.pack import KafkaRecord, Packed, Packer
 from rewindmq.engine.keeping.archive.topic_records import history_in, record_of, records_of
 from rewindmq.engine.keeping.archive.topic_seals import TopicSeals
 from rewindmq.engine.keeping.archive.trims import end_trim
@@ -283,10 +283,7 @@ class _Run:
             if manifest.partition != METADATA:
                 self._archive_metadata()
             with packer.finish(end if large is None else large, now_ms()) as packed:
-                entry = packed.entry
-                manifest.objects.create(manifest.key(entry, entry.avro), packed.avro)
-                manifest.objects.create(manifest.key(entry, entry.blocks), packed.blocks)
-            self._add(partition, manifest, entry)
+                self._add(partition, manifest, packed)
 
     def _archive_metadata(self) -> None:
         """Archive the metadata log up to its end, before the first stretch of queues."""
@@ -294,23 +291,17 @@ class _Run:
         if metadata is not None:
             self._archive(metadata, roll=True)
 
-    def _add(self, partition: KafkaPartition, manifest: Manifest, entry: SegmentEntry) -> None:
-        """Prove a stretch, and add it, unless another archiver has just added one that begins there."""
-        Unpacked(manifest.objects, manifest.partition, entry).prove()
+    def _add(self, partition: KafkaPartition, manifest: Manifest, packed: Packed) -> None:
+        """Add a stretch, unless another archiver has just added one that begins there."""
         try:
-            entry = manifest.extend(entry)
+            add_segment(manifest, packed, self._reports[manifest.partition])
         except OtherHistory:
-            if manifest.end <= entry.base_offset:
+            if manifest.end <= packed.entry.base_offset:
                 raise
             manifest.refresh()
             self._archiver.require_behind(partition, manifest)
-            return
-        self._archiver.note_end(manifest)
-        report = self._reports[manifest.partition]
-        report.segments += 1
-        report.records += entry.next_offset - entry.base_offset
-        report.segment_bytes += entry.size_bytes
-        report.archived_bytes += archived_bytes(entry)
+        else:
+            self._archiver.note_end(manifest)
 
 
 def packer_behind(manifest: Manifest) -> Packer:
