@@ -50,7 +50,7 @@ LISTED_DIFFERENCES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class StateDifference:
     """A piece of the stored state that is not as the log says.
 
     `queue`: `vhost/name`, empty for state that belongs to no queue. `key`: the key, for people. `what`: what is wrong
@@ -81,7 +81,7 @@ class Verification:
     queues: int = 0
     messages: int = 0
     difference_count: int = 0
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[StateDifference] = field(default_factory=list)
     quarantined: QuarantineReport = field(default_factory=QuarantineReport)
     behind: list[Behind] = field(default_factory=list)
 
@@ -101,7 +101,7 @@ class Verification:
         """Count a difference, and list it if the list has room."""
         self.difference_count += 1
         if len(self.differences) < LISTED_DIFFERENCES:
-            self.differences.append(Difference(queue, key, what, message_id))
+            self.differences.append(StateDifference(queue, key, what, message_id))
 
 
 def verify(logs: Iterable[PartitionLog], state: Path, event_by_event: bool = False) -> list[Verification]:

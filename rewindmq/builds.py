@@ -39,7 +39,7 @@ SWITCH = "REWINDMQ_PURE"
 PURE, COMPILED = "pure", "compiled"
 
 
-class Manifest(TypedDict):
+class BuildManifest(TypedDict):
     """The facts that `rewindmq/compiler.py` writes about a compiled build.
 
     `modules`: the size in bytes of each file, by the module that it is; the library is one of them. `sources`: the
@@ -90,7 +90,7 @@ class CompiledModule(ExtensionFileLoader):
 class CompiledModules(MetaPathFinder):
     """Finds the modules of a manifest in its directory."""
 
-    def __init__(self, directory: str, manifest: Manifest) -> None:
+    def __init__(self, directory: str, manifest: BuildManifest) -> None:
         self.directory = directory
         self.manifest = manifest
         self._stamp = _stamp(directory)
@@ -144,7 +144,7 @@ def chosen(package: str, directory: str, switch: str = "") -> Build:
     return Build(COMPILED, f"{count} modules, mypy {manifest['mypy']}, {manifest['built']}")
 
 
-def why_unusable(package: str, directory: str, manifest: Manifest) -> str:
+def why_unusable(package: str, directory: str, manifest: BuildManifest) -> str:
     """Why the compiled build must not run here; empty if it may."""
     if manifest["suffix"] != SUFFIX:
         return f"the compiled build is for {manifest['suffix']}, and this Python takes {SUFFIX}"
@@ -162,16 +162,16 @@ def why_unusable(package: str, directory: str, manifest: Manifest) -> str:
     return ""
 
 
-def read_manifest(directory: str) -> Manifest:
+def read_manifest(directory: str) -> BuildManifest:
     """The manifest of a compiled build. Raises OSError; ValueError, KeyError if it is none of this format."""
     with open(os.path.join(directory, MANIFEST), encoding="utf-8") as file:
         manifest = json.load(file)
     if manifest["format"] != FORMAT:
         raise ValueError(f"format {manifest['format']}, and this RewindMQ knows {FORMAT}")
-    missing = Manifest.__required_keys__ - manifest.keys()
+    missing = BuildManifest.__required_keys__ - manifest.keys()
     if missing:
         raise ValueError(f"it has no {', '.join(sorted(missing))}")
-    return cast(Manifest, manifest)
+    return cast(BuildManifest, manifest)
 
 
 def digest_of(path: str) -> str:

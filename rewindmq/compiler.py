@@ -132,7 +132,7 @@ class NotCompiled(Exception):
     """The modules cannot be compiled here. The text is one line: what is missing, and what to do."""
 
 
-def compile_into(root: Path, directory: Path, modules: Sequence[str] = MODULES) -> builds.Manifest:
+def compile_into(root: Path, directory: Path, modules: Sequence[str] = MODULES) -> builds.BuildManifest:
     """Compile `modules` of the package `root`/rewindmq, and put the result into `directory`. Raises NotCompiled."""
     paths = [source_of(root, name) for name in modules]
     for path in paths:
@@ -149,7 +149,7 @@ def compile_into(root: Path, directory: Path, modules: Sequence[str] = MODULES) 
         fresh.mkdir()
         for name, file in made.items():
             file.rename(fresh / f"{name}{builds.SUFFIX}")
-        manifest = builds.Manifest(
+        manifest = builds.BuildManifest(
             format=builds.FORMAT,
             suffix=builds.SUFFIX,
             python=sys.version.split()[0],
@@ -181,7 +181,7 @@ def is_fresh(root: Path, directory: Path) -> bool:
     return builds.chosen(str(root / "rewindmq"), str(directory)).kind == builds.COMPILED
 
 
-def size_of(manifest: builds.Manifest) -> str:
+def size_of(manifest: builds.BuildManifest) -> str:
     """The size of all files of a compiled build, in words."""
     return f"{sum(manifest['modules'].values()) / 1e6:.1f} MB"
 

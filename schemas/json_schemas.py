@@ -29,7 +29,7 @@ Form = Literal["lines", "list", "object"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class JsonOutput:
     """A JSON output of a command: the name of its schema, and the type of a value. `when`: the options that make it;
     "": none are needed. Of values a line, the schema is about one line; else it is about the whole output."""
 
@@ -48,9 +48,9 @@ class Output:
         return head | schema | ({"$defs": dict(sorted(schemas.by_name.items()))} if schemas.by_name else {})
 
 
-def output(name: str, title: str, kind: object, form: Form = "lines", when: str = "") -> Output:
+def output(name: str, title: str, kind: object, form: Form = "lines", when: str = "") -> JsonOutput:
     """Return the output of values of a type."""
-    return Output(name=name, title=title, of=lambda schemas: schemas.of(kind), form=form, when=when)
+    return JsonOutput(name=name, title=title, of=lambda schemas: schemas.of(kind), form=form, when=when)
 
 
 def object_of(properties: "Schema", optional: Collection[str] = (), text: str = "") -> "Schema":

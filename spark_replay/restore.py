@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import httpx
 
-from rewindmq.engine.keeping.location import Location, OtherHistory
+from rewindmq.engine.keeping.location import HistoryMismatch, Location
 from rewindmq.engine.keeping.single_records import record_digest
 from rewindmq.spark_replay.commands.failures import sql_slip
 from rewindmq.spark_replay.history.history import history_frame, plan_history
@@ -97,7 +97,7 @@ def bring_back(
     """Bring the messages back. Yields, for each queue, the restoration's name and how many messages.
 
     With the last id of each request goes the digest of its record: a broker of another history refuses.
-    Raises RestoreRefused, OtherHistory, LogError."""
+    Raises RestoreRefused, HistoryMismatch, LogError."""
     with _client(broker) as client:
         for each in found:
             log = next(one for one in each.location.open().queues if one.name == each.partition)
@@ -171,5 +171,5 @@ def _answer(client: httpx.Client, method: str, path: str, about: str, requested:
     if answer.is_success and isinstance(said, dict):
         return said
     reason = said.get("reason") if isinstance(said, dict) else None
-    refusal = OtherHistory if answer.status_code == httpx.codes.CONFLICT else RestoreRefused
+    refusal = HistoryMismatch if answer.status_code == httpx.codes.CONFLICT else RestoreRefused
     raise refusal(f"{client.base_url}:{about} {reason or f'answered {answer.status_code}'}")

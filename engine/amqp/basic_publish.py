@@ -19,7 +19,7 @@ from rewindmq.engine.routing.content import NO_CONTENT, Content
 from rewindmq.engine.routing.router import Destination
 from rewindmq.projections.rules.internal_queues import is_reply_queue
 from rewindmq.schemas.amqp.errors import PropertyError
-from rewindmq.schemas.amqp.properties import Parsed, carbon_copies
+from rewindmq.schemas.amqp.properties import ParsedProperties, carbon_copies
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Actor, Encryption, Route
 
@@ -139,7 +139,7 @@ class PublishProperties:
     reads are copied. `subject`: the body is encrypted under this person's key. `every_body`: it is encrypted anyhow
     (engine/erasure/encryption.py)."""
 
-    def __init__(self, parsed: Parsed, subject: str | None, every_body: bool) -> None:
+    def __init__(self, parsed: ParsedProperties, subject: str | None, every_body: bool) -> None:
         self.parsed = parsed
         self.raw = parsed.raw
         self.expiration_ms = parsed.expiration_ms
@@ -168,7 +168,7 @@ def decode(payload: bytes) -> BasicPublish:
 
 
 def route_by_content(
-    publish: BasicPublish, parsed: Parsed, broker: Broker, session: Session
+    publish: BasicPublish, parsed: ParsedProperties, broker: Broker, session: Session
 ) -> tuple[Destination, ...]:
     """Return the destinations of a message that is routed by its content or to carbon copies. MalformedFrame (502) when
     a header's name is not UTF-8, PreconditionFailed (406) for carbon copies that are not an array."""
@@ -182,19 +182,19 @@ def route_by_content(
         raise refusal(error) from None
 
 
-def homes_of(publish: BasicPublish, parsed: Parsed, broker: Broker, vhost: str) -> list[Partition]:
+def homes_of(publish: BasicPublish, parsed: ParsedProperties, broker: Broker, vhost: str) -> list[Partition]:
     """Return the partitions in which the queues would be that a publish to the default exchange names."""
     return [broker.homes.of(vhost, key) for key in keys_of(publish, parsed)]
 
 
-def keys_of(publish: BasicPublish, parsed: Parsed) -> tuple[str, ...]:
+def keys_of(publish: BasicPublish, parsed: ParsedProperties) -> tuple[str, ...]:
     """Return the routing key of a publish, and those of its carbon copies."""
     copies = carbon_copies(parsed) if parsed.sender_selected else ()
     return (publish.routing_key, *copies)
 
 
 def held_name(
-    publish: BasicPublish, destinations: tuple[Destination, ...], parsed: Parsed, broker: Broker, vhost: str
+    publish: BasicPublish, destinations: tuple[Destination, ...], parsed: ParsedProperties, broker: Broker, vhost: str
 ) -> str | None:
     """Return the first queue of a publish that waits on its way to another partition (engine/routing/homes.py)."""
     if not broker.homes.names_wait:
@@ -205,7 +205,7 @@ def held_name(
     return broker.homes.first_held(vhost, names)
 
 
-def message(to: Destination, parsed: Parsed, body: bytes, encryption: Encryption | None = None) -> Published:
+def message(to: Destination, parsed: ParsedProperties, body: bytes, encryption: Encryption | None = None) -> Published:
     """Return the event for one destination of a publish. It keeps the header BCC, which the broker needs to route the
     message once more (a delay, a dead letter). Consumers do not see that header (consumer.py `header_frame`)."""
     expiration_ms = parsed.expiration_ms if to.delay_ms is None else to.delay_ms

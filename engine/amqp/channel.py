@@ -26,7 +26,7 @@ from rewindmq.engine.amqp.settlement import Verdict
 from rewindmq.engine.amqp.transactions import Transaction
 from rewindmq.engine.config import MAX_MESSAGE_SIZE
 from rewindmq.engine.errors import FrameError, PreconditionFailed, UnexpectedFrame
-from rewindmq.engine.host.memory import Kind
+from rewindmq.engine.host.memory import MemoryKind
 from rewindmq.engine.partition.flow_control import LARGE_BYTES
 
 
@@ -103,7 +103,7 @@ class Channel(PublishPath):
         if received < self.size or self.gathered_bytes:
             self.gathered.write(piece)  # one buffer: a list of frames of a byte each would be many times their size
             self.gathered_bytes = received
-            self.broker.host.memory.take(Kind.BODY, len(piece))
+            self.broker.host.memory.take(MemoryKind.BODY, len(piece))
             if received < self.size:
                 return
             body = self.gathered.getvalue()  # not a copy: CPython hands out the buffer
@@ -142,7 +142,7 @@ class Channel(PublishPath):
 
     def forget_gathered(self) -> None:
         """Drop the body so far."""
-        self.broker.host.memory.give_back(Kind.BODY, self.gathered_bytes)
+        self.broker.host.memory.give_back(MemoryKind.BODY, self.gathered_bytes)
         self.gathered = BytesIO()
         self.gathered_bytes = 0
 

@@ -69,9 +69,9 @@ from rewindmq.engine.errors import (
     UnexpectedFrame,
 )
 from rewindmq.engine.host.eager import begin
-from rewindmq.engine.host.loop_share import Account
+from rewindmq.engine.host.loop_share import LoopAccount
 from rewindmq.engine.partition.flow_control import LARGE_BYTES
-from rewindmq.engine.partition.sessions import Link, Session
+from rewindmq.engine.partition.sessions import ConnectionStatus, Session
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.schemas.events import Credited
 
@@ -119,10 +119,10 @@ class Connection:
         self.peer = peer
         self.socket = socket
         self.arrival = Arrival("amqp", peer, listener, proxy)
-        self.link = Link(tls)
+        self.link = ConnectionStatus(tls)
         self.output = Output(socket.wake)
         self.gate = ReadGate(socket.reading_changed)
-        self.account = Account(broker.host.loop_share)
+        self.account = LoopAccount(broker.host.loop_share)
         self.channels: dict[int, Channel] = {}
         self.parser: FrameParser[BasicPublish] = FrameParser(self.channels, self, self.gate)
         self.state = ConnectionState.HEADER
@@ -587,7 +587,7 @@ class Connection:
         """Log the client in. CommandInvalid for a mechanism that was not offered."""
         self.await_work(begin(self.log_in(self.handshake.start_ok(method))), 0, START_OK)
 
-    async def log_in(self, login: sasl.Login) -> None:
+    async def log_in(self, login: sasl.SaslLogin) -> None:
         """Check the login, then offer limits to the client (connection.tune)."""
         certainty, error = self.broker.certainty, None
         try:

@@ -31,7 +31,7 @@ from rewindmq.engine.errors import (
 )
 from rewindmq.engine.identity.grants import Grant, TokenRefused
 from rewindmq.engine.identity.tokens import MOST_BYTES
-from rewindmq.engine.partition.sessions import Link, Session
+from rewindmq.engine.partition.sessions import ConnectionStatus, Session
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.errors import PropertyError
@@ -139,7 +139,7 @@ class Handshake:
             "locales": "en_US",
         }
 
-    def start_ok(self, method: Method) -> sasl.Login:
+    def start_ok(self, method: Method) -> sasl.SaslLogin:
         """Take what the client says of itself, and return its login. CommandInvalid: the mechanism was not offered."""
         try:
             self._raw_properties = method.raw("client_properties")
@@ -154,7 +154,7 @@ class Handshake:
             raise CommandInvalid(f"unknown authentication mechanism '{self.mechanism}'")
         return sasl.decode(self.mechanism, method.raw("response"), self._tls)
 
-    async def identify(self, login: sasl.Login) -> None:
+    async def identify(self, login: sasl.SaslLogin) -> None:
         """Set the user. AccessRefused, also for a user who may log in from this machine only."""
         access = self._broker.access.control
         if login.password is None:
@@ -165,7 +165,7 @@ class Handshake:
         if self.user in self._broker.config.loopback_users and not self._loopback:
             raise AccessRefused(f"user '{self.user}' can only connect via localhost")
 
-    def login_refused(self, login: sasl.Login, error: AccessRefused) -> AccessRefused | None:
+    def login_refused(self, login: sasl.SaslLogin, error: AccessRefused) -> AccessRefused | None:
         """Enter the refusal into the history, and return the error for the client; None: it has not asked for one
         (capability authentication_failure_close). The client gets RabbitMQ's words, which send it to the broker's log.
         Only how long it has to wait is said to the client itself."""
@@ -201,7 +201,9 @@ class Handshake:
         """Enter the refusal of the vhost into the history."""
         self._broker.access.log.login_refused(self._arrival, self.user, self.mechanism, error.text)
 
-    def open(self, vhost: str, link: Link, admit: Callable[[], None], force_close: Callable[[str], None]) -> Session:
+    def open(
+        self, vhost: str, link: ConnectionStatus, admit: Callable[[], None], force_close: Callable[[str], None]
+    ) -> Session:
         """Open the session in the broker. `admit`: takes a place in the quota.
 
         Raises NotAllowed (530), and ResourceError (506) where memory is used up."""

@@ -22,14 +22,16 @@ from collections.abc import Callable
 
 from rewindmq.engine.amqp.read_gate import Pause, ReadGate
 from rewindmq.engine.broker.turns import Turns
-from rewindmq.engine.partition.sessions import Link
+from rewindmq.engine.partition.sessions import ConnectionStatus
 
 
 class PublishHold:
     """The hold on one connection's publishes. `tell` sends connection.blocked with the reason to a client that
     understands it, or connection.unblocked (None)."""
 
-    def __init__(self, turns: Turns, gate: ReadGate, link: Link, tell: Callable[[str | None], None]) -> None:
+    def __init__(
+        self, turns: Turns, gate: ReadGate, link: ConnectionStatus, tell: Callable[[str | None], None]
+    ) -> None:
         self._turns = turns
         self._gate = gate
         self._link = link

@@ -31,7 +31,7 @@ from rewindmq.engine.broker import direct_reply
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.erasure.encryption import NoKeyYet
 from rewindmq.engine.errors import PreconditionFailed, refusal
-from rewindmq.engine.host.memory import Kind
+from rewindmq.engine.host.memory import MemoryKind
 from rewindmq.engine.partition.certainty import REFUSALS
 from rewindmq.engine.partition.counters import Tally
 from rewindmq.engine.partition.flow_control import no_room
@@ -362,11 +362,11 @@ class PublishPath:
     async def wait_keeping(self, size: int, wait: Callable[[], Awaitable[T]]) -> T:
         """Wait for something, and count `size` bytes of bodies as held in memory meanwhile."""
         self.waiting_bytes += size
-        self.broker.host.memory.take(Kind.BODY, size)
+        self.broker.host.memory.take(MemoryKind.BODY, size)
         try:
             return await wait()
         finally:
-            self.broker.host.memory.give_back(Kind.BODY, size)
+            self.broker.host.memory.give_back(MemoryKind.BODY, size)
             self.waiting_bytes -= size
 
     async def wait_for_room(self, size: int) -> bool:

@@ -1,7 +1,7 @@
 """SASL as AMQP clients use it: PLAIN (RFC 4616), AMQPLAIN (a field table with LOGIN and PASSWORD), and EXTERNAL (the
 client's certificate, where the TLS listener allows that).
 
-A client's response becomes a `Login`. MalformedFrame (502): it is none.
+A client's response becomes a `SaslLogin`. MalformedFrame (502): it is none.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from rewindmq.schemas.amqp.errors import PropertyError
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class SaslLogin:
     """A user name and a password. `password` None: the client has shown a certificate instead."""
 
     user: str
@@ -25,24 +25,24 @@ def offered(tls: TlsPeer | None) -> tuple[str, ...]:
     return ("PLAIN", "AMQPLAIN", "EXTERNAL") if tls is not None and tls.external else ("PLAIN", "AMQPLAIN")
 
 
-def decode(mechanism: str, response: bytes, tls: TlsPeer | None) -> Login:
+def decode(mechanism: str, response: bytes, tls: TlsPeer | None) -> SaslLogin:
     """Return the login in a response to one of the offered mechanisms."""
     if mechanism == "EXTERNAL":
-        return Login("" if tls is None or tls.user is None else tls.user, None)
+        return SaslLogin("" if tls is None or tls.user is None else tls.user, None)
     return plain(response) if mechanism == "PLAIN" else amqplain(response)
 
 
-def plain(response: bytes) -> Login:
+def plain(response: bytes) -> SaslLogin:
     """Return the login in a response to PLAIN: [authorization id] NUL user NUL password.
 
     RabbitMQ wants the id empty."""
     parts = response.split(b"\x00")
     if len(parts) != 3 or parts[0]:
         raise MalformedFrame("response to PLAIN invalid")
-    return Login(text(parts[1]), text(parts[2]))
+    return SaslLogin(text(parts[1]), text(parts[2]))
 
 
-def amqplain(response: bytes) -> Login:
+def amqplain(response: bytes) -> SaslLogin:
     """Return the login in a response to AMQPLAIN."""
     try:
         fields = tables.mapping(response)
@@ -53,7 +53,7 @@ def amqplain(response: bytes) -> Login:
         raise MalformedFrame("AMQPLAIN auth info is missing LOGIN or PASSWORD field")
     if not isinstance(user, str) or not isinstance(password, str):
         raise MalformedFrame("AMQPLAIN auth info uses unsupported type for LOGIN or PASSWORD field")
-    return Login(user, password)
+    return SaslLogin(user, password)
 
 
 def text(value: bytes) -> str:

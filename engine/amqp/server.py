@@ -29,7 +29,7 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.config import bracketed
 from rewindmq.engine.errors import NotAllowed
 from rewindmq.engine.host.admission import AdmittedConnection, ConnectionQuota, ListeningSocket, bound
-from rewindmq.engine.host.memory import Kind
+from rewindmq.engine.host.memory import MemoryKind
 from rewindmq.engine.tls import LiveContext
 
 log = logging.getLogger("rewindmq.amqp")
@@ -168,7 +168,7 @@ class AmqpProtocol(asyncio.Protocol):
     def count_unread(self, size: int) -> None:
         """Tell the memory account how many bytes the client has not read. Counted while they are more than
         WRITE_HIGH."""
-        self.broker.host.memory.change(Kind.OUTPUT, self.unread, size)
+        self.broker.host.memory.change(MemoryKind.OUTPUT, self.unread, size)
         self.unread = size
 
     def resume_writing(self) -> None:
@@ -392,7 +392,7 @@ class AmqpServer:
             return
         if not self.awaited:
             self.awaited = self.undurable
-            self.broker.host.memory.take(Kind.UNDURABLE, self.awaited)
+            self.broker.host.memory.take(MemoryKind.UNDURABLE, self.awaited)
             self.broker.turns.when_durable(self.became_durable)
         if protocol.undurable_round != self.undurable_round:
             protocol.undurable_round, protocol.undurable = self.undurable_round, 0
@@ -408,7 +408,7 @@ class AmqpServer:
     def became_durable(self) -> None:
         """The awaited bytes are durable."""
         self.undurable -= self.awaited
-        self.broker.host.memory.give_back(Kind.UNDURABLE, self.awaited)
+        self.broker.host.memory.give_back(MemoryKind.UNDURABLE, self.awaited)
         self.awaited = 0
         self.undurable_round += 1
         held, self.held = self.held, []

@@ -25,7 +25,7 @@ from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishProperties
 from rewindmq.engine.amqp.publish_path import PublishPath
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Verdict
 from rewindmq.engine.errors import ConnectionForced, PreconditionFailed, ResourceError
-from rewindmq.engine.host.memory import Kind
+from rewindmq.engine.host.memory import MemoryKind
 from rewindmq.engine.partition.flow_control import LARGE_BYTES
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.routing.homes import Homes
@@ -95,7 +95,7 @@ class Transaction:
             self.version = channel.router.version
         self.publishes.append(PendingPublish(publish, properties, body, destinations))
         self.size += size
-        channel.broker.host.memory.take(Kind.TRANSACTION, size)
+        channel.broker.host.memory.take(MemoryKind.TRANSACTION, size)
         channel.status.messages_uncommitted += 1
         if len(body) != channel.tally.size:
             channel.tally.another_size(len(body))
@@ -205,7 +205,7 @@ class Transaction:
         """Drop everything that is kept."""
         self.publishes = []
         self.settled = []
-        self.channel.broker.host.memory.give_back(Kind.TRANSACTION, self.size)
+        self.channel.broker.host.memory.give_back(MemoryKind.TRANSACTION, self.size)
         self.size = 0
         self.channel.status.messages_uncommitted = self.channel.status.acks_uncommitted = 0
 

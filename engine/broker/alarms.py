@@ -27,7 +27,7 @@ from typing import Protocol
 from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.config import Config
 from rewindmq.engine.host.heap import Stillness, give_memory_back
-from rewindmq.engine.host.memory import Kind, MemoryAccount
+from rewindmq.engine.host.memory import MemoryAccount, MemoryKind
 from rewindmq.engine.host.watermarks import Limit, Resident, resident_bytes
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.partition.sessions import Session
@@ -40,7 +40,7 @@ DISK_CLEAR = 1.05
 PATIENCE_SECONDS = 10.0
 TRIM = 0.9  # of the limit: from there on the C library is asked to give memory back
 TRIM_SECONDS = 10.0  # between two times
-CLIENTS = (Kind.BODY, Kind.TRANSACTION, Kind.OUTPUT)  # freed when the connection closes
+CLIENTS = (MemoryKind.BODY, MemoryKind.TRANSACTION, MemoryKind.OUTPUT)  # freed when the connection closes
 
 # Bytes of resident memory, measured: 200 connections, 4,000 channels, 2,000 consumers, 200,000 deliveries.
 CONNECTION_BYTES = 100_000
@@ -229,7 +229,7 @@ class Alarms:
         if excess <= sum(account.by_kind[kind] for kind in CLIENTS):
             self._clients.relieve()
 
-    def _counted(self) -> dict[Kind, int]:
+    def _counted(self) -> dict[MemoryKind, int]:
         """The bytes of the kinds that nobody tells the account message by message."""
         channels = unacked = 0
         for session in self._sessions.values():
@@ -239,9 +239,9 @@ class Alarms:
         deliveries = [partition.deliveries for partition in self._partitions]
         consumers = sum(len(each.consumers) + len(each.getters) for each in deliveries)
         return {
-            Kind.UNACKED: unacked * UNACKED_BYTES,
-            Kind.CONNECTION: len(self._sessions) * CONNECTION_BYTES
+            MemoryKind.UNACKED: unacked * UNACKED_BYTES,
+            MemoryKind.CONNECTION: len(self._sessions) * CONNECTION_BYTES
             + channels * CHANNEL_BYTES
             + consumers * CONSUMER_BYTES,
-            Kind.UNWRITTEN: sum(partition.projector.pending_bytes for partition in self._partitions),
+            MemoryKind.UNWRITTEN: sum(partition.projector.pending_bytes for partition in self._partitions),
         }

@@ -3,7 +3,7 @@
 Rules of this file
 - Codes and texts are RabbitMQ 3.13's, word for word (rabbit_misc.erl `equivalence_fail/4`, rabbit_queue_type_util.erl).
   Values are printed as Erlang terms, as clients of RabbitMQ see them. The table of keys says which queue takes which
-  argument, and with which values (projections/machine/rules/keys.py).
+  argument, and with which values (projections/machine/rules/policy_keys.py).
 - An `x-` key that no queue type knows is accepted, a key of another type is refused (S-072).
 - An argument that the history's machine version does not know is refused, never ignored (upgrades/since_version.py).
 - Pure functions: raise an `AmqpError` or return.
@@ -19,8 +19,8 @@ from rewindmq.engine.errors import (
 )
 from rewindmq.engine.upgrades.since_version import require
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.rules.keys import BY_ARGUMENT, DECLARABLE_TYPES, KEYS, arguments_of
 from rewindmq.projections.machine.rules.legal_values import FLAG, INTEGER, NUMBER, Choice
+from rewindmq.projections.machine.rules.policy_keys import BY_ARGUMENT, DECLARABLE_TYPES, KEYS, arguments_of
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.queue_arguments import argument_of, value_problem

@@ -76,7 +76,7 @@ class Failures:
         return 0 if over < 1e-9 else math.ceil(over * self.seconds)
 
 
-class Table(Generic[Key, Entry]):
+class RecentEntries(Generic[Key, Entry]):
     """At most MOST_ENTRIES; the one that was changed longest ago is forgotten first."""
 
     def __init__(self) -> None:
@@ -132,11 +132,11 @@ class LoginBrake:
         self._braked = braked
         self._now = now
         self._sleep = sleep
-        self._pairs: Table[Pair, Failures] = Table()
-        self._addresses: Table[str, Failures] = Table()
-        self._users: Table[str, Failures] = Table()
-        self._known: Table[Pair, bytes] = Table()  # the proof of the password that logged in last
-        self._comparisons: Table[Pair, Comparisons] = Table()
+        self._pairs: RecentEntries[Pair, Failures] = RecentEntries()
+        self._addresses: RecentEntries[str, Failures] = RecentEntries()
+        self._users: RecentEntries[str, Failures] = RecentEntries()
+        self._known: RecentEntries[Pair, bytes] = RecentEntries()  # the proof of the password that logged in last
+        self._comparisons: RecentEntries[Pair, Comparisons] = RecentEntries()
         self._lines: dict[str, LoginQueue] = {}  # only of addresses that have logins under way
 
     async def verified(self, host: str, user: str, proof: bytes, verify: Callable[[], Awaitable[bool]]) -> bool:

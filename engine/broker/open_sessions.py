@@ -13,7 +13,7 @@ from rewindmq.engine.partition.certainty import Certainty
 from rewindmq.engine.partition.departures import Departures
 from rewindmq.engine.partition.lifecycle import Keeper
 from rewindmq.engine.partition.partition import Partition
-from rewindmq.engine.partition.sessions import Link, Session
+from rewindmq.engine.partition.sessions import ConnectionStatus, Session
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import Event, SessionClosed
@@ -55,7 +55,7 @@ class OpenSessions:
         vhost: str,
         peer: str,
         client_properties: dict[str, object],
-        link: Link | None = None,
+        link: ConnectionStatus | None = None,
         close: Callable[[str], None] | None = None,
         within: tuple[Actor, int] | None = None,
         grant: Grant | None = None,

@@ -6,8 +6,8 @@ Rules of this file
   own partition (S-028, S-167).
 - A node folds the partitions of all queues that a change may concern. A pattern matches any names, and another node may
   have declared such a queue a moment ago: so these are all partitions, unless the patterns are plain names.
-- A policy's keys: the table in projections/machine/rules/keys.py. Which policy applies, and how two merge with the
-  arguments: projections/machine/rules/settings.py.
+- A policy's keys: the table in projections/machine/rules/policy_keys.py. Which policy applies, and how two merge with
+  the arguments: projections/machine/rules/settings.py.
 """
 
 import json
@@ -28,7 +28,7 @@ from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.upgrades.since_version import require
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.rules.keys import DEDUPLICATES
+from rewindmq.projections.machine.rules.policy_keys import DEDUPLICATES
 from rewindmq.projections.machine.rules.settings import REJECT_PUBLISH, REJECT_PUBLISH_DLX
 from rewindmq.projections.rules.policy_rules import (
     apply_to_problem,

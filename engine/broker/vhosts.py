@@ -10,7 +10,7 @@ from rewindmq.engine.host.eager import to_the_end
 from rewindmq.engine.host.slices import Pace, in_slices
 from rewindmq.engine.partition.metadata import Metadata
 from rewindmq.engine.partition.partition import Partition
-from rewindmq.projections.machine.rules.keys import DECLARABLE_TYPES
+from rewindmq.projections.machine.rules.policy_keys import DECLARABLE_TYPES
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import QueueDeleted
 from rewindmq.schemas.metadata_events import VhostCreated, VhostDeleted

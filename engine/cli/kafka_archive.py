@@ -10,7 +10,7 @@ from rewindmq.engine.cli.formatters import MACHINE_READABLE
 from rewindmq.engine.cli.settings import CliSettings
 
 if TYPE_CHECKING:
-    from rewindmq.engine.keeping.archive.archiver import Report
+    from rewindmq.engine.keeping.archive.archiver import ArchiveReport
     from rewindmq.engine.keeping.archive.objects import Objects
     from rewindmq.engine.keeping.archive.topic_recovery import RecoveredTopic
     from rewindmq.engine.keeping.location import InKafka
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def archive_topics(settings: CliSettings, url: str, topics: "InKafka", roll: bool, age_ms: int) -> "Report":
+def archive_topics(settings: CliSettings, url: str, topics: "InKafka", roll: bool, age_ms: int) -> "ArchiveReport":
     """Archive what is new in the topics, and the snapshots in the node's directory, if one is named.
 
     Raises LogError."""

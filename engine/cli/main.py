@@ -44,7 +44,7 @@ Examples:
 """
 
 
-class Later(click.Command):
+class LazyCommand(click.Command):
     """A command whose file is imported when the command is used: it needs more than the management API."""
 
     def __init__(self, name: str, help: str, file: str) -> None:
@@ -57,9 +57,9 @@ class Later(click.Command):
         return next(each for each in commands if each.name == self.name)
 
 
-def later(file: str, **lines: str) -> tuple[Later, ...]:
+def later(file: str, **lines: str) -> tuple[LazyCommand, ...]:
     """Return the commands of a file, each with its line in the list."""
-    return tuple(Later(name, line, file) for name, line in lines.items())
+    return tuple(LazyCommand(name, line, file) for name, line in lines.items())
 
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
@@ -154,7 +154,7 @@ class Group(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         found = self.commands.get(cmd_name)
-        return found.load() if isinstance(found, Later) else found
+        return found.load() if isinstance(found, LazyCommand) else found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in SECTIONS.items():

@@ -8,7 +8,7 @@ import typing
 from dataclasses import fields
 from typing import Any
 
-from rewindmq.engine.cli.shapes import ArchivedPartition, CheckedProof, EventLine, Setting
+from rewindmq.engine.cli.shapes import ArchiveLine, CheckedProof, EventLine, Setting
 from rewindmq.engine.http.shapes.history import ChangeSumView, ChangeView, FoundMessageView, OutcomeView, WhatIfView
 from rewindmq.engine.http.shapes.topology import DefinitionsDocument
 from rewindmq.engine.keeping.seals.proof_verifier import Proven
@@ -17,7 +17,7 @@ from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.traces.spans import Span
 from rewindmq.schemas.events import EVENT_TYPES
-from rewindmq.schemas.json_schemas import LINES, LIST, OBJECT, Output, Schema, Schemas, name_of, object_of, output
+from rewindmq.schemas.json_schemas import LINES, LIST, OBJECT, JsonOutput, Schema, Schemas, name_of, object_of, output
 
 QUEUE: Schema = {"vhost": {"type": "string"}, "queue": {"type": "string"}, "queue_id": {"type": "integer"}}
 
@@ -75,7 +75,7 @@ OUTCOME = output("outcome", "An outcome of an event", OutcomeView)
 VERIFIER = "proof_verifier.py"  # a separate program
 
 # By command.
-OUTPUTS: dict[str, tuple[Output, ...]] = {
+OUTPUTS: dict[str, tuple[JsonOutput, ...]] = {
     "config": (output("setting", "The settings of a broker", Setting, LIST),),
     "find": (output("found-message", "A message that was found", FoundMessageView),),
     "history": (OUTCOME,),
@@ -86,9 +86,9 @@ OUTPUTS: dict[str, tuple[Output, ...]] = {
     ),
     "what_if": (output("what-if", "A queue as it was and as it would have been", WhatIfView, OBJECT),),
     "spans": (output("span", "A span of a message", Span),),
-    "events": (Output(name="event", title="A record of the log", of=_event_line, form=LINES),),
-    "check_proof": (Output(name="checked-proof", title="A proof that holds", of=_checked_proof, form=OBJECT),),
-    "archive_status": (output("archived-partition", "How far partitions are archived", ArchivedPartition, LIST),),
+    "events": (JsonOutput(name="event", title="A record of the log", of=_event_line, form=LINES),),
+    "check_proof": (JsonOutput(name="checked-proof", title="A proof that holds", of=_checked_proof, form=OBJECT),),
+    "archive_status": (output("archived-partition", "How far partitions are archived", ArchiveLine, LIST),),
     "export_definitions": (output("definitions", "All but the messages of a broker", DefinitionsDocument, OBJECT),),
     VERIFIER: (output("verified-proof", "A proof that holds", Proven, OBJECT),),
 }

@@ -9,7 +9,7 @@ FIRST_SECONDS = 1.0  # a question that takes less shows nothing
 _CLEAR = "\r\x1b[K"  # to the beginning of the line, which is wiped
 
 
-class Progress:
+class ProgressLine:
     """The line, as a context. `what`: the first words."""
 
     def __init__(self, what: str) -> None:
@@ -35,7 +35,7 @@ class Progress:
             sys.stderr.write(f"{_CLEAR if self._shown else ''}{text}\n")
             self._shown = False
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressLine":
         return self
 
     def __exit__(

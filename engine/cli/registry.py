@@ -21,7 +21,7 @@ from rewindmq.engine.logging_setup import FORMATS, log_to_stderr
 
 if TYPE_CHECKING:
     from rewindmq.engine.keeping.location import InKafka
-    from rewindmq.engine.log.kafka.schema_registry import Registry
+    from rewindmq.engine.log.kafka.schema_registry import SchemaRegistry
 
 PATH = click.Path(path_type=Path)
 OPTIONS = (
@@ -48,7 +48,7 @@ OPTIONS = (
     ),
 )
 
-Opened = Callable[[], "Registry"]
+Opened = Callable[[], "SchemaRegistry"]
 
 
 def with_registry(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,10 +75,10 @@ def with_registry(command: Callable[..., Any]) -> Callable[..., Any]:
             raise CliError(USAGE, "a registry has a user with a password, or a token, not both")
         authorization = _authorization(user, password_file, token_file)
 
-        def open_registry() -> "Registry":
-            from rewindmq.engine.log.kafka.schema_registry import Registry
+        def open_registry() -> "SchemaRegistry":
+            from rewindmq.engine.log.kafka.schema_registry import SchemaRegistry
 
-            return Registry(url, authorization, trust(ca) if parts.scheme == "https" else None)
+            return SchemaRegistry(url, authorization, trust(ca) if parts.scheme == "https" else None)
 
         return command(*arguments, open_registry=open_registry, **options)
 
@@ -100,12 +100,12 @@ def _authorization(user: str | None, password_file: Path | None, token_file: Pat
 @contextmanager
 def _told() -> Iterator[None]:
     """Turn errors of the registry into one line and an exit code."""
-    from rewindmq.engine.log.kafka.schema_registry import NotAllowed, RegistryAway, RegistryError
+    from rewindmq.engine.log.kafka.schema_registry import RegistryAway, RegistryDenied, RegistryError
 
     try:
         yield
     except RegistryError as error:
-        away, refused = isinstance(error, RegistryAway), isinstance(error, NotAllowed)
+        away, refused = isinstance(error, RegistryAway), isinstance(error, RegistryDenied)
         raise CliError(UNAVAILABLE if away else NO_PERMISSION if refused else DATA, str(error)) from None
 
 

@@ -14,7 +14,7 @@ from rewindmq.engine.keeping.seals.outside import NotGiven, is_address
 from rewindmq.engine.keeping.seals.proof_verifier import Unusable, VerifierKey
 from rewindmq.engine.keeping.seals.proof_verifier import witness_key as parsed_key
 from rewindmq.engine.keeping.seals.register import Registrar, opened
-from rewindmq.engine.keeping.seals.seal import Keys, Stored, fingerprint
+from rewindmq.engine.keeping.seals.seal import Keys, StoredSeal, fingerprint
 from rewindmq.engine.keeping.seals.sealer import Sealable
 from rewindmq.engine.keeping.seals.witnesses import cosign
 
@@ -71,11 +71,11 @@ class Book:
         self._keys = keys
 
     @property
-    def seals(self) -> list[Stored]:
+    def seals(self) -> list[StoredSeal]:
         """The seals that are in the register."""
         return [] if self._register is None else list(self._register.seals)
 
-    def add(self, partition: Sealable, new: Sequence[Stored]) -> None:
+    def add(self, partition: Sealable, new: Sequence[StoredSeal]) -> None:
         """Add the seals of a partition that one of our keys signed. `new`: those that this run has made."""
         if self._register is not None:
             known = self._register.digests

@@ -15,7 +15,7 @@ Setting = TypedDict(
 )
 
 
-class ArchivedPartition(TypedDict):
+class ArchiveLine(TypedDict):
     """The progress of a partition's archive. A field is empty if it is unknown or was not requested."""
 
     partition: str

@@ -13,7 +13,7 @@ snapshot_import.py     a node begins with it
 store_copy.py          a state for a new node, from a node that runs
 counter_rounds.py      counters of queues, for nodes that pause
 flow_control.py        when publishers wait
-repair.py              finishes the work that a lost node left unfinished
+loose_ends.py          finishes the work that a lost node left unfinished
 beats.py               what the node writes into the topic of heartbeats
 awareness.py           what each node has folded of the metadata log, as its beats show
 refusing_queues.py     queues that refuse when they are full, in paused partitions

@@ -14,7 +14,7 @@ Rules of this file
 - A node that reads that it is lost closes all its connections and joins again, under a new epoch.
 - Duties of a partition are its owner's (Kafka's consumer group names it). During a change two nodes may act as owner,
   or none. So every duty is harmless when done twice, and a missed duty is found again from the state (`_look_after`,
-  repair.py).
+  loose_ends.py).
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from rewindmq.engine.cluster.awareness import Awareness
 from rewindmq.engine.cluster.beats import Beats
 from rewindmq.engine.cluster.counter_rounds import CounterRounds
 from rewindmq.engine.cluster.flow_control import RoundTripFlow
+from rewindmq.engine.cluster.loose_ends import Repairs
 from rewindmq.engine.cluster.metadata import ReadBackMetadata
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.cluster.partition_pausing import PausedPartitions
 from rewindmq.engine.cluster.policy_proofs import PolicyProofs
 from rewindmq.engine.cluster.refusing_queues import RefusingQueues
-from rewindmq.engine.cluster.repair import Repairs
 from rewindmq.engine.cluster.resumption import PartitionResumption
 from rewindmq.engine.cluster.silences import Silences
 from rewindmq.engine.cluster.snapshot_export import SnapshotExports
@@ -41,7 +41,7 @@ from rewindmq.engine.host import eager
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import Arrived, SharedLog
 from rewindmq.engine.partition.certainty import Certainty
-from rewindmq.engine.partition.lifecycle import Keeper, Members, Place, mend_store, persist
+from rewindmq.engine.partition.lifecycle import Keeper, Members, PartitionNodes, mend_store, persist
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.partition.reading import PartitionReading
 from rewindmq.engine.partition.snapshot_writer import MetadataSnapshots
@@ -540,14 +540,14 @@ class ClusterKeeper(Keeper):
                 return Members(found.leader, found.replicas, found.in_sync)
         return Members("", (), ())
 
-    def place(self, partition: PartitionReading) -> Place:
+    def place(self, partition: PartitionReading) -> PartitionNodes:
         """Return the nodes that are near a partition. The owner of a partition says in its rounds of counters which
         node it is."""
         owner: str | None = self._config.node if partition.owned else None
         if owner is None and (table := self._by_name[partition.name].counter_table) is not None:
             others = {joined.node for epoch, joined in self.metadata.topology.nodes.items() if epoch != self.epoch}
             owner = table.owner if table.owner in others else None
-        return Place(owner, self._paused.folded_at(partition, owner))
+        return PartitionNodes(owner, self._paused.folded_at(partition, owner))
 
     def take_snapshots(self) -> None:
         """Take the waypoints that are due. The log says where every node takes a snapshot (`checkpoint_asked`)."""

@@ -59,7 +59,7 @@ NO_ROUTE: Final = Route("", "", "", ())
 RARE: Final = (CheckpointAsked, MachineUpgraded, NodeLost, QueueDeclared)
 
 
-class SharedHistory(PartitionLog, Protocol):
+class SharedPartitionHistory(PartitionLog, Protocol):
     """The records of a partition, to read: those of the log, or of the log and its archive."""
 
     def record(self, offset: int, seconds: float) -> bytes | None:
@@ -119,7 +119,7 @@ class ReadBackPartition(Partition):
         clock: Callable[[], int],
         node: str,
         listener: NodeListener,
-        history: SharedHistory | None = None,
+        history: SharedPartitionHistory | None = None,
     ) -> None:
         self._schema = schema_of(machine.machine_version)
         super().__init__(index, history or log, machine, projector, encoder_under(self._schema), clock)

@@ -28,7 +28,7 @@ from rewindmq.engine.host.loop_share import Work
 from rewindmq.engine.host.slices import Pace
 from rewindmq.engine.routing import exchange_types
 from rewindmq.projections.canonical_json import canonical_json
-from rewindmq.projections.machine.rules.keys import DECLARABLE_TYPES
+from rewindmq.projections.machine.rules.policy_keys import DECLARABLE_TYPES
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.topology.topology import VHOST_LIMITS, system_exchanges
 from rewindmq.schemas.amqp.errors import PropertyError

@@ -33,10 +33,10 @@ from rewindmq.engine.keeping.archive.progress import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     ArchiveOrder,
+    ArchiveProgress,
     Kept,
     NoArchivePossible,
     Opened,
-    Progress,
     TrimAnswer,
     TrimAsked,
 )
@@ -193,9 +193,9 @@ class ArchiveSupervisor:
         told = self._owned()
         connection.send(told)
         while True:
-            news: Progress | Kept | TrimAsked = received(connection, process, SILENT_LOOKS)
+            news: ArchiveProgress | Kept | TrimAsked = received(connection, process, SILENT_LOOKS)
             self._in_loop(partial(self._told, connection), news)
-            if isinstance(news, Progress) and news.ended and (owned := self._owned()) != told:
+            if isinstance(news, ArchiveProgress) and news.ended and (owned := self._owned()) != told:
                 connection.send(owned)
                 told = owned
 
@@ -215,7 +215,7 @@ class ArchiveSupervisor:
 
     # -- in the loop ------------------------------------------------------------------------------------------------
 
-    def _told(self, connection: Connection, news: Progress | Kept | TrimAsked) -> None:
+    def _told(self, connection: Connection, news: ArchiveProgress | Kept | TrimAsked) -> None:
         assert self._trims is not None
         if isinstance(news, Kept):
             self._trims.looked(news)
@@ -231,7 +231,7 @@ class ArchiveSupervisor:
         elif self._trims is not None:
             self._trims.failed(why)
 
-    def _archived(self, progress: Progress) -> None:
+    def _archived(self, progress: ArchiveProgress) -> None:
         assert self._status is not None
         self._status.told(progress.partitions)
         self._status.cut(progress.freed_bytes, progress.stays)

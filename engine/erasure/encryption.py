@@ -53,7 +53,7 @@ from rewindmq.schemas.values import Encryption
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    from rewindmq.schemas.amqp.properties import Parsed
+    from rewindmq.schemas.amqp.properties import ParsedProperties
 
 CONTEXT = b"rewindmq body 1"
 MAX_SUBJECT_BYTES = 255  # the management API has it in its paths
@@ -153,7 +153,7 @@ class Subjects:
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 
-    def subject_of(self, parsed: "Parsed") -> str | None:
+    def subject_of(self, parsed: "ParsedProperties") -> str | None:
         """The subject of a message by its properties; None: it has none. PreconditionFailed (406) when the header is no
         name: a body that should have been encrypted must not get into the history by a mistake of its publisher."""
         if not self._header or parsed.headers < 0:

@@ -45,7 +45,7 @@ class KeyReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class ErasureProof:
     """All keys of the subject or the day. `plain`: number of records that name the subject in their properties and are
     not encrypted."""
 
@@ -65,7 +65,7 @@ class Proof:
         return EXPIRED in states and states <= {EXPIRED, DESTROYED}
 
 
-def prove(reader: HistoryReader, keys: KeyStore, subject: str) -> Proof:
+def prove(reader: HistoryReader, keys: KeyStore, subject: str) -> ErasureProof:
     """Find the state of all keys of a subject. LogError: the history can't be read."""
     topology = topology_of(reader.metadata)
     erased = [each for erasure in topology.erasures if erasure.subject == subject for each in erasure.key_ids]
@@ -76,7 +76,7 @@ def prove(reader: HistoryReader, keys: KeyStore, subject: str) -> Proof:
     return _proof(keys, topology, reports, plain)
 
 
-def prove_day(reader: HistoryReader, keys: KeyStore, day: str) -> Proof:
+def prove_day(reader: HistoryReader, keys: KeyStore, day: str) -> ErasureProof:
     """Find the state of all keys of a day, such as 2026-11-23. LogError: the history can't be read."""
     topology = topology_of(reader.metadata)
     named = [each for each in topology.erased_keys if day_of(each) == day]
@@ -86,7 +86,7 @@ def prove_day(reader: HistoryReader, keys: KeyStore, day: str) -> Proof:
     return _proof(keys, topology, reports, 0)
 
 
-def _proof(keys: KeyStore, topology: Topology, reports: dict[str, KeyReport], plain: int) -> Proof:
+def _proof(keys: KeyStore, topology: Topology, reports: dict[str, KeyReport], plain: int) -> ErasureProof:
     history = KeyStore.of(keys.directory, topology)
     erasures: dict[str, list[tuple[str, Erasure]]] = {}  # by the digits of the subject
     for erasure in topology.erasures:
@@ -97,7 +97,7 @@ def _proof(keys: KeyStore, topology: Topology, reports: dict[str, KeyReport], pl
         report.erasure = next((each for erased, each in of_subject if ends(erased, report.key_id)), None)
         report.expired = history.end_of_day(report.key_id)
         report.state = _state(keys, report)
-    return Proof(sorted(reports.values(), key=lambda each: by_generation(each.key_id)), plain)
+    return ErasureProof(sorted(reports.values(), key=lambda each: by_generation(each.key_id)), plain)
 
 
 def _state(keys: KeyStore, report: KeyReport) -> str:

@@ -11,7 +11,7 @@
 
 All long work waits in one line: requests, large fetches, and the frames of clients that send much. A turn of the loop
 runs one slice of the line, so the others wait for one slice at most, however many stand there. The line moves in order.
-A client that uses little of the loop is served at once, before the line: its `Account` has what it may still use.
+A client that uses little of the loop is served at once, before the line: its `LoopAccount` has what it may still use.
 
 While such a client is there, the loop is `shared`: slices are short, and the line rests after one that could not end in
 time. When all clients are in the line, slices are longer, which costs less, because a write has more messages.
@@ -154,7 +154,7 @@ class LoopShare:
         self._next = following
 
 
-class Account:
+class LoopAccount:
     """The time of the loop that one client may use before it enters the line. Each use is paid from it."""
 
     def __init__(self, share: LoopShare) -> None:

@@ -33,7 +33,7 @@ FULL = 1.5  # times the limit
 LEAST_FULL_BYTES = 536_870_912  # a limit below the broker's own needs must not shut clients out
 
 
-class Kind(Enum):
+class MemoryKind(Enum):
     """The purpose for which bytes are held. The value is its name in listings and metrics."""
 
     BODY = "body"
@@ -63,7 +63,7 @@ class MemoryAccount:
         self.machine_bytes = machine_bytes  # the most that the process may have
         self.rest_bytes = 0  # memory of the process that is not held for clients
         self.held_bytes = 0  # the sum over all kinds
-        self.by_kind: dict[Kind, int] = dict.fromkeys(Kind, 0)
+        self.by_kind: dict[MemoryKind, int] = dict.fromkeys(MemoryKind, 0)
         self._on_high = do_nothing
         self._high_reported = False
 
@@ -71,7 +71,7 @@ class MemoryAccount:
         """Call `on_high` from now on. Its owner is made with the account, and so after it."""
         self._on_high = on_high
 
-    def take(self, kind: Kind, size: int) -> None:
+    def take(self, kind: MemoryKind, size: int) -> None:
         """Count `size` more bytes as held."""
         self.by_kind[kind] += size
         self.held_bytes += size
@@ -79,12 +79,12 @@ class MemoryAccount:
             self._high_reported = True
             self._on_high()
 
-    def give_back(self, kind: Kind, size: int) -> None:
+    def give_back(self, kind: MemoryKind, size: int) -> None:
         """Count `size` bytes as no longer held."""
         self.by_kind[kind] -= size
         self.held_bytes -= size
 
-    def change(self, kind: Kind, before: int, after: int) -> None:
+    def change(self, kind: MemoryKind, before: int, after: int) -> None:
         """Change the bytes of one holder from `before` to `after`."""
         if after > before:
             self.take(kind, after - before)
@@ -97,7 +97,7 @@ class MemoryAccount:
         Above the limit such work still has a small share, because an operator must be able to look."""
         if self.used_bytes + size <= self.limit_bytes:
             return True
-        refusable = self.by_kind[Kind.HTTP] + self.by_kind[Kind.PAST]
+        refusable = self.by_kind[MemoryKind.HTTP] + self.by_kind[MemoryKind.PAST]
         return refusable + size <= max(self.limit_bytes // REFUSABLE_SHARE, LEAST_REFUSABLE_BYTES)
 
     @property
@@ -127,7 +127,7 @@ class MemoryAccount:
         if self.full:
             raise ResourceError(f"low on memory: {self.used_bytes} bytes are used, the limit is {self.limit_bytes}")
 
-    def looked(self, resident_bytes: int, counted: dict[Kind, int]) -> None:
+    def looked(self, resident_bytes: int, counted: dict[MemoryKind, int]) -> None:
         """Take a new measurement: the memory of the process, and the bytes of the kinds in `counted`.
 
         `on_high` may be called again."""

@@ -358,7 +358,7 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
                 if held is not None:
                     held.release()
                 raise
-            return response if held is None else Sent(response, held)
+            return response if held is None else ReleasingResponse(response, held)
 
         return respond
 
@@ -448,7 +448,7 @@ def metrics_routes(broker: "Broker", body_workers: WorkerPool, logins: Logins) -
     return [Route("/metrics" + path, show, methods=["GET"]) for path, show in shows]
 
 
-class Sent:
+class ReleasingResponse:
     """A response, which releases the memory of its request when its last byte is sent."""
 
     def __init__(self, response: ASGIApp, call: Call) -> None:

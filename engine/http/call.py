@@ -21,7 +21,7 @@ from rewindmq.engine.broker.declarations import locked
 from rewindmq.engine.config import bracketed
 from rewindmq.engine.errors import AccessRefused, AmqpError, ConnectionForced, NotAllowed, NotFound, ReadOnly
 from rewindmq.engine.host.loop_share import Work
-from rewindmq.engine.host.memory import Kind
+from rewindmq.engine.host.memory import MemoryKind
 from rewindmq.engine.http.bodies import (
     MAX_BODY_BYTES,
     MAX_VALUES,
@@ -324,12 +324,12 @@ class Call:
         memory = self.broker.host.memory
         if not memory.room(size):
             raise ApiError(503, "service_unavailable", "the broker's memory for clients is full: try again")
-        memory.take(Kind.HTTP, size)
+        memory.take(MemoryKind.HTTP, size)
         self.held_bytes += size
 
     def release(self) -> None:
         """Release the memory of the request: its answer is sent, or given up."""
-        self.broker.host.memory.give_back(Kind.HTTP, self.held_bytes)
+        self.broker.host.memory.give_back(MemoryKind.HTTP, self.held_bytes)
         self.held_bytes = 0
 
     # -- who asks -----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ LINGER_SECONDS: Final = 1.0  # a client that still sends has this long to read i
 MOST_THROWN: Final = 16_777_216  # bytes of an unwanted body that are read
 
 
-class Parser(h11.Connection):
+class PacedParser(h11.Connection):
     """h11 for a server; it wants more data when it has parsed `events_left` events."""
 
     events_left = 0
@@ -38,7 +38,7 @@ class Parser(h11.Connection):
         return event
 
 
-class Reader(Protocol):
+class PacedReader(Protocol):
     """The reader of a paced transport (server.py `HttpProtocol`)."""
 
     def stand_in_line(self) -> None:
@@ -54,9 +54,9 @@ class PacedTransport:
     `close` lets a client that still sends read its answer: the system would throw the answer away with the connection
     if bytes came for a closed socket. `protocol`: None when the connection is gone."""
 
-    def __init__(self, transport: asyncio.Transport, protocol: Reader) -> None:
+    def __init__(self, transport: asyncio.Transport, protocol: PacedReader) -> None:
         self._transport = transport
-        self.protocol: Reader | None = protocol
+        self.protocol: PacedReader | None = protocol
         self._paused = self._held = False
         self._reading = True
         self._lingers: asyncio.TimerHandle | None = None

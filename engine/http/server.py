@@ -32,7 +32,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from rewindmq.engine.host.admission import AdmittedConnection, ConnectionQuota, ListeningSocket
 from rewindmq.engine.host.loop_share import LoopShare
 from rewindmq.engine.host.proxy_protocol import NOBODY, Balancers
-from rewindmq.engine.http.pace import EVENTS_AT_ONCE, MOST_THROWN, PacedTransport, Parser
+from rewindmq.engine.http.pace import EVENTS_AT_ONCE, MOST_THROWN, PacedParser, PacedTransport
 from rewindmq.engine.tls import LiveContext, TlsPeer
 
 HEADER_SECONDS = 10.0
@@ -62,14 +62,14 @@ def refusal() -> bytes:
 class HttpProtocol(H11Protocol):
     """uvicorn's protocol of one connection, admitted by a quota."""
 
-    conn: Parser
+    conn: PacedParser
     paced: PacedTransport
 
     def __init__(self, server: "_Server", admitted: AdmittedConnection) -> None:
         super().__init__(server.config, server.server_state, {})
         self.admitted = admitted
         self.share = server.share
-        self.conn = Parser(h11.SERVER, MOST_HEADER_BYTES)
+        self.conn = PacedParser(h11.SERVER, MOST_HEADER_BYTES)
         self._api, self.app = self.app, self._answer
         self._received = bytearray()  # and not given to the parser yet
         self._in_line = False

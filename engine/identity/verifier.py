@@ -19,7 +19,7 @@ from joserfc.errors import BadSignatureError, ExpiredTokenError, JoseError
 from joserfc.jwk import Key
 
 from rewindmq.engine.identity.grants import LATEST_SECONDS, Grant, TokenRefused, written
-from rewindmq.engine.identity.keys import Keys, UnknownKey
+from rewindmq.engine.identity.provider_keys import ProviderKeys, UnknownKey
 from rewindmq.engine.identity.scopes import Scopes
 from rewindmq.engine.identity.settings import TokenSettings
 
@@ -27,7 +27,7 @@ MOST_SCOPES: Final = 2_048  # as RabbitMQ
 SKEW_SECONDS: Final = 30
 
 
-class Registry(jws.JWSRegistry):
+class TokenRegistry(jws.JWSRegistry):
     """The library's rules for a signed token, which here may have unknown headers, and keys of 8192 bits."""
 
     max_header_length = 4_096
@@ -39,8 +39,8 @@ class Verifier:
 
     def __init__(self, settings: TokenSettings) -> None:
         self.settings = settings
-        self._registry = Registry(algorithms=settings.algorithms, strict_check_header=False)
-        self.keys = Keys(*settings.place)
+        self._registry = TokenRegistry(algorithms=settings.algorithms, strict_check_header=False)
+        self.keys = ProviderKeys(*settings.place)
 
     async def verified(self, token: str, now: Callable[[], float]) -> Grant:
         """Verify a token and return its grant. `now`: Unix time in seconds. Raises TokenRefused."""

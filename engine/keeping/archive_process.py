@@ -5,7 +5,7 @@
                                   <-    Opened, NoArchivePossible
         None: the log is open     ->                   passes begin; on Kafka the names of the partitions that this
                                                        node owns, and again when they change
-                                  <-    Progress after each pass, and during a long one
+                                  <-    ArchiveProgress after each pass, and during a long one
                                   <-    Kept after each look at --keep-history (keep_history.py); on Kafka nothing
                                         is asked:
                                   <-    TrimAsked
@@ -42,17 +42,17 @@ from rewindmq.engine.keeping.archive.progress import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     ArchiveOrder,
+    ArchiveProgress,
     NoArchivePossible,
     Opened,
     PartitionProgress,
-    Progress,
     TrimAnswer,
     TrimAsked,
 )
 from rewindmq.engine.keeping.in_directory import directory_keeper
 from rewindmq.engine.keeping.keep_history import KeepHistory
 from rewindmq.engine.keeping.local_limits import local_limits
-from rewindmq.engine.keeping.local_space import Report, SpaceLimits, keep_local
+from rewindmq.engine.keeping.local_space import SpaceLimits, SpaceReport, keep_local
 from rewindmq.engine.keeping.trim_rules import TrimRefused
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition
@@ -129,7 +129,7 @@ class ArchivedHistory(Protocol):
 
         Raises LogError, OSError."""
 
-    def keep_local(self, limits: SpaceLimits) -> Report:
+    def keep_local(self, limits: SpaceLimits) -> SpaceReport:
         """Remove what is archived and beyond the limits from where the log is.
 
         Raises LogError, NewerHistory, OSError."""
@@ -166,7 +166,7 @@ class DirectorySource:
         """Return the archive's progress in each partition."""
         return progress_of(self._archiver.manifests, self._data_dir)
 
-    def keep_local(self, limits: SpaceLimits) -> Report:
+    def keep_local(self, limits: SpaceLimits) -> SpaceReport:
         """Remove segments."""
         return keep_local(self._data_dir, self._objects, limits)
 
@@ -282,7 +282,7 @@ class ArchivePasses:
     def _tell(self, ended: bool, error: str | None) -> None:
         self._told = time.monotonic()
         freed_bytes, stays = (0, None) if self._cuts is None else self._cuts.told()
-        self._connection.send(Progress(self._known, ended, error, freed_bytes, stays, self._source.retention))
+        self._connection.send(ArchiveProgress(self._known, ended, error, freed_bytes, stays, self._source.retention))
 
 
 class Duties:

@@ -19,7 +19,7 @@ from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.keeping.archive.objects import BadUrl, Objects, open_objects
 from rewindmq.engine.keeping.archive.trims import durable_floors, end_trim
 from rewindmq.engine.keeping.keep_history import NOTE, KeepHistory
-from rewindmq.engine.keeping.port import Cut
+from rewindmq.engine.keeping.port import CutPoint
 from rewindmq.engine.keeping.single_records import queued_records
 from rewindmq.engine.keeping.tiers import TieredPartition
 from rewindmq.engine.keeping.trim import trim
@@ -198,17 +198,17 @@ class DirectoryPartition:
         base = self._bases.path(self.name, self.start_offset)
         return base.stat().st_size if base.exists() else 0
 
-    def cuts(self) -> list[Cut]:
+    def cuts(self) -> list[CutPoint]:
         start, local = self.start_offset, self._local.start_offset
         archived = [] if self.manifest is None else self.manifest.segments
         cuts = [
-            Cut(each.base_offset, each.size_bytes, 0, each.max_timestamp_ms)
+            CutPoint(each.base_offset, each.size_bytes, 0, each.max_timestamp_ms)
             for each in archived
             if start <= each.base_offset < local
         ]
         here = self._local.segments()
         cuts += [
-            Cut(each.base_offset, each.size, each.size, each.max_timestamp_ms)
+            CutPoint(each.base_offset, each.size, each.size, each.max_timestamp_ms)
             for each in (here if self._is_stopped else here[:-1])
         ]
         return cuts

@@ -27,7 +27,7 @@ from rewindmq.engine.keeping.archive.trims import end_trim
 from rewindmq.engine.keeping.archive.unpack import Unpacked
 from rewindmq.engine.keeping.keep_history import NOTE, KeepHistory
 from rewindmq.engine.keeping.location import InKafka
-from rewindmq.engine.keeping.port import Cut
+from rewindmq.engine.keeping.port import CutPoint
 from rewindmq.engine.keeping.single_records import queued_records
 from rewindmq.engine.keeping.topic_floors import TopicFloors
 from rewindmq.engine.keeping.trim import trim
@@ -131,8 +131,8 @@ class TopicsHistory:
         self._manifests[name] = known
         return known
 
-    def partition(self, name: str) -> "TopicPartition":
-        return TopicPartition(self._topics[name], self.manifest(name))
+    def partition(self, name: str) -> "KeptTopicPartition":
+        return KeptTopicPartition(self._topics[name], self.manifest(name))
 
     def logs(self) -> Sequence[PartitionLog]:
         return [ArchivedPartition(self._objects, name, shared=True) for name in (METADATA, *self.names)]
@@ -178,7 +178,7 @@ class TopicsHistory:
         return floors
 
 
-class TopicPartition:
+class KeptTopicPartition:
     """A queue partition in Kafka. Implements `KeptPartition`."""
 
     def __init__(self, topic: KafkaPartition, manifest: Manifest) -> None:
@@ -198,10 +198,10 @@ class TopicPartition:
     def base_bytes(self) -> int:
         return next((each.object.size_bytes for each in self.manifest.bases if each.offset == self.manifest.floor), 0)
 
-    def cuts(self) -> list[Cut]:
+    def cuts(self) -> list[CutPoint]:
         begins = self._topic.start_offset
         return [
-            Cut(
+            CutPoint(
                 each.group_offset,
                 each.size_bytes,
                 each.size_bytes if each.next_offset > begins else 0,

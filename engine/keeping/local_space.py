@@ -102,7 +102,7 @@ class CutPartition:
 
 
 @dataclass(slots=True)
-class Report:
+class SpaceReport:
     """The result of a run. `local_bytes`: of all segments that are here now, with their sidecars.
 
     `age_counts`: False in the first run, and in one too soon after the previous run: nothing leaves for its age."""
@@ -119,7 +119,7 @@ class Report:
 
 def keep_local(
     data_dir: Path, objects: Objects, limits: SpaceLimits, monotonic: Callable[[], float] = time.monotonic
-) -> Report:
+) -> SpaceReport:
     """Remove what is beyond the limits and in the archive.
 
     Raises OtherHistory, ArchiveError, NoAnswer, CorruptLog, LogError; NewerHistory; OSError."""
@@ -136,7 +136,7 @@ def keep_local(
     others = segment_files(partition_directory(data_dir, METADATA)) + [segment_files(each)[-1] for each in directories]
     counting = limits if steady is not None else replace(limits, age_ms=None)
     goes = removable(partitions, counting, steady or 0, sum(map(_with_sidecars, others)))
-    report = Report(age_counts=limits.age_ms is None or steady is not None)
+    report = SpaceReport(age_counts=limits.age_ms is None or steady is not None)
     for partition in partitions:
         count = goes[partition.name]
         if count:

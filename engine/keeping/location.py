@@ -40,7 +40,7 @@ TRIMS = 2  # while a question is answered
 T = TypeVar("T")
 
 
-class OtherHistory(LogError):
+class HistoryMismatch(LogError):
     """The data directory does not belong to the history."""
 
 
@@ -133,7 +133,7 @@ class InKafka:
     def open(self) -> "HistoryReader":
         """Open the history for reading, over the connections that this process keeps.
 
-        Raises LogError when Kafka does not answer or has no such topics, KafkaNotInstalled, OtherHistory when `data`
+        Raises LogError when Kafka does not answer or has no such topics, KafkaNotInstalled, HistoryMismatch when `data`
         belongs to another history."""
         topics = InKafka(self.bootstrap, self.prefix, self.settings)
         log = _kept(topics)
@@ -153,9 +153,9 @@ class InKafka:
     def _require_same(self, data: Path, identity: str) -> None:
         known = noted_identity(data)
         if known is None:
-            raise OtherHistory(f"{data}: not the data directory of a node whose log is in Kafka")
+            raise HistoryMismatch(f"{data}: not the data directory of a node whose log is in Kafka")
         if known != identity:
-            raise OtherHistory(
+            raise HistoryMismatch(
                 f"{data}: holds the state of another history than {self.name} ({known}; there {identity})"
             )
 

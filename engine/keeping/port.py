@@ -20,7 +20,7 @@ from rewindmq.schemas.metadata_events import HistoryTrimmed
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutPoint:
     """An offset at which a partition may be cut, and what lies from there to the next one.
 
     `size_bytes`: of its records. `here_bytes`: what their removal frees where the log is. `newest_ms`: the largest time
@@ -53,7 +53,7 @@ class KeptPartition(Protocol):
     def base_bytes(self) -> int:
         """The size of the base at the floor; 0 if there is none."""
 
-    def cuts(self) -> Sequence[Cut]:
+    def cuts(self) -> Sequence[CutPoint]:
         """The offsets at which it may be cut, in order. The last one lies before what has to stay."""
 
     def chain_at(self, offset: int) -> bytes:

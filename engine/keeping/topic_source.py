@@ -16,7 +16,7 @@ from rewindmq.engine.keeping.archive.directory_note import note_archive
 from rewindmq.engine.keeping.archive.objects import Objects
 from rewindmq.engine.keeping.archive.progress import PartitionProgress
 from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
-from rewindmq.engine.keeping.local_space import Report, SpaceLimits
+from rewindmq.engine.keeping.local_space import SpaceLimits, SpaceReport
 from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.keeping.retention import RetentionWatch
 from rewindmq.engine.keeping.topic_space import TopicSpace
@@ -78,12 +78,12 @@ class TopicSource:
     def _space(self) -> TopicSpace:
         return TopicSpace(self._log, self._objects, self._data_dir)
 
-    def keep_local(self, limits: SpaceLimits) -> Report:
+    def keep_local(self, limits: SpaceLimits) -> SpaceReport:
         """Remove from Kafka what is archived and beyond the limits, of the partitions that this node owns.
 
         Raises as `TopicSpace.keep`."""
         owned = self._archiver.partitions
-        return self._space.keep(limits, owned) if owned else Report()
+        return self._space.keep(limits, owned) if owned else SpaceReport()
 
     def known(self) -> tuple[PartitionProgress, ...]:
         """Return the archive's progress in the partitions that the last pass has read."""

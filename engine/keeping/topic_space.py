@@ -38,8 +38,8 @@ from rewindmq.engine.keeping.local_space import (
     CutPartition,
     LocalPartition,
     LocalSegment,
-    Report,
     SpaceLimits,
+    SpaceReport,
     expected_bytes,
     removable,
 )
@@ -70,7 +70,7 @@ class TopicSpace:
         self._manifests: dict[str, Manifest] = {}
         self._too_large: dict[str, tuple[int, int, str]] = {}  # as in local_space.py, by partition
 
-    def keep(self, limits: SpaceLimits, owned: Collection[str]) -> Report:
+    def keep(self, limits: SpaceLimits, owned: Collection[str]) -> SpaceReport:
         """Remove what is beyond the limits and in the archive, of the partitions with these names.
 
         Raises OtherHistory, ArchiveError, NoAnswer, LogError, NewerHistory, OSError."""
@@ -86,7 +86,7 @@ class TopicSpace:
         portions = {name: portions_of(each.segments, starts[name], limits) for name, each in manifests.items()}
         here = [_as_local(name, whole) for name, (whole, _) in portions.items()]
         goes = removable(here, counting, steady_ms or 0, sum(rest for _, rest in portions.values()))
-        report = Report(age_counts=limits.age_ms is None or steady_ms is not None)
+        report = SpaceReport(age_counts=limits.age_ms is None or steady_ms is not None)
         for topic in topics:
             if topic.name not in owned:
                 continue

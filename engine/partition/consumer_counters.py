@@ -26,7 +26,7 @@ MOST: Final = (1 << 63) - 1
 NO_TABLE: Final[Mapping[str, Any]] = {}
 
 
-class NoConsumers(ValueError):
+class BadConsumers(ValueError):
     """The value is no list of consumers."""
 
 
@@ -100,15 +100,15 @@ def item_of(consumer: PublishedConsumer) -> dict[str, object]:
 
 
 def consumers_in(value: object) -> tuple[PublishedConsumer, ...]:
-    """The consumers in a record. Raises NoConsumers."""
+    """The consumers in a record. Raises BadConsumers."""
     if not isinstance(value, list) or len(value) > MOST_CONSUMERS:
-        raise NoConsumers(f"it is no list of up to {MOST_CONSUMERS} consumers")
+        raise BadConsumers(f"it is no list of up to {MOST_CONSUMERS} consumers")
     return tuple(map(_consumer_in, value))
 
 
 def _consumer_in(item: object) -> PublishedConsumer:
     if not isinstance(item, dict):
-        raise NoConsumers("a consumer is no object")
+        raise BadConsumers("a consumer is no object")
     consumer = PublishedConsumer()
     for name, value in item.items():
         kind = KINDS.get(name)
@@ -120,11 +120,11 @@ def _consumer_in(item: object) -> PublishedConsumer:
 def _checked(name: str, kind: type, value: Any) -> Any:
     fits = type(value) is kind
     if not fits:
-        raise NoConsumers(f"{name} of a consumer is no {kind.__name__}")
+        raise BadConsumers(f"{name} of a consumer is no {kind.__name__}")
     if kind is int and not -MOST <= value <= MOST:
-        raise NoConsumers(f"{name} of a consumer is too large")
+        raise BadConsumers(f"{name} of a consumer is too large")
     if kind is str:
         if len(value) > MOST_WORD:
-            raise NoConsumers(f"{name} of a consumer is too long")
+            raise BadConsumers(f"{name} of a consumer is too long")
         return intern(value) if name in INTERNED else value
     return value

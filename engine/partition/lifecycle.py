@@ -40,7 +40,7 @@ class Members:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PartitionNodes:
     """The nodes that are near a partition, by name.
 
     `owner` has its duties (timers, dead letters); None: this node does not know it. `folded_at`: the nodes that fold it
@@ -87,7 +87,7 @@ class Nodes(Protocol):
     def members(self, partition: "PartitionReading") -> Members:
         """Return the members of a partition."""
 
-    def place(self, partition: "PartitionReading") -> Place:
+    def place(self, partition: "PartitionReading") -> PartitionNodes:
         """Return the nodes that are near a partition."""
 
     def behind(self, partition: "PartitionReading") -> int:
@@ -119,9 +119,9 @@ class LoneNode:
         """Return this node alone."""
         return Members(self._name, (self._name,), (self._name,))
 
-    def place(self, partition: "PartitionReading") -> Place:
+    def place(self, partition: "PartitionReading") -> PartitionNodes:
         """Return this node alone."""
-        return Place(self._name, (self._name,))
+        return PartitionNodes(self._name, (self._name,))
 
     def behind(self, partition: "PartitionReading") -> int:
         """Return 0: every event is folded."""

@@ -34,7 +34,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from rewindmq.engine.partition.counters import DEATHS, DISABLED, Served, dead_lettered
-from rewindmq.engine.partition.reading import Keys, PartitionReading
+from rewindmq.engine.partition.reading import BodyKeys, PartitionReading
 from rewindmq.projections.machine.data.effects import (
     CancelConsumer,
     DeadLetter,
@@ -112,7 +112,7 @@ class EventTap(Protocol):
         """Take note of an event that was folded, and of its effects: those from `before` on."""
 
 
-class PartitionListener(Keys, Protocol):
+class PartitionListener(BodyKeys, Protocol):
     """The part of the broker that its partitions call."""
 
     counters: dict[str, int]

@@ -27,14 +27,14 @@ from typing import Any, Final
 
 from rewindmq.engine.log.shared_contract import REMOVED
 from rewindmq.engine.partition.consumer_counters import (
-    NoConsumers,
+    BadConsumers,
     PublishedConsumer,
     consumers_in,
     item_of,
     published_of,
 )
 from rewindmq.engine.partition.counters import Served
-from rewindmq.projections.machine.data.queue import Outcomes, Queue
+from rewindmq.projections.machine.data.queue import OutcomeCounters, Queue
 from rewindmq.projections.machine.data.reasons import ACKED
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
 from rewindmq.schemas.formats import FORMAT, values_in
@@ -47,7 +47,7 @@ MOST_LETTERS: Final = 255  # of a name
 MOST_QUEUES: Final = 2_000_000  # of a partition: more are not kept
 MOST_LATE: Final = 10_000
 MOST: Final = (1 << 63) - 1
-ALWAYS: Final = tuple(Outcomes().counters)  # outcomes that a listing shows also where they are 0
+ALWAYS: Final = tuple(OutcomeCounters().counters)  # outcomes that a listing shows also where they are 0
 NO_TABLE: Final[Mapping[str, Any]] = {}
 ROUND_KEY: Final = b""
 INTERNED: Final = ("vhost", "type")  # words that many queues have in common
@@ -270,7 +270,7 @@ def counters_in(record: dict[str, Any]) -> QueueCounters:
     if CONSUMERS in record:
         try:
             counters.attached_consumers = consumers_in(record[CONSUMERS])
-        except NoConsumers as error:
+        except BadConsumers as error:
             raise NoCounters(str(error)) from None
     return counters
 

@@ -34,7 +34,7 @@ class Decryption(Protocol):
         """Have a Vault open a key."""
 
 
-class Keys(Protocol):
+class BodyKeys(Protocol):
     """A part of the broker that decrypts bodies."""
 
     @property
@@ -50,7 +50,7 @@ class PartitionReading(ABC):
     name: str
     machine: Machine
     projector: Projector
-    _keys: Keys  # from the start on
+    _keys: BodyKeys  # from the start on
 
     def __init__(
         self, index: int, log: ReadableLog, machine: Machine, projector: Projector, clock: Callable[[], int]

@@ -16,7 +16,7 @@ Name = tuple[str, str]  # vhost and queue
 Place = tuple[int, int, str]  # of a consumer: session id, channel and tag
 
 
-class Deliveries(Protocol):
+class DeliveryNumbers(Protocol):
     """The numbers of a channel's deliveries for listings (engine/amqp/settlement.py).
 
     `last_tag` is the number of deliveries so far."""
@@ -39,7 +39,7 @@ class ChannelStatus:
 
     number: int
     tally: Tally
-    settlement: Deliveries
+    settlement: DeliveryNumbers
     confirm: bool = False
     prefetch: int = 0
     global_prefetch: int = 0
@@ -49,7 +49,7 @@ class ChannelStatus:
 
 
 @dataclass(slots=True)
-class Link:
+class ConnectionStatus:
     """A client's connection: the negotiated values, and the traffic so far (octets, socket reads and writes)."""
 
     tls: TlsPeer | None = None
@@ -84,7 +84,7 @@ class Session:
     client_properties: dict[str, object] = field(default_factory=dict)
     connected_at_ms: int = 0
     channels: dict[int, ChannelStatus] = field(default_factory=dict)  # open ones, by number; kept by the connection
-    link: Link | None = None  # None: the session has no connection of its own, as that of an HTTP request
+    link: ConnectionStatus | None = None  # None: the session has no connection of its own, as that of an HTTP request
     close: Callable[[str], None] | None = None  # closes the connection: 320 CONNECTION_FORCED, and this reason
     channel: int = 0  # of an HTTP call: its channel in the session of `actor` (engine/broker/callers.py); 0: it is none
     grant: Grant | None = None  # of a token; None: the user's permissions are its rights

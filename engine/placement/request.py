@@ -19,7 +19,7 @@ NEVER, NODES, NAMES, MOVES, DONE = "never asked for", "waits for nodes", "holds 
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RepartitionProgress:
     """The progress of a repartition.
 
     `partitions`: the number of partitions that this node works with. `placed_by`: the number by which queues are placed
@@ -66,7 +66,7 @@ async def ask_for(to: Repartition, actor: Actor, partitions: int) -> None:
         raise PreconditionFailed(str(error)) from None
 
 
-async def progress_of(repartition: Repartition, work: Work) -> Progress:
+async def progress_of(repartition: Repartition, work: Work) -> RepartitionProgress:
     """Return the progress of the repartition, as this node knows it. This node folds all partitions."""
     placement, partitions = repartition.placement, repartition.partitions
     count = placement.count or len(partitions)
@@ -88,7 +88,7 @@ async def progress_of(repartition: Repartition, work: Work) -> Progress:
         phase = NAMES if placement.held else NODES
     else:
         phase = MOVES if placement.moving or ready else DONE
-    return Progress(
+    return RepartitionProgress(
         phase,
         len(partitions),
         count,

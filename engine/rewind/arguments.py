@@ -16,8 +16,8 @@ from rewindmq.engine.broker.declarations import TYPE_MODULES, check_consumer_arg
 from rewindmq.engine.errors import NotImplementedByBroker, PreconditionFailed, resource
 from rewindmq.engine.rewind.partition_visits import moment_in
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.rules.keys import MAX_SEGMENT_BYTES
 from rewindmq.projections.machine.rules.legal_values import INTEGER_TYPES, age_ms
+from rewindmq.projections.machine.rules.policy_keys import MAX_SEGMENT_BYTES
 from rewindmq.projections.rewind import At, RewindError
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.queue_arguments import argument_of

@@ -48,7 +48,7 @@ RESTORED = "restored"
 
 
 @dataclass(slots=True)
-class Tick:
+class DepthTick:
     """An event that a person looks for. `kind`: purged, policy, restart, mark, restored, declared or deleted.
 
     `count`: the number of messages of a purge or a restoration."""
@@ -82,7 +82,7 @@ class Depth:
 
     partition: str
     points: list[Point] = field(default_factory=list)
-    ticks: list[Tick] = field(default_factory=list)
+    ticks: list[DepthTick] = field(default_factory=list)
     more_ticks: int = 0
     floor: int | None = None
     complete: bool = True
@@ -100,7 +100,7 @@ def depth(
     start: At,
     end: At,
     count: int,
-    marks: Mapping[str, Sequence[Tick]],
+    marks: Mapping[str, Sequence[DepthTick]],
     deadline: Deadline,
 ) -> Depth:
     """The depth of a queue at `count` moments from `start` to `end`. `queue_id`: only of this incarnation.
@@ -140,7 +140,7 @@ def place_of(reader: HistoryReader, vhost: str, queue: str, start: At, end: At) 
     return log, start
 
 
-def _add_ticks(found: Depth, marks: Sequence[Tick]) -> None:
+def _add_ticks(found: Depth, marks: Sequence[DepthTick]) -> None:
     ticks = sorted((*found.ticks, *marks), key=lambda each: (each.offset, each.time_ms))
     found.ticks = ticks[:MOST_TICKS]
     found.more_ticks += len(ticks) - len(found.ticks)
@@ -262,26 +262,26 @@ class _Fold:
     def _see(self, offset: int, time_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         tell = _TICKS.get(type(event))
         if tell is not None:
-            tell(self, Tick(time_ms, offset, "", "", actor.user), actor, event, effects)
+            tell(self, DepthTick(time_ms, offset, "", "", actor.user), actor, event, effects)
         if effects:
             self._note_gone(offset, time_ms, actor.user, effects)
 
     def _note_gone(self, offset: int, time_ms: int, user: str, effects: list[Effect]) -> None:
         for effect in effects:
             if type(effect) is QueueGone and self._is_mine(effect.queue):
-                self._add(Tick(time_ms, offset, "deleted", f"deleted ({effect.reason})", user))
+                self._add(DepthTick(time_ms, offset, "deleted", f"deleted ({effect.reason})", user))
 
     def _is_mine(self, queue: Queue) -> bool:
         named = (queue.vhost, queue.name) == (self.vhost, self.name)
         return named and (self.queue_ids is None or queue.queue_id in self.queue_ids)
 
-    def _add(self, tick: Tick) -> None:
+    def _add(self, tick: DepthTick) -> None:
         if len(self.found.ticks) < MOST_TICKS:
             self.found.ticks.append(tick)
         else:
             self.found.more_ticks += 1
 
-    def published(self, tick: Tick, actor: Actor, event: Published, effects: list[Effect]) -> None:
+    def published(self, tick: DepthTick, actor: Actor, event: Published, effects: list[Effect]) -> None:
         """A restored message: those of one restoration that follow each other are one tick."""
         origin = event.origin
         if origin is None or origin.reason != RESTORED:
@@ -296,14 +296,14 @@ class _Fold:
             last = tick
         last.count += 1
 
-    def purged(self, tick: Tick, actor: Actor, event: Purged, effects: list[Effect]) -> None:
+    def purged(self, tick: DepthTick, actor: Actor, event: Purged, effects: list[Effect]) -> None:
         """A purge of the queue."""
         if (event.vhost, event.queue) == (self.vhost, self.name) and self._queue() is not None:
             gone = (each for each in effects if type(each) is Forget and each.reason == PURGED)
             tick.kind, tick.count = "purged", sum(len(each.message_ids) for each in gone)
             self._add(tick)
 
-    def removed(self, tick: Tick, actor: Actor, event: MessageRemoved, effects: list[Effect]) -> None:
+    def removed(self, tick: DepthTick, actor: Actor, event: MessageRemoved, effects: list[Effect]) -> None:
         """An operator took messages out."""
         if (event.vhost, event.queue) == (self.vhost, self.name) and self._queue() is not None:
             gone = (each for each in effects if type(each) is Forget and each.reason in (REMOVED, MOVED))
@@ -311,19 +311,19 @@ class _Fold:
             tick.count = sum(len(each.message_ids) for each in gone)
             self._add(tick)
 
-    def paused(self, tick: Tick, actor: Actor, event: QueuePaused | QueueResumed, effects: list[Effect]) -> None:
+    def paused(self, tick: DepthTick, actor: Actor, event: QueuePaused | QueueResumed, effects: list[Effect]) -> None:
         """A pause of the queue, or its end."""
         if (event.vhost, event.queue) == (self.vhost, self.name) and self._queue() is not None:
             tick.kind, tick.text = ("paused", event.reason) if isinstance(event, QueuePaused) else ("resumed", "")
             self._add(tick)
 
-    def policy(self, tick: Tick, actor: Actor, event: PolicyApplied, effects: list[Effect]) -> None:
+    def policy(self, tick: DepthTick, actor: Actor, event: PolicyApplied, effects: list[Effect]) -> None:
         """Another policy, or none."""
         if (event.vhost, event.queue) == (self.vhost, self.name) and self._queue() is not None:
             tick.kind, tick.text = "policy", policies_in_words(event.policy, event.operator_policy)
             self._add(tick)
 
-    def declared(self, tick: Tick, actor: Actor, event: QueueDeclared, effects: list[Effect]) -> None:
+    def declared(self, tick: DepthTick, actor: Actor, event: QueueDeclared, effects: list[Effect]) -> None:
         """A new incarnation of the queue."""
         queue = self._queue()
         if queue is not None and queue.queue_id == tick.offset:
@@ -332,13 +332,13 @@ class _Fold:
             tick.kind, tick.text = "declared", f"declared ({event.type}{came})"
             self._add(tick)
 
-    def started(self, tick: Tick, actor: Actor, event: BrokerStarted, effects: list[Effect]) -> None:
+    def started(self, tick: DepthTick, actor: Actor, event: BrokerStarted, effects: list[Effect]) -> None:
         """A node began to run."""
         tick.kind = "restart"
         tick.text = f"{event.node} started, {event.version}" + (", after a crash" if event.after_crash else "")
         self._add(tick)
 
-    def lost(self, tick: Tick, actor: Actor, event: NodeLost, effects: list[Effect]) -> None:
+    def lost(self, tick: DepthTick, actor: Actor, event: NodeLost, effects: list[Effect]) -> None:
         """A node was lost."""
         tick.kind, tick.text = "restart", f"{event.node} was lost"
         self._add(tick)

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rewindmq.engine.errors import NotFound, PreconditionFailed, resource
-from rewindmq.engine.host.memory import Kind
+from rewindmq.engine.host.memory import MemoryKind
 from rewindmq.engine.keeping.location import Location
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.partition.partition import Partition
@@ -102,7 +102,7 @@ class PastReader(Reader):
 
     def _hold(self, size: int) -> None:
         self._held_bytes += size
-        self.turns.memory.take(Kind.PAST, size)
+        self.turns.memory.take(MemoryKind.PAST, size)
 
     def _fetch(self) -> None:
         self._fetching = True

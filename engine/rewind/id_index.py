@@ -1,7 +1,7 @@
 """The index of message ids and correlation ids (`--find-index`): the offsets of messages with an id, in RocksDB.
 
     index = IdIndex.open(directory)
-    index.add(bucket, Stretch("queues-0", 0, 500, proof), entries)      # all that is in these records
+    index.add(bucket, IndexedStretch("queues-0", 0, 500, proof), entries)      # all that is in these records
     index.lookup(key_of(MESSAGE_ID, b"4711"), {"queues-0": None})       # {"queues-0": Indexed(stretches, offsets)}
 
     default column family
@@ -47,26 +47,26 @@ FEWEST_OFFSETS: Final = 100  # of a partition, however many there are
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class StretchProof:
     """The last record of a stretch: its offset (a log in Kafka has gaps), and a hash of it and of the chain there."""
 
     offset: int
     digest: bytes
 
     @classmethod
-    def of(cls, offset: int, record: bytes, chain: bytes) -> "Proof":
+    def of(cls, offset: int, record: bytes, chain: bytes) -> "StretchProof":
         """The proof that a record gives."""
         return cls(offset, hashlib.blake2b(chain + record, digest_size=16).digest())
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class IndexedStretch:
     """Records of a partition that are in the index, from `first` to `end` (exclusive)."""
 
     partition: str
     first: int
     end: int
-    proof: Proof
+    proof: StretchProof
 
     def encoded(self) -> bytes:
         """The value in RocksDB."""
@@ -74,10 +74,10 @@ class Stretch:
         return b"".join(number.to_bytes(8, "big") for number in numbers) + self.proof.digest
 
     @classmethod
-    def decoded(cls, partition: str, value: bytes) -> "Stretch":
+    def decoded(cls, partition: str, value: bytes) -> "IndexedStretch":
         """The stretch in a value of RocksDB."""
         first, end, offset = (int.from_bytes(value[at : at + 8], "big") for at in (0, 8, 16))
-        return cls(partition, first, end, Proof(offset, value[24:]))
+        return cls(partition, first, end, StretchProof(offset, value[24:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class IdIndex:
         self._rocks = rocks
         self._of_buckets = options
         self._buckets = dict(sorted(buckets.items()))
-        self._stretches: dict[int, dict[str, Stretch]] = {
+        self._stretches: dict[int, dict[str, IndexedStretch]] = {
             number: {stretch.partition: stretch for stretch in _stretches(bucket)}
             for number, bucket in self._buckets.items()
         }
@@ -150,7 +150,7 @@ class IdIndex:
         """The numbers of the buckets."""
         return list(self._buckets)
 
-    def last(self, partition: str) -> tuple[int, Stretch] | None:
+    def last(self, partition: str) -> tuple[int, IndexedStretch] | None:
         """The newest bucket that has records of a partition, and its stretch."""
         for number in reversed(self._buckets):
             stretch = self._stretches[number].get(partition)
@@ -206,14 +206,14 @@ class IdIndex:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def add(self, number: int, stretch: Stretch, entries: Iterable[bytes]) -> None:
+    def add(self, number: int, stretch: IndexedStretch, entries: Iterable[bytes]) -> None:
         """Add records to a bucket. `stretch` goes on where the partition's last one ended, or takes its place."""
         last = self.last(stretch.partition)
         bucket = self._buckets.get(number)
         if bucket is None:
             bucket = self._begin(number)
         elif last is not None and last[0] == number and last[1].end == stretch.first:
-            stretch = Stretch(stretch.partition, last[1].first, stretch.end, stretch.proof)
+            stretch = IndexedStretch(stretch.partition, last[1].first, stretch.end, stretch.proof)
         if last is not None and last[0] != number:
             self._buckets[last[0]].flush(True)  # else a crash might take back its end, and not what follows it
         handle = self._rocks.get_column_family_handle(str(number))
@@ -236,10 +236,10 @@ class IdIndex:
         self._rocks.drop_column_family(str(number))
 
 
-def _stretches(bucket: Rdict) -> Iterable[Stretch]:
+def _stretches(bucket: Rdict) -> Iterable[IndexedStretch]:
     for key, value in scan(bucket, STRETCH):
         if value:  # else it is an id whose hash begins so
-            yield Stretch.decoded(key[len(STRETCH) :].decode(), value)
+            yield IndexedStretch.decoded(key[len(STRETCH) :].decode(), value)
 
 
 def joined(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -16,7 +16,7 @@ from typing import Final
 
 from rewindmq.engine.keeping.location import HistoryPartition, HistoryReader, Location
 from rewindmq.engine.log.contract import Block
-from rewindmq.engine.rewind.id_index import IdIndex, Indexed, Proof, Stretch, entry, key_of
+from rewindmq.engine.rewind.id_index import IdIndex, Indexed, IndexedStretch, StretchProof, entry, key_of
 from rewindmq.projections.history.search import CORRELATION_ID, MESSAGE_ID, ids_in
 from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.rules.partition_hash import number_of
@@ -70,7 +70,7 @@ class Indexing:
         for block in log.read_ranges([(proof.offset, proof.offset + 1)]):
             at = proof.offset - block.first_offset
             if 0 <= at < len(block.records):
-                return Proof.of(proof.offset, block.records[at], block.chain) == proof
+                return StretchProof.of(proof.offset, block.records[at], block.chain) == proof
         return False
 
     def lookup(self, kind: str, value: bytes, ends: Mapping[str, int | None] | None) -> dict[str, Indexed]:
@@ -114,7 +114,7 @@ class Indexing:
             return False
         bucket = 0 if last is None else last[0]
         entries: list[bytes] = []
-        proof: Proof | None = None
+        proof: StretchProof | None = None
         for block in log.read(begin, end):
             number = max(bucket, block.max_timestamp_ms // self._bucket_ms)
             behind = block.first_offset + len(block.records)
@@ -122,10 +122,10 @@ class Indexing:
                 break  # the rest is the next window's
             bucket = number
             self._add(entries, log, block, begin)
-            proof = Proof.of(behind - 1, block.records[-1], block.chain)
+            proof = StretchProof.of(behind - 1, block.records[-1], block.chain)
         if proof is None:  # gaps alone
             return False
-        self.index.add(bucket, Stretch(log.name, begin, proof.offset + 1, proof), entries)
+        self.index.add(bucket, IndexedStretch(log.name, begin, proof.offset + 1, proof), entries)
         return True
 
     def _add(self, entries: list[bytes], log: HistoryPartition, block: Block, begin: int) -> None:

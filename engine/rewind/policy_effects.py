@@ -81,7 +81,7 @@ def policy_effects(history: Location, change: Change, now_ms: int, most: int, de
         nonsense = topology.apply(topology.next_offset, now_ms, BROKER, change)
         if nonsense:
             raise RewindError(nonsense)
-        trial = _Trial(topology, change, most, deadline)
+        trial = _PolicyTrial(topology, change, most, deadline)
         for log in reader.queues:
             trial.see(history, log, now_ms)
         return trial.found
@@ -89,7 +89,7 @@ def policy_effects(history: Location, change: Change, now_ms: int, most: int, de
     return retry_if_trimmed(ask)
 
 
-class _Trial:
+class _PolicyTrial:
     def __init__(self, topology: Topology, change: Change, most: int, deadline: Deadline) -> None:
         self.topology = topology
         self.change = change

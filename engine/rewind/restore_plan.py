@@ -4,7 +4,13 @@ took, or messages by their ids. The broker carries it out (restorations.py)."""
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from rewindmq.engine.keeping.location import HistoryPartition, HistoryReader, Location, OtherHistory, retry_if_trimmed
+from rewindmq.engine.keeping.location import (
+    HistoryMismatch,
+    HistoryPartition,
+    HistoryReader,
+    Location,
+    retry_if_trimmed,
+)
 from rewindmq.engine.keeping.single_records import record_digest
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.rewind.bindings_at import bindings_at
@@ -126,7 +132,7 @@ class RestoreRequest:
             return NoPlan(str(error), True)
         except NoAnswer as error:
             return NoPlan(str(error), False, True)
-        except OtherHistory as error:
+        except HistoryMismatch as error:
             return NoPlan(str(error), False, foreign=True)
         except (RewindError, LogError, NewerHistory, UndecodableRecord) as error:
             return NoPlan(str(error), False)
@@ -208,7 +214,7 @@ class RestoreRequest:
         time_ms = 0
         for message_id, digest in self.records:
             if message_id >= log.next_offset or record_digest(log, message_id) != digest:
-                raise OtherHistory(
+                raise HistoryMismatch(
                     f"message {message_id} of {log.name} is another one in this broker's history: the ids are of"
                     " another history, or of one that branched off before. Restore into the broker whose history it is"
                 )

@@ -37,7 +37,7 @@ class SealedPartition:
 
 
 @dataclass(slots=True)
-class Portion:
+class SealPortion:
     """The stretches `first` to `behind` of a partition, checked. `stretches`: there are so many.
 
     `harms`: what does not hold. `notes`: what cannot be checked any more. `sealed_to`: up to where seals hold."""
@@ -70,7 +70,7 @@ def _sealed(partition: Sealable) -> SealedPartition:
     )
 
 
-def check(history: Location, name: str, keys: Keys | None, first: int, deadline: Deadline) -> Portion:
+def check(history: Location, name: str, keys: Keys | None, first: int, deadline: Deadline) -> SealPortion:
     """Check the stretches of a partition from number `first` on, for as long as there is time; at least one.
 
     `keys` None: signatures are not checked. Raises NoSuchPartition, LogError."""
@@ -78,7 +78,7 @@ def check(history: Location, name: str, keys: Keys | None, first: int, deadline:
     if partition is None:
         raise NoSuchPartition(f"there is no partition {name}")
     steps, harms = plan(partition, keys)
-    portion = Portion(len(steps), min(first, len(steps)), harms if first == 0 else [])
+    portion = SealPortion(len(steps), min(first, len(steps)), harms if first == 0 else [])
     while portion.behind < len(steps):
         step = steps[portion.behind]
         harm = examine(partition, step)

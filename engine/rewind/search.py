@@ -64,7 +64,7 @@ class FoundMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class SearchPage:
     """The messages of a portion, the newest first. `searched`: the ranges became shorter by so many records. `read`: so
     many of these were read; the index knew that none of the others has the id."""
 
@@ -122,7 +122,7 @@ def search(
     subjects: Subjects,
     since_ms: int | None = None,
     index: Mapping[str, Indexed] | None = None,
-) -> Page:
+) -> SearchPage:
     """Search a portion of the ranges. `index`: what is known of an id that is wanted, by partition. Raises LogError."""
     begun = time.monotonic()
     left, window, found = dict(ranges), FIRST_WINDOW, list[FoundMessage]()
@@ -144,7 +144,7 @@ def search(
         if wanted is None:
             window = min(LARGEST_WINDOW, window * 4) if scan.was_quick else max(1, window // 2)
     found.sort(key=lambda each: (each.time_ms, each.partition, each.offset), reverse=True)
-    return Page(found, left, records_in(ranges) - records_in(left), scan.read)
+    return SearchPage(found, left, records_in(ranges) - records_in(left), scan.read)
 
 
 def window_before(

@@ -77,7 +77,7 @@ class WantedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class TracePortion:
     """Rows in the order of a partition, the traces of the publishes among them, and what is left."""
 
     rows: list[OutcomeRow]
@@ -113,10 +113,10 @@ def traced_outcomes(
     places: Places,
     seconds: float = PORTION_SECONDS,
     most: int = MOST_ROWS,
-) -> Portion:
+) -> TracePortion:
     """The next portion. Raises LogError, OutsideHistory."""
     if not places:
-        return Portion([], {}, {})
+        return TracePortion([], {}, {})
     name, (begin, ordinal, end) = next(iter(places.items()))
     log, first = next(each for each in wanted.logs(reader) if each[0].name == name)
     behind = end if wanted.until_ms is None else min(end, log.offset_at(wanted.until_ms))
@@ -134,7 +134,7 @@ def traced_outcomes(
         rows = rows[:most]
     left = {name: (reached, next_ordinal, end)} if reached < end else {}
     left |= {other: place for other, place in places.items() if other != name}
-    return Portion(rows, traces.of, left)
+    return TracePortion(rows, traces.of, left)
 
 
 def _in_time(log: HistoryPartition, begin: int, end: int, seconds: float) -> Iterator[RecordGroup]:

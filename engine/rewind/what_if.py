@@ -24,7 +24,7 @@ from rewindmq.projections.replay import decoder_for, drive
 from rewindmq.projections.rewind import At, OutsideHistory, require_above_floor, state_at
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.what_if.alternative import Alternative, Candidate
-from rewindmq.projections.what_if.later_outcomes import Difference, LaterOutcomes, TooManyApart, length
+from rewindmq.projections.what_if.later_outcomes import FateDifference, LaterOutcomes, TooManyApart, length
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.values import Actor
 
@@ -57,7 +57,7 @@ class WhatIf:
     before: World = field(default_factory=World)
     after: World = field(default_factory=World)
     changed: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
-    first: list[Difference] = field(default_factory=list)
+    first: list[FateDifference] = field(default_factory=list)
     assumed: dict[str, int] = field(default_factory=dict)
     stopped: str | None = None
 
@@ -123,8 +123,8 @@ class _Trial:
         self.before = World(fates.ended_before)
         self.after = World(fates.ended_after)
         self.changed: Counter[tuple[str, str, str, str]] = Counter()
-        self.first: list[Difference] = []
-        self.new: list[Difference] = []
+        self.first: list[FateDifference] = []
+        self.new: list[FateDifference] = []
         self.seen = False
         self.measure()
 
@@ -175,14 +175,14 @@ class _Trial:
             world.greatest_depth = max(world.greatest_depth, world.depth)
         self.seen = self.seen or self.machine.queue(self.vhost, self.queue) is not None
 
-    def take(self) -> list[Difference]:
+    def take(self) -> list[FateDifference]:
         """The differences since the last call."""
         new, self.new = self.new, []
         return new
 
-    def keep(self, found: Iterable[Difference]) -> None:
+    def keep(self, found: Iterable[FateDifference]) -> None:
         """Count these differences, and keep the first."""
-        gathered: list[Difference] = []
+        gathered: list[FateDifference] = []
         for each in found:
             self.changed[each.before[0], each.before[2], each.after[0], each.after[2]] += 1
             gathered.append(each)
@@ -191,6 +191,6 @@ class _Trial:
                 gathered = []
         self.sort_in(gathered)
 
-    def sort_in(self, found: list[Difference]) -> None:
+    def sort_in(self, found: list[FateDifference]) -> None:
         """Keep those with the lowest ids."""
         self.first = heapq.nsmallest(self.most, self.first + found, key=lambda each: each.message_id)

@@ -14,7 +14,7 @@ Rules of this file
 """
 
 
-class Account:
+class TransferAccount:
     def __init__(self) -> None:
         self.taken = 0  # the tag of the last message that was published
         self.acked = 0  # the source is acked up to this tag

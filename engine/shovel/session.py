@@ -18,7 +18,7 @@ from typing import Any
 
 import pika
 
-from rewindmq.engine.shovel.account import Account
+from rewindmq.engine.shovel.account import TransferAccount
 from rewindmq.engine.shovel.address import Address
 from rewindmq.engine.shovel.header import with_shovelled
 from rewindmq.engine.shovel.link import Ended, Link, RawProperties
@@ -75,11 +75,11 @@ class Unroutable(Exception):
     """The destination has no queue for a message."""
 
 
-class Nacked(Exception):
+class DestinationFull(Exception):
     """The destination refused a message: its queue is full."""
 
 
-class Session:
+class ShovelSession:
     """`figures.left` is measured by the first session, if `measure`."""
 
     def __init__(self, job: Job, figures: Figures, measure: bool, stop: asyncio.Event) -> None:
@@ -88,7 +88,7 @@ class Session:
         self.measure = measure
         self.began = False  # it consumes, or found nothing to move
         self._stop = stop
-        self._account = Account()
+        self._account = TransferAccount()
         self._source = Link("source")
         self._destination = Link("destination")
         self._entry = job.entry
@@ -100,7 +100,7 @@ class Session:
     async def run(self) -> None:
         """Move until all is moved that was to be, or `stop` is set.
 
-        Ended: a connection. Unroutable, Nacked: a message was refused; it is in the source's queue again."""
+        Ended: a connection. Unroutable, DestinationFull: a message was refused; it is in the source's queue again."""
         try:
             await self._begin()
             if self.figures.left == 0:
@@ -188,7 +188,9 @@ class Session:
         method = frame.method
         if isinstance(method, pika.spec.Basic.Nack):
             self._account.nack(method.delivery_tag, method.multiple)
-            self._fail(Nacked(f"the destination refuses messages of queue '{self.job.queue}': its queue is full"))
+            self._fail(
+                DestinationFull(f"the destination refuses messages of queue '{self.job.queue}': its queue is full")
+            )
         else:
             self._account.confirm(method.delivery_tag, method.multiple)
         before = self._account.acked

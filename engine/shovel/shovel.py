@@ -8,7 +8,7 @@ import asyncio
 import logging
 
 from rewindmq.engine.shovel.link import Ended, keep_properties
-from rewindmq.engine.shovel.session import Figures, Job, Nacked, Session, Unroutable
+from rewindmq.engine.shovel.session import DestinationFull, Figures, Job, ShovelSession, Unroutable
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
@@ -46,11 +46,11 @@ class Shovel:
         try:
             while not self.stop.is_set():
                 moved = self.figures.moved
-                session = Session(self.job, self.figures, self._only_waiting, self.stop)
+                session = ShovelSession(self.job, self.figures, self._only_waiting, self.stop)
                 try:
                     await session.run()
                     return
-                except (Ended, Nacked) as error:
+                except (Ended, DestinationFull) as error:
                     if isinstance(error, Ended) and self._is_final(error):
                         raise ShovelRefused(str(error), error.is_permission) from None
                     if self.figures.moved > moved:

@@ -55,7 +55,7 @@ class Leader:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedLog:
     """Bytes of the leader's log: (partition, base, position, bytes). `target`, `ends`: offsets by partition."""
 
     target: dict[str, int]
@@ -125,7 +125,7 @@ class LeaderClient:
         with self._meant():
             self._token = str(answer["token"])
 
-    async def fetch(self, at: Mapping[str, End], most: int) -> Fetched:
+    async def fetch(self, at: Mapping[str, End], most: int) -> FetchedLog:
         """Return the next bytes.
 
         What lies below `at` is acknowledged by that. Raises Away, JoinAgain, RefusedByLeader."""
@@ -142,7 +142,7 @@ class LeaderClient:
                 found.append((str(name), int(base), int(position), bytes(data[at_byte : at_byte + size])))
                 at_byte += size
             target, ends = ({str(name): int(end) for name, end in head[each].items()} for each in ("target", "ends"))
-            return Fetched(target, ends, found)
+            return FetchedLog(target, ends, found)
 
     async def keys(self, ids: list[str]) -> dict[str, bytes]:
         """Return keys of bodies, by id; those that the leader has. Raises Away, RefusedByLeader."""

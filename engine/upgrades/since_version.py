@@ -3,7 +3,7 @@
 from typing import Final
 
 from rewindmq.engine.errors import PreconditionFailed
-from rewindmq.projections.machine.rules.keys import since
+from rewindmq.projections.machine.rules.policy_keys import since
 
 # Features that need a later machine version than the first, by the words of a refusal. The version of an argument or a
 # policy key is in the table of keys.

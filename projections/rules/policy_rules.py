@@ -1,16 +1,16 @@
 """Checks policies: their definitions, patterns, priorities and apply-to.
 
 Rules of this file
-- The table of keys (projections/machine/rules/keys.py) says which keys there are, and which values each takes. Here are
-  the rules between keys, and the texts.
+- The table of keys (projections/machine/rules/policy_keys.py) says which keys there are, and which values each takes.
+  Here are the rules between keys, and the texts.
 - Texts are RabbitMQ 3.13's (rabbit_policy.erl, rabbit_parameter_validation.erl; S-013, S-162, S-167).
 - A pattern is searched in the name (not anchored). patterns.py says which patterns are valid.
 """
 
 from collections.abc import Mapping
 
-from rewindmq.projections.machine.rules.keys import BY_NAME
 from rewindmq.projections.machine.rules.legal_values import TEXT, Number
+from rewindmq.projections.machine.rules.policy_keys import BY_NAME
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.patterns import refusal
 

@@ -1,12 +1,12 @@
-"""Checks the values of a queue's arguments, by the table of keys (projections/machine/rules/keys.py).
+"""Checks the values of a queue's arguments, by the table of keys (projections/machine/rules/policy_keys.py).
 
 The broker checks declarations with it (engine/broker/declarations.py), and Spark the candidates of `what-if`.
 """
 
 from collections.abc import Container
 
-from rewindmq.projections.machine.rules.keys import BY_ARGUMENT
 from rewindmq.projections.machine.rules.legal_values import Problem
+from rewindmq.projections.machine.rules.policy_keys import BY_ARGUMENT
 from rewindmq.schemas.values import Argument
 
 

@@ -22,7 +22,7 @@ PAGE: Final = 256  # bodies
 FEW: Final = 8  # messages, which are looked up one by one in a page
 
 
-class Page:
+class HoldersPage:
     """The ids of some bodies, ascending, and how many queues hold each. `first`: the id that it is stored under."""
 
     def __init__(self, first: int) -> None:
@@ -66,12 +66,12 @@ class SharedBodies:
     """The counts of a partition: see the head of this file. `stored`: the pages that `packed` gave, by first id."""
 
     def __init__(self, stored: Iterable[tuple[int, bytes]] = ()) -> None:
-        self._pages: list[Page] = []
+        self._pages: list[HoldersPage] = []
         self._firsts: list[int] = []
-        self._dirty: list[Page] = []
+        self._dirty: list[HoldersPage] = []
         self._stored: set[int] = set()
         for first, packed in stored:
-            page = Page(first)
+            page = HoldersPage(first)
             numbers = load_numbers(packed)
             half = len(numbers) // 2
             page.ids, page.holders = numbers[:half], numbers[half:]
@@ -110,7 +110,7 @@ class SharedBodies:
         last = number == len(self._pages) - 1
         if number < 0 or (last and len(self._pages[number].ids) >= PAGE and message_id > self._pages[number].ids[-1]):
             number += 1
-            self._pages.insert(number, Page(message_id))
+            self._pages.insert(number, HoldersPage(message_id))
             self._firsts.insert(number, message_id)
         page = self._pages[number]
         self._changed(page)
@@ -139,7 +139,7 @@ class SharedBodies:
             start = end
         return gone, others
 
-    def _changed(self, page: Page) -> None:
+    def _changed(self, page: HoldersPage) -> None:
         if not page.dirty:
             page.dirty = True
             self._dirty.append(page)

@@ -84,7 +84,7 @@ class Batch:
         self.bodies = bodies
 
 
-class Watch(Protocol):
+class BodyWatch(Protocol):
     """A watch of the bodies that a projector keeps (key_watch.py)."""
 
     def kept(self, queue_id: int, message_id: int, message: Published) -> None:
@@ -120,7 +120,7 @@ class Projector:
         self._shared_ahead = 1  # bodies: the next read-ahead of shared ones
         self._behind_shared = -1  # the shared message behind those that were read ahead last
         self._persisted = machine.next_offset
-        self.watch: Watch | None = None  # it is told of each encrypted message that is kept
+        self.watch: BodyWatch | None = None  # it is told of each encrypted message that is kept
         self.missing = 0  # bodies that RocksDB should have, and only the log has
         self.changed: set[int] | None = None  # ids of queues that were written, for a reader that empties it
 

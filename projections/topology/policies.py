@@ -6,7 +6,7 @@
 - projections/machine/rules/settings.py merges the values of a policy, an operator policy and the arguments.
 """
 
-from rewindmq.projections.machine.rules.keys import BY_NAME
+from rewindmq.projections.machine.rules.policy_keys import BY_NAME
 from rewindmq.projections.machine.rules.settings import definition
 from rewindmq.projections.rules.patterns import in_history
 from rewindmq.schemas.metadata_events import OperatorPolicySet, PolicySet

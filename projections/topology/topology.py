@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields, replace
 from typing import Any, get_args
 
-from rewindmq.projections.machine.rules.keys import DECLARABLE_TYPES
+from rewindmq.projections.machine.rules.policy_keys import DECLARABLE_TYPES
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.machine.state import NewerHistory
 from rewindmq.projections.rules.patterns import problem_in_history

@@ -20,7 +20,7 @@ Fate = tuple[str, int, str]  # the message's fate, its time, and the rule that d
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FateDifference:
     """A message that ends differently, with its fate as recorded and in the alternative."""
 
     vhost: str
@@ -59,7 +59,7 @@ class LaterOutcomes:
 
     def event(
         self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]
-    ) -> list[Difference]:
+    ) -> list[FateDifference]:
         """Apply an event to the alternative, which the recorded fold has just applied, with these effects.
 
         Returns the messages that have ended in both by now, and differently. TooManyApart: this event is not counted,
@@ -102,7 +102,7 @@ class LaterOutcomes:
                 unmet.append(key)
         return unmet
 
-    def _tried(self, timestamp_ms: int, effects: Sequence[Effect]) -> Iterator[Difference]:
+    def _tried(self, timestamp_ms: int, effects: Sequence[Effect]) -> Iterator[FateDifference]:
         """Take in the alternative's effects. Yields messages that have ended in both, and differently."""
         for key, fate in self._endings(timestamp_ms, effects):
             self._after[key] = fate
@@ -114,9 +114,9 @@ class LaterOutcomes:
                 continue
             before, after = self._before.pop(key), self._after.pop(key)
             if before[0] != after[0]:
-                yield Difference(*key, before, after)
+                yield FateDifference(*key, before, after)
 
-    def at_end(self) -> Iterator[Difference]:
+    def at_end(self) -> Iterator[FateDifference]:
         """Yield messages that ended in only one of the two folds. TooManyApart."""
         self._require_room(())  # where no event followed, nobody has seen what the candidate did at once
         yield from self._tried(self.machine.log_ms, self.alternative.take())
@@ -125,14 +125,14 @@ class LaterOutcomes:
         never: Fate = (LEFT_OUT, self.machine.log_ms, "")
         for key, before in self._before.items():
             after = never if key[2] in left_out else _standing(self.alternative.machine, key)
-            yield Difference(*key, before, after)
+            yield FateDifference(*key, before, after)
         for queue in list(self.machine.queues()) if left_out else ():
             for view in queue.messages():
                 if view.message_id in left_out:
                     key = (queue.vhost, queue.name, view.message_id)
-                    yield Difference(*key, _standing(self.machine, key), never)
+                    yield FateDifference(*key, _standing(self.machine, key), never)
         for key, after in self._after.items():
-            yield Difference(*key, _standing(self.machine, key), after)
+            yield FateDifference(*key, _standing(self.machine, key), after)
 
     def _endings(self, timestamp_ms: int, effects: Sequence[Effect]) -> Iterator[tuple[Key, Fate]]:
         """Yield the messages that ended, with their fates; messages that were refused are among them."""

@@ -5,7 +5,7 @@ The few properties that decide something are parsed. The bytes travel untouched.
     flags, 2 bytes (the two lowest are never set) | the values of the flagged properties, in the order of LAYOUT
 
 Equal bytes mean equal properties, so a channel remembers what it has parsed, and most publishes cost one dictionary
-look-up. Messages with the same properties share the bytes in `Parsed`.
+look-up. Messages with the same properties share the bytes in `ParsedProperties`.
 
     parse       judges the properties of a client's publish, and reads those that decide something
     problem     judges the properties of a record that a service appended to the log itself
@@ -66,7 +66,7 @@ PREFIXES: Final = (1, 4, 0, 0)  # bytes before the value, by kind: its length
 WIDTHS: Final = {OCTET: 1, TIMESTAMP: 8}
 
 
-class Parsed:
+class ParsedProperties:
     """The properties that decide something.
 
     `headers`: position of the headers table's entries in `raw` (-1: none). `reply_to_at`: position of `reply_to`."""
@@ -158,13 +158,13 @@ def problem(raw: bytes) -> str:
     return "properties cut short" if end > size else f"properties with {size - end} bytes left over"
 
 
-def parse(raw: bytes) -> Parsed:
+def parse(raw: bytes) -> ParsedProperties:
     """Read the properties that decide something. A header x-restored is taken out: no client sets it.
 
     Raises Malformed if the bytes are no properties, and Unacceptable if the expiration is no number of milliseconds
     (S-043)."""
     raw = without_restored(raw)
-    parsed = Parsed(raw)
+    parsed = ParsedProperties(raw)
     found, last = walk(raw)
     for bit, start, end in found:
         if bit == DELIVERY_MODE:
@@ -185,7 +185,7 @@ def parse(raw: bytes) -> Parsed:
     return parsed
 
 
-def _read_headers(parsed: Parsed, start: int, end: int) -> None:
+def _read_headers(parsed: ParsedProperties, start: int, end: int) -> None:
     raw = parsed.raw
     tables.check(raw, start, end)
     parsed.headers = start
@@ -273,7 +273,7 @@ def join_headers(headers: Mapping[str, bytes]) -> bytes:
 # -- sender-selected distribution -------------------------------------------------------------------------------------
 
 
-def carbon_copies(parsed: Parsed) -> list[str]:
+def carbon_copies(parsed: ParsedProperties) -> list[str]:
     """Return the routing keys in the headers CC and BCC of a client's publish.
 
     Raises Unacceptable if one of the two is not an array."""
@@ -334,7 +334,7 @@ def _without_header(raw: bytes, name: str) -> bytes:
 # -- one property or header put in ------------------------------------------------------------------------------------
 
 
-def with_reply_to(parsed: Parsed, name: str) -> bytes:
+def with_reply_to(parsed: ParsedProperties, name: str) -> bytes:
     """Return the properties with this `reply_to` in the place of their own."""
     assert parsed.reply_to is not None
     raw, at = parsed.raw, parsed.reply_to_at

@@ -53,7 +53,7 @@ from rewindmq.spark_replay.audit.dead_letter_join import (
 )
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.kafka_retention import retention_findings
-from rewindmq.spark_replay.audit.log_bytes import CHAIN, Proven, prove
+from rewindmq.spark_replay.audit.log_bytes import CHAIN, ProvenSegments, prove
 from rewindmq.spark_replay.audit.policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, queues_since, rows_for_driver
 from rewindmq.spark_replay.audit.second_fold import BesideFold, compare_with_snapshot
 from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, fold_log, fold_range, for_each
@@ -105,7 +105,7 @@ def _audited_history(
     log = location.open()
     reach = _reach_of_archive(log) if isinstance(location, InArchive) else ends_of(log)
     ends = ranges_of(location.open())  # later than `reach` (dead_letter_join.py)
-    proven = None if external is None or not isinstance(location, InDirectory) else Proven(external.directory)
+    proven = None if external is None or not isinstance(location, InDirectory) else ProvenSegments(external.directory)
     findings = _bytes(spark, location, log, proven, since_last)
     sound = {finding.partition for finding in findings if finding.ok}
     findings += base_findings(log)
@@ -126,7 +126,7 @@ def _audited_history(
 
 
 def _bytes(
-    spark: "SparkSession", location: Location, log: HistoryReader, proven: Proven | None, since_last: bool
+    spark: "SparkSession", location: Location, log: HistoryReader, proven: ProvenSegments | None, since_last: bool
 ) -> list[Finding]:
     """Check that all bytes are there, as they were written. Returns a finding for each partition."""
     partitions = [log.metadata, *log.queues]

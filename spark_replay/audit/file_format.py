@@ -1,6 +1,6 @@
 """The stored form of an audit, which the files of a watch (state_file.py) and ledgers (ledger_files.py) have in common.
 
-    RewindMQ audit, format 1\n | SHA-256 of the rest (32 bytes) | a Stored: its columns, an Avro array each
+    RewindMQ audit, format 1\n | SHA-256 of the rest (32 bytes) | a StoredAudit: its columns, an Avro array each
 
 Each class that is stored has one table of its fields. The values are in columns: of many objects an array for each
 field, of dictionaries their keys and their values. A message in a queue takes 6 to 16 bytes.
@@ -34,7 +34,6 @@ from rewindmq.spark_replay.audit.consumers import Attached
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.identities import Identities
 from rewindmq.spark_replay.audit.ledger import Account
-from rewindmq.spark_replay.audit.limits import LengthLimits
 from rewindmq.spark_replay.audit.prefetch import Prefetches
 from rewindmq.spark_replay.audit.priority_levels import Levels
 
@@ -45,7 +44,7 @@ _DIGEST_BYTES = 32  # of SHA-256
 
 # -- columns: each writes values as Avro, and reads them ---------------------------------------------------------------
 
-Column = Union["Plain", "Record", "Many"]
+Column = Union["Plain", "TupleColumn", "Many"]
 
 
 class Plain:
@@ -62,7 +61,7 @@ class Plain:
         return fastavro.schemaless_reader(file, self.schema, None)
 
 
-class Record:
+class TupleColumn:
     """Tuples. Each of their fields is a column."""
 
     def __init__(self, **fields: Column) -> None:
@@ -77,7 +76,7 @@ class Record:
         return zip(*[column.read(file) for column in self.fields.values()], strict=True)
 
 
-class Fields(Record):
+class Fields(TupleColumn):
     """Objects of a class. An object that was read has no other attributes than these."""
 
     def __init__(self, cls: type, **fields: Column) -> None:
@@ -115,7 +114,7 @@ class Many:
 
 
 def _map(keys: Column, values: Column) -> Many:
-    return Many(Record(keys=keys, values=values), dict.items, dict)
+    return Many(TupleColumn(keys=keys, values=values), dict.items, dict)
 
 
 def _keys(keys: Column) -> Many:
@@ -138,20 +137,12 @@ LONG, TEXT, BOOL, BYTES = Plain("long"), Plain("string"), Plain("boolean"), Plai
 MAYBE_LONG, MAYBE_TEXT = Plain("null", "long"), Plain("null", "string")
 _VALUE = Plain("null", "boolean", "long", "double", "string", "bytes")  # of an argument
 _NUMBERS, _COUNTS, _IDS = _map(LONG, LONG), _map(TEXT, LONG), _keys(LONG)
-_QUEUE, _CHANNEL = Record(vhost=TEXT, name=TEXT), Record(session=LONG, number=LONG)
-_IDENTITY = Record(kind=TEXT, value=BYTES)
+_QUEUE, _CHANNEL = TupleColumn(vhost=TEXT, name=TEXT), TupleColumn(session=LONG, number=LONG)
+_IDENTITY = TupleColumn(kind=TEXT, value=BYTES)
 _ARGUMENT = Fields(Argument, name=TEXT, type=TEXT, value=_VALUE)
 _POLICY = Fields(Policy, name=TEXT, definition=TEXT, version=LONG)
 _BEHIND = Fields(Behind, **_each(LONG, "final first end odd"))
 
-_LIMITS = Fields(
-    LengthLimits,
-    **_each(MAYBE_LONG, "max_length max_length_bytes message_ttl_ms delivery_limit"),
-    drops_head=BOOL,
-    dead_letter_exchange=MAYBE_TEXT,
-    max_age_ms=Many(TEXT, lambda ms: () if ms is None else (str(ms),), lambda found: next(map(int, found), None)),
-    retry=_optional(Record(kind=TEXT, least_ms=LONG, most_ms=LONG)),
-)
 _LEVELS = Fields(
     Levels,
     highest=MAYBE_LONG,
@@ -164,8 +155,8 @@ _LEVELS = Fields(
 _IDENTITIES = Fields(
     Identities,
     since=LONG,
-    inside=_map(_IDENTITY, Record(message=LONG, until_ms=LONG)),
-    through=_map(TEXT, _map(_IDENTITY, Record(message=LONG, until_ms=LONG, number=LONG))),
+    inside=_map(_IDENTITY, TupleColumn(message=LONG, until_ms=LONG)),
+    through=_map(TEXT, _map(_IDENTITY, TupleColumn(message=LONG, until_ms=LONG, number=LONG))),
     **_each(_COUNTS, "counts sizes sure_from"),
 )
 _ACCOUNT = Fields(
@@ -176,10 +167,10 @@ _ACCOUNT = Fields(
     **_each(BOOL, "quorum stream later delays single_active once paused"),
     flagged=_IDS,
     counters=_COUNTS,
-    letters=_map(Record(vhost=TEXT, queue=TEXT, queue_id=LONG, partition=LONG, relocated=BOOL), LONG),
-    restored=_map(Record(restore=TEXT, vhost=TEXT, queue=TEXT, queue_id=LONG), Many(LONG, sorted, set)),
+    letters=_map(TupleColumn(vhost=TEXT, queue=TEXT, queue_id=LONG, partition=LONG, relocated=BOOL), LONG),
+    restored=_map(TupleColumn(restore=TEXT, vhost=TEXT, queue=TEXT, queue_id=LONG), Many(LONG, sorted, set)),
     arguments=Many(_ARGUMENT, list, tuple),
-    limits=_LIMITS,
+    policies=TupleColumn(policy=_optional(_POLICY), operator_policy=_optional(_POLICY)),
     levels=_LEVELS,
     identities=_optional(_IDENTITIES),
 )
@@ -191,7 +182,7 @@ _PREFETCHES = Fields(
     limits=_map(_CHANNEL, LONG),
     limited=_map(LONG, _CHANNEL),
 )
-_CONSUMER = Record(queue=_QUEUE, session=LONG, channel=LONG, no_ack=BOOL, priority=LONG)
+_CONSUMER = TupleColumn(queue=_QUEUE, session=LONG, channel=LONG, no_ack=BOOL, priority=LONG)
 _ATTACHED = Fields(
     Attached,
     consumers=_map(LONG, _CONSUMER),
@@ -199,7 +190,7 @@ _ATTACHED = Fields(
     challenged=_keys(_QUEUE),
     used=_map(LONG, _keys(_QUEUE)),
 )
-_FINDING = Record(check=TEXT, queue=MAYBE_TEXT, message_id=MAYBE_LONG)
+_FINDING = TupleColumn(check=TEXT, queue=MAYBE_TEXT, message_id=MAYBE_LONG)
 PRODUCT = Fields(
     AuditProduct,
     **_each(LONG, "offset now_ms ahead_ms least_ms events quarantined first_quarantined"),
@@ -211,13 +202,13 @@ PRODUCT = Fields(
     claims=Fields(Claims, **_each(LONG, "count held_at passed_by"), claimants=_keys(TEXT), asked=_map(LONG, TEXT)),
     words=Fields(CleanStops, **_each(LONG, "count final odd"), found=Many(_BEHIND, list, list)),
     lost=_IDS,
-    policies=_map(Record(vhost=TEXT, policy=_POLICY), LONG),
+    policies=_map(TupleColumn(vhost=TEXT, policy=_POLICY), LONG),
     told=Many(_FINDING, partial(sorted, key=repr), set),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredAudit:
     """An audit at an offset, with the digest and the head of the machine there.
 
     `under_way`: of the LetterRows, in a ledger. `pieces`: meta and chunks of each queue, in the file of a watch."""
@@ -230,12 +221,12 @@ class Stored:
 
 
 STORED = Fields(
-    Stored,
+    StoredAudit,
     digest=TEXT,
     head=BYTES,
     beliefs=PRODUCT,
-    under_way=_map(Record(queue_id=LONG, message_id=LONG), LONG),
-    pieces=Many(Record(meta=BYTES, chunks=_map(LONG, BYTES)), list, list),
+    under_way=_map(TupleColumn(queue_id=LONG, message_id=LONG), LONG),
+    pieces=Many(TupleColumn(meta=BYTES, chunks=_map(LONG, BYTES)), list, list),
 )
 
 
@@ -250,6 +241,7 @@ def resumed(machine: Machine, beliefs: AuditProduct) -> AuditProduct:
         if queue is None:
             raise LogError(f"there is an account of {'/'.join(account.key)}, but no queue")
         account.queue, account.report = queue, product.fail
+        account.limits = account.read_limits()
         product.account_of[queue] = account
     return product
 
@@ -257,7 +249,7 @@ def resumed(machine: Machine, beliefs: AuditProduct) -> AuditProduct:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def packed(stored: Stored) -> bytes:
+def packed(stored: StoredAudit) -> bytes:
     """Return the content of a file.
 
     Raises LogError for a number of more than 64 bits."""
@@ -268,7 +260,7 @@ def packed(stored: Stored) -> bytes:
     return _HEADER + hashlib.sha256(avro).digest() + avro
 
 
-def unpacked(path: Path) -> Stored:
+def unpacked(path: Path) -> StoredAudit:
     """Return the content of a file.
 
     Raises OSError, and LogError for a file that is damaged or of another format."""
@@ -289,7 +281,7 @@ def unpacked(path: Path) -> Stored:
     return stored  # type: ignore[no-any-return]
 
 
-def differences(one: Stored, other: Stored) -> list[str]:
+def differences(one: StoredAudit, other: StoredAudit) -> list[str]:
     """Return the fields in which they differ."""
     fields = STORED.fields.items()
     return [name for name, each in fields if _avro(each, getattr(one, name)) != _avro(each, getattr(other, name))]

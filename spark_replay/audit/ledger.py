@@ -120,7 +120,8 @@ class Account:
         self.arguments = declared.arguments
         asked = next((each.value for each in declared.arguments if each.name == "x-single-active-consumer"), None)
         self.single_active = asked is True and not self.stream
-        self.limits = self._limits(declared)
+        self.policies = declared.policy, declared.operator_policy
+        self.limits = self.read_limits()
         # Whether it drops messages with the id of one that is in it
         self.once = drops_duplicates(queue.type, self.arguments, declared.policy)
         self.identities: Identities | None = None
@@ -143,8 +144,9 @@ class Account:
             ids = {message_id for first, last in each.messages for message_id in range(first, last + 1)}
             self.restored[each.restore, each.vhost, each.queue, each.queue_id] = ids
 
-    def _limits(self, event: QueueDeclared | PolicyApplied) -> LengthLimits:
-        return read_limits(self.queue.type, self.arguments, event.policy, event.operator_policy, self.later)
+    def read_limits(self) -> LengthLimits:
+        """Return the limits that arguments and policies give the queue now."""
+        return read_limits(self.queue.type, self.arguments, *self.policies, self.later)
 
     def fail(self, check: str, message_id: int | None, detail: str) -> None:
         """Report a finding about this queue."""
@@ -152,7 +154,8 @@ class Account:
 
     def policy(self, event: PolicyApplied) -> None:
         """Read the limits anew: a policy was applied to the queue."""
-        self.limits = self._limits(event)
+        self.policies = event.policy, event.operator_policy
+        self.limits = self.read_limits()
         self.once = drops_duplicates(self.queue.type, self.arguments, event.policy)
         if self.identities is not None and not self.once:
             self.identities.inside.clear()

@@ -1,7 +1,7 @@
 """Keeps an audit's ledgers: its beliefs at the snapshots of an auditor's own directory (snapshots/external.py).
 
     OWN/queues-0/00000000000001000000.snapshot    the machine there (`cut`)
-    OWN/queues-0/00000000000001000000.ledger      the audit's beliefs there: a Stored (file_format.py)
+    OWN/queues-0/00000000000001000000.ledger      the audit's beliefs there: a StoredAudit (file_format.py)
     OWN/queues-0/00000000000001000000.letters     rows of LETTERS since the ledger before: an Arrow stream, whose schema
                                                   has rewindmq.format in its metadata
 
@@ -24,7 +24,7 @@ from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.formats import IN_METADATA, other_format
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
-from rewindmq.spark_replay.audit.file_format import Stored, differences, packed, resumed, unpacked
+from rewindmq.spark_replay.audit.file_format import StoredAudit, differences, packed, resumed, unpacked
 from rewindmq.spark_replay.audit.fold import AuditProduct
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Ledgers:
                 raise BadLedger(f"{path}: {error}") from None
         return found
 
-    def _load(self, offset: int) -> Stored:
+    def _load(self, offset: int) -> StoredAudit:
         path = self._path(offset, LEDGER)
         try:
             return unpacked(path)
@@ -119,10 +119,10 @@ def count_ledgers(external: Snapshots) -> int:
     return sum(1 for _ in external.directory.glob(f"queues-*/*{LEDGER}"))
 
 
-def _claimed(product: AuditProduct) -> Stored:
+def _claimed(product: AuditProduct) -> StoredAudit:
     assert product.letter_rows is not None, "an audit that keeps ledgers notes dead letters"
     machine = product.machine
-    return Stored(machine.digest(), machine.head(), product, product.letter_rows.under_way, [])
+    return StoredAudit(machine.digest(), machine.head(), product, product.letter_rows.under_way, [])
 
 
 def _arrow(batches: "Sequence[pa.RecordBatch]") -> bytes:

@@ -55,7 +55,7 @@ class SegmentFile:
 SegmentGroup = tuple[SegmentFile, ...]
 
 
-class Proven:
+class ProvenSegments:
     """The segments that earlier audits with this directory of an auditor have proven.
 
     Raises BadRequest when the file is damaged."""
@@ -115,7 +115,7 @@ class Proven:
 
 
 def prove(
-    spark: "SparkSession", data: Path, partitions: Iterable[str], proven: Proven | None, since_last: bool
+    spark: "SparkSession", data: Path, partitions: Iterable[str], proven: ProvenSegments | None, since_last: bool
 ) -> list[Finding]:
     """Return a finding for each partition.
 
@@ -177,7 +177,7 @@ def joined(
     files: Sequence[SegmentFile],
     rows: Iterable[Any],
     known: Mapping[SegmentFile, VerifiedSegment],
-    proven: Proven | None,
+    proven: ProvenSegments | None,
 ) -> Finding:
     """The finding for one partition: the tasks' rows about its segments, and whether these follow on each other."""
     by_file = {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.keeping.location import InArchive, Location
 from rewindmq.engine.keeping.seals.partitions import sealable_partitions
-from rewindmq.engine.keeping.seals.seal import Keys, Stored
+from rewindmq.engine.keeping.seals.seal import Keys, StoredSeal
 from rewindmq.engine.keeping.seals.sealer import Harm, Sealable, Step, astray, examine, plan
 from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.spark_replay import columns
@@ -32,7 +32,7 @@ _TASKS_A_CORE = 4
 
 
 def check_seals(
-    spark: "SparkSession", location: Location | str, keys: Keys | None = None, copies: Sequence[Stored] = ()
+    spark: "SparkSession", location: Location | str, keys: Keys | None = None, copies: Sequence[StoredSeal] = ()
 ) -> list[Finding]:
     """Return the findings about seals that do not hold, with their places, and one for each partition whose seals hold.
 
@@ -45,7 +45,9 @@ def check_seals(
     return findings
 
 
-def _checked(spark: "SparkSession", location: Location, keys: Keys | None, copies: Sequence[Stored]) -> list[Finding]:
+def _checked(
+    spark: "SparkSession", location: Location, keys: Keys | None, copies: Sequence[StoredSeal]
+) -> list[Finding]:
     partitions = sealable_partitions(location)
     bad = [_finding(harm) for harm in astray(partitions, copies)]
     steps: list[tuple[Sealable, list[Step]]] = []

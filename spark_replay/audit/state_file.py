@@ -2,7 +2,7 @@
 
 There is one file for each batch.
 
-    DIR/queues-0/00000000000000000007.audit      after batch 7: a Stored (file_format.py)
+    DIR/queues-0/00000000000000000007.audit      after batch 7: a StoredAudit (file_format.py)
 
 Rules
 - A batch is folded on top of the newest state of an earlier batch, even if it has a state of its own already. So a
@@ -16,7 +16,7 @@ from pathlib import Path
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.whole_file import write_whole
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.spark_replay.audit.file_format import Stored, packed, resumed, unpacked
+from rewindmq.spark_replay.audit.file_format import StoredAudit, packed, resumed, unpacked
 from rewindmq.spark_replay.audit.fold import AuditProduct
 
 SUFFIX = ".audit"
@@ -49,7 +49,7 @@ class AuditStates:
         """Write the audit after a batch, and remove the files that are no longer needed."""
         machine = product.machine
         pieces = [(meta, chunks) for _, meta, chunks in machine.pieces()]
-        content = packed(Stored(machine.digest(), machine.head(), product, {}, pieces))
+        content = packed(StoredAudit(machine.digest(), machine.head(), product, {}, pieces))
         self.directory.mkdir(parents=True, exist_ok=True)
         write_whole(self._path(batch), content, os.replace)
         for number in [number for number in self._batches() if number < batch][:-1]:

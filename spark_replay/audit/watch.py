@@ -59,7 +59,7 @@ _DONE_AGAIN = '"scala.Option.get()" is null'
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionReport:
+class WatchedPartition:
     """The progress in one partition.
 
     `offset`: of the next event. `quarantined`: events that made no sense, since the beginning."""
@@ -78,7 +78,7 @@ class BatchReport:
     batch: int
     time: str
     events: int
-    partitions: dict[str, PartitionReport]
+    partitions: dict[str, WatchedPartition]
     violations: list[Finding]
 
     def line(self) -> str:
@@ -146,7 +146,7 @@ class Watch:
         audited = [OffsetRange(name, at.pop("begun"), at["offset"]) for name, at in progress.items()]
         self.ranges = joined([*self.ranges.values(), *audited])
         partitions = {
-            each.name: PartitionReport(**progress[each.name], **_lag(each, progress[each.name]["offset"]))
+            each.name: WatchedPartition(**progress[each.name], **_lag(each, progress[each.name]["offset"]))
             for each in self.partitions
             if each.name in progress
         }

@@ -11,7 +11,7 @@ import click
 
 from rewindmq.engine.keeping.archive.objects import Objects
 from rewindmq.engine.keeping.location import InArchive, InDirectory, InKafka, Location
-from rewindmq.spark_replay.commands.output import Printed, discard_output, nothing_at
+from rewindmq.spark_replay.commands.table_writer import Printed, discard_output, nothing_at
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_settings import read_settings
 from rewindmq.spark_replay.location.log import in_archive

@@ -8,7 +8,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from rewindmq.schemas.json_schemas import LIST, Output, Schema, Schemas, object_of, output
+from rewindmq.schemas.json_schemas import LIST, JsonOutput, Schema, Schemas, object_of, output
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.watch import BatchReport
@@ -54,10 +54,12 @@ def _row(name: str, more: Schema, shown: pa.Schema | None, _: Schemas) -> Schema
     return object_of(_columns(table, table.columns if shown is None else shown) | more)
 
 
-def rows(name: str, table: str, when: str = "", shown: pa.Schema | None = None, more: Schema | None = None) -> Output:
+def rows(
+    name: str, table: str, when: str = "", shown: pa.Schema | None = None, more: Schema | None = None
+) -> JsonOutput:
     """Return the output of rows of a table, in an array."""
     title = f"Rows: {TABLES[table].row}" if more is None else f"Sums of rows: {TABLES[table].row}"
-    return Output(name=name, title=title, of=partial(_row, table, more or {}, shown), form=LIST, when=when)
+    return JsonOutput(name=name, title=title, of=partial(_row, table, more or {}, shown), form=LIST, when=when)
 
 
 def _queue(messages: bool, _: Schemas) -> Schema:
@@ -95,23 +97,23 @@ def _finding(schemas: Schemas) -> Schema:
     return object_of(found["properties"] | added, text=found["description"])
 
 
-def _summed(name: str, *keys: str, what: str, of: str, when: str = "") -> Output:
+def _summed(name: str, *keys: str, what: str, of: str, when: str = "") -> JsonOutput:
     """Return the output of sums over rows of a table, by some of its columns."""
     total: Schema = {what: {"type": "integer", "description": of}}
     table = TABLES[name]
     return rows(f"spark-{name}-sum", name, when, some_of(table.columns, *keys), total)
 
 
-FINDINGS = Output(name="spark-finding", title="The findings of checks", of=_finding, form=LIST)
+FINDINGS = JsonOutput(name="spark-finding", title="The findings of checks", of=_finding, form=LIST)
 HISTORY = rows("spark-outcome", "history")
 FATES = _summed("fates", "candidate", "vhost", "queue", "before", "after", what="messages", of="How many messages")
 CHANGES = ("vhost", "queue", "outcome", "rule", "user")
 
 # By command.
-OUTPUTS: dict[str, tuple[Output, ...]] = {
+OUTPUTS: dict[str, tuple[JsonOutput, ...]] = {
     "state-at": (
-        Output(name="spark-queue", title="Queues at a moment", of=partial(_queue, False), form=LIST),
-        Output(
+        JsonOutput(name="spark-queue", title="Queues at a moment", of=partial(_queue, False), form=LIST),
+        JsonOutput(
             name="spark-queue-with-messages",
             title="Queues at a moment, with their messages",
             of=partial(_queue, True),

@@ -50,7 +50,7 @@ def state_at(
     form: str | None,
 ) -> None:
     """Show the queues as they were at a time, at offsets or at a mark (default: now)."""
-    from rewindmq.spark_replay.commands.output import print_states
+    from rewindmq.spark_replay.commands.table_writer import print_states
     from rewindmq.spark_replay.history.state import plan_state, state_frame
 
     if mark is not None and (times or offsets is not None):
@@ -82,7 +82,7 @@ def history(
     out: Out | None,
 ) -> None:
     """Show the outcomes of every event, one row an outcome."""
-    from rewindmq.spark_replay.commands.output import write_frame
+    from rewindmq.spark_replay.commands.table_writer import write_frame
     from rewindmq.spark_replay.history.history import history_frame, plan_history
 
     require_out(form, out)
@@ -124,7 +124,7 @@ def keep_history(location: Location, queue: str | None, out: Path, form: str) ->
 @out_option
 def biography(location: Location, message: str, queue: str | None, form: str, out: Out | None) -> None:
     """Show everything that happened to one message, and to the dead letters that came of it."""
-    from rewindmq.spark_replay.commands.output import write_frame
+    from rewindmq.spark_replay.commands.table_writer import write_frame
     from rewindmq.spark_replay.history.history import biography as biography_of
     from rewindmq.spark_replay.history.history import require_message
 
@@ -150,7 +150,7 @@ def diff(
     location: Location, start: str, end: str | None, summary: bool, queue: str | None, form: str, out: Out | None
 ) -> None:
     """Show which messages came into the queues and left them between two moments, and why."""
-    from rewindmq.spark_replay.commands.output import write_frame
+    from rewindmq.spark_replay.commands.table_writer import write_frame
     from rewindmq.spark_replay.history.diff import diff_frame, plan_moments
 
     require_out(form, out)
@@ -184,7 +184,7 @@ def slo(
     out: Out | None,
 ) -> None:
     """Show how long messages waited for their first delivery and stayed in their queue, and how many came back."""
-    from rewindmq.spark_replay.commands.output import write_frame
+    from rewindmq.spark_replay.commands.table_writer import write_frame
     from rewindmq.spark_replay.history.slo import check, plan_slo
     from rewindmq.spark_replay.history.slo import slo as slo_of
 

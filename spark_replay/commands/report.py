@@ -18,7 +18,7 @@ from rewindmq.spark_replay.audit.policies import POLICIES
 from rewindmq.spark_replay.audit.seals import SEALS
 from rewindmq.spark_replay.audit.second_fold import STORE
 from rewindmq.spark_replay.audit.watch import BatchReport
-from rewindmq.spark_replay.commands.output import discard_output, print_json, printable
+from rewindmq.spark_replay.commands.table_writer import discard_output, print_json, printable
 from rewindmq.spark_replay.snapshots.verify import SNAPSHOTS, STATE
 
 MEANING = CHECKS | {

@@ -53,7 +53,7 @@ def what_if(
     out: Out | None,
 ) -> None:
     """Show which messages would have ended differently under another policy, argument or profile, or without events."""
-    from rewindmq.spark_replay.commands.output import write_frame
+    from rewindmq.spark_replay.commands.table_writer import write_frame
     from rewindmq.spark_replay.location.marks import plan_ranges
     from rewindmq.spark_replay.what_if.candidates import candidate_without, check, parse_candidate
     from rewindmq.spark_replay.what_if.exclusion import resolved
@@ -118,7 +118,7 @@ def restore(
     """Let a running broker bring back the messages that --where finds in the history.
 
     With --without the broker puts into another queue what would be in this one if some events had not happened."""
-    from rewindmq.spark_replay.commands.output import discard_output, print_json, tell_unknown
+    from rewindmq.spark_replay.commands.table_writer import discard_output, print_json, tell_unknown
     from rewindmq.spark_replay.location.marks import plan_ranges
     from rewindmq.spark_replay.restore import Broker, bring_back, check_broker, find, without
     from rewindmq.spark_replay.what_if.exclusion import parse_rule, resolved

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.keeping.location import Location
 from rewindmq.schemas.formats import formatted, values_in
-from rewindmq.spark_replay.commands.output import save
+from rewindmq.spark_replay.commands.table_writer import save
 from rewindmq.spark_replay.history.history import history_frame, plan_history
 from rewindmq.spark_replay.location.log import located
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutResult:
     """The result of a run.
 
     `snapshots`: how many it made. `in_all`: how many exist now. `up_to`: the end of the log, by partition. `sha256`:
@@ -73,7 +73,7 @@ def prepare(location: Location, every: int, out: Path) -> list[OffsetRange]:
     return ranges
 
 
-def cut(spark: "SparkSession", location: Location | str, every: int, out: Path) -> Cut:
+def cut(spark: "SparkSession", location: Location | str, every: int, out: Path) -> CutResult:
     """Make a snapshot at every `every`-th offset of each partition, or at the record before a gap there.
 
     Raises BadRequest, CorruptLog, LogError, OSError."""
@@ -85,7 +85,7 @@ def cut(spark: "SparkSession", location: Location | str, every: int, out: Path) 
     made = {external.path(row.partition, row.offset) for row in frame.collect()}
     digest = write_sums(external.directory, made)
     in_all = sum(len(external.offsets(offset_range.partition)) for offset_range in ranges)
-    return Cut(len(made), in_all, {offset_range.partition: offset_range.end for offset_range in ranges}, digest)
+    return CutResult(len(made), in_all, {offset_range.partition: offset_range.end for offset_range in ranges}, digest)
 
 
 def cut_partition(

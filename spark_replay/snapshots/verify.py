@@ -62,7 +62,7 @@ _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk(OffsetRange):
+class CheckedRange(OffsetRange):
     """Events `start` to `end`, folded from the snapshot at `start` (0: from nothing).
 
     `meets`: ascending offsets at which the fold has to arrive at the snapshot there. `store`: instead, the partition's
@@ -93,7 +93,7 @@ def _verified_history(spark: "SparkSession", location: Location, snapshots: Snap
     chunks, beyond = plan_chunks(location, snapshots)
     if isinstance(location, InDirectory) and (location.data / "state").exists():
         ends = {chunk.partition: chunk.end for chunk in chunks}
-        chunks += [Chunk(name, end, end, store=True) for name, end in ends.items()]
+        chunks += [CheckedRange(name, end, end, store=True) for name, end in ends.items()]
     return _verified(spark, location, snapshots, chunks, beyond) + metadata
 
 
@@ -126,7 +126,7 @@ def verify_snapshots(
 
 def plan_chunks(
     location: Location, snapshots: SnapshotSet | None, broken: Set[str] = frozenset()
-) -> tuple[list[Chunk], list[Finding]]:
+) -> tuple[list[CheckedRange], list[Finding]]:
     """Return the chunks of all partitions but the `broken` ones, up to the end of the log now.
 
     The findings are about snapshots behind that end."""
@@ -137,10 +137,10 @@ def plan_chunks(
     for name, end in ends.items():
         start = logs[name].start_offset
         inside = [at for at in taken.get(name, ()) if start < at <= end]
-        chunks += [Chunk(name, a, b, (b,)) for a, b in pairwise([start, *inside])]
+        chunks += [CheckedRange(name, a, b, (b,)) for a, b in pairwise([start, *inside])]
         last = inside[-1] if inside else start
         if last < end or not inside:
-            chunks.append(Chunk(name, last, end))
+            chunks.append(CheckedRange(name, last, end))
     beyond = beyond_the_end(taken, ends)
     return chunks, [Finding(SNAPSHOTS, False, name, offset, None, None, why) for name, offset, why in beyond]
 
@@ -165,7 +165,7 @@ def _verified(
     spark: "SparkSession",
     location: Location,
     snapshots: SnapshotSet | None,
-    chunks: Sequence[Chunk],
+    chunks: Sequence[CheckedRange],
     beyond: list[Finding],
 ) -> list[Finding]:
     rows = _fold(spark, location, snapshots, chunks)
@@ -181,7 +181,7 @@ def _verified(
 
 
 def _fold(
-    spark: "SparkSession", location: Location, snapshots: SnapshotSet | None, chunks: Sequence[Chunk]
+    spark: "SparkSession", location: Location, snapshots: SnapshotSet | None, chunks: Sequence[CheckedRange]
 ) -> list[Any]:
     lineage.read(chunks)
     return for_each(spark, chunks, fold_chunk, columns.AUDIT, location=location, snapshots=snapshots).collect()
@@ -190,20 +190,20 @@ def _fold(
 # -- in the driver -----------------------------------------------------------------------------------------------------
 
 
-def doubtful(chunks: Sequence[Chunk], rows: Sequence[Any]) -> list[Chunk]:
+def doubtful(chunks: Sequence[CheckedRange], rows: Sequence[Any]) -> list[CheckedRange]:
     """Return the chunks to be folded again, from the last snapshot that held.
 
     A chunk that began at a convicted snapshot and has findings is joined with the chunk before it. RocksDB of such a
     partition is also compared again."""
     bad = [row for row in rows if not row.ok]
     convicted = {(row.partition, row.offset) for row in bad if row.check == SNAPSHOTS}
-    again: list[Chunk] = []
-    run: list[Chunk] = []
+    again: list[CheckedRange] = []
+    run: list[CheckedRange] = []
     for chunk in [chunk for chunk in chunks if any(_is_of(row, chunk) for row in bad)]:
         begins = (chunk.partition, chunk.start)
         if chunk.store:
             firsts = [offset for partition, offset in convicted if partition == chunk.partition]
-            again += [Chunk(chunk.partition, min(firsts) - 1, chunk.end, store=True)] if firsts else []
+            again += [CheckedRange(chunk.partition, min(firsts) - 1, chunk.end, store=True)] if firsts else []
             continue
         if not (run and begins == (run[-1].partition, run[-1].end) and begins in convicted):
             again += _joined(run)
@@ -212,14 +212,14 @@ def doubtful(chunks: Sequence[Chunk], rows: Sequence[Any]) -> list[Chunk]:
     return again + _joined(run)
 
 
-def _joined(run: Sequence[Chunk]) -> list[Chunk]:
+def _joined(run: Sequence[CheckedRange]) -> list[CheckedRange]:
     if len(run) < 2:
         return []
     meets = tuple(at for chunk in run for at in chunk.meets)
     return [replace(run[0], end=run[-1].end, meets=meets)]
 
 
-def _is_of(row: Any, chunk: Chunk) -> bool:
+def _is_of(row: Any, chunk: CheckedRange) -> bool:
     """Return True if this chunk made the row.
 
     A snapshot belongs to the chunk that ends at it, a claim to the chunk of its event."""
@@ -228,7 +228,7 @@ def _is_of(row: Any, chunk: Chunk) -> bool:
     return chunk.store or chunk.start < row.offset + (row.check == CLAIMS) <= chunk.end
 
 
-def _sums(chunks: Sequence[Chunk], rows: Sequence[Any], found: Sequence[Finding]) -> list[Finding]:
+def _sums(chunks: Sequence[CheckedRange], rows: Sequence[Any], found: Sequence[Finding]) -> list[Finding]:
     """Return a finding for each partition and check without findings, with how much was looked at."""
     sums = []
     for name in dict.fromkeys(chunk.partition for chunk in chunks):
@@ -258,7 +258,7 @@ def _repeats_in_words(chunk_counts: Sequence[dict[str, Any]]) -> str:
 # -- in a Spark task -------------------------------------------------------------------------------------------------
 
 
-def fold_chunk(chunk: Chunk, location: Location, snapshots: SnapshotSet | None) -> "Iterator[pa.RecordBatch]":
+def fold_chunk(chunk: CheckedRange, location: Location, snapshots: SnapshotSet | None) -> "Iterator[pa.RecordBatch]":
     """The rows of AUDIT of one chunk."""
     log = partition_of(location, chunk.partition)
     if chunk.store:
@@ -270,7 +270,7 @@ def fold_chunk(chunk: Chunk, location: Location, snapshots: SnapshotSet | None) 
         yield batch_of(rows, columns.AUDIT)
 
 
-def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: SnapshotSet | None) -> Iterator[_Row]:
+def _compare_snapshots(log: PartitionLog, chunk: CheckedRange, snapshots: SnapshotSet | None) -> Iterator[_Row]:
     machine = from_snapshot(snapshots, log, chunk.start)
     begun = machine.next_offset
     claims, decoder = Claims(), decoder_for(log)
@@ -344,7 +344,7 @@ def compare(summary: StateSummary, snapshots: SnapshotSet, partition: str, offse
     yield (SNAPSHOTS, False, partition, offset, names[0] if names else None, None, detail)
 
 
-def _compare_store(log: PartitionLog, chunk: Chunk, path: Path, snapshots: SnapshotSet | None) -> Iterator[_Row]:
+def _compare_store(log: PartitionLog, chunk: CheckedRange, path: Path, snapshots: SnapshotSet | None) -> Iterator[_Row]:
     """Compare RocksDB, read-only, at its own offset."""
     try:
         store = StateStore.open(path, read_only=True)

@@ -9,7 +9,7 @@ Where RewindMQ is installed, Spark finds it by itself (pyspark_rewindmq.py); els
     kafka.bootstrap.servers, kafkaPrefix (rewindmq)
                          host:port, comma separated, and the beginning of its topics' names
     kafka.*              any setting of librdkafka's, as for the broker; Spark needs no connector
-    view                 events (default), records, partitions: the log (log.py, stream.py)
+    view                 events (default), records, partitions: the log (log.py, stream_reader.py)
                          history, queues, messages: folds (folds.py)
     log                  of the log: queues (default), metadata or all
     partitions           only these, comma separated
@@ -33,7 +33,7 @@ from rewindmq.spark_replay.columns import spark_schema
 from rewindmq.spark_replay.source.folds import FoldReader
 from rewindmq.spark_replay.source.log import LogReader, PartitionsReader
 from rewindmq.spark_replay.source.options import TableOptions
-from rewindmq.spark_replay.source.stream import LogStream
+from rewindmq.spark_replay.source.stream_reader import LogStream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

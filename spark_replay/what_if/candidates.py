@@ -1,6 +1,6 @@
 """Reads candidates of `what-if` from text, and checks them.
 
-The rules are those by which the broker takes a policy or a declaration (projections/machine/rules/keys.py). So a
+The rules are those by which the broker takes a policy or a declaration (projections/machine/rules/policy_keys.py). So a
 typing error does not give an answer as if there were no limit.
 
 Arguments that the broker takes and no queue knows (an `x-` key of a user's own, S-072) change nothing, and are refused
@@ -11,8 +11,8 @@ takes it.
 import json
 from collections.abc import Sequence
 
-from rewindmq.projections.machine.rules.keys import BY_ARGUMENT
 from rewindmq.projections.machine.rules.legal_values import INTEGER_TYPES
+from rewindmq.projections.machine.rules.policy_keys import BY_ARGUMENT
 from rewindmq.projections.machine.rules.profile import PROFILES
 from rewindmq.projections.rules.patterns import refusal
 from rewindmq.projections.rules.policy_rules import definition_problem

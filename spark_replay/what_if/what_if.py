@@ -18,7 +18,7 @@ from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import drive
 from rewindmq.projections.what_if.alternative import Alternative, Candidate
-from rewindmq.projections.what_if.later_outcomes import Difference, LaterOutcomes
+from rewindmq.projections.what_if.later_outcomes import FateDifference, LaterOutcomes
 from rewindmq.schemas.events import EVENT_TYPES, Event
 from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
@@ -146,7 +146,7 @@ def fold_alternatives(
     yield _batch(fold_input.offset_range.partition, rows)
 
 
-def _fate(fates: LaterOutcomes, found: Difference) -> dict[str, Any]:
+def _fate(fates: LaterOutcomes, found: FateDifference) -> dict[str, Any]:
     return {
         "fate": {
             "candidate": fates.alternative.candidate.name,

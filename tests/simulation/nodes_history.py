@@ -16,7 +16,7 @@ from typing import Any
 
 import rewindmq.engine.broker.broker
 import rewindmq.engine.cluster.partition_pausing
-from rewindmq.engine.log.simulated.shared import HistoryPartition
+from rewindmq.engine.log.simulated.shared import SimulatedPartition
 from rewindmq.engine.partition.queue_counters import Listed
 from rewindmq.engine.placement.request import ask_for
 from rewindmq.schemas.values import Actor
@@ -65,7 +65,7 @@ def history_of(seed: int, steps: int = STEPS) -> list[Step]:
 
 
 def run(
-    seed: int, history: Sequence[Step], look: Callable[[list[HistoryPartition]], object] = lambda partitions: None
+    seed: int, history: Sequence[Step], look: Callable[[list[SimulatedPartition]], object] = lambda partitions: None
 ) -> Record:
     """AssertionError (or whatever a node fails with) when something is wrong; its note tells the story. `look` is given
     the queue partitions when they were judged."""

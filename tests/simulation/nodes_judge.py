@@ -21,7 +21,7 @@ What must hold, however nodes were killed, cut off, declared lost, and duties mo
 
 from collections import defaultdict
 
-from rewindmq.engine.log.simulated.shared import HistoryPartition
+from rewindmq.engine.log.simulated.shared import SimulatedPartition
 from rewindmq.projections.machine.data.effects import (
     Deliver,
     Effect,
@@ -67,7 +67,7 @@ class Refold(Account):
         # In this order: messages given to a consumer for the first time (True), and back before they were sent (False)
         self.given: list[tuple[Message, bool]] = []
 
-    def fold(self, partition: HistoryPartition, wanted: set[int]) -> None:
+    def fold(self, partition: SimulatedPartition, wanted: set[int]) -> None:
         machine, decoder = self.machine, SharedDecoder()
         todo = sorted(wanted)
         for offset, timestamp_ms, value in zip(
@@ -164,7 +164,7 @@ def judge(world: World, publishes: list[Publish], takers: list[Taker]) -> list[R
     return accounts
 
 
-def checkpoints_of(partition: HistoryPartition) -> set[int]:
+def checkpoints_of(partition: SimulatedPartition) -> set[int]:
     decoder = SharedDecoder()
     found = set()
     for value in partition.values:

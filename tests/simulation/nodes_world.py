@@ -25,7 +25,12 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.node import ClusterKeeper
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.simulated.shared import ArchivedPartition, MemorySharedLog, SharedFaults, SharedHistory
+from rewindmq.engine.log.simulated.shared import (
+    MemorySharedLog,
+    SharedFaults,
+    SharedHistory,
+    SimulatedArchivedPartition,
+)
 from rewindmq.engine.process import open_node
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.metadata_verification import verify_metadata
@@ -290,7 +295,7 @@ class World:
         return {
             "rewindmq.engine.log.kafka.log.KafkaLog": self,  # its `open` below
             "rewindmq.engine.cluster.start.histories": lambda log, config: [
-                ArchivedPartition(each) for each in log.queues
+                SimulatedArchivedPartition(each) for each in log.queues
             ],
             "rewindmq.engine.cluster.start.recover": self._recover,
             "rewindmq.engine.cluster.resumption.recover": self._recover_again,
@@ -299,7 +304,7 @@ class World:
             "rewindmq.engine.cluster.snapshot_export.in_thread": self._soon,
             "rewindmq.engine.cluster.snapshot_export.STOP_SECONDS": 0,
             "rewindmq.engine.cluster.snapshot_export.BYTES_AN_EVENT": 1_000_000,
-            "rewindmq.engine.cluster.repair.NAMES_A_LOOK": 8,  # so that a round takes more than one heartbeat
+            "rewindmq.engine.cluster.loose_ends.NAMES_A_LOOK": 8,  # so that a round takes more than one heartbeat
             "rewindmq.engine.broker.access_control.Access.hash": lambda access, password: "simulated",
             "rewindmq.projections.store.store.Projector": self._watched_projector(),
             "rewindmq.projections.store.snapshots.os.fsync": lambda descriptor: None,
@@ -331,7 +336,7 @@ class World:
         life.performed.append([])
         return recovery
 
-    def _recover_again(self, log: ArchivedPartition, store: StateStore) -> Any:
+    def _recover_again(self, log: SimulatedArchivedPartition, store: StateStore) -> Any:
         """A partition that was paused begins with another state."""
         life = self.lives[log.log.node]
         index = next(at for at, machine in enumerate(life.machines) if machine.partition == log.name)

@@ -9,7 +9,7 @@ together, so nothing is lost with it. Dead letters are joined across partitions.
 
 from collections import Counter
 
-from rewindmq.engine.log.simulated.shared import HistoryPartition
+from rewindmq.engine.log.simulated.shared import SimulatedPartition
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.schemas.values import BROKER
@@ -21,10 +21,10 @@ EMBEDDED = range(30_000, 30_012)
 NODES = range(30_000, 30_004)
 
 
-def of_shared(partitions: list[HistoryPartition]) -> list[tuple[str, Records]]:
+def of_shared(partitions: list[SimulatedPartition]) -> list[tuple[str, Records]]:
     decoder = SharedDecoder()
 
-    def records(partition: HistoryPartition) -> Records:
+    def records(partition: SimulatedPartition) -> Records:
         for offset, at_ms, value in zip(partition.offsets, partition.timestamps_ms, partition.values, strict=True):
             try:
                 yield (offset, at_ms, *decoder.decode(value)[1:])

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.keeping.archive.identity import Identity, require_identity
+from rewindmq.engine.keeping.archive.identity import HistoryIdentity, require_identity
 from rewindmq.engine.keeping.archive.manifest import Manifest, SegmentEntry, SnapshotEntry, StoredObject
 from rewindmq.engine.keeping.archive.objects import Objects, open_objects
 from rewindmq.engine.keeping.archive.pack import pack
 from rewindmq.engine.keeping.archive.unpack import Unpacked
-from rewindmq.engine.log.embedded.reader import PartitionReader, Place, StoredBlock
+from rewindmq.engine.log.embedded.reader import BlockEnd, PartitionReader, StoredBlock
 from rewindmq.engine.log.embedded.root import history_begun_with
 from rewindmq.engine.log.embedded.segments import base_offset_of, parse_header, record_timestamp, segment_files
 from rewindmq.engine.log.embedded.writer import PartitionWriter
@@ -32,7 +32,7 @@ def archive_segments(objects: Objects, directory: Path, files: Sequence[Path]) -
     """Archive these segments of a partition, without proof."""
     manifest = Manifest.load(objects, directory.name)
     for path in files:
-        before = Place(manifest.end, 0, manifest.chain, manifest.max_timestamp_ms)
+        before = BlockEnd(manifest.end, 0, manifest.chain, manifest.max_timestamp_ms)
         with pack(path, before, archived_ms=7) as packed:
             entry = packed.entry
             objects.create(manifest.key(entry, entry.avro), packed.avro)
@@ -79,7 +79,7 @@ def archive_all(data: Path, url: str, begun_with: int | None = None) -> Objects:
     header = parse_header(segment_files(directories[0])[0].read_bytes())
     history = history_begun_with(header)
     for count in (begun_with or len(directories) - 1, len(directories) - 1):
-        require_identity(objects, Identity(history, count))
+        require_identity(objects, HistoryIdentity(history, count))
     for directory in directories:
         reader = PartitionReader(directory)
         ends = {segment.file: segment.next_offset for segment in reader.segments()}

@@ -1,7 +1,7 @@
 """Repartitions of a broker without sockets: filled queues, the request, and where the queues are afterwards."""
 
 from rewindmq.engine.host.loop_share import Work
-from rewindmq.engine.placement.request import DONE, Progress, ask_for, progress_of
+from rewindmq.engine.placement.request import DONE, RepartitionProgress, ask_for, progress_of
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import Harness
@@ -26,7 +26,7 @@ def progress_of_now(h: Harness) -> str:
     try:
         work.send(None)
     except StopIteration as done:
-        found: Progress = done.value
+        found: RepartitionProgress = done.value
         return found.phase
     work.close()
     return ""

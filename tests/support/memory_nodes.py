@@ -20,7 +20,7 @@ import pytest
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.node import ClusterKeeper
 from rewindmq.engine.config import Config
-from rewindmq.engine.log.simulated.shared import ArchivedPartition, MemorySharedLog, SharedHistory
+from rewindmq.engine.log.simulated.shared import MemorySharedLog, SharedHistory, SimulatedArchivedPartition
 from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.process import open_node
 from rewindmq.schemas.events import Published
@@ -119,9 +119,9 @@ def watched(main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
-def archived(log: MemorySharedLog, _config: Config) -> list[ArchivedPartition]:
+def archived(log: MemorySharedLog, _config: Config) -> list[SimulatedArchivedPartition]:
     """The histories of the partitions: an archive has them, too."""
-    return [ArchivedPartition(each) for each in log.queues]
+    return [SimulatedArchivedPartition(each) for each in log.queues]
 
 
 def session(broker: Broker) -> Session:

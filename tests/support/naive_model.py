@@ -5,7 +5,7 @@ the real one only the event classes and the settings (arguments and policies are
 has tests of its own). Outcomes are plain tuples; `explain` in test_machine_model.py turns effects into the same.
 """
 
-from rewindmq.projections.machine.rules.keys import is_queue_type
+from rewindmq.projections.machine.rules.policy_keys import is_queue_type
 from rewindmq.projections.machine.rules.profile import profile_of
 from rewindmq.projections.machine.rules.settings import QueueSettings, resolve
 from rewindmq.schemas.amqp.properties import headers_of

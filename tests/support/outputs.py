@@ -11,13 +11,13 @@ import click
 
 from rewindmq.engine.cli.configuration.manual import commands_of
 from rewindmq.engine.cli.main import rewindmq
-from rewindmq.schemas.json_schemas import LINES, LIST, Output
+from rewindmq.schemas.json_schemas import LINES, LIST, JsonOutput
 from rewindmq.spark_replay.__main__ import main as spark_commands
 from tests.support.needs import require_pure
 from tests.support.reference_document import closed, faults_of
 
 
-def judged(output: Output, text: str) -> list[Any]:
+def judged(output: JsonOutput, text: str) -> list[Any]:
     """The values that were printed, at least one, each as the schema says."""
     require_types()
     printed = [json.loads(line) for line in text.splitlines()] if output.form == LINES else [json.loads(text)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rewindmq.engine.cli import outputs as engine_outputs
 from rewindmq.engine.cli.outputs import VERIFIER
-from rewindmq.schemas.json_schemas import LINES, LIST, Output
+from rewindmq.schemas.json_schemas import LINES, LIST, JsonOutput
 from rewindmq.spark_replay.commands import outputs as spark_outputs
 from tests.support.running import ROOT
 
@@ -42,23 +42,23 @@ This page and the schemas are made of the code: `python -m tests.support.outputs
 FORMS = {LINES: "an object a line", LIST: "an array"}
 
 
-def by_command() -> dict[str, tuple[Output, ...]]:
+def by_command() -> dict[str, tuple[JsonOutput, ...]]:
     """The outputs of all commands, by what a person types."""
     ours = {name if name == VERIFIER else f"rewindmq {name}": of for name, of in engine_outputs.OUTPUTS.items()}
     return ours | {f"rewindmq spark {name}": of for name, of in spark_outputs.OUTPUTS.items()}
 
 
-def every_output() -> dict[str, Output]:
+def every_output() -> dict[str, JsonOutput]:
     """The outputs by name."""
     return {each.name: each for outputs in by_command().values() for each in outputs}
 
 
-def file_of(output: Output) -> Path:
+def file_of(output: JsonOutput) -> Path:
     """The file of a schema."""
     return FOLDER / f"{output.name}.schema.json"
 
 
-def schema_text(output: Output) -> str:
+def schema_text(output: JsonOutput) -> str:
     """A schema as its file has it."""
     return json.dumps(output.document(), indent=1, ensure_ascii=False) + "\n"
 

@@ -38,6 +38,7 @@ from rewindmq.schemas.events import (
 from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused, QueueResumed
 from rewindmq.schemas.values import BROKER, Actor, MovedFrom, Origin, Policy, SeenLetters, SeenRestored
 from tests.support.events_for_tests import START_MS, VHOST, arguments, policy, route
+from tests.support.key_values import DRAWN
 
 DELAYS = "amq.delayed.x"
 NAMES = ("a", "b", "c", "d", DELAYS)
@@ -107,21 +108,7 @@ class History:
     def _settings(self) -> dict[str, object]:
         dice = self.dice
         keys: dict[str, object] = {}
-        for key, chance, values in (
-            ("max_length", 0.4, (0, 1, 3, 6, 10)),
-            ("max_length_bytes", 0.2, (5, 20, 40)),
-            ("overflow", 0.5, ("drop-head", "reject-publish", "reject-publish", "reject-publish-dlx")),
-            ("message_ttl", 0.2, (0, 2, 20, 60)),
-            ("expires", 0.1, (30, 80)),
-            ("dead_letter_exchange", 0.5, ("dlx",)),
-            ("dead_letter_routing_key", 0.2, ("dead",)),
-            ("dead_letter_strategy", 0.5, ("at-least-once",)),
-            ("delivery_limit", 0.4, (-1, 0, 1, 2, 5_000)),
-            ("delayed_retry_type", 0.3, ("all", "failed", "returned", "disabled")),
-            ("delayed_retry_min", 0.4, (0, 1, 4)),
-            ("delayed_retry_max", 0.2, (2, 6)),
-            ("max_age", 0.2, ("1s", "2s")),
-        ):
+        for key, chance, values in DRAWN:
             if dice.random() < chance:
                 keys[key] = dice.choice(values)
         return keys

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from rewindmq.engine.keeping.archive.identity import Identity, require_identity
+from rewindmq.engine.keeping.archive.identity import HistoryIdentity, require_identity
 from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import Objects, open_objects
-from rewindmq.engine.keeping.archive.pack import Record
+from rewindmq.engine.keeping.archive.pack import KafkaRecord
 from rewindmq.engine.keeping.archive.topic_archiver import packer_behind
 from rewindmq.engine.keeping.archive.unpack import Unpacked
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
@@ -19,10 +19,10 @@ def archive_as_topics(data: Path, url: str, begun_with: int, skews: Mapping[str,
     `skews`: by how many milliseconds the clock of each partition differs; then each record is a stretch of its own."""
     objects, log, time_of = open_objects(url, make=True), EmbeddedLogReader(data), Decoder().timestamp_ms
     for count in (begun_with, len(log.queues)):
-        require_identity(objects, Identity("history", count, "kafka"))
+        require_identity(objects, HistoryIdentity("history", count, "kafka"))
     for partition in log.partitions:
         records = [
-            Record(offset, time_of(record) + (skews or {}).get(partition.name, 0), record, b"")
+            KafkaRecord(offset, time_of(record) + (skews or {}).get(partition.name, 0), record, b"")
             for block in partition.read()
             for offset, record in enumerate(block.records, block.first_offset)
         ]
@@ -31,13 +31,13 @@ def archive_as_topics(data: Path, url: str, begun_with: int, skews: Mapping[str,
     return objects
 
 
-def archive_stretch(objects: Objects, partition: str, records: Iterable[Record], trailing: int = 0) -> Manifest:
+def archive_stretch(objects: Objects, partition: str, records: Iterable[KafkaRecord], trailing: int = 0) -> Manifest:
     """Archive these records behind what is archived of the partition, with a gap of `trailing` offsets behind them."""
-    require_identity(objects, Identity("history", 1, "kafka"))
+    require_identity(objects, HistoryIdentity("history", 1, "kafka"))
     return _pack(objects, partition, records, trailing)
 
 
-def _pack(objects: Objects, partition: str, records: Iterable[Record], trailing: int = 0) -> Manifest:
+def _pack(objects: Objects, partition: str, records: Iterable[KafkaRecord], trailing: int = 0) -> Manifest:
     manifest = Manifest.load(objects, partition)
     packer = packer_behind(manifest)
     for record in records:
@@ -55,12 +55,12 @@ def unpacked_topic(manifest: Manifest, number: int = 0) -> Unpacked:
     return Unpacked(manifest.objects, manifest.partition, manifest.segments[number])
 
 
-def archived_records(manifest: Manifest) -> list[Record]:
+def archived_records(manifest: Manifest) -> list[KafkaRecord]:
     """All archived records of a partition."""
     segments = [unpacked_topic(manifest, number) for number in range(len(manifest.segments))]
     return [record for each in segments for number in range(len(each.archived)) for record in each.records(number)]
 
 
-def normal(records: Sequence[Record]) -> list[Record]:
+def normal(records: Sequence[KafkaRecord]) -> list[KafkaRecord]:
     """The records with headers of one type, to compare."""
     return [record._replace(headers=[(name, value) for name, value in record.headers]) for record in records]

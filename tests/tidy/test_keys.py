@@ -1,5 +1,5 @@
 """Every key that decides something is known to those who judge the machine: the naive model, the random histories, and
-the audit (projections/machine/rules/keys.py)."""
+the audit (projections/machine/rules/policy_keys.py)."""
 
 import ast
 from collections.abc import Iterable, Mapping
@@ -7,12 +7,13 @@ from dataclasses import fields, replace
 
 import pytest
 
-from rewindmq.projections.machine.rules.keys import BY_NAME, KEYS, Key
+from rewindmq.projections.machine.rules.policy_keys import BY_NAME, KEYS, Key
 from rewindmq.projections.machine.rules.settings import QueueSettings
+from tests.support.key_values import CHOSEN, drawn
 from tests.tidy.references import sources, text_of
 
 MODEL = ("tests/support/naive_model.py",)
-# Seeded histories, and those that hypothesis makes for the model.
+# Seeded histories, and those that hypothesis makes for the model. Both also draw what tests/support/key_values.py says.
 HISTORIES = (
     "tests/support/random_history.py",
     "tests/unit/machine/test_machine_model.py",
@@ -38,18 +39,6 @@ EXEMPT = {
         "dead-letter-strategy": "the audit follows messages, and not whether their letters were confirmed",
     },
 }
-# The field of `QueueSettings` that has the value of a key, where it has another name.
-FIELDS = {
-    "consumer-timeout": "consumer_timeout_ms",
-    "dead-letter-strategy": "at_least_once",
-    "delayed-retry-max": "retry_max_ms",
-    "delayed-retry-min": "retry_min_ms",
-    "delayed-retry-type": "retry",
-    "expires": "expires_ms",
-    "max-age": "max_age_ms",
-    "message-ttl": "message_ttl_ms",
-    "x-message-deduplication": "deduplicates",
-}
 Texts = Mapping[str, str]
 
 
@@ -65,20 +54,18 @@ def words_in(names: Iterable[str], texts: Texts) -> set[str]:
     return found
 
 
-def field_of(key: Key) -> str:
-    return FIELDS.get(key.name, key.name.replace("-", "_"))
-
-
 def strangers(keys: Iterable[Key], texts: Texts) -> list[str]:
     """A line for each key that a judge does not know."""
+    keys = tuple(keys)
     known = {judge: words_in(names, texts) for judge, names in JUDGES.items()}
+    known["histories"] |= {name for name, _, _ in drawn(keys)}
     lost = []
     for key in keys:
         if not key.decides or not (key.queues or key.merge):
             continue
         spelled = key.name.removeprefix("x-").replace("-", "_")  # as `arguments` and `policy` of the tests take it
         names = {
-            "model": {f".{field_of(key)}"} if key.merge else {key.argument},
+            "model": {f".{key.setting_name}"} if key.merge else {key.argument},
             "histories": {spelled, key.name, key.argument},
             "audit": {key.name, key.argument},
         }
@@ -100,7 +87,7 @@ def test_every_key_has_its_judges() -> None:
 
 def test_every_setting_comes_from_a_key() -> None:
     """So a field of `QueueSettings` cannot be without judges."""
-    of_keys = {field_of(key) for key in KEYS if key.merge}
+    of_keys = {key.setting_name for key in KEYS if key.merge}
     assert {field.name for field in fields(QueueSettings) if not field.name.endswith("_rule")} == of_keys
 
 
@@ -119,8 +106,8 @@ def test_no_exemption_is_stale() -> None:
     [
         ("model", ".max_length_bytes"),
         ("model", '"x-max-priority"'),
-        ("histories", '"message_ttl"'),
-        ("histories", '"delayed_retry_max"'),
+        ("histories", '"max_priority"'),
+        ("histories", '"single_active_consumer"'),
         ("audit", '"overflow"'),
         ("audit", '"x-max-priority"'),
     ],
@@ -138,6 +125,12 @@ def test_a_key_that_a_judge_forgets_is_found(judge: str, word: str) -> None:
 
 
 def test_a_new_key_is_found_until_all_know_it() -> None:
-    new = replace(BY_NAME["max-length"], name="first-delay")
-    assert len(strangers((*KEYS, new), TEXTS)) == 3
+    """The histories draw a key of policies at once."""
+    new, alone = (replace(BY_NAME[name], name="first-delay") for name in ("max-length", "max-priority"))
+    assert len(strangers((*KEYS, new), TEXTS)) == 2
+    assert len(strangers((*KEYS, alone), TEXTS)) == 3
     assert not strangers((*KEYS, replace(new, decides=False)), TEXTS)
+
+
+def test_values_of_histories_belong_to_keys() -> None:
+    assert CHOSEN.keys() <= {key.name for key in KEYS if key.merge and key.decides}

@@ -3,7 +3,7 @@
 from jsonschema import Draft202012Validator
 
 from rewindmq.engine.cli.outputs import OUTPUTS, VERIFIER
-from rewindmq.schemas.json_schemas import Output
+from rewindmq.schemas.json_schemas import JsonOutput
 from rewindmq.spark_replay.commands.outputs import OUTPUTS as OF_SPARK
 from tests.support import outputs, outputs_page
 
@@ -28,7 +28,7 @@ def test_b63_the_files_are_those_of_the_code() -> None:
 def test_b63_every_schema_is_sound_and_has_a_name_of_its_own() -> None:
     outputs.require_types()
     every = [each for found in outputs_page.by_command().values() for each in found]
-    by_name: dict[str, Output] = {}
+    by_name: dict[str, JsonOutput] = {}
     for each in every:
         assert by_name.setdefault(each.name, each) is each, f"two shapes have the name {each.name}"
         Draft202012Validator.check_schema(each.document())

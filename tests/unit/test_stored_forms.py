@@ -26,7 +26,7 @@ from rewindmq.engine.keeping.archive.directory_note import archive_of, note_arch
 from rewindmq.engine.keeping.archive.identity import read_identity
 from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import Objects, open_objects
-from rewindmq.engine.keeping.archive.pack import Record
+from rewindmq.engine.keeping.archive.pack import KafkaRecord
 from rewindmq.engine.keeping.archive.unpack import Unpacked
 from rewindmq.engine.keeping.location import InDirectory, noted_identity
 from rewindmq.engine.keeping.seals.in_files import segmented
@@ -59,7 +59,7 @@ from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
 from rewindmq.spark_replay.audit.file_format import unpacked
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.ledger_files import Ledgers
-from rewindmq.spark_replay.audit.log_bytes import Proven
+from rewindmq.spark_replay.audit.log_bytes import ProvenSegments
 from rewindmq.spark_replay.audit.state_file import AuditStates
 from rewindmq.spark_replay.audit.watch import BatchReport, Reports, Watch
 from rewindmq.spark_replay.history.incremental import _write_progress, read_progress
@@ -111,7 +111,7 @@ def archived(home: Path) -> Path:
 
 def archived_topic(home: Path) -> Path:
     """Five records of a topic in an archive."""
-    records = [Record(n, START_MS + n, record(n), b"") for n in range(5)]
+    records = [KafkaRecord(n, START_MS + n, record(n), b"") for n in range(5)]
     archive_stretch(open_objects(str(home / "archive"), make=True), NAME, records)
     return home / "archive"
 
@@ -366,7 +366,7 @@ FORMS = {
     ),
     "copy of a snapshot in Kafka": Form(end_of_copied_state, None),
     "own snapshots": Form(cut, lambda path: read_about(path.parent)),
-    "proven segments": Form(lambda home: Proven(home).save(), lambda path: Proven(path.parent)),
+    "proven segments": Form(lambda home: ProvenSegments(home).save(), lambda path: ProvenSegments(path.parent)),
     "ledger": Form(ledger, unpacked, b"RewindMQ audit, format 1\n"),
     "letters": Form(letters, lambda path: Ledgers(Snapshots(path.parents[1]), NAME).letters(0), b"\xff\xff\xff\xff"),
     "state of a watch": Form(audit_state, lambda path: AuditStates(path.parents[1], NAME).before(2), b"RewindMQ audit"),

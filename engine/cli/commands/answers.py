@@ -13,7 +13,7 @@ from rewindmq.engine.cli.client import Json, RequestRefused
 from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.formatters import beginning
 from rewindmq.engine.cli.lookups import definition_argument, unanswered
-from rewindmq.engine.cli.progress import Progress
+from rewindmq.engine.cli.progress import ProgressLine
 from rewindmq.engine.cli.rows import Asked, Row, Then, commands
 from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.times import A_MOMENT, A_TIME, MOMENT, TIME
@@ -96,7 +96,7 @@ def found(settings: CliSettings, queue: str | None, query: dict[str, str], limit
     """Yield at most `limit` messages as the broker finds them. CliError."""
     count = searched = read = 0
     query["limit"] = str(min(limit, MOST_AT_ONCE))
-    with Progress("Searching") as progress:
+    with ProgressLine("Searching") as progress:
         for page in pages(settings, "find", queue, query):
             messages = cast(list[Json], page["messages"])
             count += len(messages)
@@ -288,7 +288,7 @@ def tell_waiting(found: "Spans") -> None:
 def portions(settings: CliSettings, queue: str | None, query: dict[str, str], found: "Spans") -> "Iterator[list[Span]]":
     """Yield the spans of each answer of the broker. CliError."""
     records = count = 0
-    with Progress("Reading") as progress:
+    with ProgressLine("Reading") as progress:
         for answer in pages(settings, "traces", queue, query):
             spans = [span for row in cast(list[Json], answer["rows"]) for span in spans_of(row, found)]
             count += len(spans)

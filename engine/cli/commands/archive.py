@@ -19,7 +19,7 @@ from rewindmq.engine.cli.usage import EXISTING_DIRECTORY, command, flag, option
 from rewindmq.engine.cli.values import Value
 from rewindmq.engine.keeping.archive.archiver import (
     Archiver,
-    Report,
+    ArchiveReport,
     close_segments,
     first_waiting_ms,
     segments_behind,
@@ -123,7 +123,7 @@ def archive(
     except ValueError as error:
         raise CliError(USAGE, f"--keep-local: {error}") from None
 
-    def archived() -> "Report":
+    def archived() -> "ArchiveReport":
         if isinstance(location, InKafka):
             return archive_topics(settings, archive_url, location, roll, segment_age)
         return _archive_directory(settings, archive_url, location.data, roll)
@@ -176,7 +176,7 @@ def _with_local(
     ]
 
 
-def _archive_directory(settings: CliSettings, url: str, data: Path, roll: bool) -> "Report":
+def _archive_directory(settings: CliSettings, url: str, data: Path, roll: bool) -> "ArchiveReport":
     """Archive what is new in a data directory.
 
     Raises LogError."""

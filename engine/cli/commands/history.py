@@ -123,7 +123,7 @@ def past_offline(
     """Return the queue as this process folds it, without a broker. `keys`: the directory of the subjects' keys.
     CliError."""
     from rewindmq.engine.erasure.encryption import Subjects
-    from rewindmq.engine.http.resources.past import MAX_BODY_SHOWN, MAX_SHOWN, Cut
+    from rewindmq.engine.http.resources.past import MAX_BODY_SHOWN, MAX_SHOWN, BodyCut
     from rewindmq.engine.http.shapes.queues import PastQueueView
     from rewindmq.engine.log.contract import LogError
     from rewindmq.engine.rewind.queue_at import NoSuchQueue, histories_of, queue_at
@@ -132,7 +132,7 @@ def past_offline(
     refusal: Exception | None = None
     try:
         store = KeyStore.of(keys, history.open().topology())
-        cut = Cut(Subjects("", store, {}), MAX_BODY_SHOWN)
+        cut = BodyCut(Subjects("", store, {}), MAX_BODY_SHOWN)
         for each in histories_of(history, vhost, queue):
             try:
                 at = At(offset=offset) if time is None else moment_in(each, vhost, queue, time)
@@ -250,12 +250,12 @@ def verified(partition: str, check: str, events: int, result: str) -> dict[str, 
 
 def history_error_code(history: "Location", error: "LogError") -> int:
     """Return the exit code when a history cannot be opened or read."""
-    from rewindmq.engine.keeping.location import OtherHistory
+    from rewindmq.engine.keeping.location import HistoryMismatch
     from rewindmq.engine.log.contract import CorruptLog, NoAnswer
 
     if isinstance(error, NoAnswer):
         return UNAVAILABLE
-    return UNAVAILABLE if history.may_answer_later and not isinstance(error, CorruptLog | OtherHistory) else DATA
+    return UNAVAILABLE if history.may_answer_later and not isinstance(error, CorruptLog | HistoryMismatch) else DATA
 
 
 def report_differences(reports: "Sequence[Verification]") -> None:

@@ -28,7 +28,7 @@ from rewindmq.engine.keeping.seals import sealer as sealing
 from rewindmq.engine.keeping.seals.partitions import sealable_partitions
 from rewindmq.engine.keeping.seals.proof_verifier import Proven, Unusable, parsed_proof, sentences
 from rewindmq.engine.keeping.seals.register import Register
-from rewindmq.engine.keeping.seals.seal import BadFile, BadSeal, Stored
+from rewindmq.engine.keeping.seals.seal import BadFile, BadSeal, StoredSeal
 from rewindmq.engine.keeping.seals.sealer import Checked
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import METADATA
@@ -135,7 +135,7 @@ def seal(
     asked = Outside.of(register, **outside)
     lacking: list[str] = []
 
-    def sealed() -> "list[Stored]":
+    def sealed() -> "list[StoredSeal]":
         private, before = seals.private_key(key), seals.public_keys(older)
         kept = seals.read_copies(copies) if copies is not None and copies.exists() else []
         new = []
@@ -159,7 +159,7 @@ def seal(
         raise CliError(UNAVAILABLE, f"{lacking[0]}{more}; the seals and the note are kept: the next 'seal' asks again")
 
 
-def _add_copy(path: Path, sealed: "Stored") -> None:
+def _add_copy(path: Path, sealed: "StoredSeal") -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(sealed.line + "\n")
         file.flush()
@@ -250,7 +250,7 @@ def export_seals(settings: CliSettings, data: Path | None, kafka: InKafka | None
 
     location = _location(data, kafka)
 
-    def found() -> "list[Stored]":
+    def found() -> "list[StoredSeal]":
         partitions = sealable_partitions(location)
         both = [(partition, each) for partition in partitions for each in partition.seals()[0]]
         return [sealing.with_secret(partition, each) if secrets else each for partition, each in both]

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from rewindmq.engine.cli.configuration.assembly import Impossible, config_of, credentials_of
-from rewindmq.engine.cli.configuration.live import rereader
 from rewindmq.engine.cli.configuration.options import with_sources
+from rewindmq.engine.cli.configuration.reload import rereader
 from rewindmq.engine.cli.configuration.sources import ConfigError, Sources, Value
 from rewindmq.engine.cli.exits import CONFIG, CliError
 from rewindmq.engine.cli.formatters import FORMATTERS

@@ -20,7 +20,7 @@ class WrongType(Exception):
     """TOML has a value of another type; the text names the type that is allowed."""
 
 
-class Parsed(click.ParamType):  # type: ignore[type-arg]
+class ParsedType(click.ParamType):  # type: ignore[type-arg]
     """A value that a function parses. Its ValueError says what is wrong."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
@@ -76,7 +76,7 @@ class Kind:
             try:
                 found.append(self.parser.convert(text, None, None))
             except click.BadParameter as error:
-                own = isinstance(self.parser, Parsed | click.Path)
+                own = isinstance(self.parser, ParsedType | click.Path)
                 why = error.format_message().partition(": ")[2] or error.message
                 raise ValueError(why if own else f"'{text}' is not {self.allowed}") from None
         return tuple(found) if self.several else found[0]
@@ -95,7 +95,7 @@ def choice(*words: str) -> Kind:
 
 def parsed(name: str, parse: Callable[[str], Any], allowed: str, *toml: type) -> Kind:
     """Return texts that a function parses."""
-    return Kind(Parsed(name, parse), allowed, (str, *toml))
+    return Kind(ParsedType(name, parse), allowed, (str, *toml))
 
 
 def _days(text: str) -> int:
@@ -131,7 +131,7 @@ MILLISECONDS = parsed("duration", short_ms, "a duration such as 100ms or 1s, or 
 DAYS = parsed("days", _days, "a number of whole days, such as 30d")
 NETWORKS = parsed("networks", _networks, "networks or addresses with commas between them, or an array of them", list)
 NAMES = parsed("names", _names, "names with commas between them, or an array of names", list)
-KAFKA_PAIRS = Kind(Parsed("pair", _kafka_pair), "an array of KEY=VALUE", (str,), several=True)
+KAFKA_PAIRS = Kind(ParsedType("pair", _kafka_pair), "an array of KEY=VALUE", (str,), several=True)
 FILE = Kind(click.Path(exists=True, dir_okay=False, path_type=Path), "a file that exists", is_path=True)
 FILE_OR_DIRECTORY = Kind(click.Path(exists=True, path_type=Path), "a file or directory that exists", is_path=True)
 DIRECTORY = Kind(click.Path(file_okay=False, path_type=Path), "a directory", is_path=True)

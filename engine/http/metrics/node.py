@@ -9,7 +9,7 @@ from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.host.loop_share import Work, by_key
 from rewindmq.engine.host.watermarks import resident_bytes
 from rewindmq.engine.http.metrics.exposition import Labels, Metric, single
-from rewindmq.engine.http.metrics.objects import connections_seen
+from rewindmq.engine.http.metrics.per_object import connections_seen
 from rewindmq.engine.http.shapes.node import open_descriptors, uptime_seconds
 from rewindmq.engine.partition.counters import SIZE_BOUNDS, SIZES, SIZES_SUM
 from rewindmq.engine.partition.sessions import counts

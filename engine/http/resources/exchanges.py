@@ -32,7 +32,7 @@ from rewindmq.engine.partition.counters import Tally
 from rewindmq.engine.partition.flow_control import LARGE_BYTES, no_room
 from rewindmq.engine.routing.portions import RouteTakesLong, in_turns
 from rewindmq.schemas.amqp.errors import PropertyError
-from rewindmq.schemas.amqp.properties import Parsed, parse
+from rewindmq.schemas.amqp.properties import ParsedProperties, parse
 from rewindmq.schemas.metadata_events import ExchangeDeclared
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ async def send(
 
 
 async def destinations_of(
-    broker: "Broker", session: "Session", target: BasicPublish, parsed: Parsed
+    broker: "Broker", session: "Session", target: BasicPublish, parsed: ParsedProperties
 ) -> "tuple[Destination, ...]":
     """Return the destinations of a publish, once no queue of them is on its way to another partition.
 

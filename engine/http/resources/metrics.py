@@ -25,7 +25,15 @@ from rewindmq.engine.http.filters import NameFilter
 from rewindmq.engine.http.metrics.exposition import MEDIA_TYPE, Metric, exposition, lines_of, single
 from rewindmq.engine.http.metrics.history import history_metrics, queue_history
 from rewindmq.engine.http.metrics.node import NODE, clusterwide, global_counters, info, object_totals
-from rewindmq.engine.http.metrics.objects import (
+from rewindmq.engine.http.metrics.ours import (
+    door_metrics,
+    follower_metrics,
+    history_counters,
+    log_gauges,
+    loop_stalls,
+    memory_held,
+)
+from rewindmq.engine.http.metrics.per_object import (
     CHANNELS,
     CONNECTIONS,
     QUEUES,
@@ -34,14 +42,6 @@ from rewindmq.engine.http.metrics.objects import (
     connections_seen,
     of_objects,
     queues_seen,
-)
-from rewindmq.engine.http.metrics.ours import (
-    door_metrics,
-    follower_metrics,
-    history_counters,
-    log_gauges,
-    loop_stalls,
-    memory_held,
 )
 from rewindmq.engine.http.pieces import answer
 from rewindmq.engine.http.reference.operation import Query

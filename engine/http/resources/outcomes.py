@@ -54,12 +54,12 @@ from rewindmq.engine.http.shapes.history import (
 )
 from rewindmq.engine.keeping.location import Location
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.rewind.depth import NeverThere, Tick, depth
+from rewindmq.engine.rewind.depth import DepthTick, NeverThere, depth
 from rewindmq.engine.rewind.outcomes import Deadline, NoSuchMessage, biography, changes, last_outcomes
 from rewindmq.engine.rewind.partition_visits import moment_in
 from rewindmq.engine.rewind.queue_at import NoSuchQueue
 from rewindmq.engine.rewind.search import FoundMessage
-from rewindmq.engine.rewind.trace_outcomes import Places, Portion, WantedTraces, traced_outcomes, whole, within
+from rewindmq.engine.rewind.trace_outcomes import Places, TracePortion, WantedTraces, traced_outcomes, whole, within
 from rewindmq.engine.rewind.what_if import POLICY_NAME, candidate_for, what_if
 from rewindmq.projections.history.biography import parse_message
 from rewindmq.projections.history.outcome_rows import PUBLISHED, OutcomeRow
@@ -285,13 +285,13 @@ async def show_depth(call: Call) -> Response:
     return await ask(call, partial(found_depth, vhost, queue, queue_id, start, end, count, marks_in(call)))
 
 
-def marks_in(call: Call) -> dict[str, list[Tick]]:
+def marks_in(call: Call) -> dict[str, list[DepthTick]]:
     """Return the marks that the user may see, as ticks of each partition."""
-    ticks: dict[str, list[Tick]] = {}
+    ticks: dict[str, list[DepthTick]] = {}
     for mark in visible_marks(call).values():
         time_ms, user = call.broker.topology.marked[mark.name][0], MarkView.of(mark, call).user
         for partition, offset in mark.positions:
-            ticks.setdefault(partition, []).append(Tick(time_ms, offset, "mark", mark.name, user))
+            ticks.setdefault(partition, []).append(DepthTick(time_ms, offset, "mark", mark.name, user))
     return ticks
 
 
@@ -302,7 +302,7 @@ def found_depth(
     start: At,
     end: At,
     count: int,
-    marks: dict[str, list[Tick]],
+    marks: dict[str, list[DepthTick]],
     history: Location,
 ) -> DepthOverTimeView:
     """Return the length over time. Raises NeverThere, RewindError, LogError."""
@@ -418,7 +418,7 @@ def found_traced(wanted: WantedTraces, places: Places | None, history: Location)
     return TracedOutcomesView.of(portion, rows=rows, next=next_of(portion.places) or None)
 
 
-def traced(row: OutcomeRow, portion: Portion) -> TracedOutcomeView:
+def traced(row: OutcomeRow, portion: TracePortion) -> TracedOutcomeView:
     """Return a row, of a publish with its trace."""
     trace = portion.traces.get(row.offset) if row.value("outcome") == PUBLISHED else None
     return TracedOutcomeView.of_row(row, **({} if trace is None else {"trace": TraceView.of(trace)}))

@@ -37,7 +37,7 @@ MAX_SHOWN = 16_777_216  # bytes of all bodies together
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PastQuestion:
     """A question to the process that reads the past."""
 
     history: Location
@@ -70,7 +70,7 @@ async def read(process: WorkerPool, question: "worker.Question[bytes | ApiError]
     return found
 
 
-def read_past(question: Question) -> PastQueueView | ApiError:
+def read_past(question: PastQuestion) -> PastQueueView | ApiError:
     """Return the answer, or the refusal as a value: it has to go through the pipe."""
     try:
         past = queue_at(
@@ -81,7 +81,7 @@ def read_past(question: Question) -> PastQueueView | ApiError:
             question.first,
             question.count,
             question.incarnation,
-            Cut(Subjects("", question.keys, {}), question.truncate),
+            BodyCut(Subjects("", question.keys, {}), question.truncate),
             MAX_SHOWN,
             waypoints_of(question.history),
         )
@@ -132,7 +132,7 @@ async def at(call: Call) -> Response:
         await call.durable()  # a reader sees only written events
     call.moment_read(vhost, name, asked, when)
     keys = call.broker.subjects.keys.frozen()
-    question = Question(
+    question = PastQuestion(
         history_in(call, vhost, name),
         vhost=vhost,
         queue=name,
@@ -153,7 +153,7 @@ def history_in(call: Call, vhost: str, queue: str | None) -> Location:
     return history_of(call.broker.config, only)
 
 
-async def answer_to(call: Call, question: Question) -> Response:
+async def answer_to(call: Call, question: PastQuestion) -> Response:
     """Return the answer of the process that reads the past."""
     return Response(await read(call.broker.history.past, question, call.user), media_type="application/json")
 
@@ -213,7 +213,7 @@ def number_of(call: Call, name: str, default: int) -> int:
     return number
 
 
-class Cut:
+class BodyCut:
     """Cuts each message to its shown part.
 
     `subjects` has the keys as they are now: bodies that are erased by now are not shown."""

@@ -22,7 +22,7 @@ STALLED_SECONDS = 120  # a client that takes nothing for so long is dropped: its
 logger = logging.getLogger(__name__)
 
 
-class Sent(StreamingResponse):
+class SentCopy(StreamingResponse):
     """A response that closes the copy at its end.
 
     It ends when the copy is sent, the client is gone or stalled, or the broker stops."""
@@ -71,4 +71,4 @@ async def copy(call: Call) -> Response:
         raise ApiError(503, "service_unavailable", str(error)) from None
     call.past_read("", "", "")
     logger.info("%s copies the state of this node", call.user)
-    return Sent(made)
+    return SentCopy(made)

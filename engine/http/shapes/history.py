@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rewindmq.engine.http.call import Call
     from rewindmq.engine.keeping.seals.sealer import Harm
     from rewindmq.engine.rewind.bindings_at import LostBinding
-    from rewindmq.engine.rewind.depth import Depth, Point, Tick
+    from rewindmq.engine.rewind.depth import Depth, DepthTick, Point
     from rewindmq.engine.rewind.outcomes import Changes
     from rewindmq.engine.rewind.restore_plan import Plan
     from rewindmq.engine.rewind.seals import SealedPartition
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from rewindmq.engine.rewind.what_if import WhatIf, World
     from rewindmq.projections.history.outcome_rows import OutcomeRow
     from rewindmq.projections.topology.about_history import Floor
-    from rewindmq.projections.what_if.later_outcomes import Difference
+    from rewindmq.projections.what_if.later_outcomes import FateDifference
     from rewindmq.schemas.metadata_events import Bound, MarkSet
 
 MOST_HARMS = 100  # in an answer about seals
 of_found: "From[[FoundMessage, str | None]]" = From()  # the only queue that the user may know of; None: all are shown
 of_changes: "From[Changes]" = From()
 of_point: "From[Point]" = From()
-of_tick: "From[Tick]" = From()
+of_tick: "From[DepthTick]" = From()
 of_depth: "From[Depth]" = From()
-of_difference: "From[Difference]" = From()
+of_difference: "From[FateDifference]" = From()
 of_what_if: "From[WhatIf]" = From()
 of_plan: "From[Plan]" = From()
 of_mark: "From[[MarkSet, Call]]" = From()

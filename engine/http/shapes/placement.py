@@ -7,14 +7,14 @@ from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.views import From, View
 
 if TYPE_CHECKING:
-    from rewindmq.engine.placement.request import Progress
+    from rewindmq.engine.placement.request import RepartitionProgress
     from rewindmq.projections.topology.placement import Moving
 
     pass
 
 MOST_SHOWN = 100  # queues that move
 of_moving: "From[Moving]" = From()
-of_progress: "From[Progress]" = From()
+of_progress: "From[RepartitionProgress]" = From()
 
 
 class RepartitionWish(TypedDict):

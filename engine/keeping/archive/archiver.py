@@ -29,7 +29,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from rewindmq.engine.keeping.archive.branch import partitions_until
-from rewindmq.engine.keeping.archive.identity import Identity, identity_of, require_identity
+from rewindmq.engine.keeping.archive.identity import HistoryIdentity, identity_of, require_identity
 from rewindmq.engine.keeping.archive.manifest import (
     BaseEntry,
     Entry,
@@ -40,7 +40,7 @@ from rewindmq.engine.keeping.archive.manifest import (
     now_ms,
 )
 from rewindmq.engine.keeping.archive.objects import ArchiveError, MissingObject, Objects
-from rewindmq.engine.keeping.archive.pack import pack
+from rewindmq.engine.keeping.archive.pack import Packed, pack
 from rewindmq.engine.keeping.archive.pages import page_key
 from rewindmq.engine.keeping.archive.seals import archive_seals
 from rewindmq.engine.keeping.archive.state_files import OtherBase, archive_file, floor_base, prove_file
@@ -54,7 +54,7 @@ from rewindmq.engine.log.embedded.directory import (
     read_layout,
 )
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.log.embedded.reader import PartitionReader, Place
+from rewindmq.engine.log.embedded.reader import BlockEnd, PartitionReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, record_timestamp, segment_files, stated_chain
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
@@ -74,7 +74,7 @@ class PartitionReport:
 
 
 @dataclass(slots=True)
-class Report:
+class ArchiveReport:
     """The result of a run. `stopped`: it was asked to end before everything was archived."""
 
     partitions: list[PartitionReport] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Archiver:
 
     def run(
         self, until: Callable[[], bool] = lambda: False, progress: Callable[[int, int], None] = lambda done, all: None
-    ) -> Report:
+    ) -> ArchiveReport:
         """Archive all that is closed and not archived yet.
 
         `until`: asked before each segment whether to stop. `progress`: told the bytes done and those of all segments.
@@ -114,7 +114,7 @@ class Archiver:
             return self.run(until, progress)
         total = sum(path.stat().st_size for paths in waiting for path in paths)
         done = 0
-        report = Report()
+        report = ArchiveReport()
         for manifest, paths in zip(manifests, waiting, strict=True):
             of_partition = PartitionReport(manifest.partition)
             report.partitions.append(of_partition)
@@ -138,7 +138,7 @@ class Archiver:
                 of_partition.archived_end = manifest.end
         return report
 
-    def _read_manifests(self, identity: Identity) -> list[Manifest]:
+    def _read_manifests(self, identity: HistoryIdentity) -> list[Manifest]:
         """All manifests of this history; a later run reads only the entries that came since.
 
         Raises OtherHistory, ArchiveError, NoAnswer."""
@@ -175,28 +175,34 @@ class Archiver:
         return segments_behind(partition_directory(self._data_dir, manifest.partition), manifest)[:-1]
 
     def _archive_segment(self, manifest: Manifest, path: Path, report: PartitionReport) -> None:
-        before = Place(manifest.end, 0, manifest.chain, manifest.max_timestamp_ms)
+        before = BlockEnd(manifest.end, 0, manifest.chain, manifest.max_timestamp_ms)
         with pack(path, before, now_ms()) as packed:
-            entry = packed.entry
-            self._objects.create(manifest.key(entry, entry.avro), packed.avro)
-            self._objects.create(manifest.key(entry, entry.blocks), packed.blocks)
-        Unpacked(self._objects, manifest.partition, entry).prove()
-        try:
-            entry = manifest.extend(entry)
-        except OtherHistory:
-            if entry.base_offset >= manifest.floor:
-                raise
-            return  # another archiver has trimmed it meanwhile
-        report.segments += 1
-        report.records += entry.next_offset - entry.base_offset
-        report.segment_bytes += entry.size_bytes
-        report.archived_bytes += archived_bytes(entry)
+            try:
+                add_segment(manifest, packed, report)
+            except OtherHistory:
+                if packed.entry.base_offset >= manifest.floor:
+                    raise  # otherwise another archiver has trimmed it meanwhile
 
     def _archive_seals(self, manifest: Manifest) -> None:
         """Archive the seals of a partition."""
         name = manifest.partition
         directory = partition_directory(self._data_dir, name)
         self._seals[name] = archive_seals(manifest, directory, self._seals.get(name, ""))
+
+
+def add_segment(manifest: Manifest, packed: Packed, report: PartitionReport) -> None:
+    """Create the objects of a segment, prove them, and extend the manifest.
+
+    Raises OtherHistory where the manifest ends elsewhere by now, CorruptObject, ArchiveError, NoAnswer."""
+    entry = packed.entry
+    manifest.objects.create(manifest.key(entry, entry.avro), packed.avro)
+    manifest.objects.create(manifest.key(entry, entry.blocks), packed.blocks)
+    Unpacked(manifest.objects, manifest.partition, entry).prove()
+    entry = manifest.extend(entry)
+    report.segments += 1
+    report.records += entry.next_offset - entry.base_offset
+    report.segment_bytes += entry.size_bytes
+    report.archived_bytes += archived_bytes(entry)
 
 
 def archive_snapshot(manifest: Manifest, snapshots: Snapshots, offset: int, report: PartitionReport) -> None:

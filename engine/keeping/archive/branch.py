@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rewindmq.engine.keeping.archive.identity import Identity
+from rewindmq.engine.keeping.archive.identity import HistoryIdentity
 from rewindmq.engine.keeping.archive.reader import ArchivedPartition
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.projections.floors import explained
@@ -53,7 +53,11 @@ class Branch:
 
 
 def branch_at(
-    metadata: ArchivedPartition, queues: Sequence[ArchivedPartition], archived: Identity, begun_as: str, asked: str
+    metadata: ArchivedPartition,
+    queues: Sequence[ArchivedPartition],
+    archived: HistoryIdentity,
+    begun_as: str,
+    asked: str,
 ) -> Branch:
     """Find where a fork at this moment branches. The fork gets a random identity, and no partition that came later.
 

@@ -24,7 +24,7 @@ IDENTITY: Final = "archive.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class HistoryIdentity:
     """Which history a log or an archive holds.
 
     `history`: the hash chain behind the first segment header of the metadata log, whose sync marker is random.
@@ -35,22 +35,22 @@ class Identity:
     log: str = "embedded"
     begun_with: int = field(default=0, compare=False)
 
-    def is_of(self, history: "Identity") -> bool:
+    def is_of(self, history: "HistoryIdentity") -> bool:
         """Return True if an archive with this identity is the history's, which may have more partitions by now."""
         same = (self.history, self.log) == (history.history, history.log)
         return same and self.queue_partitions <= history.queue_partitions
 
 
-def identity_of(data_dir: Path) -> Identity:
+def identity_of(data_dir: Path) -> HistoryIdentity:
     """Which history a data directory holds.
 
     A fork has an identity of its own. Raises LogError where there is no history, or not yet any record."""
     count = read_layout(data_dir)
     fork = read_fork(data_dir)
-    return Identity(root_of(data_dir) if fork is None else fork, count)
+    return HistoryIdentity(root_of(data_dir) if fork is None else fork, count)
 
 
-def read_identity(objects: Objects, metadata: Manifest | None = None) -> Identity | None:
+def read_identity(objects: Objects, metadata: Manifest | None = None) -> HistoryIdentity | None:
     """The history that is archived here; None if no archive was begun.
 
     `metadata`: the manifest of the metadata log, if the caller has just read it. Raises ArchiveError, NoAnswer."""
@@ -60,7 +60,7 @@ def read_identity(objects: Objects, metadata: Manifest | None = None) -> Identit
 
 def require_identity(
     objects: Objects,
-    identity: Identity,
+    identity: HistoryIdentity,
     metadata: Manifest | None = None,
     made_with: Callable[[], int] | None = None,
 ) -> Manifest:
@@ -87,7 +87,7 @@ def require_identity(
     return metadata
 
 
-def begun_identity(objects: Objects) -> Identity | None:
+def begun_identity(objects: Objects) -> HistoryIdentity | None:
     """The history with the partitions that the archive was begun with; None if none was.
 
     Raises ArchiveError, NoAnswer."""
@@ -100,12 +100,12 @@ def begun_identity(objects: Objects) -> Identity | None:
         history, log, begun_with = values["history"], values["log"], int(values["queue_partitions"])
     except (ValueError, KeyError, TypeError):
         raise ArchiveError(f"{objects.place(IDENTITY)}: not a description of an archive: it was changed") from None
-    return Identity(history, begun_with, log, begun_with)
+    return HistoryIdentity(history, begun_with, log, begun_with)
 
 
-def _by_now(begun: Identity, metadata: Manifest) -> Identity:
+def _by_now(begun: HistoryIdentity, metadata: Manifest) -> HistoryIdentity:
     return replace(begun, queue_partitions=metadata.queue_partitions or begun.begun_with)
 
 
-def _as_json(identity: Identity) -> dict[str, Any]:
+def _as_json(identity: HistoryIdentity) -> dict[str, Any]:
     return {"history": identity.history, "queue_partitions": identity.queue_partitions, "log": identity.log}

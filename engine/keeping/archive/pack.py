@@ -1,7 +1,7 @@
 """A closed segment, or a stretch of a topic, as two objects, and back: events that any Avro tool reads, and columns.
 
     packer = Packer.of_segment(header, before); packer.add_block(block) ...
-    packer = Packer("queues-0", end, offset, chain, newest_ms); packer.add(Record(...)) ...
+    packer = Packer("queues-0", end, offset, chain, newest_ms); packer.add(KafkaRecord(...)) ...
     with packer.finish(next_offset, archived_ms) as packed: ...
     Unpacked(objects, "queues-0", entry).groups(3)                     unpack.py reads them
 
@@ -50,7 +50,7 @@ from typing import BinaryIO, Final, NamedTuple
 from rewindmq.engine.keeping.archive.manifest import SegmentEntry, StoredObject
 from rewindmq.engine.log.chain import PREFIX_BYTES, TopicChain, group_start, little_endian, numbers_in
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.reader import Place, SegmentReader, StoredBlock
+from rewindmq.engine.log.embedded.reader import BlockEnd, SegmentReader, StoredBlock
 from rewindmq.engine.log.embedded.segment_schema import fingerprint_in
 from rewindmq.engine.log.embedded.segments import (
     MAGIC,
@@ -81,7 +81,7 @@ ASIDE: Final = 0xFFFFFFFF  # a length: the value is not in the .avro
 RecordHeaders = Sequence[tuple[str, bytes | None]]
 
 
-class Record(NamedTuple):
+class KafkaRecord(NamedTuple):
     """A record as Kafka has it. `value`, `key`: None where there is none."""
 
     offset: int
@@ -125,7 +125,7 @@ class Packed:
         self.avro.close()
 
 
-def pack(path: Path, before: Place, archived_ms: int) -> Packed:
+def pack(path: Path, before: BlockEnd, archived_ms: int) -> Packed:
     """Pack a closed segment, which goes on `before`: the end of the segment before it.
 
     Every block is verified. Memory: two archived blocks, and 16 bytes a record. Raises CorruptLog, LogError."""
@@ -186,7 +186,7 @@ class Packer:
         self._aside_bytes = 0
 
     @classmethod
-    def of_segment(cls, header: Header, before: Place) -> "Packer":
+    def of_segment(cls, header: Header, before: BlockEnd) -> "Packer":
         """A packer of the blocks of one segment."""
         newest_ms = 0 if header.begins_anew else before.max_timestamp_ms
         packer = cls(header.partition, header.base_offset, header.base_offset, before.chain, newest_ms)
@@ -219,7 +219,7 @@ class Packer:
         self._chain = entry.chain
         self.size_bytes += entry.length
 
-    def ends_before(self, record: Record) -> bool:
+    def ends_before(self, record: KafkaRecord) -> bool:
         """Return True if the stretch is large enough, so that this record of a topic begins the next one."""
         if not self._counts or group_start(record.offset) == self._links.offset:
             return False
@@ -227,7 +227,7 @@ class Packer:
             return True
         return self._aside_bytes > ASIDE_BYTES and known_schema(_prefix_of(record.value)) is not None
 
-    def add(self, record: Record) -> None:
+    def add(self, record: KafkaRecord) -> None:
         """Take the next record of a topic."""
         offset, timestamp_ms, value, key, headers = record
         index = len(self._lengths)

@@ -1,6 +1,6 @@
 """The messages between a broker and the process beside it, through a pipe. Nothing heavy is imported here.
 
-ArchiveOrder ->     <- Opened or NoArchivePossible     None ->     <- Progress, again and again: of the archive
+ArchiveOrder ->     <- Opened or NoArchivePossible     None ->     <- ArchiveProgress, again and again: of the archive
                                                          <- Kept: of a look at --keep-history
                                                          <- TrimAsked     TrimAnswer ->
 
@@ -88,7 +88,7 @@ class PartitionProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ArchiveProgress:
     """The progress of the archive. Empty `partitions`: not known yet. `ended`: the pass is over.
 
     `error`: why it failed. `freed_bytes`: of archived segments that were removed here since the last report. `stays`:

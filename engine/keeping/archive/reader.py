@@ -24,7 +24,7 @@ from rewindmq.engine.keeping.archive.identity import IDENTITY, read_identity
 from rewindmq.engine.keeping.archive.manifest import BaseEntry, Manifest, SegmentEntry, SnapshotEntry
 from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects, open_objects
 from rewindmq.engine.keeping.archive.state_files import archived_base, floor_base
-from rewindmq.engine.keeping.archive.unpack import CorruptObject, Group, Unpacked
+from rewindmq.engine.keeping.archive.unpack import CorruptObject, LinkedRecords, Unpacked
 from rewindmq.engine.log.contract import BelowStart, Block
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
 from rewindmq.engine.log.embedded.segment_schema import require_known_schema
@@ -243,7 +243,7 @@ class ArchivedPartition:
         records = entry.next_offset - entry.base_offset
         return _cache.get(_key(entry), made, lambda _: _RECORD_BYTES * records)
 
-    def _groups(self, segment: Unpacked, number: int) -> Sequence[Group]:
+    def _groups(self, segment: Unpacked, number: int) -> Sequence[LinkedRecords]:
         key = *_key(segment.entry), number
         return _cache.get(key, lambda: segment.groups(number), lambda made: sum(each.size_bytes for each in made))
 

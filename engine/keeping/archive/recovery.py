@@ -37,7 +37,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rewindmq.engine.keeping.archive.branch import Branch, branch_at, identity_in, partitions_until
-from rewindmq.engine.keeping.archive.identity import Identity, read_identity
+from rewindmq.engine.keeping.archive.identity import HistoryIdentity, read_identity
 from rewindmq.engine.keeping.archive.manifest import FileEntry, Manifest, SegmentEntry, TrimmedEntry
 from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
 from rewindmq.engine.keeping.archive.partial_moves import Torn, torn_at, torn_letters
@@ -310,7 +310,7 @@ def _recover_trims(manifests: Iterable[Manifest], ends: dict[str, int], data_dir
 
 
 def _missing_events(
-    objects: Objects, identity: Identity, manifests: Sequence[Manifest], begun: _Begun, data_dir: Path
+    objects: Objects, identity: HistoryIdentity, manifests: Sequence[Manifest], begun: _Begun, data_dir: Path
 ) -> list[MetadataEvent]:
     """The events with which the recovered metadata log goes on."""
     events: list[MetadataEvent] = [*_missing_trims(manifests[1:], data_dir)]

@@ -34,12 +34,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rewindmq.engine.keeping.archive.archiver import PartitionReport, Report, archive_snapshot
+from rewindmq.engine.keeping.archive.archiver import ArchiveReport, PartitionReport, add_segment, archive_snapshot
 from rewindmq.engine.keeping.archive.branch import partitions_until
-from rewindmq.engine.keeping.archive.identity import IDENTITY, Identity, read_identity, require_identity
-from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory, SegmentEntry, archived_bytes, now_ms
+from rewindmq.engine.keeping.archive.identity import IDENTITY, HistoryIdentity, read_identity, require_identity
+from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory, now_ms
 from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
-from rewindmq.engine.keeping.archive.pack import Packer, Record
+from rewindmq.engine.keeping.archive.pack import KafkaRecord, Packed, Packer
 from rewindmq.engine.keeping.archive.topic_records import history_in, record_of, records_of
 from rewindmq.engine.keeping.archive.topic_seals import TopicSeals
 from rewindmq.engine.keeping.archive.trims import end_trim
@@ -96,7 +96,7 @@ class TopicArchiver:
         roll: bool = False,
         until: Callable[[], bool] = lambda: False,
         progress: Callable[[int, int], None] = lambda done, all: None,
-    ) -> Report:
+    ) -> ArchiveReport:
         """Archive what is new. `roll`: the last stretches, too, although they are neither large nor old.
 
         `until`: asked before each stretch whether to stop. `progress`: told the records done and all of them.
@@ -248,7 +248,7 @@ class _Run:
         self._stopped = False
         self._done = self._all = 0
 
-    def archived(self, metadata: KafkaPartition, queues: list[KafkaPartition]) -> Report:
+    def archived(self, metadata: KafkaPartition, queues: list[KafkaPartition]) -> ArchiveReport:
         """Archive all partitions."""
         self._metadata = metadata
         for partition in (metadata, *queues):
@@ -262,7 +262,7 @@ class _Run:
             if not self._stopped:
                 self._archiver.archive_snapshots(self._manifests[name], report)
             report.archived_end = self._manifests[name].end
-        return Report(list(self._reports.values()), self._stopped)
+        return ArchiveReport(list(self._reports.values()), self._stopped)
 
     def _archive(self, partition: KafkaPartition, roll: bool) -> None:
         """Archive a partition, up to its end."""
@@ -283,10 +283,7 @@ class _Run:
             if manifest.partition != METADATA:
                 self._archive_metadata()
             with packer.finish(end if large is None else large, now_ms()) as packed:
-                entry = packed.entry
-                manifest.objects.create(manifest.key(entry, entry.avro), packed.avro)
-                manifest.objects.create(manifest.key(entry, entry.blocks), packed.blocks)
-            self._add(partition, manifest, entry)
+                self._add(partition, manifest, packed)
 
     def _archive_metadata(self) -> None:
         """Archive the metadata log up to its end, before the first stretch of queues."""
@@ -294,23 +291,17 @@ class _Run:
         if metadata is not None:
             self._archive(metadata, roll=True)
 
-    def _add(self, partition: KafkaPartition, manifest: Manifest, entry: SegmentEntry) -> None:
-        """Prove a stretch, and add it, unless another archiver has just added one that begins there."""
-        Unpacked(manifest.objects, manifest.partition, entry).prove()
+    def _add(self, partition: KafkaPartition, manifest: Manifest, packed: Packed) -> None:
+        """Add a stretch, unless another archiver has just added one that begins there."""
         try:
-            entry = manifest.extend(entry)
+            add_segment(manifest, packed, self._reports[manifest.partition])
         except OtherHistory:
-            if manifest.end <= entry.base_offset:
+            if manifest.end <= packed.entry.base_offset:
                 raise
             manifest.refresh()
             self._archiver.require_behind(partition, manifest)
-            return
-        self._archiver.note_end(manifest)
-        report = self._reports[manifest.partition]
-        report.segments += 1
-        report.records += entry.next_offset - entry.base_offset
-        report.segment_bytes += entry.size_bytes
-        report.archived_bytes += archived_bytes(entry)
+        else:
+            self._archiver.note_end(manifest)
 
 
 def packer_behind(manifest: Manifest) -> Packer:
@@ -323,7 +314,7 @@ def packer_behind(manifest: Manifest) -> Packer:
     return packer
 
 
-def _repeated(manifest: Manifest) -> Iterator[Record]:
+def _repeated(manifest: Manifest) -> Iterator[KafkaRecord]:
     """Yields the archived records of the group in which the archive ends. The next stretch repeats them."""
     begin, _ = manifest.linked
     for entry in manifest.segments if begin < manifest.end else ():
@@ -352,14 +343,14 @@ def first_waiting_ms(partition: KafkaPartition, archived_end: int) -> int | None
     return None if first is None else first.timestamp_ms
 
 
-def topic_identity(log: KafkaLogReader) -> Identity:
+def topic_identity(log: KafkaLogReader) -> HistoryIdentity:
     """Which history the topics hold.
 
     Raises as `history_in`."""
-    return Identity(history_in(log.metadata), len(log.queues), "kafka")
+    return HistoryIdentity(history_in(log.metadata), len(log.queues), "kafka")
 
 
-def archived_topics(objects: Objects, log: KafkaLogReader, metadata: Manifest | None = None) -> Identity:
+def archived_topics(objects: Objects, log: KafkaLogReader, metadata: Manifest | None = None) -> HistoryIdentity:
     """Return the present identity of the archive of the history in these topics. `metadata`: as for `read_identity`.
 
     Raises OtherHistory, LogError if there is no archive, NoAnswer."""
@@ -455,7 +446,7 @@ def require_same(partition: KafkaPartition, manifest: Manifest, start: int) -> N
         raise OtherHistory(f"Kafka: {partition.name}: {why}")
 
 
-def _last_record(manifest: Manifest) -> Record | None:
+def _last_record(manifest: Manifest) -> KafkaRecord | None:
     """The last archived record; None while there is none."""
     if not manifest.segments:
         return None

@@ -5,20 +5,20 @@ from typing import cast
 
 from confluent_kafka import Message
 
-from rewindmq.engine.keeping.archive.pack import Record, RecordHeaders
+from rewindmq.engine.keeping.archive.pack import KafkaRecord, RecordHeaders
 from rewindmq.engine.log.chain import TopicChain, first_chain
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.engine.log.kafka.reader import KafkaPartition
 
 
-def record_of(message: Message) -> Record:
+def record_of(message: Message) -> KafkaRecord:
     """A record as the archive keeps it."""
     key, headers = message.key(), cast("RecordHeaders | None", message.headers())
-    return Record(message.offset() or 0, message.timestamp()[1], message.value(), key, headers or ())
+    return KafkaRecord(message.offset() or 0, message.timestamp()[1], message.value(), key, headers or ())
 
 
-def records_of(partition: KafkaPartition, start: int, end: int) -> Iterator[Record]:
+def records_of(partition: KafkaPartition, start: int, end: int) -> Iterator[KafkaRecord]:
     """Yields the records of a partition from `start` up to `end` (exclusive).
 
     Raises LogError, NoAnswer."""

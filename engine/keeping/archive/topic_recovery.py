@@ -29,10 +29,10 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from rewindmq.engine.keeping.archive.branch import partitions_until
-from rewindmq.engine.keeping.archive.identity import Identity, read_identity
+from rewindmq.engine.keeping.archive.identity import HistoryIdentity, read_identity
 from rewindmq.engine.keeping.archive.manifest import Manifest, SegmentEntry
 from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
-from rewindmq.engine.keeping.archive.pack import Record
+from rewindmq.engine.keeping.archive.pack import KafkaRecord
 from rewindmq.engine.keeping.archive.partial_moves import Torn, torn_letters, whole_ends
 from rewindmq.engine.keeping.archive.reader import ArchivedPartition
 from rewindmq.engine.keeping.archive.topic_records import records_of
@@ -144,7 +144,7 @@ def recover_topics(
     return found
 
 
-def _ends(partitions: Sequence[ArchivedPartition], identity: Identity) -> tuple[dict[str, int], Torn | None]:
+def _ends(partitions: Sequence[ArchivedPartition], identity: HistoryIdentity) -> tuple[dict[str, int], Torn | None]:
     """The offset behind the last record of each partition that is recovered, and why that is not the archived end.
 
     Partitions without records that came later than the end of the metadata log are left out."""
@@ -170,7 +170,7 @@ def _size_bytes(manifest: Manifest, end: int) -> int:
     return sum(entry.size_bytes for entry in manifest.segments if entry.base_offset < end)
 
 
-def _records(manifest: Manifest, entry: SegmentEntry, start: int, end: int) -> Iterator[Record]:
+def _records(manifest: Manifest, entry: SegmentEntry, start: int, end: int) -> Iterator[KafkaRecord]:
     """Yields the records of an archived stretch from `start` up to `end` (exclusive)."""
     segment = Unpacked(manifest.objects, manifest.partition, entry)
     for number in range(segment.find_offset(start), len(segment.archived)):
@@ -222,7 +222,7 @@ class _Filling:
         encoder = encoder_under(schema_of(1))  # every node knows it
         for event in events:
             value = encoder.encode(encoder.prefix(time_ms, BROKER), event)
-            self._append(place, Record(-1, time_ms, value, b""))
+            self._append(place, KafkaRecord(-1, time_ms, value, b""))
 
     def _made(self, settings: Mapping[str, Any]) -> Producer:
         return self._clients.producer({**settings, "on_delivery": self._refused})
@@ -252,9 +252,9 @@ class _Filling:
 
     def _fill_gap(self, place: KafkaPartition, count: int, timestamp_ms: int) -> None:
         for _ in range(count):
-            self._append(place, Record(-1, timestamp_ms, None, FILLER_KEY))
+            self._append(place, KafkaRecord(-1, timestamp_ms, None, FILLER_KEY))
 
-    def _append(self, place: KafkaPartition, record: Record) -> None:
+    def _append(self, place: KafkaPartition, record: KafkaRecord) -> None:
         given: dict[str, Any] = {"headers": list(record.headers)} if record.headers else {}
         while True:
             try:
@@ -320,7 +320,7 @@ def prove_topic(place: KafkaPartition, manifest: Manifest, end: int) -> Recovere
     return told
 
 
-def _told(records: Iterator[Record], told: RecoveredTopic) -> Iterator[Record]:
+def _told(records: Iterator[KafkaRecord], told: RecoveredTopic) -> Iterator[KafkaRecord]:
     """Yields the records, and tells what they are."""
     for record in records:
         told.until_ms = max(told.until_ms or 0, record.timestamp_ms)

@@ -13,7 +13,7 @@ from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import ArchiveError, MissingObject, Objects
 from rewindmq.engine.keeping.archive.seals import create_seal, seals_folder
 from rewindmq.engine.keeping.seals.in_topic import ChainTopic
-from rewindmq.engine.keeping.seals.seal import BadSeal, Stored, parsed_line
+from rewindmq.engine.keeping.seals.seal import BadSeal, StoredSeal, parsed_line
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 
 
@@ -23,7 +23,7 @@ class TopicSeals:
     def __init__(self, log: KafkaLogReader) -> None:
         self._chain = ChainTopic(log)
         self._read_to = 0  # offset in the topic of the seals
-        self._waiting: list[Stored] = []
+        self._waiting: list[StoredSeal] = []
         self._there: dict[str, set[str]] = {}  # names of the archived objects, by partition
 
     def archive(self, manifests: Mapping[str, Manifest]) -> None:
@@ -43,7 +43,7 @@ class TopicSeals:
                 self._archive(manifest.objects, stored)
         self._waiting = waiting
 
-    def _archive(self, objects: Objects, stored: Stored) -> None:
+    def _archive(self, objects: Objects, stored: StoredSeal) -> None:
         folder = seals_folder(stored.seal.partition)
         if folder not in self._there:
             self._there[folder] = set(objects.list(folder))
@@ -72,7 +72,7 @@ def recover_topic_seals(objects: Objects, log: KafkaLogReader, ends: Mapping[str
     return count
 
 
-def _archived(objects: Objects, partition: str) -> Iterator[tuple[Stored, bytes]]:
+def _archived(objects: Objects, partition: str) -> Iterator[tuple[StoredSeal, bytes]]:
     """Yields the archived seals of a partition with their openings, which are empty where they are gone."""
     for key in objects.list(seals_folder(partition)):
         if not key.endswith(".seal"):

@@ -26,7 +26,7 @@ from rewindmq.engine.keeping.archive.pack import (
     BLOCKS_HEAD,
     BLOCKS_MAGIC,
     ArchivedBlock,
-    Record,
+    KafkaRecord,
     RecordHeaders,
     avro_header,
     known_schema,
@@ -72,7 +72,7 @@ class CorruptObject(CorruptLog):
 
 
 @dataclass(slots=True)
-class Group:
+class LinkedRecords:
     """Successive records with one link of the chain: a block of a segment, or records of a topic.
 
     `offsets`: of each record, if there are gaps between them. `times_ms`: the log's own time of each record; None where
@@ -157,13 +157,13 @@ class Unpacked:
         """The number of the first archived block with a time greater than this; else how many there are."""
         return bisect_right(self.archived, timestamp_ms, key=lambda block: block.max_timestamp_ms)
 
-    def groups(self, number: int) -> list[Group]:
+    def groups(self, number: int) -> list[LinkedRecords]:
         """The groups in the archived block with this number, proven.
 
         Raises CorruptObject, NoAnswer."""
         return self._proven(number, self._fetched(number))
 
-    def records(self, number: int) -> Iterator[Record]:
+    def records(self, number: int) -> Iterator[KafkaRecord]:
         """Yields the records of a topic in an archived block, proven, without those that the stretch repeats.
 
         Raises CorruptObject, NoAnswer."""
@@ -173,7 +173,7 @@ class Unpacked:
             for offset, time_ms, value in zip(group.all_offsets, group.times_ms, group.values, strict=True):
                 key, headers = self._keys[self._key_numbers[index]], self._headers.get(index, ())
                 if offset >= self.entry.base_offset:
-                    yield Record(offset, time_ms, self._aside.get(index, value), key, headers)
+                    yield KafkaRecord(offset, time_ms, self._aside.get(index, value), key, headers)
                 index += 1
 
     def stored_blocks(self, number: int, position: int) -> Iterator[StoredBlock]:
@@ -225,11 +225,11 @@ class Unpacked:
         if sha.hexdigest() != self.entry.avro.sha256:
             raise CorruptObject(self.place, 0, self.entry.base_offset, "its SHA-256 is not the one in the manifest")
 
-    def _proven(self, number: int, raw: bytes) -> list[Group]:
+    def _proven(self, number: int, raw: bytes) -> list[LinkedRecords]:
         """The groups in the bytes of an archived block, after the hash chain behind them was compared."""
         archived = self.archived[number]
         data = self._inflated(archived, raw)
-        groups: list[Group] = []
+        groups: list[LinkedRecords] = []
         chain, offset, at = archived.chain_before, archived.first_offset, 0
         record = archived.first_record
         for each in range(archived.first_group, archived.first_group + archived.groups):
@@ -247,7 +247,7 @@ class Unpacked:
 
     def _block_of_segment(
         self, number: int, first: int, behind: int, offset: int, chain: bytes, data: bytes, at: int
-    ) -> tuple[Group, int]:
+    ) -> tuple[LinkedRecords, int]:
         """The group with this number, whose records begin at byte `at` of `data`, and the byte behind it."""
         lengths = self._lengths[first:behind]
         ends = list(accumulate(lengths, initial=at))
@@ -255,11 +255,11 @@ class Unpacked:
         chain = link(chain, offset, self._prefix, stored, [memoryview(data)[at : ends[-1]]])
         prefix = self._prefix
         values = [prefix + data[a:b] for a, b in pairwise(ends)]
-        return Group(offset, values, None, None, self._times[number], stored, chain), ends[-1]
+        return LinkedRecords(offset, values, None, None, self._times[number], stored, chain), ends[-1]
 
     def _group_of_topic(
         self, first: int, behind: int, offset: int, chain: bytes, data: bytes, at: int
-    ) -> tuple[Group, int]:
+    ) -> tuple[LinkedRecords, int]:
         """The group of these records, which begin at byte `at` of `data`, and the byte behind it."""
         links = TopicChain(group_start(offset), chain)
         offsets, values = [], []
@@ -279,7 +279,7 @@ class Unpacked:
         has_gaps = offsets[-1] - offsets[0] >= len(offsets)
         own = list(times[first:behind])
         newest = max(own)
-        group = Group(
+        group = LinkedRecords(
             offsets[0], values, offsets if has_gaps else None, own, newest, b"", links.ends_at(offsets[-1] + 1)
         )
         return group, at

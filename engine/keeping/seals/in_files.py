@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from rewindmq.engine.keeping.seals.seal import BadSeal, Stored, parsed_line
+from rewindmq.engine.keeping.seals.seal import BadSeal, StoredSeal, parsed_line
 from rewindmq.engine.keeping.seals.sealer import Harm, Run
 from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
-from rewindmq.engine.log.embedded.reader import CutMeanwhile, PartitionReader, Place, SegmentReader, first_chain_of
+from rewindmq.engine.log.embedded.reader import BlockEnd, CutMeanwhile, PartitionReader, SegmentReader, first_chain_of
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, sync_directory
 from rewindmq.engine.log.whole_file import OWNER_ALONE, write_whole
 
@@ -71,7 +71,7 @@ class SegmentedPartition:
             finally:
                 segment.close()
 
-    def seals(self) -> tuple[list[Stored], list[Harm]]:
+    def seals(self) -> tuple[list[StoredSeal], list[Harm]]:
         found, harms = [], []
         for path in sorted(self.directory.glob("_*.seal")):
             try:
@@ -80,7 +80,7 @@ class SegmentedPartition:
                 harms.append(Harm(self.name, None, str(bad)))
         return found, harms
 
-    def opening(self, stored: Stored) -> bytes:
+    def opening(self, stored: StoredSeal) -> bytes:
         try:
             return opening_path(self.directory, stored.seal.base_offset).read_bytes()
         except OSError:
@@ -91,7 +91,7 @@ class SegmentedPartition:
         with segment_files(self.directory)[-1].open("rb") as file:
             os.fsync(file.fileno())
 
-    def store(self, sealed: Stored, opening: bytes) -> Stored:
+    def store(self, sealed: StoredSeal, opening: bytes) -> StoredSeal:
         """The opening is written first: a seal whose secret a crash has lost could never be checked again."""
         path = seal_path(self.directory, sealed.seal.base_offset)
         with self._alone():
@@ -151,7 +151,7 @@ def _runs(segment: SegmentReader, start: int, end: int | None, chain: bytes) -> 
 
     The reading also checks that the index agrees with itself, even if it was replaced, and names a block that is not as
     it was."""
-    before = Place(segment.header.base_offset, 0, segment.header.chain_before, 0)
+    before = BlockEnd(segment.header.base_offset, 0, segment.header.chain_before, 0)
     number = 0 if before.offset == start else segment.index.find_offset(start)
     for block in segment.stored(number, segment.beginning(before)):
         entry = block.entry

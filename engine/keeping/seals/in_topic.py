@@ -15,7 +15,7 @@ from functools import cached_property
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from rewindmq.engine.keeping.seals.seal import BadSeal, Stored, parsed_line
+from rewindmq.engine.keeping.seals.seal import BadSeal, StoredSeal, parsed_line
 from rewindmq.engine.keeping.seals.sealer import Harm, Run
 from rewindmq.engine.keeping.topic_tiers import TieredTopic, TieredTopics
 from rewindmq.engine.log.chain import TopicChain, first_chain, group_start
@@ -43,7 +43,7 @@ class ChainTopic:
         self._is_made = False
 
     @cached_property
-    def seals(self) -> tuple[list[Stored], list[Harm]]:
+    def seals(self) -> tuple[list[StoredSeal], list[Harm]]:
         """The seals of all partitions, in the order in which they were made, and damaged ones."""
         return self.seals_from(0)[:2] if self.exists else ([], [])
 
@@ -52,9 +52,9 @@ class ChainTopic:
         """Return True if the topic was made."""
         return self._log.topics.has_chain()
 
-    def seals_from(self, start: int) -> tuple[list[Stored], list[Harm], int]:
+    def seals_from(self, start: int) -> tuple[list[StoredSeal], list[Harm], int]:
         """The seals from an offset of the topic on, damaged ones, and the offset behind them."""
-        found: list[Stored] = []
+        found: list[StoredSeal] = []
         harms: list[Harm] = []
         end = self._partition.next_offset
         for block in self._partition.read(start, end):
@@ -65,7 +65,7 @@ class ChainTopic:
                     harms.append(Harm(CHAIN, offset, str(bad)))
         return found, harms, end
 
-    def opening(self, stored: Stored) -> bytes:
+    def opening(self, stored: StoredSeal) -> bytes:
         """The opening of a seal; empty if it is gone."""
         if stored.opening_at is None or not self.exists:
             return b""
@@ -77,7 +77,7 @@ class ChainTopic:
                         return value[len(digest) :]
         return b""
 
-    def append(self, sealed: Stored, opening: bytes) -> Stored:
+    def append(self, sealed: StoredSeal, opening: bytes) -> StoredSeal:
         """Write a seal and its opening.
 
         Raises LogError, also when the topic would lose its records."""
@@ -89,7 +89,7 @@ class ChainTopic:
         self._append(0, placed, placed.line.encode())
         return placed
 
-    def _append(self, number: int, sealed: Stored, value: bytes) -> None:
+    def _append(self, number: int, sealed: StoredSeal, value: bytes) -> None:
         try:
             self._producer.produce(self.topic, value, sealed.seal.partition.encode(), number)
             left = self._producer.flush(TIMEOUT_SECONDS)
@@ -111,7 +111,7 @@ class ChainTopic:
         self._refusals.append(error)
 
 
-class TopicPartition:
+class SealableTopicPartition:
     """A partition in Kafka. Implements `rewindmq.engine.keeping.seals.sealer.Sealable`."""
 
     log = "kafka"
@@ -157,7 +157,7 @@ class TopicPartition:
             links.ends_at(end)
             yield Run(offset, [b""] * (end - offset), links.chain)
 
-    def seals(self) -> tuple[list[Stored], list[Harm]]:
+    def seals(self) -> tuple[list[StoredSeal], list[Harm]]:
         """The seals of this partition. The metadata reports seals in the topic that belong to no existing partition."""
         stored, harms = self._chain.seals
         mine = [each for each in stored if each.seal.partition == self.name]
@@ -169,23 +169,23 @@ class TopicPartition:
             ]
         return mine, []
 
-    def opening(self, stored: Stored) -> bytes:
+    def opening(self, stored: StoredSeal) -> bytes:
         return self._chain.opening(stored)
 
     def make_durable(self) -> None:
         """Do nothing: every record that can be read is durable."""
 
-    def store(self, sealed: Stored, opening: bytes) -> Stored:
+    def store(self, sealed: StoredSeal, opening: bytes) -> StoredSeal:
         return self._chain.append(sealed, opening)
 
 
-def in_topics(reader: KafkaLogReader, archive: str | None = None) -> list[TopicPartition]:
+def in_topics(reader: KafkaLogReader, archive: str | None = None) -> list[SealableTopicPartition]:
     """The partitions of a log in Kafka. `archive`: the URL of the archive that has what Kafka no longer has.
 
     Raises LogError when there is no log."""
     log = reader if archive is None else TieredTopics(reader, archive)
     chain = ChainTopic(log)
-    return [TopicPartition(each, chain) for each in (log.metadata, *log.queues)]
+    return [SealableTopicPartition(each, chain) for each in (log.metadata, *log.queues)]
 
 
 def split_time(record: bytes) -> tuple[int, bytes]:

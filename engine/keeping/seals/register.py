@@ -36,7 +36,7 @@ from rewindmq.engine.keeping.seals.proof_verifier import (
     parsed_note,
     signed_by,
 )
-from rewindmq.engine.keeping.seals.seal import BadFile, BadSeal, Keys, Stored, parsed_line
+from rewindmq.engine.keeping.seals.seal import BadFile, BadSeal, Keys, StoredSeal, parsed_line
 from rewindmq.engine.log.embedded.segments import sync_directory
 from rewindmq.engine.log.whole_file import write_whole
 
@@ -51,7 +51,7 @@ class Register:
         self._notes = directory / NOTES
 
     @cached_property
-    def seals(self) -> list[Stored]:
+    def seals(self) -> list[StoredSeal]:
         """The seals, in the order of the register. Raises BadFile."""
         path = self.directory / SEALS
         lines = self._content(path).split(b"\n")[:-1]
@@ -183,7 +183,7 @@ class Registrar(Register):
         self.verifier_key = VerifierKey(origin, SIGNATURE, key.public_key().public_bytes_raw())
         write_whole(directory / VERIFIER_KEY, f"{self.verifier_key}\n".encode(), os.rename)
 
-    def add(self, found: Iterable[Stored]) -> None:
+    def add(self, found: Iterable[StoredSeal]) -> None:
         """Append the seals that are not in the register yet, durably."""
         unknown = {each.seal.digest: each for each in found if each.seal.digest not in self._entries}
         new = [each.public for each in unknown.values()]

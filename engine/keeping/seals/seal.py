@@ -81,7 +81,7 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredSeal:
     """A seal as it was found.
 
     `where`: its place, for people; `at`: its place, for the code that stored it. Not signed: `opening_at`, the offset
@@ -96,7 +96,7 @@ class Stored:
     opening: bytes = b""
 
     @property
-    def public(self) -> "Stored":
+    def public(self) -> "StoredSeal":
         """The part that anybody may read, without a way to the opening."""
         return replace(self, opening_at=None, opening=b"")
 
@@ -174,12 +174,12 @@ def _read(path: Path) -> bytes:
 # -- stored form -------------------------------------------------------------------------------------------------------
 
 
-def signed(seal: Seal, key: Ed25519PrivateKey) -> Stored:
+def signed(seal: Seal, key: Ed25519PrivateKey) -> StoredSeal:
     """Sign a seal."""
-    return Stored(seal, fingerprint(key.public_key()), key.sign(seal.statement), "a new seal")
+    return StoredSeal(seal, fingerprint(key.public_key()), key.sign(seal.statement), "a new seal")
 
 
-def parsed_line(line: str | bytes, where: str, at: int | None = None) -> Stored:
+def parsed_line(line: str | bytes, where: str, at: int | None = None) -> StoredSeal:
     """The seal in a line of JSON.
 
     Raises BadSeal."""
@@ -196,12 +196,12 @@ def parsed_line(line: str | bytes, where: str, at: int | None = None) -> Stored:
         signature, opening_at = base64.b64decode(content["signature"], validate=True), content.get("opening_at")
         opening = base64.b64decode(content.get("opening", ""), validate=True)
         opening_at = opening_at if type(opening_at) is int else None
-        return Stored(seal, str(content["key"]), signature, where, at, opening_at, opening)
+        return StoredSeal(seal, str(content["key"]), signature, where, at, opening_at, opening)
     except (KeyError, TypeError, ValueError, RecursionError):
         raise BadSeal(f"{where}: not a seal") from None
 
 
-def verify_signature(stored: Stored, keys: Keys) -> None:
+def verify_signature(stored: StoredSeal, keys: Keys) -> None:
     """Check the signature of a seal.
 
     Raises BadSeal."""
@@ -216,7 +216,7 @@ def verify_signature(stored: Stored, keys: Keys) -> None:
     raise BadSeal(f"{stored.where}: the signature is not one of the key {wanted}")
 
 
-def read_copies(path: Path) -> list[Stored]:
+def read_copies(path: Path) -> list[StoredSeal]:
     """Read copies of seals: a file with a seal a line, or all such files in a directory.
 
     Raises BadFile."""

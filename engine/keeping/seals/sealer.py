@@ -34,7 +34,7 @@ from rewindmq.engine.keeping.seals.fingerprints import located
 from rewindmq.engine.keeping.seals.merkle import Tree, proof
 from rewindmq.engine.keeping.seals.proof_verifier import FORMAT
 from rewindmq.engine.keeping.seals.register import Register
-from rewindmq.engine.keeping.seals.seal import BadSeal, Keys, Seal, Stored, fingerprint, signed, verify_signature
+from rewindmq.engine.keeping.seals.seal import BadSeal, Keys, Seal, StoredSeal, fingerprint, signed, verify_signature
 from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.schemas.private_fields import WithheldFields
@@ -94,16 +94,16 @@ class Sealable(Protocol):
 
         `chain` is the hash chain before them. Raises CorruptLog, LogError."""
 
-    def seals(self) -> tuple[list[Stored], list[Harm]]:
+    def seals(self) -> tuple[list[StoredSeal], list[Harm]]:
         """The seals, in the order in which they were made, as far as that is known; and entries that are no seals."""
 
-    def opening(self, stored: Stored) -> bytes:
+    def opening(self, stored: StoredSeal) -> bytes:
         """The stored opening of a seal; empty where it is gone. The seal says whether it is its own."""
 
     def make_durable(self) -> None:
         """Make all records durable that `walk` has given out."""
 
-    def store(self, sealed: Stored, opening: bytes) -> Stored:
+    def store(self, sealed: StoredSeal, opening: bytes) -> StoredSeal:
         """Add a seal and its opening, durably. Returns it as stored.
 
         Raises LogError."""
@@ -116,9 +116,9 @@ class Step:
     `chain`: the hash chain before its first record, where the history begins. `before`: the seal that it follows on,
     whose opening has the chain. Neither: the chain is not known."""
 
-    stored: Stored
+    stored: StoredSeal
     chain: bytes | None
-    before: Stored | None
+    before: StoredSeal | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +138,12 @@ class Checked:
 
 
 def seal(
-    partition: Sealable, key: Ed25519PrivateKey, now_ms: int, older: Keys | None = None, copies: Sequence[Stored] = ()
-) -> Iterator[Stored]:
+    partition: Sealable,
+    key: Ed25519PrivateKey,
+    now_ms: int,
+    older: Keys | None = None,
+    copies: Sequence[StoredSeal] = (),
+) -> Iterator[StoredSeal]:
     """Seal the records that are not sealed yet. Yields the new seals.
 
     It is safe beside a running broker. `older`: former keys. `copies`: seals that must still exist: if one is missing,
@@ -187,7 +191,7 @@ def seal(
         yield partition.store(new, Opening(secret, reached, prints).content)
 
 
-def sound(partition: Sealable, stored: Iterable[Stored], keys: Keys | None) -> list[Stored]:
+def sound(partition: Sealable, stored: Iterable[StoredSeal], keys: Keys | None) -> list[StoredSeal]:
     """The seals that are about the partition and signed by one of the keys. `keys` None: signed by anybody."""
     return [each for each in stored if _wrong(partition, each, keys) is None]
 
@@ -233,26 +237,26 @@ def _stretches(partition: Sealable, offset: int, chain: bytes) -> Iterator[tuple
         yield stretch, chain
 
 
-def _opening(partition: Sealable, stored: Stored) -> Opening | None:
+def _opening(partition: Sealable, stored: StoredSeal) -> Opening | None:
     """The opening of a seal, beside it or in a copy of it; None where there is none of this seal."""
     seal = stored.seal
     found = (opened(content, seal.chain, seal.next_offset) for content in (partition.opening(stored), stored.opening))
     return next((each for each in found if each is not None), None)
 
 
-def with_secret(partition: Sealable, stored: Stored) -> Stored:
+def with_secret(partition: Sealable, stored: StoredSeal) -> StoredSeal:
     """A copy of a seal with its opening, as far as that is there. Only the prints are left out."""
     return replace(stored, opening=partition.opening(stored)[:HEAD_BYTES])
 
 
-def _chain_behind(partition: Sealable, stored: Stored) -> tuple[int, bytes]:
+def _chain_behind(partition: Sealable, stored: StoredSeal) -> tuple[int, bytes]:
     """The hash chain at the end of a sealed stretch, and the offset from which it was walked to.
 
     This is the end itself if the seal's opening is there, else the end of a seal before it, or the beginning. Raises
     CorruptLog, LogError."""
     offset, chain = partition.beginning
-    known: dict[str, Stored] = {}
-    at: Stored | None = stored
+    known: dict[str, StoredSeal] = {}
+    at: StoredSeal | None = stored
     while at is not None and at.seal.next_offset > offset:
         if (opening := _opening(partition, at)) is not None:
             offset, chain = at.seal.next_offset, opening.chain
@@ -269,7 +273,7 @@ def _chain_behind(partition: Sealable, stored: Stored) -> tuple[int, bytes]:
 # -- checking ----------------------------------------------------------------------------------------------------------
 
 
-def check(partitions: Iterable[Sealable], keys: Keys, copies: Sequence[Stored] = ()) -> Iterator[Checked]:
+def check(partitions: Iterable[Sealable], keys: Keys, copies: Sequence[StoredSeal] = ()) -> Iterator[Checked]:
     """Yields every seal that holds, and every harm.
 
     Records behind the last seal are not sealed yet. If a partition has records and no seal at all, it was never sealed,
@@ -286,7 +290,7 @@ def check(partitions: Iterable[Sealable], keys: Keys, copies: Sequence[Stored] =
 
 
 def check_parent(
-    partitions: Iterable[Sealable], keys: Keys, copies: Sequence[Stored], branched_at: Mapping[str, int]
+    partitions: Iterable[Sealable], keys: Keys, copies: Sequence[StoredSeal], branched_at: Mapping[str, int]
 ) -> Iterator[Checked]:
     """Yields the seals of the history from which a fork branched, as `check`.
 
@@ -296,7 +300,7 @@ def check_parent(
     yield from (Checked(None, harm) for harm in astray(partitions, copies))
     for partition in partitions:
         end = branched_at.get(partition.name, 0)  # a partition that came later
-        common: list[Stored] = []
+        common: list[StoredSeal] = []
         harms: list[Harm] = []
         for copy in [each for each in copies if each.seal.partition == partition.name]:
             wrong = _wrong(partition, copy, keys)
@@ -314,14 +318,14 @@ def check_parent(
         yield from (Checked(None, harm) for harm in harms + more)
 
 
-def astray(partitions: Iterable[Sealable], copies: Iterable[Stored]) -> list[Harm]:
+def astray(partitions: Iterable[Sealable], copies: Iterable[StoredSeal]) -> list[Harm]:
     """Copies of seals about partitions that do not exist."""
     names = {each.name for each in partitions}
     gone = {copy.seal.partition: copy for copy in copies if copy.seal.partition not in names}
     return [Harm(name, None, f"it is gone; there is a copy of a seal, {copy.where}") for name, copy in gone.items()]
 
 
-def plan(partition: Sealable, keys: Keys | None, copies: Sequence[Stored] = ()) -> tuple[list[Step], list[Harm]]:
+def plan(partition: Sealable, keys: Keys | None, copies: Sequence[StoredSeal] = ()) -> tuple[list[Step], list[Harm]]:
     """The stretches to be examined, in order, and the harms of the seals themselves.
 
     `keys` None: signatures are not checked. Raises LogError."""
@@ -351,7 +355,7 @@ def _has_records(partition: Sealable) -> bool:
         return True
 
 
-def _wrong(partition: Sealable, stored: Stored, keys: Keys | None) -> str | None:
+def _wrong(partition: Sealable, stored: StoredSeal, keys: Keys | None) -> str | None:
     seal = stored.seal
     if (seal.log, seal.partition) != (partition.log, partition.name):
         return f"{stored.where}: the seal of another partition, {seal.partition} ({seal.log})"
@@ -363,11 +367,11 @@ def _wrong(partition: Sealable, stored: Stored, keys: Keys | None) -> str | None
     return None
 
 
-def _linked(partition: Sealable, stored: Iterable[Stored]) -> tuple[list[Step], list[Harm]]:
+def _linked(partition: Sealable, stored: Iterable[StoredSeal]) -> tuple[list[Step], list[Harm]]:
     """Check that each seal follows on the one that it names, or begins with the history. Returns steps and harms."""
     name = partition.name
     start, begun = partition.beginning if stored else (0, b"")
-    known: dict[str, tuple[int, Stored | None]] = {"": (0, None)}  # digest -> its end, and the seal
+    known: dict[str, tuple[int, StoredSeal | None]] = {"": (0, None)}  # digest -> its end, and the seal
     steps, harms = [], []
     reached = 0
     for each in sorted(stored, key=lambda one: one.seal.base_offset):

@@ -65,7 +65,7 @@ class Misplaced(BadBlock):
     """The bytes at `position` are a whole block, and another one belongs there."""
 
 
-class Parsed(NamedTuple):
+class ParsedBlock(NamedTuple):
     """A whole block with this number of `records`: the bytes of `data` from `start` to `end`.
 
     `first_offset` and the beginning of the hash chain before it (`chain_before`) are stated by the block itself."""
@@ -113,7 +113,7 @@ def _with_check(pieces: list[bytes], count: int, first_offset: int, chain_before
     return [head + pieces[0]] if len(pieces) == 1 else [head, *pieces]
 
 
-def read_block(descriptor: int, position: int, file_size: int, header: Header) -> tuple[bytes, Parsed]:
+def read_block(descriptor: int, position: int, file_size: int, header: Header) -> tuple[bytes, ParsedBlock]:
     """The bytes of the block at `position`, and the block that `parse_block` finds in them.
 
     Raises BadBlock."""
@@ -133,7 +133,7 @@ def read_block(descriptor: int, position: int, file_size: int, header: Header) -
     return raw, parse_block(raw, position, header)
 
 
-def parse_block(raw: bytes, position: int, header: Header) -> Parsed:
+def parse_block(raw: bytes, position: int, header: Header) -> ParsedBlock:
     """Check that a block is whole: count, size, sync marker, and its checksum, over every byte.
 
     The records are not looked at. Raises BadBlock, and Misplaced for a whole block of another segment."""
@@ -158,10 +158,10 @@ def parse_block(raw: bytes, position: int, header: Header) -> Parsed:
     if raw[end:] != header.sync:
         raise Misplaced(position, f"a whole block of offset {first_offset} of another segment: its sync marker says so")
     data, at, end = _stored(raw, at, end, position)
-    return Parsed(count, data, at, end, first_offset, chain_before)
+    return ParsedBlock(count, data, at, end, first_offset, chain_before)
 
 
-def require_place(block: Parsed, position: int, offset: int, chain: bytes) -> None:
+def require_place(block: ParsedBlock, position: int, offset: int, chain: bytes) -> None:
     """Check that a block states that it begins with record `offset`, behind `chain`.
 
     Raises Misplaced."""
@@ -172,7 +172,7 @@ def require_place(block: Parsed, position: int, offset: int, chain: bytes) -> No
         raise Misplaced(position, f"{why}, and {chain[:CHAIN_BYTES].hex()}... is before it")
 
 
-def block_lengths(block: Parsed, position: int, header: Header) -> "array[int]":
+def block_lengths(block: ParsedBlock, position: int, header: Header) -> "array[int]":
     """The lengths of a block's records, found by walking over them.
 
     Raises BadBlock."""

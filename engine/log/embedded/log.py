@@ -39,7 +39,7 @@ BLOCK_BYTES = 4 << 20  # a group that reaches this becomes a block, and the next
 logger = logging.getLogger(__name__)
 
 
-class Group:
+class CommitGroup:
     """Records on their way into one block. `schema`: the fingerprint of theirs."""
 
     def __init__(self, schema: str) -> None:
@@ -70,8 +70,8 @@ class EmbeddedPartition:
         self.next_offset = self._writer.place.offset
         self.durable_offset = self.next_offset
         self.durable_end = self._writer.end  # of the last durable block
-        self._group = Group(self.schema)
-        self._closed_groups: deque[Group] = deque()
+        self._group = CommitGroup(self.schema)
+        self._closed_groups: deque[CommitGroup] = deque()
         self._commit_end = self.next_offset  # the commit that is under way, or the next one, ends here
         self._closed_bytes = 0  # all bytes of groups ever closed; counted in the loop
         self._written_bytes = 0  # all bytes ever written; counted in the thread
@@ -149,7 +149,7 @@ class EmbeddedPartition:
             self._closed_groups.append(self._group)
             self._closed_bytes += self._group.size
             self._closed_large_bytes += self._group.large_bytes
-            self._group = Group(self.schema)
+            self._group = CommitGroup(self.schema)
 
     def write_closed(self) -> None:
         end = self._commit_end  # groups that are closed meanwhile are the next commit's

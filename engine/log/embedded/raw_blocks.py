@@ -17,7 +17,7 @@ from rewindmq.engine.log.contract import BelowStart, CorruptLog, LogError
 from rewindmq.engine.log.embedded.blocks import BadBlock, block_lengths, parse_block, require_place
 from rewindmq.engine.log.embedded.ends import End
 from rewindmq.engine.log.embedded.index import Entry, encode_lengths, split
-from rewindmq.engine.log.embedded.reader import PartitionReader, Place, chain_behind
+from rewindmq.engine.log.embedded.reader import BlockEnd, PartitionReader, chain_behind
 from rewindmq.engine.log.embedded.segment_schema import check_schema
 from rewindmq.engine.log.embedded.segments import (
     SYNC_BYTES,
@@ -132,7 +132,7 @@ def proven_header(data: bytes, directory: Path, end: End) -> Header:
     return header
 
 
-def proven_blocks(data: bytes, place: Place, header: Header, path: Path) -> ProvenBlocks:
+def proven_blocks(data: bytes, place: BlockEnd, header: Header, path: Path) -> ProvenBlocks:
     """The whole blocks with which these bytes begin. They follow on `place`.
 
     Raises CorruptLog."""
@@ -156,7 +156,7 @@ def proven_blocks(data: bytes, place: Place, header: Header, path: Path) -> Prov
         entries.append(Entry(place.offset, block.records, length, begun + at, newest, chain, crc32(of_block)))
         lengths.append(of_block)
         at += length
-        place = Place(place.offset + block.records, begun + at, chain, newest)
+        place = BlockEnd(place.offset + block.records, begun + at, chain, newest)
 
 
 def _length_at(data: bytes, at: int) -> int:

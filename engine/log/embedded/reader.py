@@ -23,7 +23,7 @@ from rewindmq.engine.log.contract import BelowStart, Block, CorruptLog, LogError
 from rewindmq.engine.log.embedded.blocks import (
     BadBlock,
     Misplaced,
-    Parsed,
+    ParsedBlock,
     block_lengths,
     parse_block,
     read_block,
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BlockEnd:
     """The end of a block: the next one begins at byte `position` with record `offset`.
 
     `max_timestamp_ms`: the largest so far, since time began anew."""
@@ -105,7 +105,7 @@ class SegmentReader:
         self.last = last
         self.torn: BadBlock | None = None  # set by `stored` where the file's end is not a whole block
         self._entry: Entry | None = None  # entry of the last block that `stored` yielded
-        self._beginning = Place(0, 0, b"", 0)
+        self._beginning = BlockEnd(0, 0, b"", 0)
         self.index_is_wrong = False  # set by `stored` where the index disagrees with sound blocks
         self._known = 0  # where the index disagreed with the file: it lists durable blocks up to this byte
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -120,13 +120,13 @@ class SegmentReader:
             os.close(self.descriptor)
             raise
 
-    def first_place(self) -> Place:
+    def first_place(self) -> BlockEnd:
         """The end of what was before, if this is the first segment that is there (log_start.py).
 
         Raises CorruptLog."""
         offset, chain = first_chain_of(self.path, self.header.chain_before)
         known = offset > 0 and self.index.chain_before == chain
-        return Place(offset, 0, chain, self.index.max_timestamp_before_ms if known else 0)
+        return BlockEnd(offset, 0, chain, self.index.max_timestamp_before_ms if known else 0)
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -135,18 +135,18 @@ class SegmentReader:
     def size(self) -> int:
         return os.fstat(self.descriptor).st_size
 
-    def require_behind(self, before: Place) -> None:
+    def require_behind(self, before: BlockEnd) -> None:
         """Check that the segment goes on where the one before ended.
 
         Raises CorruptLog."""
         check_joint(self.path, self.header.base_offset, self.header.chain_before, before.offset, before.chain)
 
-    def beginning(self, before: Place) -> Place:
+    def beginning(self, before: BlockEnd) -> BlockEnd:
         """The place of the first block, behind `before`: the end of the partition's earlier segments."""
         newest = 0 if self.header.begins_anew else before.max_timestamp_ms
-        return Place(self.header.base_offset, len(self.header.raw), before.chain, newest)
+        return BlockEnd(self.header.base_offset, len(self.header.raw), before.chain, newest)
 
-    def indexed_end(self) -> Place | None:
+    def indexed_end(self) -> BlockEnd | None:
         """The end of the segment, if its index reaches to the last byte; else None."""
         count = self.index.count
         if not count:
@@ -172,7 +172,7 @@ class SegmentReader:
         self.index.count -= 1
         return entry
 
-    def stored(self, number: int, beginning: Place) -> Iterator[StoredBlock]:
+    def stored(self, number: int, beginning: BlockEnd) -> Iterator[StoredBlock]:
         """Yields the blocks from the one with this number in the index on; each is checked whole.
 
         Raises CorruptLog."""
@@ -214,7 +214,7 @@ class SegmentReader:
             return False
         return self._chain(before, block, lengths) == entry.chain
 
-    def begins_by(self, timestamp_ms: int, beginning: Place) -> bool:
+    def begins_by(self, timestamp_ms: int, beginning: BlockEnd) -> bool:
         """Return True if the first record has this time or an earlier one; False if there is no record.
 
         Raises CorruptLog."""
@@ -228,13 +228,13 @@ class SegmentReader:
         return False
 
     @property
-    def place(self) -> Place:
+    def place(self) -> BlockEnd:
         """The place behind the last block that `stored` gave out."""
         return self._beginning if self._entry is None else self.behind(self._entry)
 
     @staticmethod
-    def behind(entry: Entry) -> Place:
-        return Place(entry.next_offset, entry.end, entry.chain, entry.max_timestamp_ms)
+    def behind(entry: Entry) -> BlockEnd:
+        return BlockEnd(entry.next_offset, entry.end, entry.chain, entry.max_timestamp_ms)
 
     def _indexed(self, entries: list[Entry], chain: bytes) -> Iterator[StoredBlock]:
         """Yields the blocks of successive index entries.
@@ -261,7 +261,7 @@ class SegmentReader:
                 raise _Doubt(entry.end) from None
             yield StoredBlock(entry, raw, block.data, block.start, block.end, lengths)
 
-    def _unindexed(self, place: Place) -> StoredBlock | None:
+    def _unindexed(self, place: BlockEnd) -> StoredBlock | None:
         """The block at `place`, which the index doesn't know; None at the end of the whole blocks.
 
         Raises CorruptLog."""
@@ -299,16 +299,16 @@ class SegmentReader:
         data = memoryview(block.data)[block.start : block.end]
         return link(before, block.entry.first_offset, record_header(self.header.schema), block.lengths, [data])
 
-    def _chain(self, before: bytes, block: Parsed, lengths: bytes) -> bytes:
+    def _chain(self, before: bytes, block: ParsedBlock, lengths: bytes) -> bytes:
         return chain_behind(before, self.header, block, lengths)
 
-    def _walked(self, block: Parsed, position: int) -> bytes:
+    def _walked(self, block: ParsedBlock, position: int) -> bytes:
         """The lengths of a block's records, found by walking over them.
 
         Raises BadBlock."""
         return encode_lengths(block_lengths(block, position, self.header))
 
-    def _belonging(self, block: Parsed, place: Place) -> bytes:
+    def _belonging(self, block: ParsedBlock, place: BlockEnd) -> bytes:
         """The lengths of the records of a block that belongs at `place`.
 
         Raises Misplaced."""
@@ -319,7 +319,7 @@ class SegmentReader:
             raise Misplaced(bad.position, bad.why) from None
 
 
-def chain_behind(before: bytes, header: Header, block: Parsed, lengths: bytes) -> bytes:
+def chain_behind(before: bytes, header: Header, block: ParsedBlock, lengths: bytes) -> bytes:
     """The hash chain behind a block, which follows on the chain `before`. `lengths`: of its records, as stored."""
     data = memoryview(block.data)[block.start : block.end]
     return link(before, block.first_offset, record_header(header.schema), lengths, [data])
@@ -346,7 +346,7 @@ class PartitionReader:
         self.directory = directory
         self.name = directory.name
         self._headers: dict[Path, Header] = {}
-        self._first: tuple[Path, Place] | None = None  # the first segment, and the place before it
+        self._first: tuple[Path, BlockEnd] | None = None  # the first segment, and the place before it
         self._base: Base | None = None  # the last that was asked for
 
     def __reduce__(self) -> tuple[type["PartitionReader"], tuple[Path]]:
@@ -394,7 +394,7 @@ class PartitionReader:
         """Yields blocks as `LogPartition.read`."""
         files = self._files()
         first = _last_at_or_below(files, offset)
-        before: Place | None = None
+        before: BlockEnd | None = None
         for number in range(first, len(files)):
             segment = self._open(files, number)
             try:
@@ -506,22 +506,22 @@ class PartitionReader:
             self._headers[path] = segment.header
         return segment
 
-    def _beginning(self, files: list[Path], number: int, segment: SegmentReader, before: Place | None) -> Place:
+    def _beginning(self, files: list[Path], number: int, segment: SegmentReader, before: BlockEnd | None) -> BlockEnd:
         """The place of a segment's first block, checked against the end of the segment before, if that is known."""
         chain = segment.index.chain_before
         if before is None:
             if chain is not None and number > 0:
-                return segment.beginning(Place(0, 0, chain, segment.index.max_timestamp_before_ms))
+                return segment.beginning(BlockEnd(0, 0, chain, segment.index.max_timestamp_before_ms))
             before = self._end(files[:number], False) if number > 0 else self._first_place(segment)
         segment.require_behind(before)
         return segment.beginning(before)
 
-    def _first_place(self, segment: SegmentReader) -> Place:
+    def _first_place(self, segment: SegmentReader) -> BlockEnd:
         if self._first is None or self._first[0] != segment.path:
             self._first = segment.path, segment.first_place()
         return self._first[1]
 
-    def _end(self, files: list[Path], last: bool = True) -> Place:
+    def _end(self, files: list[Path], last: bool = True) -> BlockEnd:
         """The end of the last of `files`."""
         segment = self._reader(files[-1], last)
         try:

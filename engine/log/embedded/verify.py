@@ -29,8 +29,8 @@ from pathlib import Path
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.reader import (
     CUTS,
+    BlockEnd,
     CutMeanwhile,
-    Place,
     SegmentReader,
     StoredBlock,
     check_joint,
@@ -108,7 +108,7 @@ def verify_segment(path: Path, last: bool) -> VerifiedSegment:
         base, before = segment.header.base_offset, segment.header.chain_before
         blocks = 0
         check = _checker(segment.header.schema)
-        for block in segment.stored(0, segment.beginning(Place(base, 0, before, 0))):
+        for block in segment.stored(0, segment.beginning(BlockEnd(base, 0, before, 0))):
             blocks += 1
             _check_records(path, block, check)
         end = segment.place

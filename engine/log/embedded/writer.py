@@ -35,7 +35,7 @@ from rewindmq.engine.log.embedded.index import (
     index_path,
     lengths_path,
 )
-from rewindmq.engine.log.embedded.reader import Place, SegmentReader
+from rewindmq.engine.log.embedded.reader import BlockEnd, SegmentReader
 from rewindmq.engine.log.embedded.segment_schema import fingerprint_in
 from rewindmq.engine.log.embedded.segments import (
     SYNC_BYTES,
@@ -150,7 +150,7 @@ class PartitionWriter:
         self._sync = b""
         self._roll_next = False
         self._begins_anew = False  # time begins anew in the last segment
-        self.place = Place(0, 0, first_chain(directory.name), 0)
+        self.place = BlockEnd(0, 0, first_chain(directory.name), 0)
         self._before = self.place  # where the segment before the last one ends
         files = segment_files(directory)
         self.end = End(0, 0, 0, self.place.chain)  # of the last block
@@ -163,7 +163,7 @@ class PartitionWriter:
                 sync_directory(directory)  # a broker that was killed may not have done it
                 self.end = self._last_end([base_offset_of(path) for path in files[-2:]])
             elif copied_from is not None:
-                self.place = self._before = Place(copied_from.offset, 0, copied_from.chain, 0)
+                self.place = self._before = BlockEnd(copied_from.offset, 0, copied_from.chain, 0)
                 self.end = copied_from
             else:
                 self._roll()
@@ -285,7 +285,7 @@ class PartitionWriter:
         header = encode_header(schema_json(schema), self.directory.name, before.offset, before.chain, begins_anew)
         self._begin(header, before, begins_anew, schema)
 
-    def _begin(self, header: bytes, before: Place, begins_anew: bool, schema: str) -> None:
+    def _begin(self, header: bytes, before: BlockEnd, begins_anew: bool, schema: str) -> None:
         path = segment_path(self.directory, before.offset)
         descriptor = create(path, header)
         newest = 0 if begins_anew else before.max_timestamp_ms
@@ -303,9 +303,9 @@ class PartitionWriter:
         self._begins_anew = begins_anew
         self.schema = schema
         self._before = before
-        self.place = Place(before.offset, len(header), before.chain, newest)
+        self.place = BlockEnd(before.offset, len(header), before.chain, newest)
 
-    def _recover(self, path: Path, first: bool, last: bool) -> Place:
+    def _recover(self, path: Path, first: bool, last: bool) -> BlockEnd:
         """Check a segment against the end of the one before, repair its sidecars, cut a torn tail. Returns its end."""
         segment = SegmentReader(path, last)
         try:
@@ -318,7 +318,7 @@ class PartitionWriter:
         finally:
             segment.close()
 
-    def _repair(self, segment: SegmentReader, before: Place, last: bool) -> Place:
+    def _repair(self, segment: SegmentReader, before: BlockEnd, last: bool) -> BlockEnd:
         """Check the last block of the index and all behind it; write missing entries and lengths. Returns the end."""
         if last:  # a whole block that was never synced is kept, and from here on it counts as durable
             os.fsync(segment.descriptor)
@@ -381,7 +381,7 @@ def _without_headers(records: Sequence[bytes], header: bytes) -> list[Bare]:
     return bare
 
 
-def _add_missing(segment: SegmentReader, before: Place, first: int) -> tuple[int, Sidecars]:
+def _add_missing(segment: SegmentReader, before: BlockEnd, first: int) -> tuple[int, Sidecars]:
     """Write the sidecars of a segment anew, from block number `first` on.
 
     Returns the number of its blocks, and the sidecars."""
@@ -399,7 +399,7 @@ def _add_missing(segment: SegmentReader, before: Place, first: int) -> tuple[int
     return blocks, sidecars
 
 
-def _prove_newest(segment: SegmentReader, before: Place, end: int) -> None:
+def _prove_newest(segment: SegmentReader, before: BlockEnd, end: int) -> None:
     """Check the newest blocks before number `end` of the index.
 
     Raises CorruptLog."""

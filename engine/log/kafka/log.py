@@ -2,7 +2,7 @@
 
     log = KafkaLog.open("host:9092,host:9092")       makes the topics when they are missing, and checks them
 
-The topics are described in `topics.py`, reading by offsets in `reader.py`, reading back in `follower.py`, the time
+The topics are described in `topics.py`, reading by offsets in `reader.py`, reading back in `read_back.py`, the time
 after which silence is trouble in `patience.py`, the owners of duties in `owners.py`, the setup of clients in
 `clients.py`.
 
@@ -26,9 +26,9 @@ from confluent_kafka.admin import OffsetSpec
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.clients import ANSWER_MS, TIMEOUT_SECONDS, KafkaClients, text_of
-from rewindmq.engine.log.kafka.follower import KafkaFollowing
 from rewindmq.engine.log.kafka.owners import KafkaOwners
 from rewindmq.engine.log.kafka.patience import PATIENCE_SECONDS, Patience, Probe
+from rewindmq.engine.log.kafka.read_back import KafkaFollowing
 from rewindmq.engine.log.kafka.reader import KafkaPartition
 from rewindmq.engine.log.kafka.states import KafkaStates
 from rewindmq.engine.log.kafka.topics import KafkaTopics, Replicas

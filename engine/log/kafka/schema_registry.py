@@ -1,6 +1,6 @@
 """A client of a schema registry with Confluent's HTTP interface: Confluent's own, Apicurio's, Karapace, Redpanda's.
 
-    with Registry("https://registry:8081", authorization="Bearer ...") as registry:
+    with SchemaRegistry("https://registry:8081", authorization="Bearer ...") as registry:
         ids = register(registry, "rewindmq.queues-value")       {fingerprint in header order: id}
 
 The registry keeps the released schemas as versions of one subject, the oldest first, as Confluent's tools expect them.
@@ -29,7 +29,7 @@ class RegistryAway(RegistryError):
     """The registry does not answer, or says that it cannot now."""
 
 
-class NotAllowed(RegistryError):
+class RegistryDenied(RegistryError):
     """The registry wants another login, or the user lacks a right."""
 
 
@@ -37,7 +37,7 @@ class Incompatible(RegistryError):
     """The subject has a schema of something else."""
 
 
-class Registry:
+class SchemaRegistry:
     """A registry. `authorization`: the header of that name; "": none. `trust`: None over plain HTTP."""
 
     def __init__(self, url: str, authorization: str = "", trust: ssl.SSLContext | None = None) -> None:
@@ -110,7 +110,7 @@ class Registry:
         said = answer.get("message") if isinstance(answer, dict) else None
         why = f"HTTP {status}" + (f", {' '.join(str(said).split())[:300]}" if said else "")
         if status in (401, 403):
-            raise NotAllowed(f"the schema registry at {self.place} refuses the login or a right: {why}")
+            raise RegistryDenied(f"the schema registry at {self.place} refuses the login or a right: {why}")
         if status == 409:
             raise Incompatible(_incompatible(path.split("/")[2], str(said or "")))
         if status in (429, 502, 503, 504):
@@ -129,7 +129,7 @@ def _incompatible(subject: str, why: str) -> str:
     )
 
 
-def register(registry: Registry, subject: str) -> dict[str, int]:
+def register(registry: SchemaRegistry, subject: str) -> dict[str, int]:
     """Give the registry every released schema. Returns the id of each, by fingerprint. Raises RegistryError.
 
     A schema that the subject has already is only looked up, which needs no right to write."""

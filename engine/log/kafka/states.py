@@ -151,7 +151,7 @@ class _Writing:
             self._first = message.offset()
 
 
-class _Part:
+class _CopyPieces:
     """The pieces of one copy that have come so far."""
 
     def __init__(self, path: Path) -> None:
@@ -189,7 +189,7 @@ class _Reading:
         self.newest: StateCopied | None = None
         self._directory = directory
         self._least = least
-        self._parts: dict[str, _Part] = {}  # by the copy's id
+        self._parts: dict[str, _CopyPieces] = {}  # by the copy's id
 
     def take(self, message: Message) -> None:
         copy, number = _named(message.key())
@@ -197,7 +197,7 @@ class _Reading:
         if number == 0 and copy not in self._parts:
             if len(self._parts) == MOST_OPEN:
                 self._parts.pop(next(iter(self._parts))).remove()
-            self._parts[copy] = _Part(self._directory / f"{len(self._parts)}-{message.offset()}.part")
+            self._parts[copy] = _CopyPieces(self._directory / f"{len(self._parts)}-{message.offset()}.part")
         part = self._parts.get(copy)
         if part is None:
             return
@@ -207,7 +207,7 @@ class _Reading:
             del self._parts[copy]
             self._end(part, f"Kafka: {message.topic()} partition {message.partition()}", value)
 
-    def _end(self, part: _Part, place: str, value: bytes) -> None:
+    def _end(self, part: _CopyPieces, place: str, value: bytes) -> None:
         try:
             said = values_in(value, place, LogError)
             offset, claim = int(said["offset"]), int(said["claim"])

@@ -14,7 +14,7 @@ Faults, as Kafka has them:
 - an append reaches the log late (`append_seconds`), those of one node to one partition in their order, in pieces;
 - records in the log arrive late (`arrival_seconds`), at each node and from each partition in its own time, in batches
   of any size;
-- offsets have gaps (`gap_rate`: control records), and a test can put in any record (`HistoryPartition.put`);
+- offsets have gaps (`gap_rate`: control records), and a test can put in any record (`SimulatedPartition.put`);
 - duties move late and not everywhere at once (`duty_seconds`), so a partition has two owners or none for a while;
 - copies of states may be lost or damaged (`copies`: so many of ten), and Kafka may drop the records below a copy
   (`drops`: so many of ten). They stay in the archive: a node reads them, and does not follow them;
@@ -63,7 +63,7 @@ class SharedFaults:
     drops: int = 0
 
 
-class HistoryPartition:
+class SimulatedPartition:
     """The records of one partition that are in the log. Four lists of one length."""
 
     shared = True
@@ -133,9 +133,9 @@ class SharedHistory:
         self.faults = faults or SharedFaults()
         self.dice = random.Random(self.faults.seed)
         self.call_later = call_later
-        self.metadata = HistoryPartition(self, METADATA)
-        self.nodes = HistoryPartition(self, NODES)
-        self.queues = [HistoryPartition(self, queue_partition(number)) for number in range(partitions)]
+        self.metadata = SimulatedPartition(self, METADATA)
+        self.nodes = SimulatedPartition(self, NODES)
+        self.queues = [SimulatedPartition(self, queue_partition(number)) for number in range(partitions)]
         self.counters = [CounterHistory(f"counters-{number}") for number in range(partitions)]
         self.copies: dict[int, tuple[int, int, bytes]] = {}  # by partition: the offset, that of the claim, the file
         self.may_drop = True
@@ -145,13 +145,13 @@ class SharedHistory:
         self.owners: dict[str, list[str]] = {partition.name: [] for partition in self.queues}
 
     @property
-    def partitions(self) -> list[HistoryPartition]:
+    def partitions(self) -> list[SimulatedPartition]:
         return [self.metadata, self.nodes, *self.queues]
 
     def add(self, partitions: int) -> None:
         """Give the log so many queue partitions. Logs that are open do not see the new ones."""
         for number in range(len(self.queues), partitions):
-            self.queues.append(HistoryPartition(self, queue_partition(number)))
+            self.queues.append(SimulatedPartition(self, queue_partition(number)))
             self.counters.append(CounterHistory(f"counters-{number}"))
             self.owners[queue_partition(number)] = []
 
@@ -205,7 +205,7 @@ class MemorySharedPartition:
 
     shared = True
 
-    def __init__(self, log: "MemorySharedLog", history: HistoryPartition) -> None:
+    def __init__(self, log: "MemorySharedLog", history: SimulatedPartition) -> None:
         self.name = history.name
         self.history = history
         self.position: int | None = None  # the next offset to read back; None: it is not followed yet
@@ -660,7 +660,7 @@ class MemoryStates:
         return StateCopied(offset, claim, path)
 
 
-class ArchivedPartition:
+class SimulatedArchivedPartition:
     """One partition as one node sees it, with all that the archive has of it."""
 
     shared = True

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from rewindmq.projections.machine.rules.keys import QueueType
+from rewindmq.projections.machine.rules.policy_keys import QueueType
 from rewindmq.schemas.values import Argument
 
 NO_EPOCH: Final = -1

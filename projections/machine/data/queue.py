@@ -55,7 +55,7 @@ from rewindmq.projections.machine.data.reasons import (
     REMOVED,
     TRANSIENT,
 )
-from rewindmq.projections.machine.rules.keys import QueueType
+from rewindmq.projections.machine.rules.policy_keys import QueueType
 from rewindmq.projections.machine.rules.profile import profile_of
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, QueueSettings, shown_definition
 from rewindmq.schemas.pickles import pickle_by_fields
@@ -180,7 +180,7 @@ pickle_by_fields(MessageView, ConsumerView)
 LetterSource = tuple[str, str, int, int, bool]
 
 
-class Outcomes:
+class OutcomeCounters:
     """Counters: how many messages came and went since the queue was made."""
 
     def __init__(self) -> None:
@@ -234,7 +234,7 @@ class Outcomes:
         return counters
 
 
-class Queue(Outcomes):
+class Queue(OutcomeCounters):
     """A queue: what was declared, its settings, its messages, its consumers, its outbox."""
 
     def __init__(self, declaration: Declaration) -> None:

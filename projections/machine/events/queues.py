@@ -18,8 +18,8 @@ from rewindmq.projections.machine.events.settlement import give_back
 from rewindmq.projections.machine.rules.dead_letters import give_up_held, release_forwarded
 from rewindmq.projections.machine.rules.deduplication import forget_all, forget_messages
 from rewindmq.projections.machine.rules.expiry import arm_lease, expire_heads, release_due, renew_lease
-from rewindmq.projections.machine.rules.keys import is_queue_type
 from rewindmq.projections.machine.rules.limits import drop_heads, enforce
+from rewindmq.projections.machine.rules.policy_keys import is_queue_type
 from rewindmq.projections.machine.rules.profile import profile_of
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, resolve
 from rewindmq.projections.machine.state import STREAM, State, epoch_of, is_locked, quarantine

@@ -4,7 +4,7 @@
     Number(1).problem(argument)      of an argument: the fault in its type or value, as an Erlang term; None: no fault
 
 RabbitMQ checks some arguments less or more strictly than the policy key of the same name, so a kind of values can have
-different bounds for both. keys.py says which key has which values.
+different bounds for both. policy_keys.py says which key has which values.
 """
 
 from typing import Final

@@ -5,7 +5,8 @@ How policies and arguments come together, from the outside in:
     which policy applies      projections/topology/policies.py: pattern, apply-to, foreign keys, then priority and name
     two policies merge        here, `_Given.of_policies`: the smaller number; for everything else the operator's value
                               (S-167; rabbit_policies.erl merge_policy_value, v3.13.7)
-    with the argument         here, `_Given.pick`: the table of keys says which holds, by queue type (keys.py, `merge`)
+    with the argument         here, `_Given.pick`: the table of keys says which holds, by queue type
+                              (policy_keys.py, `merge`)
                               (3.13.7: rabbit_amqqueue_process.erl process_args_policy, rabbit_quorum_queue.erl
                               ra_machine_config, rabbit_stream_queue.erl policy_precedence)
     the queue is told         engine/broker/policies.py: a `PolicyApplied` for each queue whose policies are now others,
@@ -29,7 +30,8 @@ import json
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
-from rewindmq.projections.machine.rules.keys import (
+from rewindmq.projections.machine.rules.legal_values import Flag, Number, age_ms
+from rewindmq.projections.machine.rules.policy_keys import (
     BY_NAME,
     DEDUPLICATES,
     KEYS,
@@ -43,7 +45,6 @@ from rewindmq.projections.machine.rules.keys import (
     Retry,
     since,
 )
-from rewindmq.projections.machine.rules.legal_values import Flag, Number, age_ms
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, Profile
 from rewindmq.schemas.values import Argument, Policy
 
@@ -195,7 +196,7 @@ def resolve(
         value, source = given.pick(key, Precedence.SMALLER if smaller else None)
         if value is not None:
             assert isinstance(value, int)
-            _set_number(settings, key.name, value, source)
+            _set_number(settings, key, value, source)
     if queue_type == "stream":
         age, source = given.pick(BY_NAME["max-age"])
         settings.max_age_ms = age_ms(str(age))
@@ -276,21 +277,13 @@ def _smallest(a: object, b: object) -> int | None:
     return min((value for value in (a, b) if isinstance(value, int)), default=None)
 
 
-def _set_number(settings: QueueSettings, key: str, value: int, source: str) -> None:
-    if key == "max-length":
-        settings.max_length, settings.max_length_rule = value, source
-    elif key == "max-length-bytes":
-        settings.max_length_bytes, settings.max_length_bytes_rule = value, source
-    elif key == "message-ttl":
-        settings.message_ttl_ms, settings.message_ttl_rule = value, source
-    elif key == "consumer-timeout":
-        settings.consumer_timeout_ms = value
-    elif key == "expires":
-        if value > 0:  # S-057
-            settings.expires_ms, settings.expires_rule = value, source
-    else:
-        assert key == "delivery-limit", f"nobody keeps the number of {key}"
-        settings.delivery_limit, settings.delivery_limit_rule = value, source
+def _set_number(settings: QueueSettings, key: Key, value: int, source: str) -> None:
+    if key.name == "expires" and value == 0:  # S-057
+        return
+    setattr(settings, key.setting_name, value)
+    rule = f"{key.setting_name.removesuffix('_ms')}_rule"
+    if hasattr(settings, rule):
+        setattr(settings, rule, source)
 
 
 def _is_number(value: object) -> bool:

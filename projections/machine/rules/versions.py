@@ -5,9 +5,9 @@ as they did when they were written. A rule that arrives with a later version get
 
 - A rule of the machine holds from the upgrade on: it asks for the machine's version, `state.machine_version >= NAME`.
 - For an argument, and for a policy key also where the policy is set later, the queue's version counts: `since` in the
-  table of keys (keys.py). A queue that was declared before the upgrade never gets the setting, because its settings are
-  merged anew at each start (settings.py) and must be the same each time. Until the upgrade the broker refuses the
-  argument and the policy (engine/upgrades/since_version.py).
+  table of keys (policy_keys.py). A queue that was declared before the upgrade never gets the setting, because its
+  settings are merged anew at each start (settings.py) and must be the same each time. Until the upgrade the broker
+  refuses the argument and the policy (engine/upgrades/since_version.py).
 """
 
 MACHINE_VERSION = 1  # the highest version that this code can fold. Not Final: tests set others, in compiled code too

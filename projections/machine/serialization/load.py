@@ -16,7 +16,7 @@ from rewindmq.projections.machine.data.message_word import size_of
 from rewindmq.projections.machine.data.queue import Consumer, Limiter, Queue
 from rewindmq.projections.machine.events.delivery import attach
 from rewindmq.projections.machine.rules.expiry import arm_lease
-from rewindmq.projections.machine.rules.keys import QUEUE_TYPES
+from rewindmq.projections.machine.rules.policy_keys import QUEUE_TYPES
 from rewindmq.projections.machine.rules.settings import resolve
 from rewindmq.projections.machine.rules.single_active import wait
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION

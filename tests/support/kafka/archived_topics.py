@@ -5,7 +5,7 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from rewindmq.engine.keeping.archive.archiver import Report, verify
+from rewindmq.engine.keeping.archive.archiver import ArchiveReport, verify
 from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import Objects
 from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
@@ -25,7 +25,7 @@ def log_of(place: InKafka) -> KafkaLogReader:
     return KafkaLogReader(place.bootstrap, place.prefix)
 
 
-def archive(objects: Objects, place: InKafka, roll: bool = True, **options: Any) -> Report:
+def archive(objects: Objects, place: InKafka, roll: bool = True, **options: Any) -> ArchiveReport:
     """Archive the topics once."""
     archiver = TopicArchiver(objects, log_of(place), settle_seconds=0, **options)
     try:

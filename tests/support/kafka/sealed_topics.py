@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from rewindmq.engine.keeping.seals import sealer as sealing
 from rewindmq.engine.keeping.seals.in_topic import in_topics
-from rewindmq.engine.keeping.seals.seal import Stored, fingerprint
+from rewindmq.engine.keeping.seals.seal import StoredSeal, fingerprint
 from rewindmq.engine.log.kafka import reader as kafka_reading
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.schemas.codec import Encoder
@@ -103,7 +103,7 @@ def history(bootstrap: str) -> Topics:
     return topics
 
 
-def seal(topics: Topics, key: Ed25519PrivateKey = KEY, **options: Any) -> list[Stored]:
+def seal(topics: Topics, key: Ed25519PrivateKey = KEY, **options: Any) -> list[StoredSeal]:
     new = [each for part in in_topics(topics.log) for each in sealing.seal(part, key, START_MS, **options)]
     log = topics.log
     chain, openings = (KafkaPartition(log.clients, log.topics.chain, number, "chain").read() for number in (0, 1))

@@ -15,7 +15,7 @@ from typing import Any
 
 import fastavro
 
-from rewindmq.spark_replay.audit.file_format import STORED, Column, Many, Plain, Record, Stored, packed
+from rewindmq.spark_replay.audit.file_format import STORED, Column, Many, Plain, StoredAudit, TupleColumn, packed
 
 GOLDEN = Path(__file__).parents[2] / "golden_audit" / "stored.txt"
 _WIDTH = 60  # bytes in a line
@@ -23,7 +23,7 @@ _WIDTH = 60  # bytes in a line
 
 def columns(column: Column, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yields the path and the Avro type of each array, in the order in which they are stored."""
-    if isinstance(column, Record):
+    if isinstance(column, TupleColumn):
         for name, each in column.fields.items():
             yield from columns(each, f"{path}.{name}" if path else name)
     elif isinstance(column, Many):
@@ -47,20 +47,20 @@ def _array(file: BytesIO, type: Any) -> list[Any]:
     return values
 
 
-def sample() -> Stored:
+def sample() -> StoredAudit:
     """A value in which every collection has two values, and every number and every text is another one."""
     file, numbers = BytesIO(), count(1)
     _write(STORED, file, 1, numbers)
     file.seek(0)
     [stored] = STORED.read(file)
-    assert isinstance(stored, Stored)
+    assert isinstance(stored, StoredAudit)
     return stored
 
 
 def _write(column: Column, file: BytesIO, size: int, numbers: Iterator[int], most: int = 2) -> None:
-    if isinstance(column, Record):
+    if isinstance(column, TupleColumn):
         for name, each in column.fields.items():
-            _write(each, file, size, numbers, 1 if name in ("identities", "retry", "max_age_ms") else 2)
+            _write(each, file, size, numbers, 1 if name in ("identities", "policy", "operator_policy") else 2)
     elif isinstance(column, Many):
         Plain("long").write(file, [most] * size)
         _write(column.items, file, most * size, numbers)

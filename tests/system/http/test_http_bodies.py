@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rewindmq.engine.host.memory import Kind
+from rewindmq.engine.host.memory import MemoryKind
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.bodies import (
     MAX_BODY_BYTES,
@@ -124,7 +124,7 @@ def test_what_a_request_holds_is_counted_until_it_is_answered(tmp_path: Path) ->
                     for content in ({"x": "y" * 100_000}, {}):
                         answer = await client.put("/queues/%2F/q", json=content, timeout=60)
                         statuses.append(answer.status_code)
-                        held.append(broker.host.memory.by_kind[Kind.HTTP])
+                        held.append(broker.host.memory.by_kind[MemoryKind.HTTP])
             return statuses, held
 
         try:

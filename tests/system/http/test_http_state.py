@@ -81,7 +81,7 @@ def test_the_copy_is_gone_when_it_ends(
     async def taking() -> list[Message]:
         taker = Taker(takes, goes)
         scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
-        await state.Sent(copy)(scope, taker.receive, taker.send)
+        await state.SentCopy(copy)(scope, taker.receive, taker.send)
         return taker.taken
 
     assert (tmp_path / "copying").exists()
@@ -102,7 +102,7 @@ def test_it_ends_with_the_broker(tmp_path: Path) -> None:
 
     async def stopped() -> None:
         taker = Taker(3, goes=False)
-        sending = asyncio.ensure_future(state.Sent(copy)({"type": "http"}, taker.receive, taker.send))
+        sending = asyncio.ensure_future(state.SentCopy(copy)({"type": "http"}, taker.receive, taker.send))
         while taker.left:
             await asyncio.sleep(0)
         sending.cancel()

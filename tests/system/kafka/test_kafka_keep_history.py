@@ -20,7 +20,7 @@ from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import Objects, open_objects
 from rewindmq.engine.keeping.archive.progress import Kept
 from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
-from rewindmq.engine.keeping.in_topics import TopicPartition, TopicsHistory, topics_keeper
+from rewindmq.engine.keeping.in_topics import KeptTopicPartition, TopicsHistory, topics_keeper
 from rewindmq.engine.keeping.keep_history import KeepHistory
 from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.keeping.topic_floors import TopicFloors
@@ -172,7 +172,7 @@ STEPS: dict[str, tuple[Any, str]] = {
     "base": (trim_steps, "archive_base"),
     "event": (TopicsHistory, "append"),
     "metadata": (TopicArchiver, "run"),
-    "end": (TopicPartition, "end_trim"),
+    "end": (KeptTopicPartition, "end_trim"),
     "kafka": (KafkaPartition, "delete_below"),
     "entry": (trims, "trimmed_entry"),
     "objects": (trims, "delete_trimmed"),
@@ -220,7 +220,7 @@ def test_b40_two_owners_at_once_do_no_harm(
     [whole] = log_of(topics).queues
     end = whole.next_offset
     digest = state_at(whole, None, At(offset=end)).digest()
-    owner = {"write_base": Trimming, "append": TopicsHistory, "end_trim": TopicPartition}[moment]
+    owner = {"write_base": Trimming, "append": TopicsHistory, "end_trim": KeptTopicPartition}[moment]
     doing = getattr(owner, moment)
     north, south = keeper(topics, objects, tmp_path / "north"), keeper(topics, objects, tmp_path / "south")
     assert look(north).before_ms is None

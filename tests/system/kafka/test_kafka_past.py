@@ -22,8 +22,8 @@ from rocksdict import Rdict
 
 from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.keeping.single_records import NEIGHBOURS
-from rewindmq.engine.log.kafka.follower import BATCH_RECORDS
 from rewindmq.engine.log.kafka.log import KafkaLog
+from rewindmq.engine.log.kafka.read_back import BATCH_RECORDS
 from rewindmq.engine.log.kafka.reader import KafkaPartition
 from rewindmq.engine.rewind.queue_at import queue_at
 from rewindmq.projections.rewind import At, parse_time

@@ -18,7 +18,7 @@ from rewindmq.engine.keeping.archive.topic_seals import recover_topic_seals
 from rewindmq.engine.keeping.seals import sealer as sealing
 from rewindmq.engine.keeping.seals.in_topic import in_topics, split_time
 from rewindmq.engine.keeping.seals.proof_verifier import main
-from rewindmq.engine.keeping.seals.seal import BadSeal, Stored, check_proof
+from rewindmq.engine.keeping.seals.seal import BadSeal, StoredSeal, check_proof
 from rewindmq.engine.keeping.seals.sealer import Harm, check, prove
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka import topics as kafka_topics
@@ -59,7 +59,7 @@ def original(kafka: KafkaCluster) -> Topics:
     return topics
 
 
-def harms(topics: Topics, copies: tuple[Stored, ...] = ()) -> list[Harm]:
+def harms(topics: Topics, copies: tuple[StoredSeal, ...] = ()) -> list[Harm]:
     return [each.harm for each in check(in_topics(topics.log), KEYS, copies) if each.harm is not None]
 
 

@@ -16,7 +16,7 @@ from rewindmq.engine.keeping.archive.objects import Objects, open_objects
 from rewindmq.engine.keeping.archive.reader import ArchivedLog
 from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.keeping.archive.topic_recovery import recover_topics
-from rewindmq.engine.keeping.in_topics import TopicPartition, TopicsHistory, trim_topics
+from rewindmq.engine.keeping.in_topics import KeptTopicPartition, TopicsHistory, trim_topics
 from rewindmq.engine.keeping.location import InArchive, InKafka
 from rewindmq.engine.keeping.topic_floors import TopicFloors
 from rewindmq.engine.keeping.trim_rules import TrimRefused, TrimReport, TrimRequest
@@ -153,7 +153,7 @@ STEPS: dict[str, tuple[Any, str]] = {
     "base": (trim_steps, "archive_base"),
     "event": (TopicsHistory, "append"),
     "metadata": (TopicArchiver, "run"),
-    "end": (TopicPartition, "end_trim"),
+    "end": (KeptTopicPartition, "end_trim"),
     "kafka": (KafkaPartition, "delete_below"),
     "entry": (trims, "trimmed_entry"),
     "objects": (trims, "delete_trimmed"),

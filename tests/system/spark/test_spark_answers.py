@@ -21,7 +21,7 @@ from rewindmq.projections.history.properties import properties_object
 from rewindmq.projections.history.search import Criteria
 from rewindmq.projections.rewind import At
 from rewindmq.projections.what_if.alternative import Candidate
-from rewindmq.projections.what_if.later_outcomes import Difference
+from rewindmq.projections.what_if.later_outcomes import FateDifference
 from rewindmq.schemas.amqp.properties import join_by_name
 from rewindmq.schemas.amqp.tables import encode, with_length
 from rewindmq.schemas.events import Published
@@ -279,7 +279,7 @@ def moved(counts: Counter[tuple[str, str]], fates: list[Any]) -> Counter[str]:
 ALIVE = ("ready", "unacked")
 
 
-def difference(each: Difference) -> tuple[Any, ...]:
+def difference(each: FateDifference) -> tuple[Any, ...]:
     (before, before_ms, before_rule), (after, after_ms, after_rule) = each.before, each.after
     return each.message_id, before, before_ms, before_rule or None, after, after_ms, after_rule or None
 

@@ -17,11 +17,11 @@ from rewindmq.projections.history.properties import headers, properties_object
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay import session
 from rewindmq.spark_replay.audit.checks import Finding
-from rewindmq.spark_replay.audit.watch import BatchReport, PartitionReport
+from rewindmq.spark_replay.audit.watch import BatchReport, WatchedPartition
 from rewindmq.spark_replay.commands import failures
 from rewindmq.spark_replay.commands.exit_status import status_of
-from rewindmq.spark_replay.commands.output import message_object, print_table
 from rewindmq.spark_replay.commands.report import print_batch
+from rewindmq.spark_replay.commands.table_writer import message_object, print_table
 from tests.support.ports import free_port
 from tests.support.spark.histories import START_MS, Recorder
 
@@ -319,7 +319,7 @@ def test_several_moments_in_one_go(told: Path, spark: SparkSession, capsys: pyte
 @pytest.mark.parametrize("form", ["table", "json"])
 def test_a_watch_goes_on_when_nobody_reads_it(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     finding = Finding("claims", False, "queues-0", 17, None, None, "wrong")
-    at = PartitionReport(18, 18, 0, 0, 0)
+    at = WatchedPartition(18, 18, 0, 0, 0)
     reading, writing = os.pipe()
     os.close(reading)
     with monkeypatch.context() as patched, os.fdopen(writing, "w", 1) as pipe:

@@ -16,7 +16,7 @@ from rewindmq.schemas.events import Checkpointed
 from rewindmq.schemas.values import BROKER
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
-from rewindmq.spark_replay.audit.file_format import Stored, packed, unpacked
+from rewindmq.spark_replay.audit.file_format import StoredAudit, packed, unpacked
 from rewindmq.spark_replay.snapshots.build import cut
 from tests.support.spark.forging import write_sound
 from tests.support.spark.histories import Recorder, random_history
@@ -101,24 +101,24 @@ def test_what_is_found_is_found_once_and_not_forgotten(spark: SparkSession, tmp_
     assert cli.run([*arguments, "--since-last"]) == 1
 
 
-def raise_a_count(ledger: Stored) -> Stored:
+def raise_a_count(ledger: StoredAudit) -> StoredAudit:
     ledger.beliefs.events += 1
     return ledger
 
 
-def forget_a_letter(ledger: Stored) -> Stored:
+def forget_a_letter(ledger: StoredAudit) -> StoredAudit:
     ledger.beliefs.letters = {1: 99}
     return ledger
 
 
-def other_machine(ledger: Stored) -> Stored:
+def other_machine(ledger: StoredAudit) -> StoredAudit:
     return replace(ledger, digest="0" * 64)
 
 
 @pytest.mark.rare(forge=[forget_a_letter, other_machine])
 @pytest.mark.parametrize("forge", [raise_a_count, forget_a_letter, other_machine, None])
 def test_a_forged_ledger_is_a_finding_whatever_its_checksum(
-    spark: SparkSession, busy: Path, tmp_path: Path, forge: Callable[[Stored], Stored] | None
+    spark: SparkSession, busy: Path, tmp_path: Path, forge: Callable[[StoredAudit], StoredAudit] | None
 ) -> None:
     own = tmp_path / "own"
     cut(spark, str(busy), EVERY, own)

@@ -19,7 +19,7 @@ from rewindmq.spark_replay.history.state import plan_state, state_frame
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.restore import find
 from rewindmq.spark_replay.source.options import TableOptions
-from rewindmq.spark_replay.source.stream import LogStream
+from rewindmq.spark_replay.source.stream_reader import LogStream
 from tests.support.archiving import archive_all
 from tests.support.moved_queue import BEFORE, QUEUE, Moved, write_back, write_moved
 from tests.support.topic_archiving import archive_as_topics

@@ -27,7 +27,7 @@ from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 from rewindmq.spark_replay.snapshots.build import cut
 from rewindmq.spark_replay.source.options import TableOptions
 from rewindmq.spark_replay.source.source import RewindSource
-from rewindmq.spark_replay.source.stream import LogStream
+from rewindmq.spark_replay.source.stream_reader import LogStream
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.spark.histories import ANN, START_MS, plain_fold
 from tests.support.spark.source import source_with

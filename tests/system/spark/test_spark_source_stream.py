@@ -17,7 +17,7 @@ from rewindmq.projections.rewind import OutsideHistory, UnreadableTime
 from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.source.source import RewindSource
-from rewindmq.spark_replay.source.stream import LogStream
+from rewindmq.spark_replay.source.stream_reader import LogStream
 from tests.support.running import RunningBroker
 from tests.support.spark.histories import Recorder
 

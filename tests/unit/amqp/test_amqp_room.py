@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.embedded.flow_control import DiskFlow
-from rewindmq.engine.host.memory import Kind
+from rewindmq.engine.host.memory import MemoryKind
 from rewindmq.engine.partition.flow_control import LARGE_BYTES, Flow
 from rewindmq.schemas.events import Published
 from tests.support.amqp_double import DoubleBroker
@@ -60,7 +60,7 @@ def published(wire: Wire) -> list[Published]:
 
 def held(wire: Wire) -> tuple[int, int]:
     """Bytes by the memory account, and by the connection."""
-    return wire.broker.host.memory.by_kind[Kind.BODY], wire.connection.kept_bytes
+    return wire.broker.host.memory.by_kind[MemoryKind.BODY], wire.connection.kept_bytes
 
 
 async def settled() -> None:

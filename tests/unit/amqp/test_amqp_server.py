@@ -9,7 +9,7 @@ import rewindmq.engine.amqp.server
 from rewindmq.engine.amqp.connection_state import ConnectionState
 from rewindmq.engine.amqp.frames import HEARTBEAT_FRAME
 from rewindmq.engine.amqp.server import AmqpServer
-from rewindmq.engine.host.memory import Kind
+from rewindmq.engine.host.memory import MemoryKind
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_sockets import client, on_server, run
 from tests.support.amqp_wire import HEADER, header_frame, method, publish, raw_frame
@@ -263,16 +263,16 @@ async def test_who_holds_most_memory_is_closed_first(server: AmqpServer, broker:
         await deaf.send(method(1, "Queue.Declare", queue="q"), method(1, "Basic.Consume", queue="q", no_ack=True))
         await eventually(lambda: "q" in broker.queues)
         await idle.send(publish(1, "", "q", b"x" * 4_000_000, piece=100_000) * 5)
-        await eventually(lambda: held[Kind.OUTPUT] > 8_000_000)
+        await eventually(lambda: held[MemoryKind.OUTPUT] > 8_000_000)
         await partial.send(method(1, "Basic.Publish", routing_key="q") + header_frame(1, 9_000_000))
         await partial.send(raw_frame(3, 1, b"x" * 100_000) * 60)
-        await eventually(lambda: held[Kind.BODY] == 6_000_000)
+        await eventually(lambda: held[MemoryKind.BODY] == 6_000_000)
         server.relieve()
-        await eventually(lambda: held[Kind.OUTPUT] == 0 and len(server.protocols) == 2)
-        assert held[Kind.BODY] == 6_000_000
+        await eventually(lambda: held[MemoryKind.OUTPUT] == 0 and len(server.protocols) == 2)
+        assert held[MemoryKind.BODY] == 6_000_000
         server.relieve()
         closed = await partial.until("Connection.Close")
-        assert (closed.reply_code, held[Kind.BODY]) == (506, 0)
+        assert (closed.reply_code, held[MemoryKind.BODY]) == (506, 0)
         server.relieve()  # nobody holds much
         await idle.send(method(1, "Queue.Declare", queue="r"))
         await idle.until("Queue.DeclareOk")

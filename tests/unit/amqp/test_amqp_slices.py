@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from rewindmq.engine.amqp.frames import FRAME_BYTES, PAUSE_CHECK_BYTES
-from rewindmq.engine.host.loop_share import AT_ONCE_SECONDS, SLICE_SECONDS, Account, LoopShare
+from rewindmq.engine.host.loop_share import AT_ONCE_SECONDS, SLICE_SECONDS, LoopAccount, LoopShare
 from rewindmq.schemas.events import Published
 from tests.support.amqp_double import DoubleBroker, DoubleTurns
 from tests.support.amqp_wire import HANDSHAKE, Wire, header_frame, method, publish, raw_frame
@@ -202,7 +202,7 @@ def test_slices_and_cuts_change_nothing(seed: int) -> None:
 async def test_an_account_pays_and_earns() -> None:
     clock = Clock()
     share = LoopShare(clock)
-    account, other = Account(share), Account(share)
+    account, other = LoopAccount(share), LoopAccount(share)
     assert account.begin("flood")
     clock.now += SLICE_SECONDS
     assert [account.due, account.due] == [False, True]

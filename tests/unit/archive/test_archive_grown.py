@@ -12,7 +12,7 @@ from rewindmq.engine.config import ArchiveConfig, Config
 from rewindmq.engine.keeping.archive import recovery as recoveries
 from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments
 from rewindmq.engine.keeping.archive.directory_note import note_archive
-from rewindmq.engine.keeping.archive.identity import Identity, read_identity
+from rewindmq.engine.keeping.archive.identity import HistoryIdentity, read_identity
 from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects, open_objects
 from rewindmq.engine.keeping.archive.recovery import recover
@@ -123,7 +123,7 @@ def test_a_faster_archiver_of_added_partitions_is_no_other_history(
     archive(data, objects)
     archiver, read = Archiver(objects, data), Archiver._read_manifests
 
-    def other_first(self: Archiver, identity: Identity) -> list[Manifest]:
+    def other_first(self: Archiver, identity: HistoryIdentity) -> list[Manifest]:
         monkeypatch.setattr(Archiver, "_read_manifests", read)
         repartition(data)
         archive(data, objects)

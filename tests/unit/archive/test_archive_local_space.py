@@ -19,8 +19,8 @@ from rewindmq.engine.keeping.local_space import (
     STAY,
     LocalPartition,
     LocalSegment,
-    Report,
     SpaceLimits,
+    SpaceReport,
     keep_local,
     removable,
 )
@@ -271,7 +271,7 @@ def newest_ms(data: Path) -> int:
     return max(block.max_timestamp_ms for block in EmbeddedLogReader(data).queues[0].read())
 
 
-def aged(data: Path, objects: Objects, clock: Clock, age_ms: int = 100) -> Report:
+def aged(data: Path, objects: Objects, clock: Clock, age_ms: int = 100) -> SpaceReport:
     return keep_local(data, objects, SpaceLimits(age_ms=age_ms), clock)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.keeping.archive.descriptions import decode_checked, encode_checked
-from rewindmq.engine.keeping.archive.identity import IDENTITY, Identity, read_identity, require_identity
+from rewindmq.engine.keeping.archive.identity import IDENTITY, HistoryIdentity, read_identity, require_identity
 from rewindmq.engine.keeping.archive.manifest import (
     Manifest,
     OtherHistory,
@@ -17,7 +17,7 @@ from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.embedded.directory import METADATA
 from tests.support.archiving import segment_entry, snapshot_entry
 
-IDENTITY_HERE = Identity("ab" * 32, 2)
+IDENTITY_HERE = HistoryIdentity("ab" * 32, 2)
 
 
 def filled(objects: Objects) -> Manifest:
@@ -165,7 +165,7 @@ def test_an_archive_is_of_one_history(objects: Objects) -> None:
     require_identity(objects, IDENTITY_HERE)
     assert read_identity(objects) == IDENTITY_HERE
     with pytest.raises(OtherHistory, match="the archive of another history"):
-        require_identity(objects, Identity("cd" * 32, 2))
+        require_identity(objects, HistoryIdentity("cd" * 32, 2))
 
 
 def test_an_archive_grows_with_its_history(objects: Objects) -> None:

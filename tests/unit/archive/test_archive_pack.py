@@ -20,7 +20,7 @@ from rewindmq.engine.keeping.archive.unpack import CorruptObject
 from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.index import index_path
-from rewindmq.engine.log.embedded.reader import PartitionReader, Place
+from rewindmq.engine.log.embedded.reader import BlockEnd, PartitionReader
 from rewindmq.engine.log.embedded.segments import bare_timestamp, read_header, segment_files
 from rewindmq.schemas.registry import envelope_schema
 from rewindmq.schemas.single_object import HEADER, header_of
@@ -30,8 +30,8 @@ from tests.support.other_schema import EARLIER, EARLIER_SCHEMA, under
 from tests.support.records import SCHEMA_BYTES, START_MS, avro_rows, expected, make_log, record
 
 
-def beginning(partition: str = "queues-0") -> Place:
-    return Place(0, 0, first_chain(partition), 0)
+def beginning(partition: str = "queues-0") -> BlockEnd:
+    return BlockEnd(0, 0, first_chain(partition), 0)
 
 
 def test_the_records_are_a_plain_avro_file(objects: Objects, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_segment_that_does_not_go_on_is_not_packed(tmp_path: Path) -> None:
     with second.open("rb") as file:
         offset = read_header(second, file.fileno()).base_offset
     with pytest.raises(CorruptLog, match="does not continue"):
-        pack(second, Place(offset, 0, bytes(32), 0), 1)
+        pack(second, BlockEnd(offset, 0, bytes(32), 0), 1)
 
 
 def test_a_segment_without_records_is_not_packed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rewindmq.engine.keeping.archive import pack
 from rewindmq.engine.keeping.archive.archiver import verify
 from rewindmq.engine.keeping.archive.manifest import BaseEntry, Manifest, StoredObject, TrimmedEntry
 from rewindmq.engine.keeping.archive.objects import Objects, open_objects
-from rewindmq.engine.keeping.archive.pack import Packer, Record
+from rewindmq.engine.keeping.archive.pack import KafkaRecord, Packer
 from rewindmq.engine.keeping.archive.reader import ArchivedLog
 from rewindmq.engine.keeping.archive.unpack import CorruptObject, Unpacked
 from rewindmq.engine.log.chain import RUN, TopicChain, first_chain
@@ -35,19 +35,21 @@ def old_value() -> bytes:
     return under(EARLIER_SCHEMA, record(0))
 
 
-def plain(count: int, first: int = 0) -> list[Record]:
+def plain(count: int, first: int = 0) -> list[KafkaRecord]:
     """Records without gaps, one millisecond apart."""
-    return [Record(number, START_MS + number, record(number), b"//orders") for number in range(first, first + count)]
+    return [
+        KafkaRecord(number, START_MS + number, record(number), b"//orders") for number in range(first, first + count)
+    ]
 
 
 ODD = [
-    Record(0, START_MS, record(0), b"//orders", [("trace", b"\x00\xff"), ("empty", None)]),
-    Record(2, START_MS + 5, record(1), None),
-    Record(3, START_MS + 1, b"no event", b""),
-    Record(4, START_MS + 1, None, b"//orders"),
-    Record(9, START_MS + 9, old_value(), "kö".encode()),
-    Record(10, START_MS + 9, HEADER + b"\x01\x02 is no record", b"//orders"),
-    Record(11, START_MS + 9, record(2), b"//orders"),
+    KafkaRecord(0, START_MS, record(0), b"//orders", [("trace", b"\x00\xff"), ("empty", None)]),
+    KafkaRecord(2, START_MS + 5, record(1), None),
+    KafkaRecord(3, START_MS + 1, b"no event", b""),
+    KafkaRecord(4, START_MS + 1, None, b"//orders"),
+    KafkaRecord(9, START_MS + 9, old_value(), "kö".encode()),
+    KafkaRecord(10, START_MS + 9, HEADER + b"\x01\x02 is no record", b"//orders"),
+    KafkaRecord(11, START_MS + 9, record(2), b"//orders"),
 ]
 
 
@@ -101,7 +103,7 @@ def test_a_floor_inside_a_stretch_begins_with_what_the_next_one_repeats(objects:
 
 
 def test_a_stretch_has_the_schema_of_its_first_record(objects: Objects) -> None:
-    older = [Record(number, START_MS, old_value(), b"") for number in range(3)]
+    older = [KafkaRecord(number, START_MS, old_value(), b"") for number in range(3)]
     manifest = archive_stretch(objects, PARTITION, older)
     with object_path(manifest, manifest.segments[0], "avro").open("rb") as file:
         avro = fastavro.reader(file)
@@ -112,7 +114,7 @@ def test_a_stretch_has_the_schema_of_its_first_record(objects: Objects) -> None:
 
 @pytest.mark.parametrize("value", [None, b"no event", MARKER + bytes(8) + b"of an unknown schema"])
 def test_a_stretch_without_any_event(objects: Objects, value: bytes | None) -> None:
-    records = [Record(3, START_MS, value, None)]
+    records = [KafkaRecord(3, START_MS, value, None)]
     manifest = archive_stretch(objects, PARTITION, records)
     unpacked_topic(manifest).prove()
     assert archived_records(manifest) == records
@@ -153,7 +155,7 @@ def test_any_records_come_back(
             records = []
             for gap, step, value, key, headers in steps:
                 offset, time_ms = offset + gap, time_ms + step
-                records.append(Record(offset, time_ms, value, key, headers))
+                records.append(KafkaRecord(offset, time_ms, value, key, headers))
                 offset += 1
             offset += trailing
             manifest = archive_stretch(objects, PARTITION, records, trailing)
@@ -180,7 +182,7 @@ def test_any_records_come_back(
 def test_stretches_that_differ_only_in_a_value_are_told_apart(tmp_path: Path) -> None:
     for number in (1, 3):
         objects = open_objects(str(tmp_path / str(number)), make=True)
-        told = [Record(0, START_MS, record(number, START_MS, 5), None)]
+        told = [KafkaRecord(0, START_MS, record(number, START_MS, 5), None)]
         archive_stretch(objects, PARTITION, told)
         [block] = ArchivedLog(objects.url).queues[0].read()
         assert block.records == [told[0].value]
@@ -205,8 +207,8 @@ def test_many_values_of_another_version_get_a_stretch_of_their_own(monkeypatch: 
     packer = Packer(PARTITION, 0, 0, first_chain(PARTITION), 0)
     packer.add(plain(1)[0])
     offset = 1
-    while not packer.ends_before(Record(offset, START_MS, old_value(), b"")):
-        packer.add(Record(offset, START_MS, old_value(), b""))
+    while not packer.ends_before(KafkaRecord(offset, START_MS, old_value(), b"")):
+        packer.add(KafkaRecord(offset, START_MS, old_value(), b""))
         offset += 1
     assert offset == RUN, "where the group ends"
     packer.close()

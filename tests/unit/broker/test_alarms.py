@@ -11,7 +11,7 @@ import pytest
 
 import rewindmq.engine.broker.alarms
 from rewindmq.engine.amqp.consumer import SHARED_WINDOW
-from rewindmq.engine.host.memory import Kind, MemoryAccount
+from rewindmq.engine.host.memory import MemoryAccount, MemoryKind
 from rewindmq.engine.host.watermarks import Limit
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import Wire, header_frame, method, properties, publish, raw_frame
@@ -122,7 +122,7 @@ def test_what_clients_hold_is_seen_between_two_looks(h: Measured) -> None:
         h.broker.host.alarms.start(Clients())
         h.broker.host.alarms.resident = lambda: h.resident
         h.resident = LIMIT + 1  # what the kernel would say
-        h.broker.host.memory.take(Kind.BODY, LIMIT)
+        h.broker.host.memory.take(MemoryKind.BODY, LIMIT)
         assert h.broker.turns.blocked is None  # not in the middle of what took it
         await asyncio.sleep(0)
         assert h.broker.turns.blocked == "low on memory"
@@ -176,7 +176,7 @@ def test_only_what_would_end_the_alarm_is_given_up_and_not_at_once(
         ),
     )
     alarms._clients = Clients(lambda: relieved.append(now))
-    h.broker.host.memory.take(Kind.BODY, 100_000_000)
+    h.broker.host.memory.take(MemoryKind.BODY, 100_000_000)
     h.resident = int(LIMIT * 1.2)  # 100 MB of bodies are not the reason
     for _ in range(15):
         now += 1.0
@@ -204,7 +204,7 @@ def test_only_what_would_end_the_alarm_is_given_up_and_not_at_once(
 # -- what is counted --------------------------------------------------------------------------------------------------
 
 
-def held(broker: DoubleBroker, kind: Kind) -> int:
+def held(broker: DoubleBroker, kind: MemoryKind) -> int:
     memory: MemoryAccount = broker.host.memory
     assert memory.held_bytes == sum(memory.by_kind.values())
     return memory.by_kind[kind]
@@ -220,7 +220,7 @@ def test_bodies_that_have_not_come_whole(end: str) -> None:
     wire = Wire()
     wire.send(method(1, "Queue.Declare", queue="q"))
     wire.send(begun(10_000, b"x" * 4_000, b"y" * 2_000))
-    assert held(wire.broker, Kind.BODY) == wire.connection.kept_bytes == 6_000
+    assert held(wire.broker, MemoryKind.BODY) == wire.connection.kept_bytes == 6_000
     if end == "rest":
         wire.send(raw_frame(3, 1, b"z" * 4_000))
         assert len(wire.broker.queues["q"].ready[0][1].body) == 10_000
@@ -234,7 +234,7 @@ def test_bodies_that_have_not_come_whole(end: str) -> None:
         wire.send(raw_frame(3, 1, b"z", end=b"!"))
     else:
         wire.send(raw_frame(3, 1, b"z" * 4_001))
-    assert held(wire.broker, Kind.BODY) == wire.connection.kept_bytes == 0
+    assert held(wire.broker, MemoryKind.BODY) == wire.connection.kept_bytes == 0
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback", "channel.close", "lost"])
@@ -244,7 +244,7 @@ def test_transactions(end: str) -> None:
         wire.send(method(1, "Queue.Declare", queue="q"), method(1, "Tx.Select"))
         for _ in range(3):
             wire.send(publish(1, "", "q", b"x" * 1_000))
-        assert held(wire.broker, Kind.TRANSACTION) == wire.connection.kept_bytes == 3 * 1_500
+        assert held(wire.broker, MemoryKind.TRANSACTION) == wire.connection.kept_bytes == 3 * 1_500
         if end == "lost":
             wire.connection.lost()
         else:
@@ -252,7 +252,7 @@ def test_transactions(end: str) -> None:
             more = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}
             wire.send(method(1, names[end], **(more if end == "channel.close" else {})))
             await asyncio.sleep(0)
-        assert held(wire.broker, Kind.TRANSACTION) == wire.connection.kept_bytes == 0
+        assert held(wire.broker, MemoryKind.TRANSACTION) == wire.connection.kept_bytes == 0
 
     asyncio.run(scenario())
 
@@ -265,7 +265,7 @@ def test_a_transaction_of_empty_messages_has_an_end(monkeypatch: pytest.MonkeyPa
         wire.send(method(1, "Queue.Declare", queue="q"), method(1, "Tx.Select"))
         (said,) = wire.send(publish(1, "", "q", b"") * 21)
         assert (said.name, said.reply_code) == ("Connection.Close", 506)
-        assert held(wire.broker, Kind.TRANSACTION) == 0
+        assert held(wire.broker, MemoryKind.TRANSACTION) == 0
 
     asyncio.run(scenario())
 
@@ -276,11 +276,11 @@ def test_unacked_deliveries_connections_and_channels_are_counted(h: Measured) ->
     h.publish(session, "", "q", b"x")
     h.settle()
     look(h)
-    assert h.broker.host.memory.by_kind[Kind.CONNECTION] >= rewindmq.engine.broker.alarms.CONNECTION_BYTES
+    assert h.broker.host.memory.by_kind[MemoryKind.CONNECTION] >= rewindmq.engine.broker.alarms.CONNECTION_BYTES
     channel: Any = SimpleNamespace(settlement=SimpleNamespace(unacked=dict.fromkeys(range(7))))
     session.channels[1] = channel
     look(h)
-    assert h.broker.host.memory.by_kind[Kind.UNACKED] == 7 * rewindmq.engine.broker.alarms.UNACKED_BYTES
+    assert h.broker.host.memory.by_kind[MemoryKind.UNACKED] == 7 * rewindmq.engine.broker.alarms.UNACKED_BYTES
     assert h.broker.host.memory.used_bytes == h.resident
     session.channels.clear()
 
@@ -391,12 +391,12 @@ def test_far_above_the_limit_nothing_grows(name: str, values: dict[str, Any]) ->
     wire = Wire()
     wire.send(method(1, "Queue.Declare", queue="q"))
     memory = wire.broker.host.memory
-    memory.take(Kind.HTTP, memory.full_bytes + 1)
+    memory.take(MemoryKind.HTTP, memory.full_bytes + 1)
     said = wire.ask(2 if name == "Channel.Open" else 1, name, **values)
     assert (said.name, said.reply_code) == ("Connection.Close", 506)
     assert "low on memory" in said.reply_text
     assert [each.name for each in Wire(wire.broker, opened=True).read()] == []
-    memory.give_back(Kind.HTTP, memory.by_kind[Kind.HTTP])
+    memory.give_back(MemoryKind.HTTP, memory.by_kind[MemoryKind.HTTP])
     assert Wire(wire.broker).ask(1, "Queue.Declare", queue="r").name == "Queue.DeclareOk"
 
 
@@ -404,7 +404,7 @@ def test_far_above_the_limit_acks_and_gets_go_on() -> None:
     wire = Wire()
     wire.send(method(1, "Queue.Declare", queue="q"), publish(1, "", "q", b"1"))
     memory = wire.broker.host.memory
-    memory.take(Kind.HTTP, memory.full_bytes + 1)
+    memory.take(MemoryKind.HTTP, memory.full_bytes + 1)
     assert wire.ask(1, "Basic.Get", queue="q").name == "Basic.GetOk"
     assert wire.send(method(1, "Basic.Ack", delivery_tag=1)) == []
 
@@ -413,7 +413,7 @@ def test_consumers_without_prefetch_or_acks_wait_while_memory_is_low() -> None:
     wire = Wire()
     memory = wire.broker.host.memory
     wire.send(method(1, "Queue.Declare", queue="q"))
-    memory.take(Kind.HTTP, memory.limit_bytes + 1)
+    memory.take(MemoryKind.HTTP, memory.limit_bytes + 1)
     number = 5_000
     for _ in range(number // 100):
         wire.send(publish(1, "", "q", b"x") * 100)
@@ -426,7 +426,7 @@ def test_consumers_without_prefetch_or_acks_wait_while_memory_is_low() -> None:
         wire.connection.grant_credit()
         got += len(wire.send(b"\x08\x00\x00\x00\x00\x00\x00\xce"))
     assert 2 * SHARED_WINDOW < got < number
-    memory.give_back(Kind.HTTP, memory.by_kind[Kind.HTTP])
+    memory.give_back(MemoryKind.HTTP, memory.by_kind[MemoryKind.HTTP])
     for _ in range(20):
         wire.connection.grant_credit()
         got += len(wire.send(b"\x08\x00\x00\x00\x00\x00\x00\xce"))

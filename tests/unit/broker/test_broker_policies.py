@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.errors import NotFound, PreconditionFailed
-from rewindmq.projections.machine.rules.keys import BY_NAME
+from rewindmq.projections.machine.rules.policy_keys import BY_NAME
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.schemas.events import PolicyApplied
 from rewindmq.schemas.values import Actor

@@ -8,7 +8,7 @@ import pytest
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed, ResourceLocked
 from rewindmq.engine.http.shapes.clients import ListedConsumerView
 from rewindmq.engine.http.shapes.queues import QueueView
-from rewindmq.projections.machine.rules.keys import BY_ARGUMENT
+from rewindmq.projections.machine.rules.policy_keys import BY_ARGUMENT
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.schemas.values import Actor, Argument
 from tests.support.broker_harness import Client, Harness, args, refusal

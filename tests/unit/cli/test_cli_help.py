@@ -6,7 +6,7 @@ import click
 import pytest
 
 from rewindmq.engine.cli.configuration.manual import commands_of
-from rewindmq.engine.cli.main import SECTIONS, Later, rewindmq
+from rewindmq.engine.cli.main import SECTIONS, LazyCommand, rewindmq
 
 COMMANDS = {name: command for name, command in commands_of(rewindmq).items() if not command.hidden}
 NO_VERB = ("A", "An", "The", "What", "Is", "Are", "Does", "How", "Where", "Of", "Everything")
@@ -31,8 +31,8 @@ def test_the_list_has_a_whole_sentence_that_begins_with_a_verb(name: str) -> Non
     assert line.split()[0] not in NO_VERB, line
 
 
-@pytest.mark.parametrize("line", [each for part in SECTIONS.values() for each in part if isinstance(each, Later)])
-def test_the_list_says_of_a_command_imported_later_what_its_help_says(line: Later) -> None:
+@pytest.mark.parametrize("line", [each for part in SECTIONS.values() for each in part if isinstance(each, LazyCommand)])
+def test_the_list_says_of_a_command_imported_later_what_its_help_says(line: LazyCommand) -> None:
     assert line.get_short_help_str(200) == COMMANDS[str(line.name)].get_short_help_str(200)
 
 

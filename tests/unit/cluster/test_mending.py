@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.cluster.loose_ends import LOOKS_BEFORE_REPAIR, Repairs
 from rewindmq.engine.cluster.node import ClusterKeeper
-from rewindmq.engine.cluster.repair import LOOKS_BEFORE_REPAIR, Repairs
 from rewindmq.schemas.metadata_events import PolicySet, VhostDeleted
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.async_tests import run_by
@@ -33,7 +33,7 @@ class Looking:
             return broken(repairs, name)
 
         monkeypatch.setattr(Repairs, "_broken", noted)
-        monkeypatch.setattr("rewindmq.engine.cluster.repair.NAMES_A_LOOK", A_LOOK)
+        monkeypatch.setattr("rewindmq.engine.cluster.loose_ends.NAMES_A_LOOK", A_LOOK)
         assert self.node._timer is not None
         self.node._timer.cancel()  # a real second counts for nothing here
 
@@ -97,7 +97,7 @@ async def test_a_look_is_at_a_few_names_and_goes_on_where_the_last_one_ended(by_
 @on_looking
 async def test_all_of_it_is_mended_and_a_look_stays_short(by_hand: Looking, caplog: pytest.LogCaptureFixture) -> None:
     await set_half(by_hand.broker, "p", 7)
-    with caplog.at_level(logging.CRITICAL, "rewindmq.engine.cluster.repair"):
+    with caplog.at_level(logging.CRITICAL, "rewindmq.engine.cluster.loose_ends"):
         await by_hand.until_quiet()
     assert limits(by_hand.broker) == [7] * QUEUES
     assert max(map(len, by_hand.looks)) <= (LOOKS_BEFORE_REPAIR + 1) * A_LOOK  # the last sees that it is mended

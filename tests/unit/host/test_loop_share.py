@@ -12,7 +12,7 @@ from rewindmq.engine.host.loop_share import (
     LONG_SLICE_SECONDS,
     SHARED_SECONDS,
     SLICE_SECONDS,
-    Account,
+    LoopAccount,
     LoopShare,
     Work,
 )
@@ -40,7 +40,7 @@ def run(scenario: Callable[[Clock, LoopShare, list[float]], Awaitable[None]], sh
         async def bystander() -> None:
             while True:
                 if shared:
-                    assert Account(share).begin("a client that does little")
+                    assert LoopAccount(share).begin("a client that does little")
                 began = clock.now
                 await asyncio.sleep(0)
                 turns.append(clock.now - began)
@@ -134,7 +134,7 @@ def test_one_client_that_does_little_makes_slices_short_again() -> None:
             share.call(partial(stand_in_line, clock, share, 200))
         while share.shared:
             await asyncio.sleep(0)
-        assert Account(share).begin("a client that does little")
+        assert LoopAccount(share).begin("a client that does little")
         await asyncio.sleep(0)
         turns.clear()
         for _ in range(20):

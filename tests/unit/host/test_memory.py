@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.errors import ResourceError
-from rewindmq.engine.host.memory import FULL, LEAST_REFUSABLE_BYTES, REFUSABLE_SHARE, Kind, MemoryAccount
+from rewindmq.engine.host.memory import FULL, LEAST_REFUSABLE_BYTES, REFUSABLE_SHARE, MemoryAccount, MemoryKind
 from rewindmq.engine.host.watermarks import Limit, disk_limit, memory_of_machine, memory_watermark
 
 SIZES = {
@@ -76,20 +76,20 @@ def test_the_account_tells_once_that_it_is_high_then_after_the_next_look() -> No
     told: list[int] = []
     account = MemoryAccount(1_000)
     account.start(lambda: told.append(account.used_bytes))
-    account.looked(600, {Kind.UNACKED: 100})
+    account.looked(600, {MemoryKind.UNACKED: 100})
     assert (account.rest_bytes, account.held_bytes, account.used_bytes) == (500, 100, 600)
-    account.take(Kind.BODY, 400)
+    account.take(MemoryKind.BODY, 400)
     assert not told
-    account.take(Kind.BODY, 1)
-    account.take(Kind.BODY, 9)
+    account.take(MemoryKind.BODY, 1)
+    account.take(MemoryKind.BODY, 9)
     assert told == [1_001]
-    account.looked(1_010, {Kind.UNACKED: 50})
+    account.looked(1_010, {MemoryKind.UNACKED: 50})
     assert account.used_bytes == 1_010
-    account.take(Kind.OUTPUT, 1)
+    account.take(MemoryKind.OUTPUT, 1)
     assert told == [1_001, 1_011]
-    account.change(Kind.OUTPUT, 1, 0)
-    account.give_back(Kind.BODY, 410)
-    assert account.by_kind[Kind.OUTPUT] == account.by_kind[Kind.BODY] == 0
+    account.change(MemoryKind.OUTPUT, 1, 0)
+    account.give_back(MemoryKind.BODY, 410)
+    assert account.by_kind[MemoryKind.OUTPUT] == account.by_kind[MemoryKind.BODY] == 0
     assert not account.high
 
 
@@ -97,11 +97,11 @@ def test_the_account_tells_once_that_it_is_high_then_after_the_next_look() -> No
 def test_room_for_work_that_can_be_refused(limit: int) -> None:
     account = MemoryAccount(limit)
     share = max(limit // REFUSABLE_SHARE, LEAST_REFUSABLE_BYTES)
-    account.take(Kind.BODY, limit)
+    account.take(MemoryKind.BODY, limit)
     assert account.room(share)  # an operator can look
     assert not account.room(share + 1)
-    account.take(Kind.HTTP, share - 30)
-    account.take(Kind.PAST, 20)
+    account.take(MemoryKind.HTTP, share - 30)
+    account.take(MemoryKind.PAST, 20)
     assert account.room(10)
     assert not account.room(11)
 
@@ -114,9 +114,9 @@ def test_room_below_the_limit_is_for_all() -> None:
 
 def test_full_is_well_above_the_limit() -> None:
     account = MemoryAccount(1 << 30)
-    account.take(Kind.BODY, int((1 << 30) * FULL))
+    account.take(MemoryKind.BODY, int((1 << 30) * FULL))
     account.check()
-    account.take(Kind.BODY, 1)
+    account.take(MemoryKind.BODY, 1)
     with pytest.raises(ResourceError, match="low on memory: 1610612737 bytes are used, the limit is 1073741824"):
         account.check()
 

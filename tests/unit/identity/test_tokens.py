@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from joserfc.jwk import OctKey, RSAKey
 
-from rewindmq.engine.identity import keys
+from rewindmq.engine.identity import provider_keys
 from rewindmq.engine.identity.exchange import MOST_BYTES
 from rewindmq.engine.identity.grants import TokenRefused
-from rewindmq.engine.identity.keys import keys_in
+from rewindmq.engine.identity.provider_keys import keys_in
 from rewindmq.engine.identity.scopes import Scopes
 from rewindmq.engine.identity.settings import ALGORITHMS, BadKeys, TokenSettings, algorithms_of, checked_url
 from rewindmq.engine.identity.tokens import Tokens, is_token
@@ -267,7 +267,7 @@ def test_b55_keys_stay_while_the_provider_is_away_or_talks_nonsense(
 def test_b55_a_silent_provider_holds_a_login_up_for_a_time_only(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "FETCH_SECONDS", 0.1)
+    monkeypatch.setattr(provider_keys, "FETCH_SECONDS", 0.1)
     provider.gate.clear()
     assert refusal(provider, provider.token()) == "the keys of the identity provider could not be fetched yet"
 

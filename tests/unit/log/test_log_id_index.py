@@ -18,7 +18,7 @@ from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.rewind import id_index_passes, search
-from rewindmq.engine.rewind.id_index import Stretch, entry, key_of
+from rewindmq.engine.rewind.id_index import IndexedStretch, entry, key_of
 from rewindmq.engine.rewind.id_index_passes import Indexing
 from rewindmq.projections.history.search import CORRELATION_ID, MESSAGE_ID, Criteria
 from rewindmq.schemas.amqp.properties import join_by_name
@@ -220,7 +220,7 @@ def test_b46_an_id_whose_hash_is_shared_is_no_match(tmp_path: Path) -> None:
     assert last is not None
     bucket, stretch = last
     wrong = entry(key_of(MESSAGE_ID, b"7"), 0, 3)
-    index.index.add(bucket, Stretch("queues-0", stretch.end, stretch.end, stretch.proof), [wrong])
+    index.index.add(bucket, IndexedStretch("queues-0", stretch.end, stretch.end, stretch.proof), [wrong])
     assert index.lookup(MESSAGE_ID, b"7", None)["queues-0"].offsets == (3, 7)
     assert found(tmp_path, Criteria("/", None, "7"), index) == ["queues-0:7"]
     assert index.lookup(CORRELATION_ID, b"7", None)["queues-0"].offsets == ()

@@ -25,7 +25,7 @@ from rewindmq.engine.keeping.seals.seal import (
     BadSeal,
     Keys,
     Seal,
-    Stored,
+    StoredSeal,
     check_proof,
     fingerprint,
     read_copies,
@@ -66,11 +66,11 @@ def write(data: Path, numbers: list[int] | range, in_commit: int = 50) -> None:
     log.close()
 
 
-def seal(data: Path, key: Ed25519PrivateKey = KEY, copies: tuple[Stored, ...] = ()) -> list[Seal]:
+def seal(data: Path, key: Ed25519PrivateKey = KEY, copies: tuple[StoredSeal, ...] = ()) -> list[Seal]:
     return [each.seal for part in segmented(data) for each in sealing.seal(part, key, 5_000, copies=copies)]
 
 
-def harms(data: Path, keys: Keys = KEYS, copies: tuple[Stored, ...] = ()) -> list[Harm]:
+def harms(data: Path, keys: Keys = KEYS, copies: tuple[StoredSeal, ...] = ()) -> list[Harm]:
     return [each.harm for each in check(segmented(data), keys, copies) if each.harm is not None]
 
 

@@ -60,6 +60,7 @@ from tests.support.events_for_tests import (
     with_id,
 )
 from tests.support.examples import rounds
+from tests.support.key_values import DRAWN
 from tests.support.letters import message_by_message
 from tests.support.naive_model import NaiveMachine
 
@@ -71,22 +72,7 @@ CONSUMERS = range(1, 13)  # consumer number -> session and channel, see `session
 GETTERS = range(21, 25)
 
 queues = st.sampled_from((*NAMES, *NAMES, NOWHERE))
-settings_of_queues = st.fixed_dictionaries(
-    {},
-    optional={
-        "max_length": st.integers(0, 6),
-        "max_length_bytes": st.integers(0, 30),
-        "overflow": st.sampled_from(["drop-head", "reject-publish", "reject-publish-dlx"]),
-        "message_ttl": st.sampled_from([0, 1, 10, 50]),
-        "expires": st.sampled_from([20, 100]),
-        "dead_letter_exchange": st.just("dlx"),
-        "dead_letter_strategy": st.just("at-least-once"),
-        "delivery_limit": st.integers(0, 2),
-        "max_age": st.sampled_from(["1s", "2s", "soon"]),  # of streams
-        "delayed_retry_type": st.sampled_from(["all", "failed", "returned"]),
-        "delayed_retry_min": st.integers(1, 20),
-    },
-)
+settings_of_queues = st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, _, values in DRAWN})
 # Half of the queues have no setting or one: with many at once hardly any message would reach a consumer.
 keys: st.SearchStrategy[dict[str, object]] = st.one_of(
     st.just({}),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rewindmq.projections.machine.rules.keys import BY_ARGUMENT, BY_NAME, QueueType
+from rewindmq.projections.machine.rules.policy_keys import BY_ARGUMENT, BY_NAME, QueueType
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, RABBITMQ_4_3
 from rewindmq.projections.machine.rules.settings import QueueSettings, resolve, shown_definition
 from rewindmq.schemas.values import Argument, Policy

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.host.memory import Kind
+from rewindmq.engine.host.memory import MemoryKind
 from tests.support.amqp_wire import method, publish
 from tests.support.deadlines import eventually
 from tests.support.moving_clients import OTHER, STILL_SECONDS, Client, Q, declared, on_each_log
@@ -28,13 +28,13 @@ async def test_what_waits_is_in_the_account_of_memory(broker: Broker, steps: Ste
             frames = [method(1, "Tx.Select"), *frames, method(1, "Tx.Commit")]
         each.send(*frames, publish(1, "", Q, b"behind"))
     await asyncio.sleep(STILL_SECONDS)
-    assert broker.host.memory.by_kind[Kind.BODY] >= 2 * len(body)
+    assert broker.host.memory.by_kind[MemoryKind.BODY] >= 2 * len(body)
     assert client.connection.kept_bytes >= len(body)
     lost.connection.lost()
-    await eventually(lambda: broker.host.memory.by_kind[Kind.BODY] < 2 * len(body))
+    await eventually(lambda: broker.host.memory.by_kind[MemoryKind.BODY] < 2 * len(body))
     queue = await steps.end(Q)
     await eventually(lambda: queue.messages_ready > 0)
-    assert broker.host.memory.by_kind[Kind.BODY] == 0
+    assert broker.host.memory.by_kind[MemoryKind.BODY] == 0
 
 
 @on_each_log

@@ -12,7 +12,7 @@ from rewindmq.engine.log.embedded import directory as layout
 from rewindmq.engine.log.embedded.directory import read_layout
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.placement import moves
-from rewindmq.engine.placement.request import NEVER, NODES, Progress, progress_of
+from rewindmq.engine.placement.request import NEVER, NODES, RepartitionProgress, progress_of
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.rules.partition_hash import partition_of
 from tests.support.broker_harness import Client, Harness, args, refusal
@@ -28,7 +28,7 @@ def h(tmp_path: Path) -> Iterator[Harness]:
         yield harness
 
 
-def progress(h: Harness) -> Progress:
+def progress(h: Harness) -> RepartitionProgress:
     return h.loop.run_until_complete(progress_of(h.broker.repartition, Work(h.broker.host.loop_share)))
 
 

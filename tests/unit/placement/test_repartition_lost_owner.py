@@ -2,8 +2,8 @@
 
 import pytest
 
+from rewindmq.engine.cluster.loose_ends import LOOKS_BEFORE_REPAIR
 from rewindmq.engine.cluster.node import ClusterKeeper
-from rewindmq.engine.cluster.repair import LOOKS_BEFORE_REPAIR
 from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.events import NodeLost, QueueDeleted, Tick
 from rewindmq.schemas.placement_events import QueueMoveBegan

@@ -11,7 +11,7 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import catch_up, drive, fold, groups_of, recover
 from rewindmq.projections.store.store import StateStore
-from rewindmq.projections.verify import Difference, verify, verify_partition
+from rewindmq.projections.verify import StateDifference, verify, verify_partition
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Checkpointed, Published
 from rewindmq.schemas.values import BROKER
@@ -59,7 +59,7 @@ def test_the_store_is_as_the_log_says(tmp_path: Path, monkeypatch: pytest.Monkey
     store.close()
 
 
-def differences(log: ListLog, path: Path) -> list[Difference]:
+def differences(log: ListLog, path: Path) -> list[StateDifference]:
     """Return the differences between the store and the log, after two recoveries."""
     store = StateStore.open(path)
     _, projector = store.open_partition(log.name)

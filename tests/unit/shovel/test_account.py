@@ -2,12 +2,12 @@
 
 import random
 
-from rewindmq.engine.shovel.account import Account
+from rewindmq.engine.shovel.account import TransferAccount
 
 
-def account(messages: int) -> Account:
+def account(messages: int) -> TransferAccount:
     """An account with so many messages on their way; each looks like its tag."""
-    made = Account()
+    made = TransferAccount()
     for tag in range(1, messages + 1):
         assert made.take(tag) == tag
     return made
@@ -37,7 +37,7 @@ def test_a_refused_message_stays_at_the_source() -> None:
 
 
 def test_a_returned_message_is_confirmed_later_and_stays_all_the_same() -> None:
-    it = Account()
+    it = TransferAccount()
     for look in (7, 8, 7):
         it.take(look)
     it.unroutable(7)
@@ -58,7 +58,7 @@ def test_all_stay_if_nobody_knows_which_one_was_returned() -> None:
 def test_whatever_the_destination_answers_only_arrived_messages_are_acked() -> None:
     for seed in range(200):
         chance = random.Random(seed)
-        it, arrived, refused, acked = Account(), set[int](), set[int](), set[int]()
+        it, arrived, refused, acked = TransferAccount(), set[int](), set[int](), set[int]()
         for _ in range(60):
             if chance.random() < 0.5:
                 it.take(chance.randrange(3))

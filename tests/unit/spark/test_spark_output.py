@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from rewindmq.spark_replay.commands.output import _rounded, print_table, tell_unknown
 from rewindmq.spark_replay.commands.report_html import report_html
+from rewindmq.spark_replay.commands.table_writer import _rounded, print_table, tell_unknown
 
 
 def test_tables_round_figures() -> None:

@@ -76,7 +76,7 @@ def _key(given: Mapping[str, object]) -> Key | None:
     return key
 
 
-class Keys:
+class ProviderKeys:
     """The keys of one provider. `authority`: the file with certificates that its server must have one of; None: those
     that the system trusts."""
 

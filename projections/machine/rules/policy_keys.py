@@ -80,6 +80,7 @@ class Key:
     queues        the types whose queues take the argument
     foreign       the types to whose queues a policy with this key never applies
     merge         by queue type: which value holds, where an argument and a policy both give one
+    setting       the field of `QueueSettings` with the value (settings.py), where it has another name than the key
     decides       False: the key is taken, as RabbitMQ takes it, and nothing follows from it
     policy_4_3    only profile rabbitmq-4.3 has the policy key
     argument_4_3  only profile rabbitmq-4.3 has the argument
@@ -94,6 +95,7 @@ class Key:
     queues: Types = ()
     foreign: Types = ()
     merge: dict[QueueType, Precedence] = field(default_factory=dict)
+    setting: str = ""
     decides: bool = True
     policy_4_3: bool = False
     argument_4_3: bool = False
@@ -105,6 +107,11 @@ class Key:
     def argument(self) -> str:
         """The argument's name."""
         return self.name if self.name.startswith("x-") else f"x-{self.name}"
+
+    @property
+    def setting_name(self) -> str:
+        """The field of `QueueSettings` that has the value."""
+        return self.setting or self.name.replace("-", "_")
 
     def values_in(self, semantics: str) -> Values:
         """Return the legal values in the profile of this name."""
@@ -136,6 +143,7 @@ KEYS: Final = (
         queues=BOTH,
         foreign=STREAM,
         merge={"classic": SMALLER, "quorum": POLICY},  # 4.3: the smaller (Profile.smaller_expires)
+        setting="expires_ms",
         quorum_after="dead-letter-strategy",
     ),
     Key(
@@ -146,6 +154,7 @@ KEYS: Final = (
         queues=BOTH,
         foreign=STREAM,
         merge={"classic": SMALLER, "quorum": SMALLER},
+        setting="message_ttl_ms",
         quorum_after="delivery-limit",
     ),
     Key(
@@ -171,6 +180,7 @@ KEYS: Final = (
         queues=QUORUM,
         foreign=NOT_QUORUM,
         merge={"quorum": ARGUMENT},
+        setting="at_least_once",
     ),
     Key(
         "max-length",
@@ -249,6 +259,7 @@ KEYS: Final = (
         "x-message-deduplication: it must be a boolean",
         queues=BOTH,
         merge={"classic": POLICY, "quorum": POLICY},
+        setting="deduplicates",
         quorum_after="queue-leader-locator",
     ),
     Key(
@@ -258,6 +269,7 @@ KEYS: Final = (
         operator=True,
         queues=QUORUM,
         merge={"quorum": POLICY},
+        setting="retry",
         policy_4_3=True,
         argument_4_3=True,
     ),
@@ -268,6 +280,7 @@ KEYS: Final = (
         operator=True,
         queues=QUORUM,
         merge={"quorum": SMALLER},  # an operator's value is a lower bound (settings.py)
+        setting="retry_min_ms",
         policy_4_3=True,
         argument_4_3=True,
     ),
@@ -278,6 +291,7 @@ KEYS: Final = (
         operator=True,
         queues=QUORUM,
         merge={"quorum": SMALLER},
+        setting="retry_max_ms",
         policy_4_3=True,
         argument_4_3=True,
     ),
@@ -287,6 +301,7 @@ KEYS: Final = (
         "consumer timeout",
         queues=QUORUM,
         merge={"classic": SMALLER, "quorum": SMALLER, "stream": SMALLER},
+        setting="consumer_timeout_ms",
         argument_4_3=True,
     ),
     Key("consumer-disconnected-timeout", NUMBER, queues=QUORUM, decides=False, argument_4_3=True),
@@ -301,7 +316,15 @@ KEYS: Final = (
         merge={"quorum": SMALLER},
         values_4_3=NumberInPolicy(None),  # a negative one is none
     ),
-    Key("max-age", Age(), "max age", queues=STREAM, foreign=BOTH, merge={"stream": POLICY}),
+    Key(
+        "max-age",
+        Age(),
+        "max age",
+        queues=STREAM,
+        foreign=BOTH,
+        merge={"stream": POLICY},
+        setting="max_age_ms",
+    ),
     Key(
         "stream-max-segment-size-bytes",
         Number(most=MAX_SEGMENT_BYTES),
