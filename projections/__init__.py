@@ -2,7 +2,7 @@
 
 machine/         the queue machine: a pure function of the events of one log partition
 topology/        vhosts, exchanges, bindings, users and policies: the fold of the metadata log
-rules/           what policies, arguments and patterns mean
+rules/           the meaning of policies, arguments and patterns
 history/         answers about a history: outcomes as rows, a search, a message's life, two moments compared
 store/           the folded state in RocksDB, and snapshots of it
 traces/          spans of the outcomes of messages

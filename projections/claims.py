@@ -4,7 +4,7 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.schemas.events import Checkpointed
 
-ASKED = 256  # the digests of so many CheckpointAsked are kept, for claims still to come
+ASKED = 256  # a limit on the CheckpointAsked whose digests are kept for later claims
 
 
 class Claims:
@@ -29,10 +29,10 @@ class Claims:
             del self.asked[next(iter(self.asked))]
 
     def compare(self, machine: Machine, event: Checkpointed) -> str | None:
-        """Check a claim that the machine is about to apply. Returns what is wrong with it, or None.
+        """Check a claim that the machine is about to apply. Return the fault in it, or None.
 
-        A claim is about the state behind `event.offset`. A broker alone appends it at once. Among nodes that share the
-        log, events of others come between; so their claims are about an offset at which a CheckpointAsked stands."""
+        A claim is about the state after `event.offset`. A single broker appends it at once. Nodes that share the log
+        interleave their events, so their claims are about the offset of a CheckpointAsked."""
         self.count += 1
         if event.node:
             self.claimants[event.node] = None
@@ -42,7 +42,7 @@ class Claims:
         if digest is None and not event.node:
             return f"the broker claims what was after offset {event.offset}; it says so right behind it, and not here"
         if digest is None:
-            self.passed_by += 1  # other events came between: the state is no longer that of the claim
+            self.passed_by += 1  # other events intervened: the state is no longer the claimed one
             return None
         if event.digest == digest:
             self.held_at = event.offset
@@ -57,7 +57,7 @@ class Claims:
 
 
 def in_words(count: int, passed_by: int, by: str = "") -> str:
-    """`passed_by`: so many of the `count` could not be compared."""
+    """Describe the result: of `count` claims, `passed_by` could not be compared."""
     if count == passed_by:
         return f"{NOT_CHECKED}{count} claims{by}, none that could be compared" if count else f"{NOT_CHECKED}0 claims"
     return f"{count} claims{by}" + (f", {passed_by} not comparable" if passed_by else "")

@@ -1,13 +1,13 @@
-"""Finds the events that stand in a partition behind the last word of a broker that stopped.
+"""Finds the events that follow the last word of a stopped broker in a partition.
 
 A broker on an embedded log that stops cleanly ends each queue partition with a `Checkpointed` that is `final`. The next
 event is the `BrokerStarted` of the next broker. Events between these two were written by a broker that was killed while
 it stopped, or by another program. No seal covers them yet, and their hash chain can be made anew. So they are reported
 by name.
 
-A broker that stops has closed its clients' sessions before. Behind its last word it forwards dead letters, notes that
-they arrived, claims a state for a snapshot that is due, and drops the hidden queue of an exchange that is gone. Any
-other event is `odd`: no broker wrote it.
+A stopping broker has already closed its clients' sessions. After its last word it forwards dead letters, notes their
+arrival, claims a state for a due snapshot, and drops the hidden queue of a deleted exchange. Any other event is `odd`:
+no broker wrote it.
 
     words = CleanStops()
     for offset, _, actor, event in events_of(log): words.see(offset, actor, event)
@@ -24,9 +24,9 @@ from rewindmq.schemas.values import BROKER, Actor
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The events from offset `first` to `end` (exclusive), which stand behind the final checkpoint at offset `final`.
+    """The events from offset `first` to `end` (exclusive), which follow the final checkpoint at offset `final`.
 
-    `odd`: the offset of the first of them that no broker writes while it stops; -1: there is none."""
+    `odd`: the offset of the first event that no broker writes while it stops; -1: there is none."""
 
     final: int
     first: int
@@ -44,7 +44,7 @@ class Behind:
 
 
 class CleanStops:
-    """Collects the events behind last words. It takes a partition's events in order, from any offset on.
+    """Collects the events after last words. It takes a partition's events in order, from any offset on.
 
     Records that cannot be decoded may be left out."""
 
@@ -52,7 +52,7 @@ class CleanStops:
         self.found: list[Behind] = []
         self.count = 0
         self.final = -1  # offset of a final checkpoint that no start has followed yet; -1: there is none
-        self.odd = -1  # offset of the first odd event behind it; -1: there is none
+        self.odd = -1  # offset of the first odd event after it; -1: there is none
 
     @property
     def waiting(self) -> bool:
@@ -80,7 +80,7 @@ class CleanStops:
         self.final = self.odd = -1
 
     def behind(self, end: int) -> Behind | None:
-        """The events behind the last final checkpoint, if the log ends at this offset; None if there are none."""
+        """Return the events after the last final checkpoint, if the log ends at this offset; None if there are none."""
         if -1 < self.final < end - 1:
             return Behind(self.final, self.final + 1, end, self.odd)
         return None

@@ -1,4 +1,4 @@
-"""Says in an error why history begins where it does: by whom it was trimmed, when, and for which reason."""
+"""Adds to an error who trimmed the history, when, and why, so that a reader knows why it begins there."""
 
 from collections.abc import Mapping
 
@@ -6,11 +6,11 @@ from rewindmq.projections.rewind import BelowFloor, format_time
 from rewindmq.projections.store.bases import Base
 from rewindmq.projections.topology.about_history import Floor
 
-KEEP_HISTORY = "--keep-history"  # the reason of a trim begins so if the broker made it by itself
+KEEP_HISTORY = "--keep-history"  # begins the reason of a trim that the broker made by itself
 
 
 def explained(error: BelowFloor, floors: Mapping[str, Floor]) -> BelowFloor:
-    """The error, with what the metadata log says about the floor of the partition (`topology.history.floors`)."""
+    """Return the error with the metadata log's account of the partition's floor (`topology.history.floors`)."""
     floor = floors.get(error.partition)
     if floor is None or floor.event.offset > error.start:
         return error
@@ -18,7 +18,7 @@ def explained(error: BelowFloor, floors: Mapping[str, Floor]) -> BelowFloor:
 
 
 def in_words(floor: Floor) -> str:
-    """Return the floor, for people."""
+    """Describe the floor for people."""
     event = floor.event
     who = "the broker" if event.reason.startswith(KEEP_HISTORY) else "an operator at the command line"
     if floor.user:
@@ -31,7 +31,7 @@ def in_words(floor: Floor) -> str:
 
 
 def base_differs(base: Base, floors: Mapping[str, Floor]) -> str | None:
-    """Why a base is not the one with which the partition was trimmed; None if it is, or nothing is known of it."""
+    """Return why a base is not the one from the partition's trim; None if it is, or if no trim is known."""
     floor = floors.get(base.partition)
     if floor is None or floor.event.offset != base.offset:
         return None

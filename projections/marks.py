@@ -1,10 +1,10 @@
-"""Moments with a name: `mark:before-release` is accepted wherever a moment is given.
+"""Named moments: `mark:before-release` is accepted wherever a moment is given.
 
     at = moment("mark:before-release", "queues-0", lambda: topology.marks)     # At(offset=...) of that partition
     marks_of(log.metadata, snapshots)                                          # for tools that have no topology
 
 A mark holds a position of every queue partition (`MarkSet`). The events below these positions had happened; the clock
-of a partition stands where the last of these events left it.
+of a partition is where the last of these events left it.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ class NoSuchMark(RewindError):
 
 
 def name_in(text: str | None) -> str | None:
-    """NAME of `mark:NAME`; None for another text."""
+    """Return NAME of `mark:NAME`; None for any other text."""
     stripped = "" if text is None else text.strip()
     return stripped.removeprefix(PREFIX) if stripped.startswith(PREFIX) else None
 
@@ -60,7 +60,7 @@ def marks_of(metadata: PartitionLog, snapshots: Snapshots | None = None) -> Mark
 
 
 def topology_of(metadata: PartitionLog, snapshots: Snapshots | None = None) -> Topology:
-    """Return the topology as it is now, folded from the newest of these snapshots, else from the beginning of the log.
+    """Return the current topology, folded from the newest of these snapshots or from the beginning of the log.
 
     Raises CorruptLog, LogError."""
     fold = newest(snapshots, metadata)

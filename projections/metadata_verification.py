@@ -2,7 +2,7 @@
 
     report = verify_metadata(log.metadata, Snapshots(data_dir / "snapshots")): report.equal, report.differences
 
-It folds the log once from its beginning, trusts no snapshot on the way, and compares the whole stored state (its bytes)
+It folds the log once from its beginning without trusting any snapshot, and compares the whole stored state (its bytes)
 at the offset of each snapshot. Memory: one fold, and one snapshot.
 """
 
@@ -22,9 +22,9 @@ from rewindmq.projections.verify import NOT_CHECKED
 class MetadataVerification:
     """The result for the snapshots of the topology.
 
-    `compared`: how many were compared. `other_versions`: how many hold the state by other rules; they are not used, and
-    no difference. `differences`: offset of the snapshot, and what is wrong with it. `forks`: the branches of the
-    history, by the fold from the beginning."""
+    `compared`: the number compared. `other_versions`: the number folded by other rules, which are not used and do not
+    count as differences. `differences`: offset and fault of a snapshot. `forks`: the branches of the history, by the
+    fold from the beginning."""
 
     partition: str
     end: int
@@ -40,7 +40,7 @@ class MetadataVerification:
 
     @property
     def result(self) -> str:
-        """The result in words."""
+        """Return the result in words."""
         if self.differences:
             return f"{len(self.differences)} of {self.compared} differ"
         if not self.compared:
@@ -52,7 +52,7 @@ def verify_metadata(log: PartitionLog, snapshots: Snapshots | None) -> MetadataV
     """Compare each snapshot of the topology with the fold from the beginning.
 
     Raises CorruptLog, LogError."""
-    offsets = [] if snapshots is None else snapshots.offsets(log.name)  # first: a broker may take more meanwhile
+    offsets = [] if snapshots is None else snapshots.offsets(log.name)  # first: a broker may take more later
     report, fold = MetadataVerification(log.name, log.next_offset), MetadataFold()
     for offset in offsets:
         assert snapshots is not None, "there are offsets"

@@ -9,16 +9,16 @@
                    `--> applied by `repeats` ---------------------------'
 
 Rules
-- The fold goes on from `machine.next_offset`; records below it are skipped undecoded.
+- The fold continues from `machine.next_offset`; records below it are skipped undecoded.
 - A record that cannot be decoded, and an event that the machine quarantines, are listed with offset and reason and
-  change nothing. Every program that folds lists the same ones (docs/design.md#one-idea).
+  change nothing. Every folding program lists the same ones (docs/design.md#one-idea).
 - A record that repeats the last plain publish or ack is applied without an event (machine/repeats.py), if the caller
-  passes `repeats`. A history is told the outcomes of repeats. A caller that must see every event passes none: the
-  audit folds event by event.
-- A fold ends with NewerHistory where the log goes on under a machine version that this code does not know.
-- The driver needs only groups of records in order. So a program that reads the log by other means can use it.
-- Two programs apply events without the driver. The live partitions (engine/embedded, engine/cluster) have the events
-  that they appended in memory, and do not decode them. versions/worker.py runs another version's machine.
+  passes `repeats`. A history receives the outcomes of repeats. A caller that must see every event passes none, as the
+  audit does, which folds event by event.
+- A fold ends with NewerHistory where the log continues under a machine version that this code does not know.
+- The driver needs only groups of records in order, so a program that reads the log by other means can use it.
+- Two programs apply events without the driver. The live partitions (engine/embedded, engine/cluster) have their
+  appended events in memory, and do not decode them. versions/worker.py runs another version's machine.
 """
 
 import logging
@@ -44,7 +44,7 @@ from rewindmq.schemas.values import Actor
 
 logger = logging.getLogger(__name__)
 
-# While replaying, bodies are kept and released in groups of about so many effects.
+# During a replay, bodies are kept and released in groups of about this many effects.
 GROUP_EFFECTS = 4_096
 
 
@@ -83,20 +83,19 @@ class PartitionLog(Protocol):
     def base(self) -> Base | None: ...
 
 
-# Offsets in ascending order, their records, and their timestamps where the log gives them (None: the envelopes' own
-# hold).
+# Ascending offsets, their records, and their timestamps if the log has them (None: the envelopes' timestamps apply).
 RecordGroup = tuple[Sequence[int], Sequence[bytes], Sequence[int] | None]
 # Called with (offset, timestamp_ms, event) when the machine is about to apply an event of this type
 Before = Mapping[Any, Callable[[int, int, Any], None]]
 # Called with (offset, timestamp_ms, actor, event, effects) when the machine has just applied the event. The list is
-# emptied when the call returns.
+# cleared after the call.
 After = Callable[[int, int, Actor, Event, list[Effect]], None]
 # Called with (offset, reason) when the machine has just skipped a record that cannot be decoded
 Undecodable = Callable[[int, str], None]
 
 
 def beginning(log: PartitionLog) -> Machine:
-    """Return the state with which the log begins: that of its base, or an empty one.
+    """Return the state at the beginning of the log: that of its base, or an empty one.
 
     Raises LogError, BaseError, NewerHistory."""
     base = log.base()
@@ -123,10 +122,10 @@ def drive(
 ) -> Iterator[RecordGroup]:
     """Fold groups of records into the machine, up to offset `end` (exclusive; None: all of them).
 
-    Returns the records from `end` on, which are not read yet. `bodies` and `stripped` as in `Decoder.decode`.
+    Returns the records from `end` on, still unread. `bodies` and `stripped` as in `Decoder.decode`.
     `repeats`: the fast path of this machine; `before` and `after` do not see the events that it applies. Between two
     calls with the same `repeats` nothing else may change the machine. None: event by event.
-    A caller that hands on rows while it folds calls this for one group after the other.
+    A caller that passes on rows while it folds calls this for one group after another.
     Raises NewerHistory, and the errors of `groups`."""
     assert repeats is None or repeats.machine is machine, "a fast path is that of one machine"
     decode, apply = decoder.decode, machine.apply
@@ -180,7 +179,7 @@ def fold(
 ) -> QuarantineReport:
     """Fold the log into the machine, up to offset `end` (exclusive; None: the end of the log).
 
-    Bodies are not decoded. `quarantined`: the report to go on with; None: a new one. Returns it."""
+    Bodies are not decoded. `quarantined`: the report to continue; None: a new one. Returns it."""
     quarantined, decoder = quarantined or QuarantineReport(), decoder_for(log)
     drive(
         machine,
@@ -195,7 +194,7 @@ def fold(
 
 
 def groups_of(log: PartitionLog, start: int, end: int | None = None) -> Iterator[RecordGroup]:
-    """Yield the log's blocks as groups. The first and the last may reach over `start` and `end`, as blocks do.
+    """Yield the log's blocks as groups. The first and the last may extend past `start` and `end`, as blocks do.
 
     Raises CorruptLog, LogError."""
     for block in log.read(start, end):
@@ -206,8 +205,8 @@ def groups_of(log: PartitionLog, start: int, end: int | None = None) -> Iterator
 def events_of(log: PartitionLog, start: int | None = None) -> Iterator[tuple[int, int, Actor, Event]]:
     """Yield (offset, time in milliseconds, actor, event) of every record that can be decoded.
 
-    The time is the log's own where the log has times, else the envelope's. `start`: the first offset; None: the
-    beginning of the log. Raises CorruptLog, LogError."""
+    The time is the log's own if it has times, otherwise the envelope's. `start`: the first offset; None: the beginning
+    of the log. Raises CorruptLog, LogError."""
     decode = decoder_for(log).decode
     begin = log.start_offset if start is None else start
     for offsets, records, times in groups_of(log, begin):
@@ -221,10 +220,10 @@ def events_of(log: PartitionLog, start: int | None = None) -> Iterator[tuple[int
 
 @dataclass(slots=True)
 class Recovery:
-    """A partition that is ready to go on.
+    """A partition that is ready to continue.
 
-    `replayed`: how many events were folded on top of the stored state. `quarantined`: the projector's list, since the
-    beginning of the log. `behind`: the replayed events that stand behind a broker's last word."""
+    `replayed`: the number of events folded on top of the stored state. `quarantined`: the projector's list, since the
+    beginning of the log. `behind`: the replayed events that follow a broker's last word."""
 
     machine: Machine
     projector: Projector
@@ -235,11 +234,11 @@ class Recovery:
 
 
 def recover(log: PartitionLog, store: StateStore) -> Recovery:
-    """The partition's state at the end of its log: the stored state, with the rest of the log folded on top of it.
+    """Return the partition's state at the end of its log: the stored state, with the rest of the log folded on top.
 
-    The caller has to carry out only the dead letters that the machine's outboxes still hold. All earlier sessions are
-    gone, and the fold learns it from the `BrokerStarted` that the caller appends next. A state that is ahead of its log
-    belongs to a history that no longer exists: it is discarded. A state that is older than the log begins anew with the
+    The caller must carry out only the dead letters that the machine's outboxes still hold. All earlier sessions are
+    gone, which the fold learns from the `BrokerStarted` that the caller appends next. A state that is ahead of its log
+    belongs to a history that no longer exists, and is discarded. A state that is older than the log is replaced by the
     base at the beginning of the log.
     Raises StoreError when the store cannot be read, and CorruptLog from the log."""
     if store.applied_offset(log.name) > log.next_offset:
@@ -262,7 +261,7 @@ def recover(log: PartitionLog, store: StateStore) -> Recovery:
 
 
 def begin_with_base(log: PartitionLog, store: StateStore) -> None:
-    """Replace the stored state, which is older than the log, by the base with which the log begins.
+    """Replace the stored state, which is older than the log, by the base at the log's beginning.
 
     Raises StoreError if there is no base, LogError if it cannot be used."""
     base = log.base()
@@ -281,8 +280,8 @@ def begin_with_base(log: PartitionLog, store: StateStore) -> None:
 def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: CleanStops | None = None) -> int:
     """Fold the log on top of the projector's machine, up to offset `end` (exclusive; None: the end of the log).
 
-    Returns the number of events. `words` sees the events, where it is given. State and bodies are written to RocksDB as
-    soon as memory asks for it. If RocksDB refuses, the fold goes on without writing (`failed`)."""
+    Returns the number of events. `words`, if given, sees the events. State and bodies are written to RocksDB as soon as
+    memory requires it. If RocksDB refuses, the fold continues without writing (`failed`)."""
     machine, decoder = projector.machine, decoder_for(log)
     begun = machine.next_offset
     gathered: list[Effect] = []
@@ -298,7 +297,7 @@ def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: Cl
         if type(event) is Published:
             published[offset] = event
         if see is not None:
-            see(offset, actor, event)  # a repeat never is the first event behind a broker's last word
+            see(offset, actor, event)  # a repeat is never the first event after a broker's last word
         gathered.extend(effects)
         if len(gathered) >= GROUP_EFFECTS or len(published) >= GROUP_EFFECTS:
             _keep_up(projector, gathered, published, repeated)
@@ -318,7 +317,7 @@ def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: Cl
 
 
 def last_words_before(log: PartitionLog, offset: int) -> CleanStops:
-    """Return the CleanStops to feed with the events from `offset` on; it has already seen the event before `offset`.
+    """Return the CleanStops for the events from `offset` on; it has already seen the event before `offset`.
 
     Nodes on Kafka leave no last words."""
     words = CleanStops()
@@ -333,12 +332,12 @@ def last_words_before(log: PartitionLog, offset: int) -> CleanStops:
 def _keep_up(
     projector: Projector, gathered: list[Effect], published: dict[int, Published], repeated: RepeatedBodies
 ) -> None:
-    """Pass the effects on to the projector, and write a batch if memory asks for it.
+    """Pass the effects on to the projector, and write a batch if memory requires it.
 
-    The bodies of repeats are kept before the effects are looked at, and released after it: some of the effects stand
-    behind a publish that was a repeat, and some before an ack that was one.
+    The bodies of repeats are kept before the effects are observed, and released afterwards, because some effects follow
+    a publish that was a repeat, and some precede an ack that was one.
 
-    The events come from the log, so they are durable and their batch may be written at any time."""
+    The events are from the log, so they are durable and their batch may be written at any time."""
     projector.quarantine.note(gathered)
     projector.keep(repeated.kept)
     projector.observe(gathered, published)

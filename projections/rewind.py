@@ -3,12 +3,10 @@
     at = At(time_ms=parse_time("2026-11-21T03:04:05.678+00:00"))       # or parse_time("10m"), or At(offset=1_000)
     machine = state_at(log_partition, snapshots, at)
 
-`state at T` means: everything logged up to T has happened, and the clock stands at T (everything that was due by T has
-expired).
-`state at offset N` means: every event below N has happened; the clock stands where the last of them left it.
+`state at T` means: everything logged up to T has happened, and the clock is at T (everything due by T has expired).
+`state at offset N` means: every event below N has happened; the clock is where the last of them left it.
 The fold starts from the nearest snapshot at or before that offset. If a snapshot is damaged, the fold starts from the
-one before it: a snapshot saves time and decides nothing.
-A history whose older part was trimmed begins with a base, and no moment before it can be asked for.
+previous one, because a snapshot only saves time.
 """
 
 import logging
@@ -44,11 +42,11 @@ class UnreadableTime(RewindError):
 
 
 class OutsideHistory(RewindError):
-    """The time lies before the history, or the log does not have the offset."""
+    """The time is before the history, or the log does not have the offset."""
 
 
 class BelowFloor(OutsideHistory):
-    """The moment lies before the beginning of a partition's history. `start`: the offset of the beginning."""
+    """The moment is before the beginning of a partition's history. `start`: the offset of the beginning."""
 
     def __init__(self, partition: str, start: int, text: str) -> None:
         super().__init__(text)
@@ -56,19 +54,19 @@ class BelowFloor(OutsideHistory):
         self.start = start
 
     def __reduce__(self) -> tuple[type["BelowFloor"], tuple[str, int, str]]:
-        """Make the error picklable: it may come from another process."""
+        """Make the error picklable, because it may be from another process."""
         return BelowFloor, (self.partition, self.start, str(self))
 
 
 class TrimmedMeanwhile(OutsideHistory):
-    """The history was trimmed while it was read: asked anew, it answers."""
+    """The history was trimmed while it was read; the same question can be asked again."""
 
 
 @dataclass(frozen=True, slots=True)
 class At:
     """A moment: a time (milliseconds since the epoch) or an offset (exclusive). Exactly one of the two is given.
 
-    `partition`: the name of the one that the offset is of; None: the one that is asked about."""
+    `partition`: the name of the offset's partition; None: the partition in question."""
 
     time_ms: int | None = None
     offset: int | None = None
@@ -76,7 +74,7 @@ class At:
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since the epoch of a time as people write it.
+    """Return the milliseconds since the epoch of a time as people write it.
 
     `text` is an ISO 8601 time with its zone (`2026-11-21T03:04:05.678+00:00`, `...Z`), a whole number of milliseconds
     since the epoch, or how long ago by this machine's clock (`10m`, `1h30m`; in s, m, h, d and w; `-10m` is the same).
@@ -100,7 +98,7 @@ def parse_time(text: str) -> int:
 
 
 def absolute(text: str) -> str:
-    """Return the time that a text such as `10m` (ten minutes ago) means now; any other text as it is.
+    """Return the time that a text such as `10m` (ten minutes ago) means now; any other text unchanged.
 
     For a text that is read more than once. Raises UnreadableTime for a time before the year 1."""
     return format_time(parse_time(text)) if _AGO.fullmatch(text.strip()) else text
@@ -120,7 +118,7 @@ def format_time(time_ms: int) -> str:
 
 
 def begin_ms(log: PartitionLog) -> int | None:
-    """The time at which the partition's history begins: the timestamp of its oldest record. None while it is empty."""
+    """Return the time at which the partition's history begins, that of its oldest record; None while it is empty."""
     start = log.start_offset
     for block in log.read(start):
         return time_at(log, block, max(start, block.first_offset))
@@ -136,9 +134,9 @@ def time_at(log: PartitionLog, block: Block, offset: int) -> int:
 
 
 def require_in_history(logs: Iterable[PartitionLog], time_ms: int) -> None:
-    """Raise OutsideHistory when `time_ms` lies before the oldest record of all these partitions.
+    """Raise OutsideHistory if `time_ms` is before the oldest record of all these partitions.
 
-    A partition whose history begins later was empty at that time: that is an answer and no error."""
+    A partition whose history begins later was empty at that time, which is an answer, not an error."""
     begins = []
     for log in logs:
         begin = begin_ms(log)
@@ -148,11 +146,11 @@ def require_in_history(logs: Iterable[PartitionLog], time_ms: int) -> None:
             begins.append(begin)
     if not begins:
         raise OutsideHistory("the history is empty")
-    raise OutsideHistory(f"{format_time(time_ms)} lies before the history, which begins {format_time(min(begins))}")
+    raise OutsideHistory(f"{format_time(time_ms)} is before the history, which begins {format_time(min(begins))}")
 
 
 def require_above_floor(log: PartitionLog, time_ms: int) -> None:
-    """Raise BelowFloor when the time lies before the beginning of a partition whose older part was trimmed."""
+    """Raise BelowFloor if the time is before the beginning of a partition whose older part was trimmed."""
     start = log.start_offset
     if start > 0 and log.offset_at(time_ms) <= start:
         _require_not_before(log, start, beginning(log), time_ms)
@@ -161,7 +159,7 @@ def require_above_floor(log: PartitionLog, time_ms: int) -> None:
 def _require_not_before(log: PartitionLog, start: int, begun: Machine, time_ms: int) -> None:
     if time_ms < begun.log_ms:
         began = f"{log.name} begins at offset {start}, with the state of {format_time(begun.log_ms)}"
-        raise BelowFloor(log.name, start, f"{began}: {format_time(time_ms)} lies before it")
+        raise BelowFloor(log.name, start, f"{began}: {format_time(time_ms)} is before it")
 
 
 def state_at(
@@ -169,8 +167,8 @@ def state_at(
 ) -> Machine:
     """Return the partition's machine at a moment. The fold leaves `waypoints` behind, up to offset `durable`.
 
-    Raises OutsideHistory for an offset that the log does not reach or no longer has. `require_in_history` checks
-    whether a time lies before the whole history. Raises CorruptLog from the log."""
+    Raises OutsideHistory for an offset that the log does not reach or no longer has. `require_in_history` checks a time
+    before the whole history. Raises CorruptLog from the log."""
     if at.time_ms is not None:
         offset = log.offset_at(at.time_ms)
     else:
@@ -198,9 +196,9 @@ def state_at(
 
 
 def nearest(log: PartitionLog, snapshots: Snapshots | None, offset: int, waypoints: Waypoints | None = None) -> Machine:
-    """The state with which a fold up to `offset` begins: the nearest snapshot or waypoint, or the beginning of the log.
+    """Return the state from which to fold up to `offset`: the nearest snapshot or waypoint, or the log's beginning.
 
-    Raises OutsideHistory if the log no longer has what lies behind it; CorruptLog, LogError, BaseError."""
+    Raises OutsideHistory if the log no longer has the records after it; CorruptLog, LogError, BaseError."""
     path = None if snapshots is None else snapshots.nearest(log.name, offset)
     passed = None if waypoints is None else waypoints.before(log.name, offset)
     usable = passed is not None and passed >= log.start_offset and (path is None or passed >= int(path.stem))
@@ -208,7 +206,7 @@ def nearest(log: PartitionLog, snapshots: Snapshots | None, offset: int, waypoin
         return waypoints.load(log.name, passed)
     while (
         snapshots is not None and path is not None and int(path.stem) >= log.start_offset
-    ):  # those below can't be gone on from
+    ):  # the log lacks the records after the lower ones
         try:
             return load(path)
         except SnapshotError as error:
@@ -218,7 +216,7 @@ def nearest(log: PartitionLog, snapshots: Snapshots | None, offset: int, waypoin
 
 
 def oldest(log: PartitionLog) -> Machine:
-    """The state with which the log begins, as `beginning`; it is never the empty one of a log that lost its beginning.
+    """Return the state at the log's beginning, as `beginning` does, but never the empty one of a log that lost it.
 
     Raises OutsideHistory for such a log (Kafka's, without its archive); LogError, BaseError, NewerHistory."""
     while True:
@@ -228,7 +226,7 @@ def oldest(log: PartitionLog) -> Machine:
         except BaseGone:
             if log.start_offset == start:
                 raise
-            continue  # the history was trimmed meanwhile, as below
+            continue  # the history was trimmed in between, as below
         if machine.next_offset < start:
             raise OutsideHistory(f"{log.name}: what lies below offset {start} is no longer kept")
         if machine.next_offset >= log.start_offset:

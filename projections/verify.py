@@ -1,12 +1,12 @@
-"""Verifies that the state in RocksDB follows from the log: folds the log anew and compares both at RocksDB's offset.
+"""Verifies RocksDB's state against the log: folds the log anew and compares both at RocksDB's offset.
 
     for report in verify(log.queues, data_dir / "state"): report.equal, report.differences
 
 For each partition it compares the canonical digest of all queues, the state that belongs to no queue, the quarantined
-records, and the body of every message that is in a queue or its outbox, byte for byte with the log's (B-09). A
-difference names queue and key. `verify` runs beside a stopped broker, and beside a running one, whose last persisted
-state it then sees. It starts from the beginning of the log, or from the base there, and trusts no snapshot. Memory: the
-folded state, and 8 bytes a message.
+records, and the body of every message in a queue or its outbox, byte for byte with the log's (B-09). A difference names
+queue and key. `verify` runs beside a stopped broker, and beside a running one, whose last persisted state it sees. It
+starts from the beginning of the log, or from the base there, and trusts no snapshot. Memory: the folded state, and 8
+bytes a message.
 """
 
 import heapq
@@ -41,20 +41,20 @@ from rewindmq.schemas.events import Event, Published
 from rewindmq.schemas.older_schemas import of_today
 from rewindmq.schemas.values import Actor
 
-# A result begins so where nothing was compared; the reason follows.
+# Begins a result if nothing was compared; the reason follows.
 NOT_CHECKED = "not checked: "
 NOTHING_STORED = "nothing is stored yet: a broker stores its state every 10,000 events and when it stops"
 OLDER = "what is stored is older than the history, whose beginning was trimmed: a start goes on from the base"
-# At most so many differences are listed for a partition; beyond that they are only counted.
+# The limit of listed differences for a partition; further ones are only counted.
 LISTED_DIFFERENCES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class StateDifference:
-    """A piece of the stored state that is not as the log says.
+    """A piece of the stored state that differs from the log.
 
-    `queue`: `vhost/name`, empty for state that belongs to no queue. `key`: the key, for people. `what`: what is wrong
-    with it. `message_id`: the message, where the piece is a message's body."""
+    `queue`: `vhost/name`, empty for state that belongs to no queue. `key`: the key, for people. `what`: the fault.
+    `message_id`: the message, if the piece is a message's body."""
 
     queue: str
     key: str
@@ -66,12 +66,11 @@ class StateDifference:
 class Verification:
     """The result for one partition.
 
-    `offset`: the offset of both states. `repeats`: how many events of the fold the fast path applied
-    (machine/repeats.py). `messages`: how many bodies were compared. `stored`: whether the store holds
-    anything of the partition. A partition with nothing stored does not differ: a broker writes now and then, and
-    rebuilds the state that it had not written. `older`: what it holds is older than the base with which the log begins;
-    then `stored` is False. `behind`: the events behind a broker's last word, in the whole log; they
-    are no difference either."""
+    `offset`: the offset of both states. `repeats`: the number of events that the fast path applied
+    (machine/repeats.py). `messages`: the number of compared bodies. `stored`: True if the store holds anything of the
+    partition. A partition with nothing stored does not differ, because a broker writes now and then, and rebuilds
+    unwritten state. `older`: the stored state is older than the base at the log's beginning; then `stored` is False.
+    `behind`: the events after a broker's last word, in the whole log, which are not a difference either."""
 
     partition: str
     offset: int
@@ -92,7 +91,7 @@ class Verification:
 
     @property
     def result(self) -> str:
-        """The result in words."""
+        """Return the result in words."""
         if not self.equal:
             return f"{self.difference_count} differences"
         return "equal" if self.stored else NOT_CHECKED + (OLDER if self.older else NOTHING_STORED)
@@ -107,8 +106,8 @@ class Verification:
 def verify(logs: Iterable[PartitionLog], state: Path, event_by_event: bool = False) -> list[Verification]:
     """Verify the partitions of a state directory. `event_by_event`: the fold does not use its fast path.
 
-    Raises StoreError when the directory cannot be opened or is ahead of the log, OutsideHistory where the beginning of
-    the log is gone and it has no base, and CorruptLog from the log."""
+    Raises StoreError if the directory cannot be opened or is ahead of the log, OutsideHistory if the beginning of the
+    log is gone without a base, and CorruptLog from the log."""
     store = StateStore.open(state, read_only=True)
     try:
         return [verify_partition(log, store, event_by_event=event_by_event) for log in logs]
@@ -129,9 +128,9 @@ def stored_offset(log: PartitionLog, store: StateStore) -> int:
 
 
 def verify_state(machine: Machine, log: PartitionLog, store: StateStore) -> Verification:
-    """Verify the state alone, without bodies and the quarantined records.
+    """Verify only the state, without bodies and quarantined records.
 
-    The fold goes on from `machine`: a snapshot at or before `stored_offset`. The caller vouches for it."""
+    The fold continues from `machine`, a snapshot at or before `stored_offset`. The caller vouches for it."""
     report = _begun(log, store)
     fold(machine, log, report.offset)
     report.queues = len(machine.by_id)
@@ -158,7 +157,7 @@ def verify_partition(
     quarantined = report.quarantined
 
     def after(offset: int, _timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-        words.see(offset, actor, event)  # a repeat is never the first event behind a last word, nor quarantined
+        words.see(offset, actor, event)  # a repeat is never the first event after a last word, nor quarantined
         quarantined.note(effects)
 
     groups = groups_of(log, fresh.next_offset, report.offset)
@@ -208,7 +207,7 @@ def _compare_state(fresh: Machine, store: StateStore, report: Verification) -> N
 
 
 def _compare_pieces(fresh: Machine, store: StateStore, report: Verification) -> None:
-    """Report every piece of state that is not stored as it should be."""
+    """Report every piece of state that is stored wrongly."""
     prefix = keys.partition_prefix(fresh.partition)
     queues = fresh.by_id
     expected = {keys.head(prefix): fresh.head()}
@@ -232,8 +231,8 @@ def _compare_pieces(fresh: Machine, store: StateStore, report: Verification) -> 
 
 
 def _compare_quarantined(store: StateStore, report: Verification, of_node: bool) -> None:
-    """`of_node`: the state may have begun with one in the archive (a node on Kafka): it lists the records behind that
-    one."""
+    """Compare the quarantined records. `of_node`: the state of a node on Kafka may have begun with one in the archive,
+    and then lists only later records."""
     what = f"{report.partition} quarantined records"
     try:
         stored = store.quarantined(report.partition)
@@ -259,7 +258,7 @@ def _get(
     report: Verification,
     message_id: int | None = None,
 ) -> bytes | None:
-    """Return the stored value. If it is missing or cannot be read, None, and a difference is reported."""
+    """Return the stored value. If it is missing or unreadable, return None and report a difference."""
     try:
         stored = store.get(key)
     except StoreError as error:
@@ -277,7 +276,7 @@ def _first_difference(stored: bytes, wanted: bytes) -> str:
 
 
 def _read(stored: bytes) -> bytes:
-    """Return a stored body in today's form; as it is where it cannot be read."""
+    """Return a stored body in today's form, or unchanged if it cannot be read."""
     try:
         return of_today(stored)
     except UndecodableRecord:
@@ -292,7 +291,7 @@ def _pairs(ids: "array[int]", queue_id: int) -> Iterator[tuple[int, int]]:
 def _compare_bodies(
     log: PartitionLog, store: StateStore, queues: dict[int, Queue], live: "dict[int, array[int]]", report: Verification
 ) -> None:
-    """Compare the stored bodies with the log's, or its base's: reads the log once more, with the bodies of live
+    """Compare the stored bodies with the log's, or its base's, by reading the log once more with the bodies of live
     messages, in order."""
     prefix = keys.partition_prefix(log.name)
     decoder = decoder_for(log)
@@ -306,7 +305,7 @@ def _compare_bodies(
         home = keys.SHARED if message_id in counted else queue_id
         if home == keys.SHARED:
             counted[message_id] -= 1
-            if shared and shared[-1] == message_id:  # its one body was compared already
+            if shared and shared[-1] == message_id:  # its only body was already compared
                 return
             shared.append(message_id)
         _, _, event = decoder.decode(record)
@@ -321,7 +320,7 @@ def _compare_bodies(
     base = log.base() if following is not None and following[0] < log.start_offset else None
     while base is not None and following is not None and following[0] < base.offset:
         record = base.record(following[0])
-        if record is None:  # what is compared was queued before this base, and not any more at it
+        if record is None:  # the message was queued before this base, and no longer at it
             assert base.offset > report.offset, f"{base.path}: it holds each message that is queued there"
             raise TrimmedMeanwhile(f"{log.name} was trimmed up to offset {base.offset} while it was verified")
         compare(*following, record)
@@ -340,7 +339,7 @@ def _compare_bodies(
 
 
 def _counts(store: StateStore, report: Verification) -> dict[int, int]:
-    """Return the number of queues that hold each shared message, as the store has it."""
+    """Return the stored number of queues that hold each shared message."""
     prefix = keys.partition_prefix(report.partition)
     try:
         pages = [(keys.message_id_of(key), packed) for key, packed in store.scan(prefix + b"S")]
@@ -353,7 +352,7 @@ def _counts(store: StateStore, report: Verification) -> dict[int, int]:
 def _find_leftovers(
     store: StateStore, queues: dict[int, Queue], live: "dict[int, array[int]]", report: Verification
 ) -> None:
-    """Report bodies that nothing needs any more: they do the queue no harm, but they should not be there."""
+    """Report bodies that are no longer needed: they do the queue no harm, but should not exist."""
     prefix = keys.partition_prefix(report.partition)
     queue_id = -1
     remaining: Iterator[int] = iter(())
@@ -367,7 +366,7 @@ def _find_leftovers(
             message_id = keys.message_id_of(key)
             while following is not None and following < message_id:
                 following = next(remaining, None)
-            gone = queue_id in queues and queues[queue_id].gone  # its bodies go when its outbox is empty
+            gone = queue_id in queues and queues[queue_id].gone  # its bodies are removed when its outbox is empty
             if message_id != following and not gone:
                 name = _name(queues.get(queue_id))
                 report.differs(name, keys.describe(key, prefix), "should not be there", message_id)

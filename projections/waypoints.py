@@ -1,16 +1,16 @@
 """States of partitions along the history, in memory, so that moments near each other need no long fold.
 
     waypoints = Waypoints()
-    state_at(log, snapshots, at, waypoints)      begins at the nearest snapshot or waypoint, and leaves waypoints behind
+    state_at(log, snapshots, at, waypoints)      begins at the nearest snapshot or waypoint, and leaves new waypoints
 
-Snapshots are a million events apart. A person who moves a slider asks for many moments between two of them, there and
-back. A fold that passes leaves a waypoint every EVERY events, so the next moment folds that many at most.
+Snapshots are a million events apart. A person who moves a slider asks for many moments between two of them, back and
+forth. A fold leaves a waypoint every EVERY events, so that the next moment folds at most that many.
 
 Rules of this file
-- A waypoint is a state as it is after the last event before its offset; its clock stands there. It saves time and
-  decides nothing, as a snapshot.
-- All waypoints together have at most MOST_BYTES, packed. The one that was not used for the longest time goes first.
-- A large state is packed more rarely: to pack its bytes takes less time than the fold between two waypoints.
+- A waypoint is the state after the last event before its offset, with the clock of that event. Like a snapshot it only
+  saves time.
+- All waypoints together have at most MOST_BYTES, packed. The least recently used one is dropped first.
+- A large state is packed more rarely, so that packing takes less time than the fold between two waypoints.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -21,7 +21,7 @@ from rewindmq.projections.machine.machine import Machine
 
 EVERY: Final = 10_000  # events: some 0.07 s of CPU
 MOST_BYTES: Final = 67_108_864
-BYTES_AN_EVENT: Final = 50  # of a packed state: so many bytes cost no more than the fold of one event
+BYTES_AN_EVENT: Final = 50  # of a packed state: packing these costs no more than folding one event
 
 Packed = tuple[bytes, list[tuple[bytes, dict[int, bytes]]]]
 
@@ -50,11 +50,11 @@ class Waypoints:
         return Machine.load(partition, head, pieces)
 
     def next_after(self, partition: str, offset: int) -> int:
-        """Return the offset up to which a fold that stands at `offset` goes before it leaves a waypoint."""
+        """Return the offset at which a fold that is at `offset` should leave its next waypoint."""
         return offset + self._apart.get(partition, EVERY)
 
     def leave(self, machine: Machine) -> None:
-        """Keep the state, if there is none near it. No time may have passed since its last event."""
+        """Keep the state, if no other is near it. No time may have passed since its last event."""
         partition, offset = machine.partition, machine.next_offset
         before = self.before(partition, offset)
         if before is not None and offset - before < self._apart[partition]:

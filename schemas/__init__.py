@@ -4,8 +4,8 @@ events.py                    the events of queues          avsc/      today's Av
 metadata_events.py, access_events.py, placement_events.py, operator_events.py, clock_events.py    the other events
 values.py                    values that events carry     amqp/      properties, field tables, arguments
 codec.py                     a record <-> an event (hot)  released/  every schema that a log may hold
-registry.py, evolution.py    which schema a record has, and records of older schemas brought up to date
-single_object.py             how each record begins       walk.py    where records end in a block of a file
+registry.py, evolution.py    the schema of a record, and records of older schemas brought up to date
+single_object.py             the beginning of each record walk.py    the ends of records in a block of a file
 private_fields.py            fields that a copy may leave out
 older_schemas.py             records under older schemas, written and brought up to date
 service_records.py           records of logs to which services append

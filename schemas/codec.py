@@ -9,17 +9,17 @@
 
 Rules of this file
 - The hand-written code makes the same bytes as any Avro library with the same schema.
-- The hand-written reading knows only the form that our own encoder makes of sound events. It hands every other form to
+- The hand-written reader knows only the form that our own encoder makes of sound events. It passes every other form to
   `rewindmq.schemas.shapes`, which knows all legal forms and names the fault of any other. So one judge decides whether
-  a record can be decoded. The fast way never accepts a record that the judge refuses.
-- The header (single_object.py) names the schema. The hand-written reading knows that of today's only.
+  a record can be decoded, and the fast path never accepts a record that the judge refuses.
+- The header (single_object.py) names the schema. The hand-written reader knows only today's;
   `rewindmq.schemas.evolution` reads records of older ones.
 - This module may be compiled by mypyc, which cannot slice to an end before the start, nor index by more than 62 bits.
-- A record is decodable or not, no matter whether its body is wanted: a record whose body is cut short, or goes on
-  behind its end, is refused with `bodies` False as it is with True. `strip_body` makes another form. A reader takes
-  this form only with `stripped`. The form keeps the faults of a record.
-- The same bytes come again and again (the actor of a connection, the route of a publisher, the consumer of an ack).
-  They are compared with those met last, then looked up whole, and only parsed when they are new.
+- Whether a record is decodable does not depend on the need for its body: a record whose body is cut short, or extends
+  past its end, is refused with `bodies` False as well as True. `strip_body` makes another form, which a reader accepts
+  only with `stripped`, and which keeps the faults of a record.
+- The same bytes recur (the actor of a connection, the route of a publisher, the consumer of an ack). They are compared
+  with the last ones, then looked up whole, and only parsed if they are new.
 """
 
 from dataclasses import replace
@@ -72,11 +72,11 @@ _PLAIN_TRANSIENT: Final = b"\x00\x00\x00\x00\x00"
 _PLAIN: Final = (_PLAIN_PERSISTENT, _PLAIN_TRANSIENT)
 _REASONS: Final = {reason.encode(): reason for reason in ("expired", "rejected", "maxlen", "delivery_limit", "delayed")}
 _SMALL_LONGS: Final = [long_bytes(value) for value in range(8192)]  # ready made, mostly for lengths
-_NEVER: Final = b"\xff" * 11  # no record has this where a long or a length stands
-# Stands before an envelope whose body `strip_body` could not take out, instead of the header: the rest is as it was.
+_NEVER: Final = b"\xff" * 11  # no record has this in place of a long or a length
+# Replaces the header of an envelope whose body `strip_body` could not remove; the rest is unchanged.
 _UNSTRIPPED: Final = HEADER + _NEVER
-CONTINUED_MS: Final = (0x80 >> 1) + (0x80 << 6)  # what a time's first two bytes say too much, as it goes on behind them
-_NOT_RESTORED: Final = b"\x00\x00\x00\x00\x01"  # restore and what follows it, of a dead letter
+CONTINUED_MS: Final = (0x80 >> 1) + (0x80 << 6)  # the excess of a time's first two bytes if it continues after them
+_NOT_RESTORED: Final = b"\x00\x00\x00\x00\x01"  # restore and the following fields, of a dead letter
 
 
 def _long(value: int) -> bytes:
@@ -126,9 +126,9 @@ def _of_shape(shape: Shape, value: object) -> bytes:
 
 
 class Encoder:
-    """Encodes events. It keeps the encoded form of routes (bounded), so a publish encodes little more than its body.
+    """An encoder of events. It keeps encoded routes (bounded), so a publish encodes little more than its body.
 
-    Raises ValueError for values that the schema has no room for: numbers beyond 64 bits, text that is not Unicode (lone
+    Raises ValueError for values that the schema cannot hold: numbers beyond 64 bits, text that is not Unicode (lone
     surrogates), an unknown enum symbol."""
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class Encoder:
         return self.header + long_bytes(timestamp_ms) + _text(actor.user) + _long(actor.session)
 
     def encode(self, prefix: bytes, event: Event) -> bytes:
-        """Return the record of an event, behind the bytes that `prefix` gave. Raises ValueError."""
+        """Return the record of an event, after the bytes from `prefix`. Raises ValueError."""
         if isinstance(event, Published):
             return self._published(prefix, event)
         if isinstance(event, Acked):
@@ -194,7 +194,7 @@ class Encoder:
         )
 
     def _new_route(self, route: Route) -> bytes:
-        encoded = b"\x00" + _of_shape(_ROUTE, route)  # with the union index of Published, which comes before it
+        encoded = b"\x00" + _of_shape(_ROUTE, route)  # with the preceding union index of Published
         if not route.queues:  # made for one message (projections/store/bodies.py)
             return encoded
         if len(self._routes) >= _CACHED or len(self._routes) * len(encoded) > _CACHED_BYTES:
@@ -253,9 +253,9 @@ class _Head:
 
 
 class _Message:
-    """A plain message. `size`: the size of its body, as it is written.
+    """A plain message. `size`: the written size of its body.
 
-    `latest`: the bytes of its last record up to the body; `decoded`: what that record became."""
+    `latest`: the bytes of its last record up to the body; `decoded`: the result of that record."""
 
     def __init__(self, size: bytes, event: Published, latest: bytes, decoded: tuple[int, Actor, Event]) -> None:
         self.size = size
@@ -278,7 +278,7 @@ class _AckHead:
 
 
 class _KnownRoute:
-    """A route met before. `properties` and `head`: those of its last plain message, and of those that were alike."""
+    """A route met before. `properties` and `head`: those of its last plain message and similar ones."""
 
     def __init__(self, encoded: bytes, route: Route, head: _Head) -> None:
         self.encoded = encoded
@@ -288,12 +288,12 @@ class _KnownRoute:
 
 
 class Decoder:
-    """Decodes records. Equal bytes give the same `Actor` and `Route` objects (bounded caches).
+    """A decoder of records. Equal bytes give the same `Actor` and `Route` objects (bounded caches).
 
-    With `bodies` False, records that differ in time and body alone may give the same `Published`."""
+    With `bodies` False, records that differ only in time and body may give the same `Published`."""
 
     def __init__(self) -> None:
-        # Publishers and consumers take turns in a partition, so two prefixes are kept at hand.
+        # Publishers and consumers alternate in a partition, so two prefixes are kept at hand.
         self._prefix = _Prefix(_NEVER, 0, Actor("", 0))
         self._other_prefix = self._prefix
         self._no_head = self._head = _Head(_NEVER, 0, self._prefix.actor)
@@ -303,7 +303,7 @@ class Decoder:
         self._ack = _AckHead(_NEVER, self._prefix, self._consumer)
         self._actors: dict[bytes, Actor] = {}
         self._routes: dict[bytes, _KnownRoute] = {}
-        self._remembered = 0  # how many messages the heads have, all together
+        self._remembered = 0  # the number of messages in all heads together
         self._in_queues: dict[bytes, tuple[str, str, int]] = {}
 
     def decode(self, record: bytes, bodies: bool = True, stripped: bool = False) -> tuple[int, Actor, Event]:
@@ -350,7 +350,7 @@ class Decoder:
                 if kind <= _FETCHED_BYTE or kind == _TICK_BYTE:
                     return timestamp_ms, prefix.actor, self._hot(record, pos + 1, kind)
         except (IndexError, UndecodableRecord, Surprise):
-            pass  # another form than we write; it may be sound
+            pass  # not in the form that we write; it may be sound
         return self._any(record, bodies, stripped)
 
     def timestamp_ms(self, record: bytes) -> int:
@@ -368,7 +368,7 @@ class Decoder:
         return timestamp_ms, actor, event
 
     def _find_prefix(self, record: bytes) -> _Prefix:
-        """Return the prefix of this record. From now on it is the one to try first."""
+        """Return the prefix of this record, which is tried first from now on."""
         prefix = self._other_prefix
         if not record.startswith(prefix.rest, 12):
             timestamp_ms, start = varint(record, 10)
@@ -431,12 +431,12 @@ class Decoder:
         return event
 
     def _remember(self, known: _KnownRoute, record: bytes, end: int, body: int, event: Published) -> None:
-        """Remember a plain message. `end`: where the size of its body stands; `body`: where its body stands."""
+        """Remember a plain message. `end`: the position of its body's size; `body`: the position of its body."""
         if len(event.properties) > _REMEMBERED_PROPERTIES:
             return
         head = known.head
         if end != head.end or not record.startswith(head.head, 12):
-            if event.properties != known.properties:  # in many messages they are the same again
+            if event.properties != known.properties:  # many messages have the same
                 known.properties = event.properties
                 return
             head = known.head = _Head(record[12:end], self._prefix.start_ms, self._prefix.actor)
@@ -478,7 +478,7 @@ class Decoder:
             raise Surprise
         if record.startswith(self._consumer_bytes, pos):
             end = pos + len(self._consumer_bytes)
-            if kind == _ACKED_BYTE:  # the second in succession, so more of them may come
+            if kind == _ACKED_BYTE:  # the second in succession, so more may follow
                 self._ack = _AckHead(record[12:end], self._prefix, self._consumer)
         else:
             _, end = varint(record, two_texts_end(record, pos))
@@ -585,11 +585,11 @@ class Decoder:
 
 
 def strip_body(record: bytes) -> bytes:
-    """Return the record without the bytes of a `Published` body, for readers that leave bodies alone.
+    """Return the record without the bytes of a `Published` body, for readers that ignore bodies.
 
-    The body's length prefix stays. Other events are as they were, and so are records of other schemas. A record that
-    does not look sound is as it was too, behind a mark that no record begins with: so its fault reaches the decoder
-    (`decode` with `stripped`)."""
+    The body's length prefix stays. Other events, and records of other schemas, are unchanged. So is a record that does
+    not look sound, after a mark with which no record begins, so that its fault reaches the decoder (`decode` with
+    `stripped`)."""
     if not record.startswith(HEADER):
         return record
     try:

@@ -1,18 +1,18 @@
-"""The events of history, one class an event type, field for field the Avro record of the same name in `schemas/avsc/`.
+"""The events of history, one class per event type, field for field the Avro record of its name in `schemas/avsc/`.
 
 Rules of this file
-- An event says what was **asked** (or that time passed). Its outcome (delivered, dropped, expired, dead-lettered) is
-  never an event: the queue machine derives it, each time the same (docs/design.md#one-idea).
+- An event records a **request** (or that time passed). Its outcome (delivered, dropped, expired, dead-lettered) is
+  never an event, because the queue machine derives it, each time the same (docs/design.md#one-idea).
 - Times are milliseconds since 1970, sizes bytes, durations end in `_ms`. A message's id is the offset of its Published.
 - Fields are only ever added, at the end of a record and with a default (see `schemas/README.md`). `event` stays the
-  last field of the envelope and `body` that of `Published`, because readers rely on it to leave bodies alone.
+  last field of the envelope and `body` that of `Published`, because readers rely on that to ignore bodies.
 
     Envelope { timestamp, actor { user, session }, event: one of the classes below }
 
-Here are the events of a queue partition, but for an operator's (`operator_events.py`). Those of the metadata log are in
-`metadata_events.py`, `access_events.py` and `placement_events.py`.
-These stand in both: `BrokerStarted`, `NodeLost`, `MachineUpgraded`, `SessionClosed`, `PastRead` and those of
-`clock_events.py`. `values.py` has the values that they carry.
+This file has the events of a queue partition, except an operator's (`operator_events.py`). Those of the metadata log
+are in `metadata_events.py`, `access_events.py` and `placement_events.py`.
+Both have `BrokerStarted`, `NodeLost`, `MachineUpgraded`, `SessionClosed`, `PastRead` and those of `clock_events.py`.
+`values.py` has the values that they carry.
 """
 
 from dataclasses import dataclass
@@ -66,20 +66,20 @@ from rewindmq.schemas.values import PARTS, Argument, Encryption, MovedFrom, Orig
 
 # --- events of a queue partition -------------------------------------------------------------------------------------
 
-# One of the first five is made for each message or delivery. They are not frozen: a frozen dataclass costs three times
-# as much to make. They have an `__init__` of their own: mypyc compiles it, and not the one that dataclass makes.
+# One of the first five is made for each message or delivery. They are not frozen, because a frozen dataclass costs
+# three times as much to make. They have their own `__init__`, because mypyc does not compile the dataclass's.
 
 
 @dataclass(init=False, slots=True)
 class Published:
     """A message was published and routed to `route.queues`.
 
-    `properties` are the raw AMQP property flags and values as they stood in the content header. Those that decide
-    something are parsed out: `expiration_ms` and `priority` (None when absent), `persistent` (delivery mode 2).
-    `body_size` is the plain size; when `encryption` is None it is not stored, as it is the length of `body`. A reader
-    that leaves bodies alone gets `body = b""` and the true `body_size`.
+    `properties` are the raw AMQP property flags and values from the content header. Those with an effect are parsed:
+    `expiration_ms` and `priority` (None if absent), `persistent` (delivery mode 2). `body_size` is the plain size; if
+    `encryption` is None it is not stored, because it is the length of `body`. A reader that ignores bodies gets
+    `body = b""` and the true `body_size`.
 
-    Callers name the arguments behind `properties`. Only the two places that make an event for each plain message
+    Callers name the arguments after `properties`. Only the two places that make an event for each plain message
     (engine/amqp/publish_path.py, codec.py) pass them by position, because keywords double the time in Python."""
 
     route: Route
@@ -167,10 +167,10 @@ class Nacked:
 
 @dataclass(init=False, slots=True)
 class Credited:
-    """The broker lets a consumer without prefetch (or with no_ack) have `credit` more deliveries.
+    """The broker grants a consumer without prefetch (or with no_ack) `credit` more deliveries.
 
-    For a consumer with a prefetch: `credit` >= 0 is its lookahead, what it may hold beyond its prefetch. `credit` < 0:
-    the lookahead ends, and the messages from -1 - `credit` on were not sent."""
+    For a consumer with a prefetch: `credit` >= 0 is its lookahead, the number it may hold beyond its prefetch. `credit`
+    < 0: the lookahead ends, and the messages from -1 - `credit` on were not sent."""
 
     vhost: str
     queue: str
@@ -206,12 +206,12 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class QueueDeclared:
-    """A queue was declared. For a queue that exists the event only renews the lease (S-053).
+    """A queue was declared. For an existing queue the event only renews the lease (S-053).
 
     The offset of the first such event is the queue's incarnation (`queue_id`). `type`: classic, quorum or stream.
-    `owner` is the session of an exclusive queue, else 0. `semantics` names the profile (`rabbitmq-3.13`). The effective
+    `owner` is the session of an exclusive queue, or 0. `semantics` names the profile (`rabbitmq-3.13`). The effective
     policies are part of the event, so that a partition can be folded without any other log. `moved_from`: the queue
-    comes from another partition."""
+    moved here from another partition."""
 
     vhost: str
     queue: str
@@ -239,7 +239,7 @@ class QueueDeleted:
 
 @dataclass(frozen=True, slots=True)
 class PolicyApplied:
-    """Another effective policy (or operator policy) holds for the queue from here on. None: none does."""
+    """Another effective policy (or operator policy) applies to the queue from here on. None: none does."""
 
     vhost: str
     queue: str
@@ -252,8 +252,8 @@ class ConsumerAttached:
     """A client called basic.consume. `consumer` is unique in the whole history.
 
     With `prefetch` > 0 and not `no_ack`, at most `prefetch` deliveries are outstanding. Otherwise the consumer starts
-    with `credit` deliveries and gets more by `Credited`. `global_prefetch` > 0: at most so many are outstanding with
-    all consumers of the channel together (basic.qos global). That holds beside the consumer's own limit."""
+    with `credit` deliveries and gets more by `Credited`. `global_prefetch` > 0: the limit of outstanding deliveries to
+    all consumers of the channel together (basic.qos global), in addition to the consumer's own limit."""
 
     vhost: str
     queue: str
@@ -288,15 +288,15 @@ class Purged:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed and something was due. Appended only when nothing else brings the time (docs/design.md#one-idea)."""
+    """Time passed and something was due. Appended only if no other event carries the time (docs/design.md#one-idea)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionClosed:
     """A connection (`channel` 0) or one of its channels is gone.
 
-    Its consumers are detached and the messages that they hold return. With a connection its exclusive queues go. In the
-    metadata log it only says that the session ended."""
+    Its consumers are detached and the messages that they hold return. A connection's exclusive queues are deleted with
+    it. In the metadata log it only records the end of the session."""
 
     session: int
     channel: int
@@ -320,9 +320,9 @@ class DeadLettersForwarded:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """The digest (SHA-256, hex) of the partition's canonical state after `offset` was applied, as a broker claims it.
+    """A broker's claim of the digest (SHA-256, hex) of the partition's canonical state after `offset` was applied.
 
-    The fold ignores it; an audit compares it. `node`: the node that claims it, where nodes share a log. `final`: a
+    The fold ignores it; an audit compares it. `node`: the claiming node, if nodes share a log. `final`: a
     broker's last word at a clean stop. If another event is last in an embedded log, its broker crashed."""
 
     offset: int
@@ -340,9 +340,9 @@ class CheckpointAsked:
 class BrokerStarted:
     """A broker took the log over.
 
-    In a queue partition every session before it is gone; transient queues and messages are lost (S-074, S-075). In the
-    metadata log its offset is the broker's epoch. `after_crash` (in a queue partition): the broker before did not stop
-    cleanly, so it may have delivered messages by events that never became durable."""
+    In a queue partition every earlier session is gone; transient queues and messages are lost (S-074, S-075). In the
+    metadata log its offset is the broker's epoch. `after_crash` (in a queue partition): the previous broker did not
+    stop cleanly, so it may have delivered messages by events that never became durable."""
 
     node: str
     version: str
@@ -354,7 +354,7 @@ class BrokerStarted:
 class NodeLost:
     """The node's life that began with `epoch` is over, in every partition of the log.
 
-    With it end its sessions, its transient queues, and the effect of events that it may still write. `reason`: lapsed
+    Its sessions and transient queues end with it, and events that it may still write have no effect. `reason`: lapsed
     (no heartbeat), restarted (it joined again), stopped."""
 
     node: str
@@ -366,8 +366,8 @@ class NodeLost:
 class GlobalPrefetchSet:
     """A client called basic.qos with global on a channel with consumers.
 
-    From here on at most `prefetch` deliveries to all of them are outstanding (0: no limit). Consumers attached before
-    are bound too, but not those of quorum queues (S-097)."""
+    From here on at most `prefetch` deliveries to all of them are outstanding (0: no limit). Consumers attached earlier
+    are also bound, but not those of quorum queues (S-097)."""
 
     session: int
     channel: int
@@ -376,7 +376,7 @@ class GlobalPrefetchSet:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenewed:
-    """A queue that exists was declared again, which renews its lease (S-053).
+    """An existing queue was declared again, which renews its lease (S-053).
 
     The event changes nothing if the queue is gone or is another incarnation than `queue_id`. It never makes a queue."""
 
@@ -387,11 +387,11 @@ class LeaseRenewed:
 
 @dataclass(frozen=True, slots=True)
 class PastRead:
-    """A client read the past of a queue, or in the metadata log of several (`queue` is empty then).
+    """A client read the past of a queue, or, in the metadata log, of several (then `queue` is empty).
 
-    The fold ignores it: a reader of the past changes nothing in the present. `way` basic.consume has x-stream-offset or
-    x-rewind-to among `arguments`, and its `consumer` is unique as in `ConsumerAttached`. Else `way` is an HTTP request,
-    and `request` what it asked; equal questions of a session within a minute are logged once."""
+    The fold ignores it, because a reader of the past changes nothing in the present. `way` basic.consume has
+    x-stream-offset or x-rewind-to among `arguments`, and its `consumer` is unique as in `ConsumerAttached`. Otherwise
+    `way` is an HTTP request, and `request` its question; equal ones of a session within a minute are logged once."""
 
     vhost: str
     queue: str
@@ -412,9 +412,9 @@ class MachineUpgraded:
 
 @dataclass(frozen=True, slots=True)
 class QueueDrained:
-    """Up to `count` messages of a queue that moves leave for its new partition, by the way of dead letters.
+    """Up to `count` messages of a moving queue leave for its new partition, in the same way as dead letters.
 
-    The first ones in the order of delivery, then delayed ones; those that consumers hold stay. None of them died. The
+    They are the first ones in the order of delivery, then delayed ones; held ones stay. None of them died. The
     event changes nothing if the queue is gone or is another incarnation than `queue_id`."""
 
     vhost: str
@@ -423,12 +423,12 @@ class QueueDrained:
     count: int
 
 
-# --- heartbeats, which are no history ---------------------------------------------------------------------------------
+# --- heartbeats, which are not history --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAlive:
-    """The node lives.
+    """The node is alive.
 
     This event is only in the topic `nodes`, which is kept for an hour and never folded into a state."""
 
@@ -439,7 +439,7 @@ class NodeAlive:
 
 @dataclass(frozen=True, slots=True)
 class QueueRefuses:
-    """A queue was declared that refuses messages when it is full, or duplicates.
+    """A queue was declared that refuses duplicates, or messages when it is full.
 
     This event is only in the topic `nodes`, for nodes that do not fold the queue's partition."""
 
@@ -516,7 +516,7 @@ MetadataEvent = (
 )
 Event = QueueEvent | MetadataEvent | NodeAlive | QueueRefuses
 
-# The order of the envelope's union in Avro: an index is for ever; new types go to the end.
+# The order of the envelope's union in Avro: an index is for ever, and new types are added at the end.
 EVENT_TYPES: Final[tuple[type[Event], ...]] = (
     Published,
     Acked,
@@ -587,7 +587,7 @@ EVENT_TYPES: Final[tuple[type[Event], ...]] = (
     QueueDrained,
 )
 
-# What a record of this name becomes; a record that is not here is a plain tuple.
+# The class of a record of this name; a record that is not here becomes a plain tuple.
 CLASSES: Final[dict[str, Any]] = {cls.__name__: cls for cls in (*EVENT_TYPES, *PARTS, QueueName)}
 
 pickle_by_fields(*CLASSES.values())

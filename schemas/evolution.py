@@ -1,12 +1,12 @@
-"""Records of older schemas, read as today's events.
+"""Reads records of older schemas as today's events.
 
-The codec knows one schema, today's. A record that was written under an older released schema is read under that one, in
-no hurry. But an event that both schemas lay out alike has the same bytes under both, so the codec reads it.
+The codec knows only today's schema. A record under an older released schema is read, slowly, under that one. But an
+event that both schemas lay out alike has the same bytes under both, so the codec reads it.
 
-It is Avro's schema resolution, as far as our rules of evolution (`schemas/README.md`) let schemas differ: fields are
+This is Avro's schema resolution, as far as our rules of evolution (`schemas/README.md`) let schemas differ: fields are
 matched by name and new ones take their default; nothing is renamed, retyped or removed. fastavro's own resolution is
-not used, as it takes the first branch of a union that a value can be promoted to: bytes in `Argument.value` would
-become a string.
+not used, because it takes the first branch of a union to which a value can be promoted, so that bytes in
+`Argument.value` would become a string.
 """
 
 import functools
@@ -24,14 +24,14 @@ from rewindmq.schemas.values import Actor
 def is_unchanged(record: bytes) -> bool:
     """Return True if today's schema lays the event of this record out as the record's own schema does.
 
-    Raises UnknownSchema, and UndecodableRecord when the bytes are no single object."""
+    Raises UnknownSchema, and UndecodableRecord if the bytes are not a single object."""
     return _event_in(record) in unchanged_events(schema_in(record))
 
 
 def read_older(record: bytes) -> tuple[int, Actor, Event]:
     """Decode a record of an older schema. Returns (timestamp in milliseconds, actor, event).
 
-    Raises UnknownSchema, and UndecodableRecord when the bytes are not of that schema."""
+    Raises UnknownSchema, and UndecodableRecord if the bytes are not of that schema."""
     cursor = Cursor(record, HEADER_SIZE)
     timestamp_ms, actor, event = read(cursor, _writers_envelope(schema_in(record)), "envelope")
     if cursor.pos != len(record):
@@ -59,7 +59,7 @@ def _is_alike(one: Shape, other: Shape) -> bool:
 
 
 def _event_in(record: bytes) -> int:
-    """Return the number of a record's event; -1 where the record has another form than ours."""
+    """Return the number of a record's event; -1 if the record is not in our form."""
     try:
         _, user = varint(record, HEADER_SIZE)
         _, event = varint(record, size_end(record, user))
@@ -70,7 +70,7 @@ def _event_in(record: bytes) -> int:
 
 @functools.lru_cache(maxsize=16)
 def _writers_envelope(schema_fingerprint: str) -> Shape:
-    """Return the older schema, its records made into today's classes."""
+    """Return the older schema, with its records converted to today's classes."""
     known: dict[str, Shape] = {}
     envelope = shape_of(json.loads(released_schema_json(schema_fingerprint)), {}, known)
     for shape in known.values():
@@ -80,7 +80,7 @@ def _writers_envelope(schema_fingerprint: str) -> Shape:
 
 
 class _Maker:
-    """Makes today's record from the fields of the older one: each field's place there, or its default."""
+    """The maker of today's record from the older one's fields, by each field's place there, or its default."""
 
     def __init__(self, older: Shape) -> None:
         self.name = older.name

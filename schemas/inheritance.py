@@ -1,10 +1,10 @@
-"""The decorator by which a class tells mypyc about its subclasses. It runs without mypy's own package.
+"""A decorator that tells mypyc about a class's subclasses, which works without mypy's own package.
 
-    @mypyc_attr(allow_interpreted_subclasses=True)     # a class that is not compiled may inherit from this one
+    @mypyc_attr(allow_interpreted_subclasses=True)     # an uncompiled class may inherit from this one
     class Projector: ...
 
-Compiled code calls the methods of such a class through a table, which the subclass may fill. Without this a call goes
-to the compiled method, and a class that is not compiled cannot inherit.
+Compiled code calls the methods of such a class through a table, which the subclass may fill. Otherwise a call goes
+to the compiled method, and an uncompiled class cannot inherit.
 """
 
 from collections.abc import Callable
@@ -16,5 +16,5 @@ else:
     T = TypeVar("T")
 
     def mypyc_attr(**_: bool) -> Callable[[T], T]:
-        """Give the class back as it is."""
+        """Return the class unchanged."""
         return lambda cls: cls

@@ -1,12 +1,12 @@
-"""JSON schemas (2020-12) of Python's types, for the reference of the HTTP API and for outputs of commands.
+"""Makes JSON schemas (2020-12) of Python's types, for the reference of the HTTP API and for outputs of commands.
 
 str, int, float, bool, None, object          their JSON types; `object`: any value
 bytes                                        text
 list[T], tuple[T, ...], dict[str, T]         array, array, object
 tuple[T, U], T | U, Literal[...]             an array of these, anyOf, enum
 Annotated[T, "text"]                         with a description
-a View, a TypedDict, a dataclass             a reference to its schema, which is gathered by its name
-a dict                                       a schema already
+a View, a TypedDict, a dataclass             a reference to its schema, which is collected by name
+a dict                                       already a schema
 """
 
 import typing
@@ -22,9 +22,9 @@ Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PLAIN = {str: "string", bytes: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 UNIONS = (Union, UnionType)
-LINES: Final = "lines"  # how an output has its values: one a line ...
+LINES: Final = "lines"  # the form of an output's values: one a line ...
 LIST: Final = "list"  # ... in an array
-OBJECT: Final = "object"  # ... there is only one
+OBJECT: Final = "object"  # ... or a single one
 Form = Literal["lines", "list", "object"]
 
 
@@ -40,7 +40,7 @@ class JsonOutput:
     when: str = ""
 
     def document(self) -> "Schema":
-        """Return the schema as a file has it."""
+        """Return the schema in the form of a file."""
         schemas = Schemas("#/$defs/")
         schema = self.of(schemas)
         schema = {"type": "array", "items": schema} if self.form == LIST else schema
@@ -61,12 +61,12 @@ def object_of(properties: "Schema", optional: Collection[str] = (), text: str = 
 
 
 def name_of(kind: type) -> str:
-    """Return the name of a class in a schema document: an answer is named after what it shows."""
+    """Return the name of a class in a schema document, where an answer is named after its content."""
     return kind.__name__.removesuffix("View")
 
 
 class Schemas:
-    """Makes schemas, and gathers those that have a name. `place`: where a reference finds them."""
+    """A maker of schemas that collects the named ones. `place`: where references find them."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -115,7 +115,7 @@ class Schemas:
         return {"anyOf": found}
 
     def _named(self, kind: Any, members: Iterable[tuple[str, object, bool]]) -> Schema:
-        """A reference to the schema of a class. Of each field: the name, the type, and whether it may be missing."""
+        """Return a reference to a class's schema. Each member: name, type, and True if it may be missing."""
         name = name_of(kind)
         if self._types.setdefault(name, kind) is not kind:
             raise ValueError(f"two types have the name {name}")

@@ -1,4 +1,4 @@
-"""JSON: the types of its values, which of them may get into history, and how values become text."""
+"""JSON: the types of its values, the values that may enter history, and their text."""
 
 import json
 import math
@@ -8,18 +8,18 @@ from rewindmq.schemas.views import View
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
-MAX_DEPTH = 34  # of a document's values: AMQP tables may be nested 32 deep, and a document holds one
+MAX_DEPTH = 34  # of a document's values, because AMQP tables may be nested 32 deep, and a document holds one
 
 
 class UnfitJson(Exception):
-    """The value may not get into history. The text says why, for people."""
+    """The value may not enter history. The text says why, for people."""
 
 
 def require_sane(value: Json, depth: int) -> None:
-    """Refuse values that Python takes for JSON and other readers do not, before they get into history.
+    """Refuse values that only Python accepts as JSON, before they enter history.
 
-    These are half a surrogate pair and infinite numbers (ValueError). Nesting that no AMQP table could hold is refused
-    too (UnfitJson)."""
+    These are half a surrogate pair and infinite numbers (ValueError). Nesting that no AMQP table could hold is also
+    refused (UnfitJson)."""
     if depth > MAX_DEPTH:
         raise UnfitJson(f"nested deeper than {MAX_DEPTH}")
     if isinstance(value, str):
@@ -41,9 +41,9 @@ def require_sane(value: Json, depth: int) -> None:
 
 
 def json_text(value: object, **form: Any) -> str:
-    """Return a value, with the views in it, as JSON (RFC 8259). `form`: options of `json.dumps`.
+    """Return a value, including its views, as JSON (RFC 8259). `form`: options of `json.dumps`.
 
-    AMQP has NaN and Infinity and JSON has not: they become the texts "NaN", "Infinity" and "-Infinity"."""
+    NaN and Infinity, which only AMQP has, become the texts "NaN", "Infinity" and "-Infinity"."""
     try:
         return json.dumps(value, allow_nan=False, **{"default": _fields_of} | form)
     except ValueError:
@@ -51,7 +51,7 @@ def json_text(value: object, **form: Any) -> str:
 
 
 def compact_text(value: object) -> str:
-    """Return the same without spaces, by one encoder, which is faster."""
+    """Return the same without spaces, by a single, faster encoder."""
     try:
         return _COMPACT.encode(value)
     except ValueError:

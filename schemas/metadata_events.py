@@ -1,4 +1,4 @@
-"""The events of the metadata log alone.
+"""The events that only the metadata log has.
 
 They are about nodes, vhosts, users, permissions, parameters, exchanges, bindings, policies, erasures and marks.
 Rules as in `events.py`.
@@ -13,8 +13,8 @@ from rewindmq.schemas.values import Argument
 class NodeJoined:
     """A broker node begins to share the log. The event's offset is the node's epoch.
 
-    If an earlier epoch of the node was alive, it is lost by this event. `address`: host:port of its AMQP listener, for
-    listings. `partitions`: how many queue partitions it works with."""
+    If an earlier epoch of the node was alive, this event ends it. `address`: host:port of its AMQP listener, for
+    listings. `partitions`: the number of queue partitions that it uses."""
 
     node: str
     version: str
@@ -25,9 +25,9 @@ class NodeJoined:
 
 @dataclass(frozen=True, slots=True)
 class VhostCreated:
-    """A vhost was created, or one that exists gets this description, tags and default queue type.
+    """A vhost was created, or an existing one gets this description, tags and default queue type.
 
-    `default_queue_type`: the type of queues that are declared without x-queue-type; empty: classic."""
+    `default_queue_type`: the type of queues declared without x-queue-type; empty: classic."""
 
     vhost: str
     description: str = ""
@@ -37,7 +37,7 @@ class VhostCreated:
 
 @dataclass(frozen=True, slots=True)
 class VhostDeleted:
-    """A vhost was deleted, with all that belongs to it."""
+    """A vhost was deleted, with everything in it."""
 
     vhost: str
 
@@ -84,7 +84,7 @@ class PermissionsCleared:
 class TopicPermissionsSet:
     """A user's topic permissions: regular expressions over routing keys of a topic exchange.
 
-    They hold besides those of `PermissionsSet`."""
+    They apply in addition to those of `PermissionsSet`."""
 
     vhost: str
     user: str
@@ -150,7 +150,7 @@ class UserLimitsSet:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeDeclared:
-    """An exchange was declared. An exchange that exists stays as it is."""
+    """An exchange was declared. An existing exchange is unchanged."""
 
     vhost: str
     exchange: str
@@ -173,8 +173,8 @@ class ExchangeDeleted:
 class Bound:
     """A queue or an exchange was bound to an exchange.
 
-    `destination_type`: queue or exchange. `queue_id`: the incarnation of the queue that was bound. The binding does not
-    hold for another queue of the same name. -1: an exchange."""
+    `destination_type`: queue or exchange. `queue_id`: the incarnation of the bound queue, because the binding does not
+    apply to another queue of the same name. -1: an exchange."""
 
     vhost: str
     source: str
@@ -242,7 +242,7 @@ class OperatorPolicyCleared:
 
 @dataclass(frozen=True, slots=True)
 class SubjectErased:
-    """The keys of a subject were destroyed: bodies under them (`Published.encryption`) can't be read any more."""
+    """The keys of a subject were destroyed, so that bodies under them (`Published.encryption`) cannot be read."""
 
     subject: str
     key_ids: tuple[str, ...]
@@ -251,7 +251,7 @@ class SubjectErased:
 
 @dataclass(frozen=True, slots=True)
 class MarkSet:
-    """A moment was given a name.
+    """A moment was named.
 
     `positions`: each queue partition's name, and the offset below which all events had happened. The position in the
     metadata log is the offset of this event."""
@@ -273,7 +273,7 @@ class HistoryTrimmed:
     """The records of a queue partition before `offset`, its floor, are no longer kept.
 
     `until_ms`: their largest time. `chain` and `digest`: the log's hash chain and the state's digest at the floor.
-    `findings`: texts, of an audit of what went."""
+    `findings`: texts, of an audit of the removed records."""
 
     partition: str
     offset: int
@@ -286,10 +286,10 @@ class HistoryTrimmed:
 
 @dataclass(frozen=True, slots=True)
 class HistoryForked:
-    """From here on this is a history of its own, with an `identity` of its own.
+    """From here on this is a separate history, with its own `identity`.
 
-    `positions`: each queue partition's name, and the offset below which it is that of `parent`. `moment`: as it was
-    asked for. `source`: the archive's URL."""
+    `positions`: each queue partition's name, and the offset below which it is that of `parent`. `moment`: as requested.
+    `source`: the archive's URL."""
 
     parent: str
     identity: str
@@ -300,7 +300,7 @@ class HistoryForked:
 
 @dataclass(frozen=True, slots=True)
 class BodiesExpired:
-    """The keys of a day (in UTC, such as 2026-11-23) were destroyed: bodies that were published then can't be read."""
+    """The keys of a day (in UTC, such as 2026-11-23) were destroyed, so that bodies published then cannot be read."""
 
     day: str
     key_ids: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Records under older released schemas: written for programs that know no newer one, and brought up to date."""
+"""Writes records under older released schemas, for programs that know no newer one, and brings them up to date."""
 
 import functools
 import json
@@ -12,10 +12,10 @@ from rewindmq.schemas.single_object import HEADER, HEADER_SIZE, header_of
 
 
 class OlderEncoder(Encoder):
-    """Encodes records of an older released schema.
+    """An encoder of records under an older released schema.
 
-    An event that the two schemas lay out alike is encoded as fast as under today's. What the older schema has no field
-    for is left out. Raises ValueError, also for an event that it does not have."""
+    An event that the two schemas lay out alike is encoded as fast as under today's. Fields that the older schema lacks
+    are left out. Raises ValueError, also for an event that it lacks."""
 
     def __init__(self, schema_fingerprint: str) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class OlderEncoder(Encoder):
 
 @functools.cache
 def _older_events(schema_fingerprint: str) -> dict[str, tuple[int, Shape]]:
-    """By name: the place of each event in the older schema's union, and its fields there."""
+    """Return, by name, the place of each event in the older schema's union, and its fields there."""
     envelope = shape_of(json.loads(released_schema_json(schema_fingerprint)), CLASSES, {})
     return {shape.name: (index, shape) for index, shape in enumerate(envelope.parts[2].parts)}
 

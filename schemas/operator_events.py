@@ -1,6 +1,6 @@
-"""Events by which an operator takes hold of a queue: of single messages, and of its deliveries.
+"""Events of an operator's actions on a queue: on single messages, and on its deliveries.
 
-They stand in queue partitions. Rules as in `events.py`.
+They are in queue partitions. Rules as in `events.py`.
 """
 
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MessageRemoved:
-    """An operator took messages out of a queue. Those that are ready or delayed leave; all others stay.
+    """An operator removed messages from a queue. Ready or delayed ones leave; all others stay.
 
     `messages`: ranges of ids, ascending, each of consecutive ids. `moved`: they are published to `exchange` with
-    `routing_key`, by the way of dead letters; else they are deleted. `reason`: in the operator's words, or empty."""
+    `routing_key`, like dead letters; otherwise they are deleted. `reason`: in the operator's words, or empty."""
 
     vhost: str
     queue: str
@@ -24,7 +24,7 @@ class MessageRemoved:
 
 @dataclass(frozen=True, slots=True)
 class QueuePaused:
-    """From here on the queue delivers nothing. Publishes are taken, and time passes. `reason`: as in MessageRemoved."""
+    """From here on the queue only accepts publishes and lets time pass. `reason`: as in MessageRemoved."""
 
     vhost: str
     queue: str

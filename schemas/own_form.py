@@ -1,15 +1,15 @@
-"""Reads the parts of a record in the one form that our own encoder writes them (schemas/codec.py).
+"""Reads the parts of a record in the one form that our own encoder writes (schemas/codec.py).
 
-Every other form is a Surprise, or an IndexError where the record is cut short. This module may be compiled by mypyc.
+Every other form is a Surprise, or an IndexError if the record is cut short. This module may be compiled by mypyc.
 """
 
 
 class Surprise(Exception):
-    """The hand-written reading does not know this form: `rewindmq.schemas.shapes` judges it."""
+    """The hand-written reader does not know this form, which `rewindmq.schemas.shapes` judges."""
 
 
 def varint(record: bytes, pos: int) -> tuple[int, int]:
-    """Returns the long at `pos`, and the position behind it."""
+    """Return the long at `pos`, and the position after it."""
     value = record[pos]
     pos += 1
     if value > 0x7F:
@@ -35,9 +35,9 @@ def varint(record: bytes, pos: int) -> tuple[int, int]:
 
 
 def size_end(record: bytes, pos: int) -> int:
-    """Return the position behind the string or bytes at `pos`.
+    """Return the position after the string or bytes at `pos`.
 
-    It may lie beyond the record's end: the code that reads on notices that."""
+    It may be beyond the record's end, which the code that continues reading notices."""
     size = record[pos]
     if size > 0x7F or size & 1:
         size, pos = varint(record, pos)
@@ -48,7 +48,7 @@ def size_end(record: bytes, pos: int) -> int:
 
 
 def two_texts_end(record: bytes, pos: int) -> int:
-    """Return the position behind the second of two strings. Short strings (up to 63 bytes) are the fast case."""
+    """Return the position after the second of two strings. Short strings (up to 63 bytes) are the fast case."""
     size = record[pos]
     if not size & 0x81:
         second = pos + 1 + (size >> 1)
@@ -96,7 +96,7 @@ def deduplication_end(record: bytes, pos: int) -> int:
 
 
 def long_end(record: bytes, pos: int) -> int:
-    """Return the position behind the long at `pos`. Whether it has a form of ours is judged where it is read."""
+    """Return the position after the long at `pos`. Its form is checked where it is read."""
     while record[pos] > 0x7F:
         pos += 1
     return pos + 1
@@ -123,7 +123,7 @@ def message_ranges(record: bytes, pos: int) -> tuple[tuple[tuple[int, int], ...]
     if count == 2:
         start = pos + 1
         first, pos = varint(record, start)
-        if record.startswith(record[start:pos], pos):  # a single message, as mostly: the same bytes again
+        if record.startswith(record[start:pos], pos):  # a single message, the usual case: the same bytes again
             pos += pos - start
             last = first
         else:

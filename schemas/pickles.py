@@ -1,7 +1,7 @@
 """The pickled form of values: their class, and the values of its fields.
 
-Processes beside the broker send events and values by pickle (engine/rewind/worker.py). An object of a compiled class
-cannot be filled in after it was made, so the class is called with the fields. The pure build also reads such a pickle.
+Processes beside the broker exchange events and values by pickle (engine/rewind/worker.py). An object of a compiled
+class cannot be filled in afterwards, so the class is called with the fields. The pure build also reads such a pickle.
 """
 
 import copyreg
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def pickle_by_fields(*classes: type) -> None:
-    """Have objects of these dataclasses pickled so. Each takes its fields in their order."""
+    """Register this form for objects of these dataclasses. Each takes its fields in their order."""
     for cls in classes:
         copyreg.pickle(cls, _reduced)
 

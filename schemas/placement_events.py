@@ -1,11 +1,11 @@
-"""Events of the metadata log about the place of queues: how many partitions there are, and which queue is in which one.
+"""Events of the metadata log about the placement of queues: the number of partitions, and the partition of each queue.
 
     PartitionsAdded    the log has more queue partitions; queues are placed as before
     NamesHeld          no queue is declared under a name that would be placed elsewhere, for a moment
-    QueuesStay         the queues that are elsewhere than the new number says: they stay where they are
-    PlacementChanged   queues are placed by the new number, but for those that stay
-    QueueMoveBegan     a queue that stayed goes to its new partition; nobody uses it by name meanwhile
-    QueueMoveEnded     it is there
+    QueuesStay         the queues that the new number would place elsewhere stay where they are
+    PlacementChanged   queues are placed by the new number, except those that stay
+    QueueMoveBegan     a queue that stayed moves to its new partition; nobody uses it by name meanwhile
+    QueueMoveEnded     it has arrived
 
 The fold is projections/topology/placement.py. Rules as in `events.py`.
 """
@@ -46,17 +46,17 @@ class QueuesStay:
 
 @dataclass(frozen=True, slots=True)
 class PlacementChanged:
-    """From here on queues are placed by `partitions`, but for those that the QueuesStay since NamesHeld name."""
+    """From here on queues are placed by `partitions`, except those in the QueuesStay since NamesHeld."""
 
     partitions: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueueMoveBegan:
-    """A queue goes to the partition with this number, where its name leads to from here on.
+    """A queue moves to the partition with this number, to which its name leads from here on.
 
     Nobody uses it by name until QueueMoveEnded. `queue_id`: its incarnation in the partition that it leaves. -1: there
-    is no such queue there, and only the name goes."""
+    is no such queue there, and only the name moves."""
 
     vhost: str
     queue: str
@@ -66,7 +66,7 @@ class QueueMoveBegan:
 
 @dataclass(frozen=True, slots=True)
 class QueueMoveEnded:
-    """The queue is in its new partition, as incarnation `queue_id`. -1: it was deleted, and only the name went."""
+    """The queue is in its new partition, as incarnation `queue_id`. -1: it was deleted, and only the name moved."""
 
     vhost: str
     queue: str

@@ -1,15 +1,14 @@
-"""The fields of history that a copy may leave out and still prove: bodies, and hashes of secrets or of whole records.
+"""The fields of history that a copy may omit and still prove: bodies, and hashes of secrets or of whole records.
 
     fields = WithheldFields(newest)              the schemas up to this one
     fields.find(record, 0)                       the one such field of a record, or None
 
-A seal has a commitment in the place of each such field (engine/keeping/seals/commitments.py). So the marks below are
-for ever, as the schemas are: the mark of a released field never changes, and a new field gets its mark before its
-release.
+A seal has a commitment instead of each such field (engine/keeping/seals/commitments.py). So the marks below are for
+ever, like the schemas: the mark of a released field never changes, and a new field gets its mark before its release.
 
-A value is an event of ours if it begins with C3 01 and the fingerprint of a schema up to `newest`, and if the schema's
-lengths, counts and branches lead from there to its last byte, as walk.py goes, and the length of the withheld field has
-its shortest form. Any other value is withheld as a whole.
+A value is one of our events if it begins with C3 01 and the fingerprint of a schema up to `newest`, if the schema's
+lengths, counts and branches lead from there to its last byte in the way of walk.py, and if the length of the withheld
+field has its shortest form. Any other value is withheld as a whole.
 """
 
 import functools
@@ -30,19 +29,19 @@ OPEN: Final = frozenset({("Published", "properties"), ("Encryption", "nonce"), (
 
 BYTES_FORM: Final = 0  # the forms of a withheld field
 TEXT_FORM: Final = 1
-VALUE_FORM: Final = 2  # no field, but a whole value
+VALUE_FORM: Final = 2  # not a field, but a whole value
 
 _PLAIN: Final = (b"\0\0\0\0\0", b"\0\0\1\0\0")  # no expiration, priority, origin, encryption; transient and persistent
 
 
-# A withheld field in a record: its form, where its length begins, and where its content begins and ends. No class, as
-# one is made for every record that is sealed.
+# A withheld field in a record: its form, the position of its length, and the positions of its content's beginning and
+# end. It is not a class, because every sealed record makes one.
 Field = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """An event's program, or the programs `before` and `behind` its withheld field. `form` -1: it has none."""
+    """An event's program, or the programs before and after its withheld field. `form` -1: it has none."""
 
     before: Program
     form: int = -1
@@ -58,19 +57,19 @@ class _Layout:
 
 
 class WithheldFields:
-    """Finds the withheld field of each of many records.
+    """A finder of the withheld fields of many records.
 
-    It remembers the head of the last message, up to its event. The next one mostly has the same, and then needs no walk
-    if it is a plain message."""
+    It remembers the head of the last message, up to its event. The next one usually has the same, and then needs no
+    walk if it is a plain message."""
 
     def __init__(self, newest: str) -> None:
-        """`newest`: the fingerprint of a schema; later ones do not count. Raises UnknownSchema."""
+        """Know the schemas up to the one with fingerprint `newest`. Raises UnknownSchema."""
         self._layouts = {header_of(each): _layout(each) for each in _known(newest)}
         self._head: bytes | None = None  # of a message of today's schema, from its twelfth byte up to its event
         self._route: bytes | None = None  # of the last plain message: equal bytes end at the same place
 
     def find(self, record: bytes, start: int) -> Field | None:
-        """The withheld field of a record whose value begins at `start`; None: it is an event without one."""
+        """Return the withheld field of a record whose value begins at `start`; None: it is an event without one."""
         at = start + HEADER_SIZE
         try:
             head = self._head
@@ -86,10 +85,10 @@ class WithheldFields:
         return VALUE_FORM, start, start, len(record)
 
     def _plain(self, record: bytes, start: int, pos: int) -> Field | None:
-        """The body of a plain message in our own encoder's form whose event begins at `pos`; None: walk the record.
+        """Return the body of a plain message in our encoder's form whose event begins at `pos`; None: walk the record.
 
-        Both this record's first two bytes and those of the record with the head say that the timestamp goes on, and all
-        bytes from there to `pos` are the same: so a walk is at the same place in the schema at `pos`."""
+        In this record and the one with the head, the first two bytes mean that the timestamp continues, and all bytes
+        from there to `pos` are equal, so a walk is at the same place in the schema at `pos`."""
         if not record.startswith(HEADER, start):
             return None
         try:
@@ -134,13 +133,13 @@ class WithheldFields:
 
 
 def _is_shortest(record: bytes, length: int, begin: int) -> bool:
-    """Return True if the length between these places has no byte too many: its field alone then says what it was."""
+    """Return True if the length between these places has no excess byte, so that its field alone determines it."""
     return record[begin - 1] != 0 or begin == length + 1
 
 
 @functools.cache
 def _known(newest: str) -> tuple[str, ...]:
-    """The fingerprints of the schemas up to `newest`. Raises UnknownSchema."""
+    """Return the fingerprints of the schemas up to `newest`. Raises UnknownSchema."""
     today = envelope_fingerprint()
     order = [*(each for each in released_in_order() if each != today), today]
     if newest not in order:

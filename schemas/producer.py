@@ -1,35 +1,33 @@
 """Makes the record that puts a message into a queue, for services that publish by appending to Kafka.
 
     producer = confluent_kafka.Producer({..., "partitioner": "murmur2", "enable.idempotence": True})
-    publisher = Publisher("billing")                        # the service's name: who published, in the history
+    publisher = Publisher("billing")                        # the service's name, the publisher in the history
     record = publisher.record("/", "orders", b'{"id": 7}', content_type="application/json", headers={"try": 1})
     producer.produce(record.topic, key=record.key, value=record.value)
 
     topic   <prefix>.queues
     key     vhost/queue in UTF-8; the partition is Kafka's murmur2 of it (the default of Kafka's Java client, not of
-            librdkafka): a record in another partition is quarantined, as the queue does not live there. If partitions
-            were added to the topic later, the service has to name the partition itself (docs/producing.md)
+            librdkafka). A record in another partition is quarantined, because the queue is not there. If partitions
+            were added to the topic later, the service itself must name the partition (docs/producing.md)
     value   an Avro single object: C3 01, the fingerprint of the schema, an envelope with a `Published` event
 
 The contract
-- Nothing is routed: no exchange, no binding, the record names its queue. One queue a record.
-- The queue must be there. A record for one that is not (yet) is quarantined: skipped, counted, and listed with its
-  offset and reason (`rewindmq list_quarantined`). It stays so when the queue is declared later.
-- A service that may write to the topic may publish to any queue. Kafka's ACLs decide that; RewindMQ's users and
-  permissions do not.
-  The name of the service is what the service says. A header x-restored, and a user_id other than that name, do not
-  count: readers leave them out, as only a broker may say these.
-- Limits, overflow and TTL apply as for any publish, at the time that Kafka gave the record (LogAppendTime). A publish
-  that the queue refuses (reject-publish) is not reported to the producer: it is in the history (outcome `refused`), and
-  counted (`rewindmq_queue_messages_by_outcome{outcome="refused"}`).
+- Nothing is routed: no exchange, no binding, the record names its queue. One queue per record.
+- The queue must exist. A record for a missing one is quarantined: skipped, counted, and listed with its offset and
+  reason (`rewindmq list_quarantined`). It stays quarantined even if the queue is declared later.
+- A service that may write to the topic may publish to any queue. Kafka's ACLs decide that, not RewindMQ's users and
+  permissions. The service itself states its name. A header x-restored, and a user_id other than that name, do not
+  count: readers leave them out, because only a broker may state these.
+- Limits, overflow and TTL apply as for any publish, at Kafka's time of the record (LogAppendTime). A publish that the
+  queue refuses (reject-publish) is not reported to the producer: it is in the history (outcome `refused`), and counted
+  (`rewindmq_queue_messages_by_outcome{outcome="refused"}`).
 - A producer gets Kafka's acknowledgement: with `acks=all` the message is as safe as a confirmed one. Use the idempotent
-  producer: without it a retry can put a message into the queue twice. Order is kept within a key.
-- Transactions are not honoured: readers are read_uncommitted, an aborted record counts like any other.
+  producer, because otherwise a retry can put a message into the queue twice. Order is kept within a key.
+- Transactions have no effect: readers are read_uncommitted, and an aborted record counts like any other.
 - `max.message.bytes` of the topic bounds a record; a body counts with its length, as in AMQP.
 
-This module makes bytes and needs no Kafka client. Whole numbers in headers are AMQP's `long` and others `double` for
-every value, so that a typed consumer gets the same type each time. docs/producing.md shows how to do it all without
-this module.
+This module makes bytes and needs no Kafka client. Whole numbers in headers are always AMQP's `long` and others
+`double`, so that a typed consumer gets the same type each time. docs/producing.md shows how to do without this module.
 """
 
 import time
@@ -43,7 +41,7 @@ from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Actor, Route
 
-ROUTES = 4_096  # queues that a publisher remembers; then it starts anew
+ROUTES = 4_096  # queues that a publisher remembers before it starts anew
 
 HeaderValue = None | bool | int | float | str | bytes | datetime | list["HeaderValue"] | Mapping[str, "HeaderValue"]
 
@@ -57,7 +55,7 @@ class Record(NamedTuple):
 
 
 class Publisher:
-    """Makes the records of one service. Not thread-safe."""
+    """A maker of one service's records. Not thread-safe."""
 
     def __init__(self, service: str, prefix: str = "rewindmq") -> None:
         self.topic = f"{prefix}.queues"
@@ -88,7 +86,7 @@ class Publisher:
 
         Properties are AMQP's: `delivery_mode` 2 (the default here) survives a restart of the broker and 1 does not;
         `expiration` in milliseconds; `timestamp` in seconds since 1970, or a datetime with a time zone. Raises
-        ValueError, in one line, for a value that AMQP has no room for."""
+        ValueError, in one line, for a value that AMQP cannot hold."""
         key, route = self._routes.get((vhost, queue)) or self._new_route(vhost, queue)
         if not isinstance(body, bytes):
             raise ValueError(f"the body must be bytes, not {body.__class__.__name__}")
@@ -108,7 +106,7 @@ class Publisher:
             "timestamp": None if timestamp is None else seconds("timestamp", timestamp).to_bytes(8, "big"),
             "type": _short("type", type),
             "app_id": _short("app_id", app_id),
-        }  # no "user_id": that is an authenticated name, and Kafka's producers have none; `actor` names the service
+        }  # no "user_id", which is an authenticated name that Kafka's producers lack; `actor` names the service
         properties = join_by_name(given)
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise ValueError(f"properties of {len(properties)} bytes; at most {MAX_PROPERTIES_BYTES} fit into a frame")

@@ -1,4 +1,4 @@
-"""Decodes records of a log to which services append, too: they pass no broker that would check what they say."""
+"""Decodes records of a log to which services also append, whose statements no broker checks."""
 
 from dataclasses import replace
 
@@ -9,10 +9,10 @@ from rewindmq.schemas.values import Actor
 
 
 class SharedDecoder(Decoder):
-    """A decoder that leaves out of a publish what only a broker may say."""
+    """A decoder that leaves out of a publish everything that only a broker may state."""
 
     def decode(self, record: bytes, bodies: bool = True, stripped: bool = False) -> tuple[int, Actor, Event]:
-        """Decode a record, as `Decoder.decode`."""
+        """Decode a record, as `Decoder.decode` does."""
         decoded = super().decode(record, bodies, stripped)
         event = decoded[2]
         if isinstance(event, Published) and event.origin is None:
@@ -23,10 +23,10 @@ class SharedDecoder(Decoder):
 
 
 def honest_properties(raw: bytes, actor: Actor) -> bytes:
-    """Return the properties of a publish without an origin, without what only a broker may say.
+    """Return the properties of a publish without an origin, except those that only a broker may state.
 
-    A service that appends a record to the log itself passes no broker. So a header x-restored, which a restoration
-    sets, does not count there, and no user_id of a service (session 0) but its own name: of clients a broker checks it.
+    No broker checks a record that a service itself appends. So a header x-restored, which a restoration sets, does not
+    count there, nor does a service's user_id (session 0) other than its own name; a broker checks that of clients.
     """
     raw = without_restored(raw)
     if actor.session == 0 and len(raw) >= 2 and raw[1] & 1 << USER_ID:

@@ -1,8 +1,8 @@
-"""Any value of our schemas as Avro binary and back, driven by the schema: complete and exact, and in no hurry.
+"""Converts any value of our schemas to Avro binary and back, driven by the schema: complete and exact, but slow.
 
-A `Shape` is a schema made ready for this: the kind of value, its parts, and the class that a record becomes. `write`
-makes the bytes that every Avro library makes; `read` accepts every form that the Avro specification
-allows (arrays in several blocks, say) and names the byte at which anything else goes wrong.
+A `Shape` is a schema prepared for this: the kind of value, its parts, and the class of a record. `write` makes the same
+bytes as every Avro library; `read` accepts every form that the Avro specification allows (such as arrays in several
+blocks) and names the byte at which anything else goes wrong.
 """
 
 import struct
@@ -45,11 +45,11 @@ class UndecodableRecord(ValueError):
 
 
 class UnknownSchema(UndecodableRecord):
-    """No released schema has this fingerprint: the data comes from a newer version of RewindMQ, or from elsewhere."""
+    """No released schema has this fingerprint, so the data is from a newer version of RewindMQ, or from elsewhere."""
 
 
 class Shape:
-    """A schema, made ready.
+    """A prepared schema.
 
     `parts`: a record's fields, a union's branches, an array's items (one). `names`: a record's fields, an enum's
     symbols. `make` builds a record from its fields in order; None: the record is a plain tuple."""
@@ -65,8 +65,8 @@ class Shape:
 
 
 def shape_of(schema: Any, classes: dict[str, Callable[..., Any]], known: dict[str, Shape]) -> Shape:
-    """The shape of a schema as plain JSON data. `classes` builds the records, by name without namespace; `known` holds
-    the named types met so far."""
+    """Return the shape of a schema in plain JSON data. `classes` builds the records, by name without namespace; `known`
+    holds the named types met so far."""
     if isinstance(schema, list):
         return Shape(UNION, "union", [shape_of(branch, classes, known) for branch in schema], [], None)
     if isinstance(schema, str):
@@ -92,7 +92,7 @@ def shape_of(schema: Any, classes: dict[str, Callable[..., Any]], known: dict[st
 
 
 def long_bytes(value: int) -> bytes:
-    """A long (also a length or an index): zigzag, then 7 bits a byte, lowest first. ValueError beyond 64 bits."""
+    """Return a long (also a length or an index): zigzag, 7 bits a byte, lowest first. ValueError beyond 64 bits."""
     if not _SMALLEST <= value <= _LARGEST:
         raise ValueError(f"{value} does not fit into an Avro long (64 bits)")
     rest = value << 1 if value >= 0 else ~(value << 1)
@@ -105,7 +105,7 @@ def long_bytes(value: int) -> bytes:
 
 
 def write(out: bytearray, shape: Shape, value: Any) -> None:
-    """Append `value`. ValueError when it doesn't fit the shape."""
+    """Append `value`. Raises ValueError if it does not fit the shape."""
     kind = shape.kind
     if kind == LONG:
         out += long_bytes(value)
@@ -154,7 +154,7 @@ def _branch_for(shape: Shape, value: Any) -> int:
 
 
 class Cursor:
-    """A place in a record. Every method moves it on, and raises UndecodableRecord with the place and the reason."""
+    """A place in a record. Every method advances it, or raises UndecodableRecord with the place and the reason."""
 
     def __init__(self, record: bytes, pos: int) -> None:
         self.record = record
@@ -162,7 +162,7 @@ class Cursor:
 
     def fail(self, why: str, pos: int) -> NoReturn:
         """Raise UndecodableRecord, with the place and the reason."""
-        # from None: the reader of this error does not need the exception of the codec's fast way
+        # from None, because the reader of this error does not need the exception of the codec's fast path
         raise UndecodableRecord(f"byte {pos} of {len(self.record)}: {why}") from None
 
     def long(self, what: str) -> int:
@@ -193,7 +193,7 @@ class Cursor:
         return size
 
     def take(self, size: int, what: str) -> bytes:
-        """Read so many bytes. `what` names them in errors."""
+        """Read `size` bytes. `what` names them in errors."""
         end = self.pos + size
         if end > len(self.record):
             self.fail(f"{what} is {size} bytes long, but the record ends after {len(self.record) - self.pos}", self.pos)
@@ -247,7 +247,7 @@ def _read_array(cursor: Cursor, shape: Shape, what: str) -> tuple[Any, ...]:
         count = cursor.long(f"the item count of {what}")
         if count == 0:
             return tuple(items)
-        if count < 0:  # such a block says its size in bytes too, for readers that skip it
+        if count < 0:  # such a block also has its size in bytes, for readers that skip it
             cursor.size(f"a block of {what}")
             count = -count
         for _ in range(count):

@@ -1,10 +1,10 @@
-"""The first bytes of a record: a record is an Avro single object.
+"""The first bytes of a record, which is an Avro single object.
 
 | C3 01 | fingerprint of the writer's schema, 8 bytes | an envelope of that schema |
 |<------------------ header ------------------->|
 
-Files of the log, and an archive, are Avro container files. They have the schema once, and leave these ten bytes out of
-each record: such a record is bare.
+Files of the log and of an archive are Avro container files. They have the schema once, and omit these ten bytes from
+each record, which is then bare.
 """
 
 from typing import Final
@@ -27,7 +27,7 @@ HEADER: Final = header_of(envelope_fingerprint())  # of today's schema
 def schema_in(record: bytes) -> str:
     """Return the fingerprint of a record's schema, which need not be a known one.
 
-    Raises UndecodableRecord when the bytes are no single object."""
+    Raises UndecodableRecord if the bytes are not a single object."""
     if not record.startswith(MARKER):
         raise UndecodableRecord(f"byte 0 of {len(record)}: not a single-object encoding, which begins with C3 01")
     if len(record) < HEADER_SIZE:

@@ -12,7 +12,7 @@ from typing import Final
 
 EPOCH_SHIFT: Final = 24  # of session and consumer ids
 
-# An AMQP field-table value as history keeps it. Nested tables and arrays are kept as JSON text in a `str`.
+# An AMQP field-table value in history. Nested tables and arrays are JSON text in a `str`.
 ArgumentValue = None | bool | int | float | str | bytes
 
 
@@ -41,7 +41,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy as it was in force.
+    """A policy as it applied.
 
     `definition` is canonical JSON (sorted keys, no spaces). `version` is the offset of the `PolicySet` (or
     `OperatorPolicySet`) event in the metadata log, so that every decision can name it."""
@@ -53,10 +53,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Deduplication:
-    """The deduplication that an exchange of type x-message-deduplication asks of the queues behind it.
+    """The deduplication that an exchange of type x-message-deduplication requires of the queues behind it.
 
-    A queue drops a message whose header x-deduplication-header equals that of a message which it took through the same
-    `exchange` before. It remembers the last `size` of these headers, each for `ttl_ms` (None: for ever)."""
+    A queue drops a message whose header x-deduplication-header equals that of a message which it accepted earlier
+    through the same `exchange`. It remembers the last `size` of these headers, each for `ttl_ms` (None: for ever)."""
 
     exchange: str
     size: int
@@ -65,9 +65,9 @@ class Deduplication:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """The exchange and key of a publish, and the queues of this partition that it goes to.
+    """The exchange and key of a publish, and its target queues in this partition.
 
-    `deduplication`: the message came to all of these queues through a deduplicating exchange. Routes are compared by
+    `deduplication`: the message reached all of these queues through a deduplicating exchange. Routes are compared by
     identity: the broker and the decoder intern them, and the machine keeps the resolved queues per route object."""
 
     vhost: str
@@ -83,11 +83,11 @@ class Origin:
 
     It names the source queue, its incarnation (`queue_id`), and the message's id there. `reason`: why the message died
     there (expired, rejected, maxlen, delivery_limit), delayed, moved, restored, or relocated (with its queue, from
-    another partition). `sequence` is a number by which the target drops a forward that it has already seen: a dead
-    letter's in the source queue's sequence, or a restored message's in the restoration named `restore`.
-    `delivery_count`, `redelivered` and `acquired_count` are those that a restored or relocated message had when it was
-    last in its queue. `partition`: the source's; -1 for the partition in which the queues of this name were first, so
-    that letters are still known which were taken in before the number of partitions changed."""
+    another partition). `sequence` is a number by which the target drops a repeated forward: a dead letter's in the
+    source queue's sequence, or a restored message's in the restoration named `restore`. `delivery_count`, `redelivered`
+    and `acquired_count` are those of a restored or relocated message when it was last in its queue. `partition`: the
+    source's; -1 for the first partition of the queues of this name, so that letters accepted before a change of the
+    number of partitions are still recognized."""
 
     vhost: str
     queue: str
@@ -104,7 +104,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Encryption:
-    """The encryption of a body under a subject's key. To erase the body is to destroy the key.
+    """The encryption of a body under a subject's key, whose destruction erases the body.
 
     Limits count `plain_size`."""
 
@@ -116,7 +116,7 @@ class Encryption:
 
 @dataclass(frozen=True, slots=True)
 class SeenLetters:
-    """The last dead letter, number `sequence`, that a queue has taken in from another one, incarnation `queue_id`.
+    """The last dead letter, number `sequence`, that a queue has accepted from another one, incarnation `queue_id`.
 
     `partition`: as in Origin. `relocated`: the letters are messages that moved with their queue."""
 
@@ -130,7 +130,7 @@ class SeenLetters:
 
 @dataclass(frozen=True, slots=True)
 class SeenRestored:
-    """The messages of a queue that another one has taken in by the restoration `restore`: ranges of ids, ascending."""
+    """The messages of a queue that another one has accepted by the restoration `restore`: ranges of ids, ascending."""
 
     restore: str
     vhost: str
@@ -141,10 +141,10 @@ class SeenRestored:
 
 @dataclass(frozen=True, slots=True)
 class MovedFrom:
-    """The state that a queue brings along from the partition with this number, where it was incarnation `queue_id`.
+    """The state that a queue brings from the partition with this number, where it was incarnation `queue_id`.
 
     `version`: the machine version under which the queue was first declared, whose rules still apply to it. `letters`
-    and `restored`: the messages that it has taken in, so that none comes in twice."""
+    and `restored`: the messages that it has accepted, so that none enters twice."""
 
     partition: int
     queue_id: int
@@ -154,7 +154,7 @@ class MovedFrom:
     restored: tuple[SeenRestored, ...]
 
 
-# All of the above: what records are made of, besides events.
+# All of the above, the parts of records besides events.
 PARTS: Final = (
     Actor,
     Argument,

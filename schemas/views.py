@@ -1,4 +1,4 @@
-"""Views: the objects of JSON that a program shows. A class says which fields they have, and where each comes from.
+"""Views: the JSON objects that a program shows. A class defines their fields, and the source of each.
 
     of_mark: "From[MarkSet]" = From()
 
@@ -6,14 +6,14 @@
         '''A moment with a name.'''
 
         name: str                                                           the attribute of the same name
-        time: Time = of_mark(lambda mark: format_time(mark.time_ms))        made of the source
+        time: Time = of_mark(lambda mark: format_time(mark.time_ms))        made from the source
         note: str = of_mark.maybe(lambda mark: mark.note or LEFT_OUT)       some marks do not have it
         state: str = "set"                                                  the same for every mark
         kind: str = LEFT_OUT                                                given to some: of(mark, kind=...)
 
 `MarkView.of(mark)` is a view. Its text is that of its fields (`json_text`), its schema that of its class
-(json_schemas.py). A view of several sources has `From[[Queue, Broker]]` and `of(queue, broker)`: attributes are those
-of the first. mypy holds what makes a field against the types of the sources and of the field.
+(json_schemas.py). A view of several sources has `From[[Queue, Broker]]` and `of(queue, broker)`; attributes are those
+of the first. mypy checks the makers of fields against the types of the sources and of the fields.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,11 +23,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Plan = tuple[tuple[str, Any], ...]
-LEFT_OUT: Any = object()  # in the place of a value: the object does not have the field
+LEFT_OUT: Any = object()  # instead of a value: the object does not have the field
 
 
 class Made:
-    """The default of a field that is made of the sources. `name`: the field's name in JSON, if Python has no such."""
+    """The default of a field made from the sources. `name`: the field's name in JSON, if Python cannot have it."""
 
     def __init__(self, how: Callable[..., object] | None, optional: bool, name: str | None) -> None:
         self.how = how
@@ -36,14 +36,14 @@ class Made:
 
 
 class From(Generic[P]):
-    """Declares fields that are made of sources of these types."""
+    """A declaration of fields made from sources of these types."""
 
     def __call__(self, how: Callable[P, T], *, name: str | None = None) -> T:
         """Return a field that every object has."""
         return cast(T, Made(how, False, name))
 
     def maybe(self, how: Callable[P, T]) -> T:
-        """Return a field that is missing where `how` returns LEFT_OUT."""
+        """Return a field that is missing if `how` returns LEFT_OUT."""
         return cast(T, Made(how, True, None))
 
 
@@ -51,7 +51,7 @@ class From(Generic[P]):
 class View:
     """An object of JSON. It has the fields that it was made with, in their order; `of` makes them all.
 
-    `optional_names`: fields that some objects do not have, besides those that say so themselves."""
+    `optional_names`: fields that some objects lack, besides those declared with `maybe`."""
 
     optional_names = frozenset[str]()
 
@@ -59,7 +59,7 @@ class View:
         self.__dict__ = fields
 
     def __init_subclass__(cls, total: bool = True) -> None:
-        """`total`: whether every object has each field that the class itself declares, as of a TypedDict."""
+        """Note the fields. `total`: True if every object has each field of the class itself, as for a TypedDict."""
         if not total:
             cls.optional_names |= frozenset(cls.__annotations__)
 
@@ -83,7 +83,7 @@ _PLANS: dict[type[View], Plan] = {}
 
 
 def _plan_of(kind: type[View]) -> Plan:
-    """The fields in their order: the name in JSON, and how it is made; None: an attribute; LEFT_OUT: it is given."""
+    """Return the fields in order: name in JSON, and its maker; None: an attribute; LEFT_OUT: given."""
     found = []
     for name in get_type_hints(kind):
         default = getattr(kind, name, Made(None, False, None))
@@ -99,7 +99,7 @@ def _constant(value: object) -> Callable[..., object]:
 
 
 def declared_fields(kind: type[View]) -> Iterable[tuple[str, object, bool]]:
-    """Each field: its name in JSON, its type, and whether some objects do not have it."""
+    """Yield each field: its name in JSON, its type, and True if some objects lack it."""
     for name, of in get_type_hints(kind, include_extras=True).items():
         default, optional = getattr(kind, name, None), name in kind.optional_names
         if isinstance(default, Made):

@@ -1,15 +1,14 @@
 """Finds the end of each record in a block of a container file, without decoding it.
 
-An Avro block is its records one behind the other, with no lengths between them, so that the only way to split it is to
-walk over every field. The schema is compiled once into a flat program (nested records are written out in their
-parent's), and one loop runs over it:
+An Avro block is its records concatenated, without lengths between them, so the only way to split it is to walk over
+every field. The schema is compiled once into a flat program (nested records are inlined), and one loop runs over it:
 
     LONG     an int or long              BYTES   a length and that many bytes   FIXED   a known number of bytes
     BOOLEAN  one byte, 0 or 1            ENUM    the index of a symbol          UNION   an index and that branch
     ARRAY    blocks of items
 
-Bytes that can't be the binary of the schema raise MalformedRecord. Text is not checked for UTF-8; our schemas
-hold no maps.
+Bytes that cannot be the binary of the schema raise MalformedRecord. Text is not checked for UTF-8; our schemas have no
+maps.
 """
 
 import functools
@@ -24,7 +23,7 @@ ENUM: Final = 4
 UNION: Final = 5
 ARRAY: Final = 6
 
-# A program: pairs of an operation and what it needs (a size, a number of symbols, branch programs, an item's program).
+# A program: pairs of an operation and its operand (a size, a number of symbols, branch programs, an item's program).
 Program = list[tuple[int, Any]]
 
 _PRIMITIVES: Final[dict[str, Program]] = {
@@ -40,7 +39,7 @@ _PRIMITIVES: Final[dict[str, Program]] = {
 
 
 class MalformedRecord(ValueError):
-    """The bytes at this place can't be a record of the schema."""
+    """The bytes at this place cannot be a record of the schema."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -50,7 +49,7 @@ def compile_schema(schema_json: str) -> Program:
 
 
 def compile_fields(fields: list[Any], named: dict[str, Program]) -> Program:
-    """The program of some successive fields of a record. `named`: the types that were compiled before, by name."""
+    """Return the program of successive fields of a record. `named`: the types compiled so far, by name."""
     program: Program = []
     for field in fields:
         program.extend(_compile(field["type"], named, ""))
@@ -58,7 +57,7 @@ def compile_fields(fields: list[Any], named: dict[str, Program]) -> Program:
 
 
 def number_at(data: bytes, position: int) -> tuple[int, int]:
-    """A long, length or index, still in zigzag form, and the position behind it. Raises IndexError, MalformedRecord."""
+    """Return a long, length or index in zigzag form, and the position after it. Raises IndexError, MalformedRecord."""
     first = data[position]
     return (first, position + 1) if first < 128 else _long_tail(data, position + 1, first)
 
@@ -80,7 +79,7 @@ def record_lengths(program: Program, data: bytes, count: int) -> list[int]:
 
 
 def skip(program: Program, data: bytes, position: int) -> int:
-    """The position behind the value at `position`. IndexError or a position behind the end: the data is too short."""
+    """Return the position after the value at `position`. An IndexError or a position past the end: too short data."""
     for operation, argument in program:
         if operation == BYTES:
             length = data[position]
@@ -121,9 +120,9 @@ def skip(program: Program, data: bytes, position: int) -> int:
 
 
 def _skip_items(item: Program, data: bytes, position: int) -> int:
-    """Return the position behind an array.
+    """Return the position after an array.
 
-    An array is blocks: a count and as many items. A negative count has a size in bytes behind it."""
+    An array is blocks: a count and that number of items. A negative count is followed by a size in bytes."""
     while True:
         count = data[position]
         position += 1
@@ -147,7 +146,7 @@ def _skip_items(item: Program, data: bytes, position: int) -> int:
 
 
 def _long_tail(data: bytes, position: int, first: int) -> tuple[int, int]:
-    """Returns the rest of a variable-length number, still in zigzag form, and the position behind it."""
+    """Return the rest of a variable-length number in zigzag form, and the position after it."""
     value = first & 127
     shift = 7
     while True:
@@ -180,7 +179,7 @@ def _compile(schema: Any, named: dict[str, Program], namespace: str) -> Program:
         namespace = schema.get("namespace", namespace)
         name = f"{namespace}.{name}" if namespace else name
     program: Program = []
-    named[name] = program  # before its fields, as a record may hold itself
+    named[name] = program  # before its fields, because a record may contain itself
     if kind == "record":
         for field in schema["fields"]:
             program.extend(_compile(field["type"], named, namespace))

@@ -5,12 +5,12 @@ silences.py            which nodes have been silent for too long
 start.py               joins the log, opens the broker
 partition.py           an event is folded when it is read back
 metadata.py            the same in the metadata log
-own_records.py         a node knows its own records when they come back
-partition_pausing.py   which partitions are folded here
-resumption.py          a partition goes on after a pause
+own_records.py         a node recognizes its own records when it reads them back
+partition_pausing.py   the choice of the partitions folded here
+resumption.py          a partition continues after a pause
 snapshot_export.py     an owner leaves its snapshot in Kafka
 snapshot_import.py     a node begins with it
-store_copy.py          a state for a new node, from a node that runs
+store_copy.py          a state for a new node, from a running node
 counter_rounds.py      counters of queues, for nodes that pause
 flow_control.py        when publishers wait
 loose_ends.py          finishes the work that a lost node left unfinished

@@ -1,8 +1,8 @@
-"""The part of the metadata log that each node has folded, as heartbeats show it.
+"""The part of the metadata log that each node has folded, as shown by heartbeats.
 
     until_known      a policy that makes queues refuse messages is applied when every other living node knows it:
                      a node that has paused a partition would confirm a message that the queue refuses
-    until_settled    the end of such a policy is proven when, besides, no node has anything older under way
+    until_settled    the end of such a policy is proven once no node has anything older in flight either
                      (policy_proofs.py)
 
 A heartbeat's `metadata_offset`: the node had folded the metadata log up to this offset, and everything that it had
@@ -50,23 +50,23 @@ class Awareness:
     def is_known_everywhere(self, offset: int) -> bool:
         """Return True if every other living node has folded the metadata log up to this offset.
 
-        Everything that such a node had appended before is then in the log."""
+        Everything that such a node had appended earlier is then in the log."""
         nodes = self._topology.nodes
         for epoch in [epoch for epoch in self._known if epoch not in nodes]:
             del self._known[epoch]
         return all(self._known.get(epoch, -1) >= offset for epoch in nodes if epoch != self.epoch())
 
     async def until_known(self, offset: int) -> None:
-        """Wait until `is_known_everywhere`. A node that stays silent is declared lost, and not waited for."""
+        """Wait until `is_known_everywhere`. A silent node is declared lost, which ends the wait for it."""
         while not (self._stopped or self.is_known_everywhere(offset)):
             await asyncio.sleep(LOOK_SECONDS)
 
     async def until_settled(self, offset: int) -> None:
-        """Wait until every node, this one included, has folded the metadata log up to this offset and has nothing older
-        under way."""
+        """Wait until every node, including this one, has folded the metadata log up to this offset, with nothing older
+        in flight."""
         while not (self._stopped or (self.metadata_offset() >= offset and self.is_known_everywhere(offset))):
             await asyncio.sleep(LOOK_SECONDS)
 
     def stop(self) -> None:
-        """Let nobody wait any longer: the node stops."""
+        """End all waits, because the node stops."""
         self._stopped = True

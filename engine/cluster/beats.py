@@ -1,11 +1,11 @@
-"""Writes what a node says into the topic of heartbeats.
+"""Writes a node's records to the topic of heartbeats.
 
-    every second                  that it lives, and what it knows (awareness.py)
-    between, when others wait     the same, as soon as it knows it
-    a queue refuses messages      its owner says so
+    every second                  that it lives, and its knowledge (awareness.py)
+    in between, if others wait    the same, as soon as it has the knowledge
+    a queue refuses messages      by its owner
 
 Rules of this file
-- A beat between does not count where a node measures the silence of others by the number of its own beats."""
+- A beat in between does not count when a node measures the silence of others by the number of its own beats."""
 
 import asyncio
 from collections import deque
@@ -18,13 +18,13 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import NodeAlive, QueueRefuses
 from rewindmq.schemas.values import BROKER
 
-SHOW_SECONDS, MOST_SHOW_SECONDS = 0.005, 0.5  # between two looks whether what this node had appended is in the log
+SHOW_SECONDS, MOST_SHOW_SECONDS = 0.005, 0.5  # between two checks that this node's earlier appends are in the log
 
 
 class Beats:
-    """`awareness` says what a beat shows. `joined` returns whether this node may send one.
+    """The heartbeats of a node. `awareness` gives their content. `joined` returns True if this node may send one.
 
-    `waiting`: a beat that counts is on its way. `took`: the seconds from the last one's sending to its return."""
+    `waiting`: a beat that counts is in flight. `took`: the seconds from the last one's sending to its return."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Beats:
         self.took = 0.0
         self._loop = asyncio.get_running_loop()
         self._sent_at = 0.0
-        self._under_way: deque[bool] = deque()  # whether each of them counts
+        self._under_way: deque[bool] = deque()  # True for each that counts
         self._offset = -1  # to show
         self._showing: asyncio.Task[None] | None = None
 
@@ -57,7 +57,7 @@ class Beats:
         self._log.nodes.append(b"", self._metadata.encoded(BROKER, alive))
 
     def came_back(self) -> bool:
-        """Note that a beat of this epoch has come back. Returns whether it counts."""
+        """Note that a beat of this epoch was read back. Return True if it counts."""
         counts = self._under_way.popleft() if self._under_way else False
         if counts:
             self.waiting = False
@@ -66,7 +66,7 @@ class Beats:
 
     @property
     def waits(self) -> float:
-        """For how many seconds a beat that counts has been on its way; 0 if none is."""
+        """Return the seconds for which a beat that counts has been in flight; 0 if none is."""
         return self._loop.time() - self._sent_at if self.waiting else 0.0
 
     def begin(self) -> None:
@@ -96,6 +96,6 @@ class Beats:
             self._log.nodes.append(b"", self._metadata.encoded(BROKER, refuses))
 
     def stop(self) -> None:
-        """Show nothing any more."""
+        """Stop showing anything."""
         if self._showing is not None:
             self._showing.cancel()

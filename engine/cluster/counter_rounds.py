@@ -1,16 +1,16 @@
-"""The owner of a partition publishes the counters of its queues, so that nodes that pause the partition can list them.
+"""Publishes the counters of an owned partition's queues, so that nodes which pause the partition can list them.
 
     every COUNT_SECONDS, for each partition that this node owns:
-        queues that changed since the last round --> records of their counters, some at a time --> the end of the round
+        queues changed since the last round --> records of their counters, some at a time --> the end of the round
 
 Rules of this file
-- Nothing here is in the way of a message. The changed queues are those that the projector writes to RocksDB anyway, and
-  those that it has not written yet. A round works in slices of the loop's time, and appends at most BATCH records at a
-  time, BATCH_SECONDS apart.
-- A new owner looks at all queues once. After that, only at those that changed.
-- Every node reads the counters of all partitions. So an owner sees what is in the topic: it writes only what differs,
-  removes queues that are gone, and writes again what a late record of another owner has covered (`CounterTable.late`).
-- While the log takes nothing, no round begins and none goes on. So no more than BATCH records wait for the log.
+- Nothing here delays a message. The changed queues are those that the projector writes to RocksDB anyway, and those
+  that it has not written yet. A round works in slices of the loop's time, and appends at most BATCH records at a time,
+  BATCH_SECONDS apart.
+- A new owner checks all queues once, and then only changed ones.
+- Every node reads the counters of all partitions. So an owner sees the content of the topic: it writes only changes,
+  removes queues that are gone, and rewrites counters overwritten by another owner's late record (`CounterTable.late`).
+- While the log accepts nothing, no round begins or continues, so at most BATCH records wait for the log.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from rewindmq.engine.routing.homes import Homes
 COUNT_SECONDS = 5.0  # RabbitMQ's collect_statistics_interval
 BATCH = 1_000  # records
 BATCH_SECONDS = 0.05
-AT_ONCE = 50  # records that are taken in without a look at the clock: a millisecond
+AT_ONCE = 50  # records that are processed without checking the clock: a millisecond
 MOST_WAITING = 20_000  # records
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class CounterRounds:
     """The counters of all partitions, and the rounds of those that this node owns.
 
     `topics`: the log's partitions of counters, in the order of `partitions`. `node`: this node's name. `held_back`
-    returns True while the log takes nothing. `proven`: by partition, the offset of the metadata log up to which this
+    returns True while the log accepts nothing. `proven`: by partition, the offset of the metadata log up to which this
     node has proven that the queues have their policies (policy_proofs.py)."""
 
     def __init__(
@@ -67,7 +67,7 @@ class CounterRounds:
         self._held_back = held_back
         self._tables: dict[str, CounterTable] = {}
         self._rounds: list[PartitionRounds] = []
-        self._told: set[str] = set()  # names of topics' partitions with records that make no sense
+        self._told: set[str] = set()  # names of topics' partitions with senseless records
         self._parts: deque[tuple[CounterTable, Arrived]] = deque()
         self._waiting = 0  # records in them
         self._task: asyncio.Task[None] | None = None
@@ -83,16 +83,16 @@ class CounterRounds:
             self._task = asyncio.get_running_loop().create_task(self._count())
 
     def stop(self) -> None:
-        """Publish nothing any more."""
+        """Stop publishing."""
         if self._task is not None:
             self._task.cancel()
 
     def soon(self) -> None:
-        """Begin the next round at once: this node has the duties of another partition."""
+        """Begin the next round at once, because this node has the duties of another partition."""
         self._wake.set()
 
     def arrived(self, batch: Arrived) -> None:
-        """Take in records of a partition of counters, in slices of the loop's time."""
+        """Process records of a partition of counters, in slices of the loop's time."""
         table = self._tables[batch.partition]
         self._waiting += len(batch.values)
         for first in range(0, len(batch.values), AT_ONCE):
@@ -104,7 +104,7 @@ class CounterRounds:
             self._take()
 
     def _take(self) -> None:
-        """Take in the next part, if it was not taken in at once."""
+        """Process the next part of records that were not processed at once."""
         if not self._parts:
             return
         table, part = self._parts.popleft()
@@ -156,18 +156,18 @@ class PartitionRounds:
         self._topic = topic
         self._table = table
         self._history = history
-        self._counted_at: float | None = None  # when the last round began; None: this node was not the owner
+        self._counted_at: float | None = None  # the beginning of the last round; None: this node was not the owner
         self._appended = 0  # records since the last rest
 
     async def count(self, work: Work, now: float) -> None:
-        """Publish what changed since the last round, if this node owns the partition. `now`: seconds of the loop."""
+        """Publish the changes since the last round, if this node owns the partition. `now`: seconds of the loop."""
         partition = self._partition
         if not partition.owned or not partition.current:
             self._counted_at = None
             partition.projector.changed = None
             return
         if not self._topic.all_reported:
-            return  # the log has not taken the last round yet: the next one has all that changes meanwhile
+            return  # the log has not accepted the last round yet; the next one includes all changes until then
         machine, at = partition.machine, partition.machine.next_offset
         written, partition.projector.changed = partition.projector.changed, set()
         if self._counted_at is None or written is None:
@@ -187,9 +187,9 @@ class PartitionRounds:
             self._append(ROUND_KEY, round_record(self._history, at, self._node, policies))
 
     async def _publish(self, work: Work, names: Iterable[Name], covers_ms: int, again: set[Name]) -> bool:
-        """Publish counters that are not in the topic yet, and those of `again`.
+        """Publish counters that are not yet in the topic, and those of `again`.
 
-        Returns whether this node still owns the partition."""
+        Returns True if this node still owns the partition."""
         partition, known = self._partition, self._table.queues
         async for name in work.over(names):
             if not partition.owned:
@@ -205,10 +205,10 @@ class PartitionRounds:
         return partition.owned
 
     async def _remove_gone(self, work: Work) -> bool:
-        """Remove the queues that the topic has and the partition has not. Returns as `_publish`."""
+        """Remove the queues that the topic has but the partition lacks. Returns as `_publish`."""
         partition, known = self._partition, self._table.queues
         if len(known) == len(partition.machine.by_name):
-            return partition.owned  # what came and went in this round is seen in the next one
+            return partition.owned  # changes during this round are seen in the next one
         async for name in work.over(list(known)):
             if not partition.owned:
                 return False

@@ -1,13 +1,13 @@
-"""Flow control on a log that is read back: publishers wait while enough of this node's events are on their way.
+"""Flow control on a log that is read back: publishers wait while enough of this node's events are in flight.
 
-    publish, ack, credit -> log ...... under way, in one line ...... read back -> confirm, delivery
+    publish, ack, credit -> log ...... in flight, in one line ...... read back -> confirm, delivery
 
-All events that a node appends go through that line. A publisher that is faster than the log, or that has many
+All events that a node appends pass through that line. A publisher that is faster than the log, or that has many
 unconfirmed messages, would fill it. Every ack would then wait behind the whole line. Consumers get their prefetch once
 a round trip, so they would fall behind although the node had time for them, and the queue would grow.
 
 Rules of this file
-- The limit is what the log carries in its fastest round trip: a longer line adds waiting, but no throughput.
+- The limit is the number that the log carries in its fastest round trip: a longer line adds waiting, not throughput.
 - Precedent for a limit of unconfirmed messages: the 32 of S-136.
 """
 
@@ -19,7 +19,7 @@ EVENTS_A_SECOND = 20_000  # about as many as one node carries (docs/cluster.md)
 
 
 class RoundTripFlow(Flow):
-    """Holds publishers back while many of this node's events are on their way."""
+    """A flow that holds publishers back while many of this node's events are in flight."""
 
     def __init__(self, partitions: list[Partition]) -> None:
         super().__init__()

@@ -1,19 +1,18 @@
-"""Repairs work that a node began with one event and, because it died, did not end with another.
+"""Repairs work that a node began with one event but, because it died, did not complete with another.
 
-Examples: a policy is set and not applied, a vhost is deleted and its queues are not, a queue is gone and its bindings
+Examples: a policy is set but not applied, a vhost is deleted but its queues are not, a queue is gone but its bindings
 are not. The owner of the partition finishes the work.
 
-    look()      once a heartbeat           names that looked unfinished before, and the next names of a round
+    look()      once a heartbeat           names that looked unfinished earlier, and the next names of a round
                 unfinished at three looks  the owner appends the missing event
 
 Rules of this file
-- All such work is found at a queue's name. A round goes through all names, `NAMES_A_LOOK` a heartbeat, so it never
-  holds the loop for long, however many queues there are. The next round begins when routes have changed since this one
-  began.
-- A name that looks unfinished is looked at with every heartbeat. It is repaired after `LOOKS_BEFORE_REPAIR` looks,
-  because most of such work is only under way. A second repair does no harm.
-- This node may have read further in one partition than in another. Such a difference is not repaired. Where names went
-  to other partitions the number of a queue does not show it: then this node reads to the end of the log first.
+- All such work is found at a queue's name. A round checks all names, `NAMES_A_LOOK` a heartbeat, so it never holds the
+  loop for long, however many queues there are. The next round begins when routes have changed since this one began.
+- A name that looks unfinished is checked at every heartbeat. It is repaired after `LOOKS_BEFORE_REPAIR` looks, because
+  most such work is just in progress. A second repair does no harm.
+- This node may have read further in one partition than in another. Such a difference is not repaired. If names have
+  moved to other partitions, a queue's number does not reveal it, so this node first reads to the end of the log.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class Repairs:
-    """Finds and repairs unfinished work, a few names a heartbeat."""
+    """The search for unfinished work and its repair, a few names a heartbeat."""
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
@@ -50,14 +49,14 @@ class Repairs:
         self._round: Iterator[Name] = iter(())
         self._version = -1  # of the routing, when the last round began
         self._tasks: dict[Queue | Bound, asyncio.Task[None]] = {}  # of `_begin`
-        self._seen: dict[Name, dict[str, int]] = {}  # unfinished work there, and in how many looks
+        self._seen: dict[Name, dict[str, int]] = {}  # unfinished work there, and its number of looks
 
     def look_at_everything(self) -> None:
-        """Begin another round after this one, even if no route changes: no owner may have looked yet."""
+        """Begin another round after this one, even if no route changes, because no owner may have looked yet."""
         self._version = -1
 
     def look(self) -> None:
-        """Look at the next names, and repair work that has been unfinished for long enough."""
+        """Check the next names, and repair work that has been unfinished for long enough."""
         before, self._seen = self._seen, {}
         due: dict[str, Callable[[], object]] = {}
         for name in dict.fromkeys((*before, *self._next_names())):
@@ -91,7 +90,7 @@ class Repairs:
         yield from self._broker.hidden.names()
 
     def _places(self, name: Name) -> list[Partition]:
-        """The partitions with a queue of this name: one, or more where a queue that moved has left something. If there
+        """Return the partitions with a queue of this name: one, or more if a moved queue has left a remainder. If there
         is none: the partition where it would be."""
         partitions = self._broker.partitions
         there = [each for each in partitions if name in each.machine.by_name]  # this is cheaper than hashing the name
@@ -110,7 +109,7 @@ class Repairs:
         return broken
 
     def _broken_home(self, partition: Partition, name: Name, broken: dict[str, Callable[[], object]]) -> None:
-        """Note the unfinished work at this name that is no queue's."""
+        """Note the unfinished work at this name that belongs to no queue."""
         queue = partition.machine.queue(*name)
         hidden = self._broker.hidden.broken_at(partition, *name)
         if hidden is not None:
@@ -122,7 +121,7 @@ class Repairs:
             if bound.queue_id < partition.machine.next_offset:
                 gone = partial(self._broker.metadata.append, BROKER, unbound(bound))
                 broken[f"{bound}, whose queue is gone"] = gone
-            elif self._topology.placement.earlier:  # its number may be of the partition where the name was before
+            elif self._topology.placement.earlier:  # its number may be of the name's former partition
                 unbind = partial(self._unbind_if_gone, bound)
                 broken[f"{bound}, whose queue may be gone"] = partial(self._begin, bound, unbind)
 
@@ -140,13 +139,13 @@ class Repairs:
             broken[f"policies of {where}"] = partial(self._begin, queue, apply)
 
     def _begin(self, of: Queue | Bound, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Begin a repair that has to wait for something, unless it waits already."""
+        """Begin a repair that has to wait for something, unless it is already waiting."""
         if of not in self._tasks:
             task = self._tasks[of] = asyncio.ensure_future(work())
             task.add_done_callback(lambda _: self._tasks.pop(of, None))
 
     async def _unbind_if_gone(self, bound: Bound) -> None:
-        """End a binding if its queue is gone. Who bound it had folded the queue, so it is not behind the log's end."""
+        """Remove a binding if its queue is gone. Its binder had folded the queue, so that is not past the log's end."""
         await self._broker.certainty.wait()
         homes = self._broker.homes
         name = bound.vhost, bound.destination
@@ -157,7 +156,7 @@ class Repairs:
             self._broker.turns.end()
 
     async def _apply_when_known(self, partition: Partition, queue: Queue) -> None:
-        """Give the queue its policies, when every node knows them (awareness.py)."""
+        """Give the queue its policies, once every node knows them (awareness.py)."""
         await self._broker.nodes.until_known(self._topology.next_offset)
         applied = self._broker.effective_policies.outstanding(queue)
         if applied is not None and partition.owned and not queue.gone:
@@ -165,6 +164,6 @@ class Repairs:
             self._broker.turns.end()
 
     def stop(self) -> None:
-        """Repair nothing more."""
+        """Stop repairing."""
         for task in list(self._tasks.values()):
             task.cancel()

@@ -56,14 +56,14 @@ class ReadBackMetadata(Metadata):
         return await answer
 
     async def until_unbound(self, actor: Actor, queue: Queue) -> None:
-        # If this node owned the queue's partition at its end, it has ended the bindings. Otherwise the owner does so
-        # some time later, or there is no owner.
+        # If this node owned the partition when the queue ended, it has removed the bindings. Otherwise the owner does
+        # so some time later, or there is no owner.
         await self._own_records.folded()
         await self.unbind_queue(actor, queue)
         await self._own_records.folded()
 
     def encoded(self, actor: Actor, event: Event) -> bytes:
-        """The event as a record, under the schema of the machine version that the history follows."""
+        """Return the event as a record, under the schema of the history's machine version."""
         schema = schema_of(self.topology.machine_version)
         encoder = self._encoders.get(schema)
         if encoder is None:
@@ -71,7 +71,7 @@ class ReadBackMetadata(Metadata):
         return encoder.encode(encoder.prefix(self._clock(), actor), event)
 
     def read_back(self, arrived: Arrived) -> None:
-        """Fold the records that came back from the log."""
+        """Fold the records that were read back from the log."""
         for offset, timestamp_ms, value in zip(arrived.offsets, arrived.timestamps_ms, arrived.values, strict=True):
             self.state.last_record = value
             own = self._own_records.take(value)

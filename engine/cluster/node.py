@@ -1,17 +1,17 @@
-"""A broker as one of many nodes on a log that they share (Kafka).
+"""A broker as one of many nodes on a shared log (Kafka).
 
     arrived(batches) -> metadata, partitions fold them -> effects out -> confirms and answers for records read back
 
-    NodeJoined  in the metadata log: this node begins. Its offset is the epoch, and all its sessions' ids begin with it
+    NodeJoined  in the metadata log: this node begins. Its offset is the epoch, with which all its sessions' ids begin
     NodeAlive   every second in the topic `nodes`: the node lives
     NodeLost    in the metadata log and in every queue partition: an epoch is over. The fold ends its sessions and
-                ignores later events of it
+                ignores its later events
 
 Rules of this file
-- Nodes do not talk to each other. Heartbeats show which nodes live. A node sends a beat when its last one has come back
-  from the log. A node whose beats are missing between own beats of `node_timeout_ms` is lost (silences.py). While the
-  log is away no beat comes back, so its absence makes no node lost.
-- A node that reads that it is lost closes all its connections and joins again, under a new epoch.
+- Nodes do not talk to each other. Heartbeats show which nodes are alive. A node sends a beat once it has read back its
+  last one. A node whose beats are missing between own beats of `node_timeout_ms` is lost (silences.py). While the log
+  is unreachable no beat is read back, so no node is declared lost.
+- A node that reads of its own loss closes all its connections and joins again, under a new epoch.
 - Duties of a partition are its owner's (Kafka's consumer group names it). During a change two nodes may act as owner,
   or none. So every duty is harmless when done twice, and a missed duty is found again from the state (`_look_after`,
   loose_ends.py).
@@ -71,15 +71,15 @@ if TYPE_CHECKING:
     from rewindmq.engine.log.kafka.replicas import KafkaReplicas
 
 BEAT_SECONDS = 1.0
-OUTDATED_MS = 60_000  # of counters; an owner that died has a successor before
+OUTDATED_MS = 60_000  # of counters; a dead owner has a successor by then
 
 logger = logging.getLogger(__name__)
 
 
 class ClusterKeeper(Keeper):
-    """The keeper of a broker on a shared log, and what it knows of the other nodes (`Nodes`).
+    """The keeper of a broker on a shared log, with its knowledge of the other nodes (`Nodes`).
 
-    `failed` is called when the node cannot go on and must be stopped."""
+    `failed` is called when the node cannot continue and must be stopped."""
 
     reads_back = True
     holds_log = gives_time = False
@@ -98,7 +98,7 @@ class ClusterKeeper(Keeper):
         self.joined = False
         self.log = log
         self.silences = Silences(config.node_timeout_ms / 1_000)
-        self._log_time: tuple[int, float] | None = None  # the log's ms of the last own beat, and the loop's s of then
+        self._log_time: tuple[int, float] | None = None  # the log's ms of the last own beat, and the loop's s then
         self._config = config
         self._store = store
         self.snapshots = Snapshots(config.data / "snapshots")
@@ -111,17 +111,17 @@ class ClusterKeeper(Keeper):
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._held_reports: list[tuple[str, list[int]]] = []  # of appends, until this node knows that it is not lost
-        # The broker's certainty waits for partitions in doubt, too, and these may wait for reports that are held.
+        # The broker's certainty also waits for partitions in doubt, and these may wait for held reports.
         self._heard = Certainty(log.read_to_end, lambda: 0)
         self._duties: frozenset[str] = frozenset()  # the names of the partitions whose duties are this node's
         self._stopped = False
         self._broken = False  # the fold failed: the states differ from the log
 
     def start(self, broker: "Broker", metadata: ReadBackMetadata, partitions: list[ReadBackPartition]) -> None:
-        """Look after this broker from now on.
+        """Serve this broker from now on.
 
-        The constructor does not take these arguments: partitions and the metadata log report to the node, and so are
-        made after it."""
+        The constructor does not take these arguments, because partitions and the metadata log report to the node, and
+        are made after it."""
         self._broker = broker
         self._repairs = Repairs(broker)
         self.metadata = metadata
@@ -165,7 +165,7 @@ class ClusterKeeper(Keeper):
     # -- arrivals -----------------------------------------------------------------------------------------------------
 
     def arrived(self, batches: list[Arrived]) -> None:
-        """Fold records that came back from the log, and perform their effects."""
+        """Fold records that were read back from the log, and perform their effects."""
         if self._stopped or self._broken:
             return
         self._doubt_after_silence()
@@ -184,11 +184,11 @@ class ClusterKeeper(Keeper):
 
     @contextmanager
     def _folding(self) -> Iterator[None]:
-        """Stop the node if the fold inside fails: its state would differ from the log."""
+        """Stop the node if the fold inside fails, because its state would differ from the log."""
         try:
             yield
         except Exception as error:
-            if isinstance(error, NewerHistory | LogError):  # it says what to do
+            if isinstance(error, NewerHistory | LogError):  # its text says what to do
                 logger.error("%s", error)
             else:
                 logger.exception("the fold failed")
@@ -202,8 +202,8 @@ class ClusterKeeper(Keeper):
             self._broker.turns.landed()
 
     def _doubt_after_silence(self) -> None:
-        """After a silence in which not even own beats came back, keep arrivals until this node has caught up with the
-        log (`doubt`): others may have declared it lost, and their consumers may have its messages."""
+        """Keep arrivals, after a silence without even own beats, until this node has caught up with the log (`doubt`),
+        because others may have declared it lost, and their consumers may have its messages."""
         now, before = self._loop.time(), self._arrived_at
         self._arrived_at = now
         if self.joined and now - before > self._config.node_timeout_ms / 2_000:
@@ -211,10 +211,10 @@ class ClusterKeeper(Keeper):
                 partition.doubt()
 
     def delivered(self, name: str, offsets: list[int]) -> None:
-        """Own records are in the log, of a partition that does not come back.
+        """Note that own records of a partition that is not read back are in the log.
 
-        After a long silence, or while its own beat does not come back, nothing is confirmed before this node has read
-        whether it was declared lost: its queues may have moved to other partitions since."""
+        After a long silence, or while its own beat is missing, nothing is confirmed before this node has read whether
+        it was declared lost, because its queues may since have moved to other partitions."""
         if self._stopped or self._broken or not self._by_name[name].awaits_reports:
             return
         if self._may_be_lost or self._held_reports:
@@ -228,7 +228,7 @@ class ClusterKeeper(Keeper):
 
     @property
     def _may_be_lost(self) -> bool:
-        """Return True if nothing, or no beat of this node, came for so long that others may soon declare it lost."""
+        """Return True if nothing, or no own beat, arrived for so long that others may soon declare this node lost."""
         silence = max(self._loop.time() - self._arrived_at, self._beats.waits)
         return self.joined and silence > self._config.node_timeout_ms / 2_000
 
@@ -256,7 +256,7 @@ class ClusterKeeper(Keeper):
     # -- joining, and being lost ---------------------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Begin an epoch. Clients may come when this returns."""
+        """Begin an epoch. Clients may connect when this returns."""
         await asyncio.gather(
             *(partition.ask(BROKER, Tick()) for partition in self._partitions if partition.current)
         )  # returns when this node has caught up
@@ -267,8 +267,8 @@ class ClusterKeeper(Keeper):
             await self._begin_epoch()
         for partition in self._partitions:
             partition.epoch = self.epoch
-            partition.used_at = 0.0  # by no client of this epoch
-            if partition.current:  # else its owner does it
+            partition.used_at = 0.0  # not by a client of this epoch
+            if partition.current:  # otherwise its owner does it
                 self._append_ended(partition)
         self.joined = True
         self._beats.begin()
@@ -290,7 +290,7 @@ class ClusterKeeper(Keeper):
             self.epoch = await self.metadata.ask(BROKER, joined)
 
     def renew_epoch(self) -> None:
-        """End the epoch as if the node had been lost, and join again: all ids of the epoch (16 million) are used."""
+        """End the epoch as if the node had been lost, and join again, because its 16 million ids are used."""
         self.metadata.append(BROKER, NodeLost(self._config.node, self.epoch, "restarted"))
 
     def nodes_changed(self) -> None:
@@ -307,7 +307,7 @@ class ClusterKeeper(Keeper):
             self.node_lost(self.epoch)
 
     def node_lost(self, epoch: int) -> None:
-        """Close this node's connections if this epoch is its own: others have its clients' messages already."""
+        """Close this node's connections if this epoch is its own, because others already have its clients' messages."""
         if epoch == self.epoch and self.joined:
             logger.error("node %s was declared lost: it closes its connections and joins again", self._config.node)
             self._drop_clients("the node was cut off from the log for too long, and was declared lost")
@@ -323,7 +323,7 @@ class ClusterKeeper(Keeper):
                 sessions.close(session)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine; what is left of it when it waits ends with the node."""
+        """Run a coroutine until it first waits; the rest becomes a task that the node cancels when it stops."""
         task = eager.begin(work)
         if task is not None:
             self._tasks.add(task)
@@ -362,14 +362,14 @@ class ClusterKeeper(Keeper):
         return max(self._beats.took, self._beats.waits)
 
     def age_ms(self, time_ms: int) -> int:
-        """Return how long ago the log gave this time, by the log's own clock as this node's last beat shows it."""
+        """Return the age of a time of the log, by the log's own clock as of this node's last beat."""
         if self._log_time is None:
             return 0
         log_ms, then = self._log_time
         return max(0, log_ms + int((self._loop.time() - then) * 1_000) - time_ms)
 
     def is_outdated(self, time_ms: int) -> bool:
-        """Return True if the log gave this time so long ago that no owner still publishes, although the log works."""
+        """Return True if this time of the log is so old that no owner still publishes, although the log works."""
         return self._log_time is not None and self._log_time[0] - time_ms > OUTDATED_MS
 
     # -- modes --------------------------------------------------------------------------------------------------------
@@ -450,7 +450,7 @@ class ClusterKeeper(Keeper):
         self._repairs.look_at_everything()
         for queue in list(partition.machine.outboxes()):
             self._broker.forwarder.recover(partition, queue)
-        for queue in list(partition.machine.by_name.values()):  # the owner of before may have died meanwhile
+        for queue in list(partition.machine.by_name.values()):  # the previous owner may have died in the meantime
             self._beats.tell_refusing(partition.name, queue)
         self._counter_rounds.soon()
         self._broker.turns.end()
@@ -473,7 +473,7 @@ class ClusterKeeper(Keeper):
         self._policy_proofs.look()
 
     def _declare_lost(self) -> None:
-        """Declare silent nodes lost, if this node is the oldest one that is heard."""
+        """Declare silent nodes lost, if this node is the oldest one being heard."""
         nodes = self.metadata.topology.nodes
         lapsed = self.silences.lapsed(nodes)
         if not lapsed or min(epoch for epoch in nodes if epoch not in lapsed) != self.epoch:
@@ -488,7 +488,7 @@ class ClusterKeeper(Keeper):
             self.silences.heard(epoch)  # not a second time at once
 
     def _append_ended(self, partition: ReadBackPartition) -> None:
-        """Append the ends of epochs to the partition if the metadata log has them and the partition does not."""
+        """Append to the partition the ends of epochs that only the metadata log has."""
         known = partition.machine.lost_epochs
         for epoch, node in self.metadata.topology.ended.items():
             if epoch not in known and epoch not in partition.lost_appended:
@@ -506,7 +506,7 @@ class ClusterKeeper(Keeper):
         return self.metadata.topology.machine_version
 
     def upgrade(self) -> None:
-        for partition in self._partitions:  # also a paused one: this node must not write to it as before
+        for partition in self._partitions:  # also a paused one, to which this node must not write as before
             self._begin(self.enter(partition))
 
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
@@ -514,7 +514,7 @@ class ClusterKeeper(Keeper):
             self._begin(self.metadata.unbind_queue(BROKER, queue))
 
     def checkpoint_asked(self, partition: ReadBackPartition) -> None:
-        """Take a snapshot at this offset: the log asked every node for its digest here."""
+        """Take a snapshot at this offset, where the log asked every node for its digest."""
         self._asked[partition.name] = partition.machine.next_offset
         try:
             self.snapshots.take(partition.machine)
@@ -522,7 +522,7 @@ class ClusterKeeper(Keeper):
             logger.error("%s: no snapshot could be written: %s", partition.name, error)
 
     def checkpoint_claimed(self, partition: ReadBackPartition, offset: int, claim: int) -> None:
-        """Offer the snapshot at `offset` to other nodes. `claim`: where the log has this node's claim of its digest."""
+        """Offer the snapshot at `offset` to other nodes. `claim`: the offset of this node's claim of its digest."""
         self._offers.claimed(partition.index, partition.name, offset, claim)
 
     def replicas(self) -> "KafkaReplicas | None":
@@ -541,8 +541,7 @@ class ClusterKeeper(Keeper):
         return Members("", (), ())
 
     def place(self, partition: PartitionReading) -> PartitionNodes:
-        """Return the nodes that are near a partition. The owner of a partition says in its rounds of counters which
-        node it is."""
+        """Return the nodes near a partition, whose owner names itself in its rounds of counters."""
         owner: str | None = self._config.node if partition.owned else None
         if owner is None and (table := self._by_name[partition.name].counter_table) is not None:
             others = {joined.node for epoch, joined in self.metadata.topology.nodes.items() if epoch != self.epoch}
@@ -550,7 +549,7 @@ class ClusterKeeper(Keeper):
         return PartitionNodes(owner, self._paused.folded_at(partition, owner))
 
     def take_snapshots(self) -> None:
-        """Take the waypoints that are due. The log says where every node takes a snapshot (`checkpoint_asked`)."""
+        """Take the due waypoints. The log decides where every node takes a snapshot (`checkpoint_asked`)."""
         self._waypoints.take_if_due(self._loop.call_soon)
 
     def mend_store(self) -> None:
@@ -574,7 +573,7 @@ class ClusterKeeper(Keeper):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Say good-bye in the log, so that other nodes need not miss this one. Its sessions are closed already."""
+        """Say good-bye in the log, so that other nodes need not miss this one. Its sessions are already closed."""
         turns = self._broker.turns
         if self.joined:
             lost = NodeLost(self._config.node, self.epoch, "stopped")

@@ -1,21 +1,21 @@
-"""A queue partition of a log that many nodes share: a node folds only the records that it reads back.
+"""A queue partition of a log that many nodes share, where a node folds only the records that it reads back.
 
-    append(event) -> log ......... Kafka makes the order .......... read_back(arrived) -> machine -> effects
-                     OwnRecords (own_records.py) has the records on their way
+    append(event) -> log ......... Kafka decides the order ........ read_back(arrived) -> machine -> effects
+                     OwnRecords (own_records.py) has the records in flight
 
 Rules of this file
-- A record that comes back is durable. So a confirm follows the fold, and no crash undoes a delivery.
-- A node knows its own records by their bytes, and so never decodes them.
-- Time is the log's, stated by each record. Between records the node
-  estimates it from its own clock and the difference in its last own records, rather too early than too late: a Tick
-  that comes too early would have to be sent again.
+- A record that was read back is durable, so a confirm follows the fold, and no crash undoes a delivery.
+- A node recognizes its own records by their bytes, and so never decodes them.
+- Time is the log's, stated by each record. Between records the node estimates it from its own clock and the difference
+  in its last own records. The estimate may run behind the log's clock, never ahead of it, because a Tick sent too early
+  must be sent again.
 - The queues' clock never goes back, so it would stand still when Kafka's goes back (a Kafka broker's clock was wrong).
-  The owner sees this by an own record, and appends a ClockSet: the queues' clock goes on from where it stands. Messages
-  published meanwhile have their expiry from there, and must not lose the time for which the partition was idle. If none
-  were (the owner's Tick was first), the clock goes on from the owner's estimate.
-- A tap hears of a record at one node: the one that appended it, or the owner if a service did so itself.
-- Duties (ticks, dead letters, expiry) are the owner's. Two nodes may both act as owner for a moment: all events that
-  owners append are harmless when they come twice.
+  The owner sees this by an own record, and appends a ClockSet: the queues' clock continues from where it is. Messages
+  published in the meantime have their expiry from there, and must not lose the time for which the partition was idle.
+  If there were none (the owner's Tick was first), the clock continues from the owner's estimate.
+- A tap hears of a record at one node: the one that appended it, or the owner if a service itself did.
+- Duties (ticks, dead letters, expiry) are the owner's. Two nodes may both act as owner for a moment, because all events
+  that owners append are harmless when repeated.
 """
 
 import asyncio
@@ -52,38 +52,38 @@ from rewindmq.schemas.values import BROKER, Actor, Route
 
 logger = logging.getLogger(__name__)
 
-WENT_BACK_MS: Final = 1_000  # clocks of one Kafka's brokers differ by less, so a moved partition is no step
-RECORD_SECONDS: Final = 2.0  # how long the loop waits for a record that the state store has lost
+WENT_BACK_MS: Final = 1_000  # clocks of one Kafka's brokers differ by less, so a moved partition is not a step
+RECORD_SECONDS: Final = 2.0  # the loop's wait for a record that the state store has lost
 KEPT_MOST: Final = 67_108_864  # bytes; a longer backlog is folded at once
 NO_ROUTE: Final = Route("", "", "", ())
 RARE: Final = (CheckpointAsked, MachineUpgraded, NodeLost, QueueDeclared)
 
 
 class SharedPartitionHistory(PartitionLog, Protocol):
-    """The records of a partition, to read: those of the log, or of the log and its archive."""
+    """The readable records of a partition: those of the log, or of the log and its archive."""
 
     def record(self, offset: int, seconds: float) -> bytes | None:
-        """A record, as `SharedPartition.record`."""
+        """Return a record, as `SharedPartition.record` does."""
 
 
 class NodeListener(Protocol):
-    """The part of the node that its partitions call, in the middle of a fold."""
+    """The part of the node that its partitions call during a fold."""
 
     def checkpoint_asked(self, partition: "ReadBackPartition") -> None:
-        """Give the digest and take a snapshot: the log asks every node."""
+        """Claim the digest and take a snapshot, as the log asks every node to do."""
 
     def checkpoint_claimed(self, partition: "ReadBackPartition", offset: int, claim: int) -> None:
         """Leave the snapshot at `offset` to other nodes. The claim of its digest is in the log, at offset `claim`."""
 
     def node_lost(self, epoch: int) -> None:
-        """Take note that an epoch is over."""
+        """Note that an epoch is over."""
 
     def queue_declared(self, partition: "ReadBackPartition", offset: int, event: QueueDeclared) -> None:
-        """Take note of a queue that may be new."""
+        """Note a queue that may be new."""
 
     @property
     def machine_version(self) -> int:
-        """The machine version that the history follows."""
+        """Return the history's machine version."""
 
     async def enter(self, partition: "ReadBackPartition") -> None:
         """Fold the partition from now on, and return when this node has caught up with it."""
@@ -95,7 +95,7 @@ class NodeListener(Protocol):
         """Return True if the queue exists, as far as this node knows without a fold."""
 
     def age_ms(self, time_ms: int) -> int:
-        """Return the age, in ms, of a time that the log gave."""
+        """Return the age, in ms, of a time of the log."""
 
     def is_outdated(self, time_ms: int) -> bool:
         """Return True if no owner publishes counters any longer, given the time of the last ones."""
@@ -106,9 +106,9 @@ class ReadBackPartition(Partition):
 
     `node` is this node's name, `listener` the node itself. `history`: the log, or the log and its archive.
 
-    current    this node folds the partition, and compares its own records with those that come back
-    paused     nothing comes back. The machine stands where it stood. The log reports when own records are in it
-    between    records come back, and own records are still reported. It is current when the reports have caught up"""
+    current    this node folds the partition, and compares its own records with those it reads back
+    paused     nothing is read back. The machine stays as it is. The log reports own records once it has them
+    between    records are read back, but own records are still reported. It is current once the reports caught up"""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class ReadBackPartition(Partition):
         self.node = node
         self.owned = False
         self.owned_from = 0  # the append position at which the node took the duties
-        self.folds = True  # records come back; it is current, or becomes so
+        self.folds = True  # records are read back; it is current, or becomes so
         self.used_at = (
             0.0  # seconds of the loop's clock: when a client last needed the fold (cluster/partition_pausing.py)
         )
@@ -137,7 +137,7 @@ class ReadBackPartition(Partition):
         self._node = listener
         self.lost_appended: dict[int, None] = {}  # epochs whose end this node has appended here
         self._decode = SharedDecoder().decode
-        self._reported_below = 0  # no record below this offset has to come back
+        self._reported_below = 0  # no record below this offset must be read back
         self._offsets: deque[int] = deque()  # of own events folded since the last `on_durable`
         self._ticking = False
         # Own records from this append position on were sent at this time or later.
@@ -259,7 +259,7 @@ class ReadBackPartition(Partition):
         return position
 
     def _note_refusals(self, position: int, offset: int, effects: list[Effect]) -> None:
-        if position in self._refusals:  # else no caller asks for them any more
+        if position in self._refusals:  # otherwise no caller needs them any longer
             self._refusals[position] = tuple(effect.queue.name for effect in effects if isinstance(effect, Refuse))
 
     def _record(self, offset: int) -> bytes | None:
@@ -274,8 +274,8 @@ class ReadBackPartition(Partition):
     def own(self) -> None:
         """Take the duties of the partition.
 
-        A tap hears of services' records from the first own one on that follows: those that the owner of before has
-        heard of are below it."""
+        A tap hears of services' records from the next own record on, because those that the previous owner has heard of
+        are below it."""
         self.owned = True
         self.owned_from = self.own_records.append_position
         self.watch(self.tap)
@@ -304,8 +304,7 @@ class ReadBackPartition(Partition):
             self._skew_known = False
 
     def _learn_skew(self, timestamp_ms: int, own: bool) -> None:
-        """Learn from a record that the log's clock stood at `timestamp_ms` some time ago, or just now if it is an `own`
-        one."""
+        """Learn from a record that the log's clock was at `timestamp_ms` earlier, or just now for an `own` record."""
         sample = timestamp_ms + self.machine.ahead_ms - self._clock()
         if sample > self._skew_ms or (own and not self._skew_known):
             self._skew_ms = sample
@@ -314,9 +313,9 @@ class ReadBackPartition(Partition):
         self._skew_known = self._skew_known or own
 
     def probe_clock(self) -> None:
-        """Measure the difference of the clocks with the next own record.
+        """Measure the difference between the clocks with the next own record.
 
-        The node sends it after this call, and Kafka has it before it comes back."""
+        The node sends it after this call, and Kafka has it before it is read back."""
         if self._probe is None or self.own_records.durable_position == self.own_records.append_position:
             self._probe = (self.own_records.append_position, self._clock())
 
@@ -342,22 +341,22 @@ class ReadBackPartition(Partition):
     # -- reading back -------------------------------------------------------------------------------------------------
 
     def doubt(self) -> None:
-        """Keep arrivals until a record that this node sends now is among them, then fold them all together.
+        """Keep arrivals until a record that this node now sends is among them, then fold them all together.
 
-        Other nodes may have declared this node lost meanwhile. Folded together, deliveries to other nodes' consumers
-        are not made here, too. A partition that is not current has no consumers here."""
+        Other nodes may have declared this node lost in the meantime. Folding everything together avoids deliveries here
+        that other nodes' consumers also get. A partition that is not current has no consumers here."""
         if self.current and not self._kept_until:
             self.append(BROKER, Tick())
             self._kept_until = self.own_records.newest
 
     @property
     def in_doubt(self) -> bool:
-        """Return True while this partition holds arriving records, to fold them after its own record (`doubt`)."""
+        """Return True while this partition keeps arriving records to fold after its own record (`doubt`)."""
         return bool(self._kept_until)
 
     def read_back(self, arrived: Arrived) -> None:
-        """Fold records that came back, own and foreign. `carry_out` performs their effects."""
-        if not self.folds:  # it came while the log was told to pause
+        """Fold records that were read back, own and foreign. `carry_out` performs their effects."""
+        if not self.folds:  # it arrived while the log was being paused
             return
         if not self._kept_until and (self.own_records.by_report or not self.own_records.unreported):
             self._fold(arrived)
@@ -379,38 +378,38 @@ class ReadBackPartition(Partition):
 
     @property
     def can_pause(self) -> bool:
-        """Return True if nothing is under way, and the partition follows the machine version of the history: a node
-        that does not fold would not notice that it moves to a newer one."""
+        """Return True if nothing is in flight, and the partition follows the history's machine version, because a node
+        that does not fold would not notice an upgrade."""
         under_way = self.own_records.under_way or self._kept_until or self.effects
         is_upgraded = self.machine.machine_version >= self._node.machine_version
         return self.current and is_upgraded and not under_way and self.log.all_reported
 
     def pause(self) -> None:
-        """Fold no more. From now on the log reports own records."""
+        """Stop folding. From now on the log reports own records."""
         assert self.can_pause
         self.current = self.folds = False
         self.own_records.by_report = True
         self.log.report(True)
 
     def begin_again(self, machine: Machine, projector: Projector) -> None:
-        """Go on with another state of this paused partition: what the history makes of its beginning up to there."""
+        """Continue this paused partition from another state, which the history folds to at a later offset."""
         assert not self.folds
         assert self.at_rest
         self.machine, self.projector = machine, projector
         self.mended()
         self._in_time_below = machine.next_offset
-        self._skew_known = False  # the clock may have been set meanwhile
+        self._skew_known = False  # the clock may have been set in the meantime
         by_id = machine.by_id
         served = self.served
         self.served = {by_id[each.queue_id]: served[each] for each in served if each.queue_id in by_id}
 
     def resume(self) -> None:
-        """Fold records again that come back. Own records are still reported."""
+        """Resume folding records that are read back. Own records are still reported."""
         assert not self.folds
         self.folds = True
 
     def read_back_again(self) -> None:
-        """Let own records come back from now on. Records that come before the last report are kept until then."""
+        """Expect own records to be read back from now on. Records before the last report are kept until then."""
         assert self.folds
         assert self.own_records.by_report
         self.own_records.by_report = False
@@ -419,13 +418,13 @@ class ReadBackPartition(Partition):
 
     @property
     def awaits_reports(self) -> bool:
-        """Return True while own records that will be reported are on their way. Reports of other records are of no use
-        and must not be kept: a later record would be taken for one of them."""
+        """Return True while own records that will be reported are in flight. Reports of other records are useless and
+        must not be kept, because a later record would be mistaken for one of them."""
         return self.own_records.unreported > 0
 
     def delivered(self, offsets: list[int]) -> None:
-        """Own records are in the log at these offsets: the first of those that will be reported."""
-        reported = offsets[: self.own_records.unreported]  # the others have to come back
+        """Note that own records, the first of those that will be reported, are in the log at these offsets."""
+        reported = offsets[: self.own_records.unreported]  # the others must be read back
         if reported:
             self._offsets.extend(reported)
             self._reported_below = max(self._reported_below, max(reported) + 1)
@@ -481,7 +480,7 @@ class ReadBackPartition(Partition):
             self._in_time_below = machine.next_offset
         only_time_passed = type(event) is Tick and machine.next_offset <= self._in_time_below + 1
         self._compare_clocks(arrived.timestamps_ms[-1], own_ms, only_time_passed)
-        if not self._setting_clock:  # else it would learn from a clock that is being corrected
+        if not self._setting_clock:  # otherwise it would learn from a clock that is being corrected
             self._learn_skew(own_ms or arrived.timestamps_ms[-1], own_ms > 0)
         own_records.tell_waiters()
 
@@ -492,7 +491,7 @@ class ReadBackPartition(Partition):
         elif isinstance(event, NodeLost):
             self._node.node_lost(event.epoch)
         elif isinstance(event, MachineUpgraded):
-            self._prefix_ms = -1  # also in the same millisecond the next record is under the schema of this version
+            self._prefix_ms = -1  # the next record is under the schema of this version, even in the same millisecond
         elif isinstance(event, QueueDeclared):
             self._node.queue_declared(self, offset, event)
             self.listener.queue_declared()  # routes may lead to the new queue
@@ -528,7 +527,7 @@ def key_of(vhost: str, queue: str) -> bytes:
 
 
 def is_of_service(actor: Actor, event: Event) -> bool:
-    """Return True if a service appended the record to the log itself. Then only the owner reports it to its tap."""
+    """Return True if a service itself appended the record; then only the owner reports it to its tap."""
     return (
         type(event) is Published
         and actor.session == 0
@@ -538,7 +537,7 @@ def is_of_service(actor: Actor, event: Event) -> bool:
 
 
 def event_key(event: Event) -> bytes:
-    """The key of an event's record; empty when it concerns the whole partition."""
+    """Return the key of an event's record; empty if it concerns the whole partition."""
     if isinstance(event, Published):
         return key_of(event.route.vhost, event.route.queues[0])
     vhost, queue = getattr(event, "vhost", None), getattr(event, "queue", None)

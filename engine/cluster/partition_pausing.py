@@ -1,20 +1,20 @@
-"""Which partitions this node folds: those that it needs. It only appends to the others.
+"""Chooses the partitions that this node folds because it needs them. It only appends to the others.
 
-    current  --- not needed for `UNUSED_SECONDS`, nothing under way ---> paused
-    paused   --- a duty, a standby, or a client that needs the fold ---> current, when it has read on
+    current  --- not needed for `UNUSED_SECONDS`, nothing in flight ---> paused
+    paused   --- a duty, a standby, or a client that needs the fold ---> current, once it has caught up
 
 A node needs the fold of a partition
-- that it owns: its duties follow from the fold;
-- as a standby. The nodes of a cluster have an order of their own for each partition, and the first ones of it fold the
-  partition (`standbys`, and one more, because the owner may be among them);
-- while a client here consumes, gets, declares, deletes or purges, has an exclusive queue there, or looks (HTTP);
+- that it owns, because its duties follow from the fold;
+- as a standby. Each partition has its own order of the cluster's nodes, whose first nodes fold the partition
+  (`standbys`, and one more, because the owner may be among them);
+- while a client here consumes, gets, declares, deletes or purges, has an exclusive queue there, or queries it (HTTP);
 - while a client here publishes to a queue that may refuse a message, or publishes mandatorily.
 
 Rules of this file
-- A mode is a matter of cost, never of meaning. Each answer that only the fold gives is given when the partition is
-  current (`Partition.enter`).
-- A publish to a paused partition is confirmed when the log has it, and is folded even if this node is lost first.
-- A paused partition keeps its state in memory and in RocksDB, and goes on from there, or from a newer state that it
+- A mode affects cost, never meaning. An answer that needs the fold waits until the partition is current
+  (`Partition.enter`).
+- A publish to a paused partition is confirmed once the log has it, and is folded even if this node is lost first.
+- A paused partition keeps its state in memory and in RocksDB, and continues from there, or from a newer state that it
   finds (resumption.py).
 """
 
@@ -38,11 +38,11 @@ logger = logging.getLogger(__name__)
 
 
 class PausedPartitions:
-    """Pauses and resumes the partitions of a node.
+    """The pauses and resumptions of a node's partitions.
 
-    `standbys`: how many nodes fold a partition beside its owner; None: all nodes fold all partitions. `bring_near`
-    gives a paused partition a newer state, if it has missed much (resumption.py). `sessions` yields the open sessions.
-    `changed` is called when a partition is current again, or no longer, `failed` when a change of mode fails."""
+    `standbys`: the number of nodes that fold a partition besides its owner; None: all nodes fold all partitions.
+    `bring_near` gives a paused partition a newer state, if it has missed much (resumption.py). `sessions` yields the
+    open sessions. `changed` is called after a change of mode, `failed` if a change of mode fails."""
 
     def __init__(
         self,
@@ -64,31 +64,31 @@ class PausedPartitions:
         self._changed = changed
         self._failed = failed
         self._loop = asyncio.get_running_loop()
-        self._work: dict[ReadBackPartition, asyncio.Task[None]] = {}  # changes of mode that are under way
-        self._living: list[str] = []  # the nodes of the last look
-        self._standing: dict[str, list[str]] = {}  # by partition: those of them that fold it whatever clients do
+        self._work: dict[ReadBackPartition, asyncio.Task[None]] = {}  # changes of mode in progress
+        self._living: list[str] = []  # the nodes at the last look
+        self._standing: dict[str, list[str]] = {}  # by partition: the nodes that always fold it
         self._stopped = False
 
     def stop(self) -> None:
-        """Change no mode any more."""
+        """Stop changing modes."""
         self._stopped = True
         for task in self._work.values():
             task.cancel()
 
     async def enter(self, partition: ReadBackPartition) -> None:
-        """Fold the partition, and return when this node has caught up with what was in the log at the call.
+        """Fold the partition, and return once this node has caught up with the log's end at the call.
 
-        ConnectionForced: the node is stopping."""
+        Raises ConnectionForced if the node is stopping."""
         while not partition.current:
             if self._stopped:
                 raise ConnectionForced("the node is stopping")
             work = self._work.get(partition)
-            if work is None or work.done():  # to await what is done is no wait: the loop would do nothing else any more
+            if work is None or work.done():  # awaiting a finished task does not yield: the loop would do nothing else
                 work = self._begin(partition, self._resume(partition))
             await asyncio.shield(work)
 
     def look(self, nodes: Iterable[str]) -> None:
-        """Enter partitions that this node needs, and pause others. `nodes`: the names of the living ones."""
+        """Enter partitions that this node needs, and pause others. `nodes`: the names of the living nodes."""
         living = sorted(set(nodes))
         if living != self._living:
             self._living = living
@@ -117,12 +117,12 @@ class PausedPartitions:
                     self._begin(partition, self._pause(partition))
 
     def folded_at(self, partition: PartitionReading, owner: str | None) -> tuple[str, ...]:
-        """The nodes that fold a partition whatever their clients do, by name. All nodes have the same `standbys`."""
+        """Return the names of the nodes that always fold a partition. All nodes have the same `standbys`."""
         found = set(self._standing.get(partition.name, ()))
         return tuple(sorted(found if owner is None else found | {owner}))
 
     def _standing_by(self, partition: str) -> list[str]:
-        """The first living nodes of a partition's order."""
+        """Return the first living nodes of a partition's order."""
         if self._standbys is None:
             return self._living
         if self._standbys == 0:
@@ -131,7 +131,7 @@ class PausedPartitions:
         return order[: self._standbys + 1]
 
     def _attached(self) -> set[object]:
-        """The partitions that have consumers, holders or queues of this node's clients."""
+        """Return the partitions with consumers, holders or queues of this node's clients."""
         found: set[object] = set()
         for session in self._sessions():
             found.update(session.owns_queues_in)
@@ -145,7 +145,7 @@ class PausedPartitions:
         return task
 
     def _ended(self, partition: ReadBackPartition, task: "asyncio.Task[None]") -> None:
-        if self._work.get(partition) is task:  # else another change has begun since
+        if self._work.get(partition) is task:  # otherwise another change has since begun
             del self._work[partition]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
@@ -154,7 +154,7 @@ class PausedPartitions:
 
     async def _pause(self, partition: ReadBackPartition) -> None:
         if partition.owned or partition.deliveries.consumers or partition.deliveries.getters or not partition.can_pause:
-            return  # it was taken into use since `look`
+            return  # it has been used since `look`
         logger.info("%s: not needed here, paused at offset %d", partition.name, partition.next_offset)
         partition.pause()
         self._changed()

@@ -1,12 +1,12 @@
-"""Proves that every queue of a partition was told of a policy's end, so that no node need remember that policy.
+"""Proves that every queue of a partition has received a policy's end, so that no node need remember that policy.
 
     a policy that made queues refuse has ended
-        -> every living node has folded the metadata log up to there, and has nothing older under way
-        -> the owner of the partition has folded all that was in the log at that time
-        -> it finds no queue without its policies: proven, and said at the end of its next round of counters
-    every partition's owner has said so -> each node forgets the policy (engine/broker/policies.py)
+        -> every living node has folded the metadata log up to there, and has nothing older in flight
+        -> the owner of the partition has folded everything that was in the log at that time
+        -> it finds no queue without its policies: proven, and reported at the end of its next round of counters
+    every partition's owner has reported it -> each node forgets the policy (engine/broker/policies.py)
 
-A node that was declared lost is not waited for: the fold ignores what it appends behind its `NodeLost`. So the owner
+A node that was declared lost is not awaited, because the fold ignores its appends after its `NodeLost`. So the owner
 must have folded the loss of every epoch that the metadata log has ended.
 """
 
@@ -45,8 +45,8 @@ class PolicyProofs:
         self._task: asyncio.Task[None] | None = None
 
     def look(self) -> None:
-        """Forget the policies whose end all queues know, and begin the proofs that others wait for. Called at each
-        heartbeat."""
+        """Forget the policies whose end all queues have received, and begin the proofs that others wait for. Called at
+        each heartbeat."""
         policies = self._broker.effective_policies
         tables = [partition.counter_table for partition in self._partitions]
         policies.forget_ended(min((0 if table is None else table.policies for table in tables), default=0))
@@ -56,12 +56,12 @@ class PolicyProofs:
             self._task = asyncio.get_running_loop().create_task(self._prove(unproven))
 
     def stop(self) -> None:
-        """Prove nothing more."""
+        """Stop proving."""
         if self._task is not None:
             self._task.cancel()
 
     async def _prove(self, partitions: Sequence[ReadBackPartition]) -> None:
-        """Prove what holds now; the next heartbeat tries again what does not hold yet."""
+        """Prove everything that is now true; the next heartbeat retries the rest."""
         topology = self._broker.topology
         offset = topology.next_offset
         await self._awareness.until_settled(offset)

@@ -1,18 +1,18 @@
-"""A partition that goes on after a long pause takes a newer state, if there is one, instead of folding all it missed.
+"""Resumes a partition after a long pause from a newer state, if there is one, instead of folding all missed records.
 
-    paused at A ... Kafka's end E     E - A small: the machine goes on from A
-                                      else a thread: a copy of another node's (snapshot_import.py), the archive's
-                                      newest state, or what is stored
+    paused at A ... Kafka's end E     E - A small: the machine continues from A
+                                      otherwise a thread: another node's copy (snapshot_import.py), the archive's
+                                      newest state, or the stored one
                                       -> state store -> fold up to E -> another machine and projector
 
-Kafka may keep less than the node has missed (--keep-local, a retention). Then the thread reads the rest in the archive.
+If Kafka keeps less than the node has missed (--keep-local, a retention), the thread reads the rest from the archive.
 
 Rules of this file
-- The machine in memory is the partition's until the other one is complete. So a copy that cannot be believed costs time
-  only. Meanwhile nobody else writes what is stored of this partition (`busy`).
-- One partition returns at a time. So one machine is in memory beside those of the partitions.
-- While a leader of Kafka moves, reading fails in many ways. So an error of the log counts when it lasts.
-- If RocksDB fails on the way, the node stops. Its next start goes on.
+- The machine in memory is the partition's until the other one is complete, so an untrustworthy copy costs only time. In
+  the meantime nobody else writes the stored state of this partition (`busy`).
+- One partition returns at a time, so there is one machine in memory besides those of the partitions.
+- While a leader of Kafka moves, reading fails in many ways, so an error of the log counts only if it lasts.
+- If RocksDB fails on the way, the node stops. Its next start continues.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class PartitionResumption:
-    """The returns of one node's partitions. `archived`: the histories of the partitions are Kafka and an archive."""
+    """The resumptions of one node's partitions. `archived`: the partitions' histories are in Kafka and an archive."""
 
     def __init__(self, log: SharedLog, store: StateStore, data: Path, archived: bool) -> None:
         self._log = log
@@ -53,12 +53,12 @@ class PartitionResumption:
         self._one = asyncio.Lock()
         self._in_thread: Future[None] | None = None
         self._failing: dict[ReadBackPartition, float] = {}  # seconds of the loop when the log first failed
-        self.busy: set[ReadBackPartition] = set()  # what is stored of these is not the state of their machines
+        self.busy: set[ReadBackPartition] = set()  # their stored state is not that of their machines
 
     async def bring_near(self, partition: ReadBackPartition) -> None:
-        """Give a paused partition a newer state, if it has missed much, or Kafka no longer has what it missed.
+        """Give a paused partition a newer state, if it has missed much, or Kafka no longer has the missed records.
 
-        Raises NoAnswer: try again; LogError: the log does not have what is missing; StoreError; an error of RocksDB."""
+        Raises NoAnswer, to try again; LogError if the log lacks missed records; StoreError; an error of RocksDB."""
         start, end = await self._extent(partition)
         at = partition.next_offset
         if start <= at and end - at < snapshot_import.LEAST_EVENTS and partition not in self.busy:
@@ -103,7 +103,7 @@ class PartitionResumption:
             raise NoAnswer(str(error)) from error
 
     def _write(self, partition: ReadBackPartition) -> None:
-        """Write what the partition has folded: no batch of it may come later."""
+        """Write the partition's folded state, because no batch of it may follow later."""
         try:
             partition.write_all()
         except Exception as error:  # rocksdict knows no narrower class
@@ -112,7 +112,7 @@ class PartitionResumption:
             raise NoAnswer(f"{partition.name}: its state cannot be written: {error}") from error
 
     def _newer(self, partition: ReadBackPartition, start: int) -> Recovery | None:
-        """Replace the stored state, in the thread. None: there is no better one, and Kafka has all from `start` on."""
+        """Replace the stored state, in the thread. None: none is better, and Kafka has everything from `start` on."""
         name, at = partition.name, partition.next_offset
         history = cast("EnteredHistory", partition.history)
         if self._archived:
@@ -130,7 +130,7 @@ class PartitionResumption:
         return retry_if_trimmed(partial(recover, history, self._store))
 
     def stop(self) -> None:
-        """Wait until the thread has ended, but not for long: a Kafka that does not answer would hold the node up."""
+        """Wait briefly for the end of the thread, because a Kafka that does not answer would delay the node."""
         if self._in_thread is not None:
             with suppress(TimeoutError):
                 self._in_thread.exception(STOP_SECONDS)

@@ -1,14 +1,14 @@
-"""Tells which nodes have been silent for too long, by the order of heartbeats in the log.
+"""Finds the nodes that have been silent for too long, by the order of heartbeats in the log.
 
     own beat | other's beat | own beat   own beat   own beat
                               ^ the other is silent from here on ...  ^ ... to here, and missed three beats
 
 Rules of this file
-- Only own beats that came back from the log count. While the log is away none comes back, so nobody is taken for lost.
-- Silence is the time between two such own beats, in seconds of this process. A process that stood still has at most one
-  beat on its way meanwhile, so it reads what the others wrote before it has missed `LEAST_MISSED` of their beats.
-- A log that is slow lets few own beats come back. A node is lost after its time all the same, and not after a number of
-  round trips.
+- Only own beats that were read back from the log count. While the log is unreachable none is, so nobody appears lost.
+- Silence is the time between two such own beats, in seconds of this process. A suspended process has at most one beat
+  in flight, so it reads the others' records before it has missed `LEAST_MISSED` of their beats.
+- From a slow log few own beats are read back. A node is nevertheless lost after its time, not after a number of round
+  trips.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ LEAST_MISSED = 3
 
 @dataclass(slots=True)
 class NodeSilence:
-    """A node's silence: the number of own beats since its last one, and when the first and the last of them came."""
+    """A node's silence: the number of own beats since its last one, and the arrivals of the first and the last."""
 
     missed: int
     since: float
@@ -34,14 +34,14 @@ class NodeSilence:
 
 
 class Silences:
-    """The silence of each other node, by epoch. `seconds`: how long a node may be silent."""
+    """The silence of each other node, by epoch. `seconds`: the limit for a node's silence."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._silences: dict[int, NodeSilence] = {}
 
     def missed(self, epochs: Iterable[int], now: float) -> None:
-        """Note that an own beat came back at `now`, without beats of these epochs before it."""
+        """Note that an own beat was read back at `now`, without beats of these epochs before it."""
         before, self._silences = self._silences, {}
         for epoch in epochs:
             silence = before.get(epoch) or NodeSilence(0, now, now)

@@ -1,14 +1,14 @@
-"""The owner of a partition copies its newest snapshot into the log's topic of states, for a node that has none.
+"""Copies the newest snapshot of an owned partition into the log's topic of states, for a node without one.
 
-    CheckpointAsked -> snapshot, Checkpointed (the claim) ... the claim comes back -> a thread: file -> topic
+    CheckpointAsked -> snapshot, Checkpointed (the claim) ... the claim is read back -> a thread: file -> topic
 
-snapshot_import.py is the other side.
+snapshot_import.py is the receiving side.
 
 Rules of this file
 - A copy names the offset of its claim, so a reader finds the digest in the history itself.
-- One copy is under way at a time. Of each partition the newest snapshot waits meanwhile.
-- Copies cost `BYTES_AN_EVENT` bytes an event at most: after a large one the next one comes later.
-- A copy that fails costs nothing but the copy: the next checkpoint tries again.
+- One copy is in progress at a time. The newest snapshot of each partition waits in the meantime.
+- Copies cost at most `BYTES_AN_EVENT` bytes an event, so after a large copy the next one is later.
+- A failed copy costs nothing but the copy, because the next checkpoint tries again.
 """
 
 import logging
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class SnapshotExports:
-    """The copies that one node writes. `states`: None: the log keeps none."""
+    """The copies written by one node. `states` None: the log keeps no copies."""
 
     def __init__(self, states: StateTopic | None, snapshots: Snapshots) -> None:
         self._states = states
@@ -81,12 +81,12 @@ class SnapshotExports:
             logger.exception("%s: the state at offset %d was not copied", partition, offset)
 
     def stop(self) -> None:
-        """Begin no other, and wait until the one that is under way has noticed, if Kafka answers meanwhile."""
+        """Begin no other copy, and wait until the current one has noticed, if Kafka answers."""
         self._stopped = True
         with suppress(TimeoutError):
             self.wait(STOP_SECONDS)
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait for the copies that are under way or wait. Raises TimeoutError."""
+        """Wait for the current and the waiting copies. Raises TimeoutError."""
         if self._in_thread is not None:
             self._in_thread.result(seconds)

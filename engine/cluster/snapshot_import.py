@@ -1,18 +1,18 @@
-"""A node that has no state of a partition, or an old one, enters it with the copy that another node left in the log.
+"""Begins a partition without a state, or with an old one, with the copy that another node left in the log.
 
-So does a partition that goes on after a long pause (resumption.py).
+A partition that resumes after a long pause does the same (resumption.py).
 
     topic of states -> DIR/entering/*.part -> machine -> claim in the log? -> base: messages from the log -> state store
 
-Where there is no copy that can be believed, the node folds its own state on, or begins at the log's beginning.
+Without a trustworthy copy, the node continues from its own state, or begins at the log's beginning.
 
 Rules of this file
-- A copy is believed if its file is whole, if its state has the digest that the file says, and if the log has a claim of
-  just this digest at just this offset (`Checkpointed`). So a copy is as good as the history, and decides nothing.
-- Messages come from the log, as a snapshot has none.
-- The stored state is replaced last. After a crash on the way the next start does the same again.
-- In memory is one machine at a time (beside that of a paused partition), and a piece. The file and the base lie in
-  DIR/entering, which goes at the end.
+- A copy is trusted if its file is whole, if its state has the digest in the file, and if the log has a claim of exactly
+  this digest at exactly this offset (`Checkpointed`). So a copy is as good as the history, and decides nothing.
+- Messages are read from the log, because a snapshot has none.
+- The stored state is replaced last. After a crash on the way the next start repeats everything.
+- Memory holds one machine at a time (besides that of a paused partition), and a piece. The file and the base are in
+  DIR/entering, which is removed at the end.
 """
 
 import logging
@@ -35,8 +35,8 @@ from rewindmq.schemas.service_records import SharedDecoder
 
 ENTRY: Final = "entering"
 BASE: Final = "base"
-# Folded in a second or two. A copy has to save more: it is read, checked, written and loaded, with its messages. For a
-# partition that goes on after a pause it is the same; clients may wait for that, too.
+# Folded in a second or two. A copy has to save more, because it is read, checked, written and loaded with its messages.
+# The same applies to a partition that resumes after a pause, for which clients may also wait.
 LEAST_EVENTS: Final = 200_000
 CLAIM_SECONDS: Final = 10.0
 
@@ -47,13 +47,13 @@ class EnteredHistory(HistoryPartition, Protocol):
     """The records of a partition that a node enters: those of Kafka, or of Kafka and the archive."""
 
     def record(self, offset: int, seconds: float) -> bytes | None:
-        """A record, as `SharedPartition.record`."""
+        """Return a record, as `SharedPartition.record`."""
 
 
 def begin_with_copy(log: EnteredHistory, number: int, states: StateTopic | None, store: StateStore, data: Path) -> None:
     """Replace the stored state of a partition by a copy of another node's, if that saves `LEAST_EVENTS` events.
 
-    `number`: the partition's number in the topic. Raises LogError where the log does not say where it ends."""
+    `number`: the partition's number in the topic. Raises LogError if the log does not report its end."""
     end, applied = log.next_offset, store.applied_offset(log.name)
     if applied > end:
         applied = 0  # of a history that no longer exists
@@ -84,9 +84,9 @@ def begin_with_copy(log: EnteredHistory, number: int, states: StateTopic | None,
 
 
 def believed(log: EnteredHistory, copied: StateCopied, end: int) -> Machine:
-    """The machine of a copy that the log itself confirms. `end`: of the log.
+    """Return the machine of a copy, once the log itself confirms it. `end`: of the log.
 
-    Raises SnapshotError: it does not; LogError, NoAnswer."""
+    Raises SnapshotError if it does not; LogError, NoAnswer."""
     place = f"the copy at offset {copied.offset}"
     if not copied.offset <= copied.claim < end:
         raise SnapshotError(f"{place}: it is claimed at {copied.claim}, and the log ends at {end}")
@@ -104,7 +104,7 @@ def believed(log: EnteredHistory, copied: StateCopied, end: int) -> Machine:
 
 
 def _keep(copied: StateCopied, snapshots: Snapshots, partition: str) -> None:
-    """Make the copy one of this node's snapshots, from which it looks into the past."""
+    """Make the copy one of this node's snapshots, for reading the past."""
     path = snapshots.path(partition, copied.offset)
     path.parent.mkdir(parents=True, exist_ok=True)
     os.replace(copied.path, path)

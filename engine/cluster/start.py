@@ -1,9 +1,9 @@
 """A node's start: it opens the log, folds the metadata and every partition to the end, and joins.
 
-A partition starts from its state in RocksDB, if this node ran before, and reads on from that offset: a node that comes
-back after a minute folds a minute. A node that is new, or was away for long, begins with the state that another one has
-left in Kafka (snapshot_import.py). If Kafka no longer has the records behind its offset, it begins with the newest
-state in the archive (archive_states.py). The node joins, and clients may come, only when it has caught up.
+A partition starts from its state in RocksDB, if this node ran before, and continues from that offset: a node that
+returns after a minute folds a minute. A node that is new, or was away for long, begins with the state that another one
+has left in Kafka (snapshot_import.py). If Kafka no longer has the records after its offset, it begins with the newest
+state in the archive (archive_states.py). The node joins, and clients may connect, only when it has caught up.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 START_SECONDS = 300.0
 AGAIN_SECONDS = 1.0
-LAGS_KEPT = 10  # so many times what the archive may be behind, a retention of Kafka has to keep
-AROUND_A_BODY = 1_048_576  # a record's bytes beside the message's body: properties, names of many queues
+LAGS_KEPT = 10  # the shortest retention of Kafka, in multiples of the archive's permitted lag
+AROUND_A_BODY = 1_048_576  # a record's bytes besides the message's body: properties, names of many queues
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ logger = logging.getLogger(__name__)
 async def open_log(config: Config) -> "KafkaLog":
     """Open the log in Kafka.
 
-    A Kafka that answers and is not settled (it elects a controller, or a leader) is asked again for `START_SECONDS`, as
-    a RabbitMQ node waits for its peers. LogError: Kafka refuses, nobody answers there, or its topics do not fit.
+    A Kafka that answers but has not settled (it elects a controller, or a leader) is asked again for `START_SECONDS`,
+    as a RabbitMQ node waits for its peers. Raises LogError if Kafka refuses, nobody answers, or its topics do not fit;
     KafkaNotInstalled."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + START_SECONDS
@@ -81,14 +81,14 @@ def _opened(config: Config) -> "KafkaLog":
 def fitted(config: Config, log: "KafkaLog") -> Config:
     """Return the configuration with messages no larger than the log's records.
 
-    LogError: the directory belongs to another log."""
+    Raises LogError if the directory belongs to another log."""
     state_belongs_to(config, log.identity)
     around = min(AROUND_A_BODY, log.max_record_bytes // 2)  # Kafka's own default is one mebibyte for all
     return replace(config, max_message_size=min(config.max_message_size, log.max_record_bytes - around))
 
 
 def histories(log: "KafkaLog", config: Config) -> "Sequence[EnteredHistory]":
-    """The queue partitions, each with what the archive has of it, if there is one."""
+    """Return the queue partitions, each with its archive, if there is one."""
     if not config.archives_topics:
         return log.queues
     from rewindmq.engine.keeping.topic_tiers import TopicArchive
@@ -99,7 +99,7 @@ def histories(log: "KafkaLog", config: Config) -> "Sequence[EnteredHistory]":
 
 
 def use_all_of(log: "KafkaLog", config: Config, placement: Placement) -> None:
-    """Work with all partitions of a log that was repartitioned, whatever number the configuration says."""
+    """Use all partitions of a repartitioned log, whatever number is configured."""
     if placement.count and log.left_out:
         logger.info(
             "%s.queues: its queues were repartitioned, so --partitions %s says nothing any more: this node works with"
@@ -119,8 +119,8 @@ def recovered(
 ) -> list[Recovery]:
     """Load each partition's stored state, and fold the rest of its history.
 
-    LogError: the queues were placed by another number of partitions than this node would use, or neither Kafka nor the
-    archive has what the node has not folded. StoreError: the same where there is no archive."""
+    Raises LogError if the queues were placed by another number of partitions than this node would use, or if neither
+    Kafka nor the archive has the unfolded records; StoreError for the latter without an archive."""
     recoveries = []
     for number, history in enumerate(histories):
         begin_with_copy(history, number, log.states, store, config.data)
@@ -144,7 +144,7 @@ def recovered(
         if len(machines) < placement.count:
             topic = f"the topic {config.kafka_prefix}.queues"
             raise LogError(f"{topic} has {len(machines)} partitions, and its queues are placed by {placement.count}")
-        return recoveries  # queues may be on their way: what the metadata log said at the start is no check
+        return recoveries  # queues may be moving, so the metadata log as of the start proves nothing
     for left_out in log.left_out:
         machines.append(Machine(left_out.name))
         fold(machines[-1], left_out)
@@ -153,7 +153,7 @@ def recovered(
 
 
 async def join(broker: Broker, node: ClusterKeeper) -> None:
-    """Join the log as a node. LogError: the log does not answer in time."""
+    """Join the log as a node. Raises LogError if the log does not answer in time."""
     metadata = node.metadata
     try:
         async with asyncio.timeout(START_SECONDS):
@@ -170,14 +170,14 @@ async def join(broker: Broker, node: ClusterKeeper) -> None:
 def require_homes(topic: str, asked: int | None, machines: Sequence[Machine]) -> None:
     """Check that the queues were placed by the number of partitions that this node would use.
 
-    LogError: they were not, because Kafka got more partitions, or `asked` is wrong. `machines` are those of all
+    Raises LogError if not, because Kafka got more partitions, or `asked` is wrong. `machines` are those of all
     partitions of the topic, not only of the first `asked`."""
     found = len(machines)
     homes = [(number, *key) for number, machine in enumerate(machines) for key in machine.by_name]
     if not homes:
         return
-    # A node that joins writes to each of its partitions, so empty partitions at the end belonged to no node. Services
-    # may have written to the others, because they use the topic's number.
+    # A joining node writes to each of its partitions, so empty partitions at the end belonged to no node. Services may
+    # have written to the others, because they use the topic's number.
     used = max(number + 1 for number, machine in enumerate(machines) if machine.next_offset)
     made, count = count_of(homes, used), asked or found
     stray = astray(homes, count)
@@ -208,7 +208,7 @@ def require_homes(topic: str, asked: int | None, machines: Sequence[Machine]) ->
 
 
 def state_belongs_to(config: Config, identity: str) -> None:
-    """Check that the state directory is a fold of this Kafka's history. LogError: it is not."""
+    """Check that the state directory is a fold of this Kafka's history. Raises LogError if it is not."""
     known = noted_identity(config.data)
     if (config.data / "log").exists():
         raise LogError(f"{config.data}: holds an embedded log: give the node on Kafka another data directory")

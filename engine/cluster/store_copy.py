@@ -1,4 +1,4 @@
-"""A copy of a running node's folded state: a tar, sent piece by piece, that becomes the data directory of another node.
+"""A copy of a running node's folded state, sent piece by piece as a tar that becomes another node's data directory.
 
     kafka                       names the history (rewindmq.engine.cluster.start.state_belongs_to)
     snapshots/queues-0/...      snapshots, unchanged (projections/store/snapshots.py)
@@ -7,12 +7,12 @@
 
 Rules
 - Consistent: each partition's state is written with its offset in one batch, and RocksDB copies whole batches. A node
-  that starts from the copy folds the events behind that offset. Nothing in the copy names a node.
-- Whole: the manifest comes last and lists all files. So the receiver refuses a copy that was cut short or changed.
+  that starts from the copy folds the events after that offset. Nothing in the copy names a node.
+- Whole: the manifest comes last and lists all files, so the receiver refuses a copy that was cut short or changed.
 - No secrets except those in queues. Users and their password hashes are in the metadata log, and subjects' keys have a
-  directory of their own. Bodies of subjects are encrypted in the state as in the log.
-- While a copy is sent, DIR/copying holds RocksDB's files by links, so they take room until its end even if RocksDB
-  needs them no longer. The directory proves that a copy is under way. The next start removes what a crash leaves.
+  separate directory. Bodies of subjects are encrypted in the state as in the log.
+- While a copy is sent, DIR/copying links RocksDB's files, so they take room until its end even if RocksDB no longer
+  needs them. The directory proves that a copy is in progress. The next start removes the remains of a crash.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ Files = dict[str, dict[str, int | str]]  # by name: "bytes" and "sha256"
 
 
 class CopyUnderWay(Exception):
-    """Another copy is under way; a node makes one at a time."""
+    """Another copy is in progress; a node makes one at a time."""
 
 
 class BadCopy(Exception):
@@ -59,10 +59,10 @@ class StateCopy:
         self._node = node
         self._directory = data / _COPYING
         self._made = False
-        self._busy = threading.Lock()  # `close` waits for a `make` whose caller has gone
+        self._busy = threading.Lock()  # `close` waits for a `make` whose caller is gone
 
     def make(self, store: StateStore) -> None:
-        """Make a copy of the state as it is now. CopyUnderWay, StoreError, OSError."""
+        """Copy the current state. Raises CopyUnderWay, StoreError, OSError."""
         with self._busy:
             try:
                 self._directory.mkdir()
@@ -72,7 +72,7 @@ class StateCopy:
             store.checkpoint(self._directory / "state")
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the tar in pieces. OSError: a file cannot be read."""
+        """Yield the tar in pieces. Raises OSError if a file cannot be read."""
         files: Files = {}
         for name, path in self._files():
             try:
@@ -114,7 +114,7 @@ class StateCopy:
 
 
 def remove_leftovers(data: Path) -> None:
-    """Remove the copy of a node that crashed. Only the process that has the state open may call it."""
+    """Remove the copy of a crashed node. Only the process that has the state open may call it."""
     if (data / _COPYING).exists():
         shutil.rmtree(data / _COPYING)
 
@@ -133,7 +133,7 @@ def _padding(size: int) -> bytes:
 
 
 class _Stream(io.RawIOBase):
-    """Makes pieces look like a file, for tarfile."""
+    """Pieces that look like a file, for tarfile."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -150,7 +150,7 @@ class _Stream(io.RawIOBase):
 
 
 def receive(pieces: Iterator[bytes], directory: Path) -> tuple[str, Files]:
-    """Write the copy to `directory`, durably; return the name of its node, and its files. BadCopy, OSError."""
+    """Write the copy to `directory` durably; return the name of its node, and its files. Raises BadCopy, OSError."""
     files: Files = {}
     manifest = b""
     try:
@@ -174,7 +174,7 @@ def receive(pieces: Iterator[bytes], directory: Path) -> tuple[str, Files]:
 
 
 def _write(content: IO[bytes], path: Path) -> dict[str, int | str]:
-    """Write one file. This function, not tarfile, does it, so that the tar decides only expected names and bytes."""
+    """Write one file, instead of tarfile, so that the tar decides only expected names and bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sha, size = hashlib.sha256(), 0
     with path.open("xb") as file:

@@ -1,7 +1,7 @@
 """A broker with a log on its own disk. engine/cluster is its twin on Kafka, file for file. Read lifecycle.py first.
 
 lifecycle.py   the broker's life: commits, checkpoints, clean stop     start.py          opens log, state and broker
-partition.py   an event is folded when it is appended                  flow_control.py   when publishers wait
+partition.py   an event is folded when it is appended                  flow_control.py   holds publishers back
 metadata.py    the same in the metadata log
 
 Only here:

@@ -1,16 +1,16 @@
-"""Keeps the process beside a broker (archive_process.py) running, and takes what it tells.
+"""Keeps the process beside a broker (archive_process.py) running, and receives its reports.
 
     supervisor = ArchiveSupervisor(config.archive, order)
-    await supervisor.open()                       # ArchiveRefused: the URL names no archive
+    await supervisor.open()                       # ArchiveRefused: the URL does not name an archive
     supervisor.start(status, trims)               # once the log is open
     supervisor.stop()
 
-- A thread waits for the process. It hands what it reads to the loop, where alone the status changes.
+- A thread waits for the process, and passes its reports to the loop, where alone the status changes.
 - If the process ends (killed, out of memory) or hangs (engine/rewind/liveness.py; then it is killed), another one is
   started after a second, then two, up to a minute.
-- The broker logs one line when archiving begins to fail and one when it works again, whatever happens between, and the
-  same when the archive is further behind than the options allow. Publishers are not held back.
-- The process asks for the event of a trim. The loop appends it, and answers when it is durable.
+- The broker logs one line when archiving begins to fail and one when it works again, whatever happens in between, and
+  the same when the archive is further behind than the options allow. Publishers are not held back.
+- The process requests the event of a trim. The loop appends it, and answers once it is durable.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ from rewindmq.engine.keeping.archive.progress import (
 from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.rewind.liveness import Hung, received
 
-WORKED_SECONDS: Final = 60.0  # a process that lived so long is started anew at once
-SILENT_LOOKS: Final = 120  # seconds: object storage may answer late, and then the process waits
+WORKED_SECONDS: Final = 60.0  # a process that lived this long is restarted at once
+SILENT_LOOKS: Final = 120  # seconds, because object storage may answer late, and then the process waits
 SLACK_MS: Final = 10_000  # a pass takes time
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class ArchiveRefused(Exception):
-    """There can be no archive; the text says why. `wrong_url`: the URL is to blame, else this installation."""
+    """There can be no archive; the text says why. `wrong_url`: the URL is to blame; otherwise this installation."""
 
     def __init__(self, refused: NoArchivePossible) -> None:
         super().__init__(refused.text)
@@ -63,8 +63,8 @@ class ArchiveRefused(Exception):
 def order_of(config: Config) -> ArchiveOrder:
     """Return the order that the options of a broker give to the process.
 
-    A stretch of a topic ends when it is half as old as the archive may be behind, which leaves the rest of the time for
-    looking and archiving."""
+    A stretch of a topic ends at half the permitted lag of the archive, which leaves the rest of the time for checking
+    and archiving."""
     archive = config.archive
     if config.kafka is None:
         return ArchiveOrder(
@@ -86,7 +86,7 @@ def order_of(config: Config) -> ArchiveOrder:
 
 
 class ArchiveSupervisor:
-    """Starts the process, and starts it again."""
+    """The supervisor, which starts and restarts the process."""
 
     def __init__(self, config: ArchiveConfig, order: ArchiveOrder) -> None:
         self._config = config
@@ -117,8 +117,8 @@ class ArchiveSupervisor:
         trims: HistoryTrims,
         owned: Callable[[], frozenset[str] | None] = lambda: None,
     ) -> None:
-        """Archive and trim from now on, and tell `status` and `trims`. `status`: None: there is no archive. `owned`:
-        the names of the partitions to archive; None: all."""
+        """Archive and trim from now on, and report to `status` and `trims`. `status` None: there is no archive.
+        `owned`: returns the names of the partitions to archive; None: all."""
         self._owned = owned
         if status is not None:
             status.url = self._url
@@ -128,10 +128,10 @@ class ArchiveSupervisor:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the process. What it is working on is given up: another one finds it."""
+        """End the process, and leave its unfinished work to another one."""
         self._stopping.set()
         if self._process is not None:
-            self._process.kill()  # it may be stopped: a milder signal would wait, and the broker with it
+            self._process.kill()  # it may be stopped: a milder signal would make the broker wait
         if self._thread is not None:
             self._thread.join()
         elif self._process is not None:
@@ -142,16 +142,16 @@ class ArchiveSupervisor:
     def _begin(self) -> None:
         """Start a process and wait until it has opened the URL.
 
-        Raises ArchiveRefused; EOFError, OSError: the process ended."""
+        Raises ArchiveRefused; EOFError, OSError if the process ended."""
         from rewindmq.engine.keeping.archive_process import archive_history  # it loads what other brokers never need
 
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
         process = spawn.Process(target=archive_history, args=(theirs,), name=self._name, daemon=True)
         process.start()
-        self._process, self._connection = process, ours  # `stop` can end only what was started
-        theirs.close()  # else this process would not see the end of the pipe
-        if self._stopping.is_set():  # `stop` may have looked before there was a process
+        self._process, self._connection = process, ours  # `stop` can end only a started process
+        theirs.close()  # otherwise this process would not see the end of the pipe
+        if self._stopping.is_set():  # `stop` may have run before there was a process
             process.kill()
         ours.send(self._order)
         answer: Opened | NoArchivePossible = ours.recv()
@@ -187,9 +187,9 @@ class ArchiveSupervisor:
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _exchange(self, connection: Connection, process: SpawnProcess) -> None:
-        """Tell the process what to archive, and take what it tells.
+        """Send the process its work, and receive its reports.
 
-        Raises Hung; EOFError, OSError: the process ended."""
+        Raises Hung; EOFError, OSError if the process ended."""
         told = self._owned()
         connection.send(told)
         while True:
@@ -210,7 +210,7 @@ class ArchiveSupervisor:
         try:
             self._loop.call_soon_threadsafe(call, argument)
         except RuntimeError:
-            if not self._loop.is_closed():  # else no status is left to tell
+            if not self._loop.is_closed():  # otherwise there is no status left
                 raise
 
     # -- in the loop ------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class ArchiveSupervisor:
             self._archived(news)
 
     def _ended(self, why: str) -> None:
-        """Take note that the process ended."""
+        """Note that the process ended."""
         if self._status is not None:
             self._failed(why)
         elif self._trims is not None:
@@ -281,6 +281,6 @@ class ArchiveSupervisor:
 
 
 def _answer(connection: Connection, refused: str | None) -> None:
-    """Answer the process that asked for the event of a trim. It waits, so this takes no time."""
-    with suppress(OSError):  # it ended: the next one ends the trim
+    """Answer the process that requested the event of a trim. It is waiting, so this takes no time."""
+    with suppress(OSError):  # it ended: the next one completes the trim
         connection.send(TrimAnswer(refused))

@@ -1,16 +1,16 @@
-"""Checks at a start what lies beside the log: that it is of this history, and that the log has not lost its end.
+"""Checks at a start that the files beside the log are of its history, and that the log has not lost its end.
 
-    DIR/state, DIR/snapshots of another history      moved aside; the broker makes them anew from the log
+    DIR/state, DIR/snapshots of another history      moved aside; the broker remakes them from the log
     state, a snapshot, a seal, a trim, a fork, an index entry or the archive beyond the end of the log
-                                                     LostEnd: each is written only when the log is durable up to it
+                                                     LostEnd: each is written only once the log is durable up to it
 
-State (a key of RocksDB) and snapshots (the file `history`) note the identities of their history: the one with which it
-began, then those of the forks that it is. A fork goes on with what its parent had at the branch. Without a note they
-count as this history's: a full disk may have prevented it. The topology's snapshots, bases and the index of ids are
-bound to the log by hashes of their own.
+State (a key of RocksDB) and snapshots (the file `history`) note the identities of their history: the original one, then
+those of its forks. A fork continues with its parent's state at the branch. Without a note they count as this history's,
+because a full disk may have prevented it. The topology's snapshots, bases and the index of ids are bound to the log by
+their own hashes.
 
-A torn tail that was never synced trips nothing, because nothing beside the log knows it. With `--accept-lost-end` the
-broker goes on without the missing records, and what still tells of them is kept in DIR/aside/TIME.
+A torn tail that was never synced causes no error, because nothing beside the log knows it. With `--accept-lost-end` the
+broker continues without the missing records, and keeps the files that mention them in DIR/aside/TIME.
 """
 
 import errno
@@ -43,7 +43,7 @@ class LostEnd(LogError):
     def __init__(self, data_dir: Path, found: str) -> None:
         super().__init__(
             f"{data_dir}: the log lost its end: {found}. Nothing was changed: bring the newest segments of DIR/log back"
-            " (disk, backup, follower or archive), or start with --accept-lost-end, which goes on without these"
+            " (disk, backup, follower or archive), or start with --accept-lost-end, which continues without these"
             f" records and keeps what still tells of them in {data_dir / ASIDE}"
         )
 
@@ -56,7 +56,7 @@ def require_directories(data_dir: Path) -> None:
 
 
 def require_whole_blocks(config: Config) -> None:
-    """Check that no partition ends within a block that its index knows as synced. Call it before the log is opened.
+    """Check that no partition ends within a block that is synced by its index. Call it before the log is opened.
 
     Raises LostEnd, LogError."""
     for directory in sorted((config.data / "log").glob("*-*")):
@@ -94,7 +94,7 @@ def open_store(data_dir: Path, names: Sequence[str], forks: Sequence[Fork]) -> S
     try:
         reach = {name: store.applied_offset(name) for name in names}
         noted = store.history
-        more = noted is not None and store.holds(queue_partition(len(names) - 1))  # than the log has
+        more = noted is not None and store.holds(queue_partition(len(names) - 1))  # than in the log
         if not more and _is_ours(noted, ours, forks, reach):
             return store
     except BaseException:
@@ -106,7 +106,7 @@ def open_store(data_dir: Path, names: Sequence[str], forks: Sequence[Fork]) -> S
 
 
 def note_history(data_dir: Path, store: StateStore, forks: Sequence[Fork]) -> None:
-    """Note the history beside the snapshots and in the state. The log has records by now.
+    """Note the history beside the snapshots and in the state, once the log has records.
 
     Without room on the disk the next start notes it. Raises StoreError."""
     ours, snapshots = _identities(data_dir, forks), data_dir / "snapshots"
@@ -125,9 +125,9 @@ def require_end(
     about: AboutHistory,
     archived: Mapping[str, int],
 ) -> None:
-    """Check that nothing beside the log tells of records beyond its end, or keep that aside (`--accept-lost-end`).
+    """Check that nothing beside the log mentions records beyond its end, or set that aside (`--accept-lost-end`).
 
-    `archived`: where the archive ends, by partition. (That of a fork's parent may have more.)
+    `archived`: the archive's ends, by partition. (That of a fork's parent may have more.)
     Raises LostEnd, StoreError, OSError."""
     branch = dict(about.forks[-1].event.positions) if about.forks else {}
     lost = {}
@@ -168,8 +168,8 @@ def require_end(
 
 
 def _seals_behind(directory: Path, offset: int) -> dict[Path, int]:
-    """Return the seals about records behind an offset, and their openings, each with the end of the seal."""
-    if not any(directory.glob("_*.seal")):  # then nothing need be loaded that reads seals
+    """Return the seals about records after an offset, and their openings, each with the end of the seal."""
+    if not any(directory.glob("_*.seal")):  # then the code that reads seals need not be loaded
         return {}
     from rewindmq.engine.keeping.cut_back import seals_behind
     from rewindmq.engine.keeping.seals.seal import parsed_line
@@ -180,7 +180,7 @@ def _seals_behind(directory: Path, offset: int) -> dict[Path, int]:
 
 
 def _identities(data_dir: Path, forks: Sequence[Fork]) -> list[str]:
-    """The identities of the history in the log; none where the log has no record yet."""
+    """Return the identities of the history in the log; none if the log has no record yet."""
     try:
         return [root_of(data_dir), *(fork.event.identity for fork in forks)]
     except LogError:
@@ -188,9 +188,9 @@ def _identities(data_dir: Path, forks: Sequence[Fork]) -> list[str]:
 
 
 def _is_ours(noted: list[str] | None, ours: list[str], forks: Sequence[Fork], reach: Mapping[str, int]) -> bool:
-    """Return True if what was noted so, and reaches so far in each partition, is of this history.
+    """Return True if files with these noted identities, and this reach in each partition, are of this history.
 
-    Beside an empty log it counts as what tells of a lost end."""
+    Beside an empty log they count as evidence of a lost end."""
     if not noted or not ours or noted == ours:
         return True
     if noted != ours[: len(noted)]:

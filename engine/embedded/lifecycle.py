@@ -5,7 +5,7 @@ on      every `snapshot_events` events of a partition: a snapshot, and a Checkpo
         metadata log: only a snapshot (partition/snapshot_writer.py); waypoints (partition/waypoint_writer.py)
 stop    the same for every partition; RocksDB is flushed, files are closed. The Checkpointed is `final` and the very
         last event. If the next start finds another last event, the broker crashed, and its BrokerStarted says so. A
-        warning names events behind a final one (projections/clean_stops.py)
+        warning names events after a final one (projections/clean_stops.py)
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class EmbeddedKeeper(Keeper):
         }
 
     def start(self, broker: "Broker") -> None:
-        """Look after this broker from now on.
+        """Serve this broker from now on.
 
         The constructor does not take the broker, because the broker is made with its keeper."""
         self._broker = broker
@@ -95,15 +95,15 @@ class EmbeddedKeeper(Keeper):
         self.epoch = self._metadata.append_now(BROKER, self.started())
 
     def renew_epoch(self) -> None:
-        """Begin another epoch: all ids of this one are used."""
+        """Begin another epoch, because all ids of this one are used."""
         self.begin_epoch()
         self.log.commit_and_wait()
 
     async def add_partitions(self, partitions: int, only_ask: bool) -> None:
-        """Do nothing: the next start makes what the metadata log says (start.py)."""
+        """Do nothing, because the next start makes the partitions in the metadata log (start.py)."""
 
     def upgrade(self) -> None:
-        """Upgrade the partitions when the metadata log says it durably: it decides, and a start follows it."""
+        """Upgrade the partitions once the metadata log, which decides, durably has the upgrade."""
         self._broker.turns.when_durable(self._upgrade)
 
     def _upgrade(self) -> None:
@@ -111,7 +111,7 @@ class EmbeddedKeeper(Keeper):
             partition.upgrade(self._metadata.topology.machine_version)
 
     def _archive_soon(self) -> None:
-        """Begin new segments when all that was appended is durable: the archiver takes those that are closed."""
+        """Begin new segments once everything appended is durable, because the archiver takes closed ones."""
         self._broker.turns.when_durable(self._end_segments)
 
     def _end_segments(self) -> None:
@@ -119,9 +119,9 @@ class EmbeddedKeeper(Keeper):
             self._ages.end_all()
 
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
-        """Remove the queue's bindings when its end is durable.
+        """Remove the queue's bindings once its end is durable.
 
-        If they went first, a crash between the two logs could bring the queue back without them."""
+        If they were removed first, a crash between the two logs could restore the queue without them."""
         self._broker.turns.when_durable(lambda: self._unbind(queue))
 
     def _unbind(self, queue: Queue) -> None:
@@ -132,7 +132,7 @@ class EmbeddedKeeper(Keeper):
     def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
         """Log the new time in the metadata log, then in every partition.
 
-        The metadata log decides: after a crash in between, the next start sets the partitions to its time."""
+        The metadata log decides, so after a crash in between, the next start sets the partitions to its time."""
         self._broker.turns.end()  # a refused publish must be known before it is confirmed
         self.log.commit_and_wait()
         self._metadata.set_clock(first_ms, actor, event)
@@ -140,7 +140,7 @@ class EmbeddedKeeper(Keeper):
             partition.set_clock(first_ms, actor, event)
 
     def durable(self) -> None:
-        """Perform what waited for the group commit that landed."""
+        """Perform the work that waited for the landed group commit."""
         self._broker.turns.problem("log", None)
         if not self._full:
             self._look_at_disk()
@@ -162,7 +162,7 @@ class EmbeddedKeeper(Keeper):
             self._look_at_disk()
 
     def commit_failed(self, error: Exception) -> None:
-        """Report the failed commit, and hold publishers back. The log tries it again, so nothing is lost."""
+        """Report the failed commit, and hold publishers back. The log retries it, so nothing is lost."""
         self._broker.turns.problem("log", f"the log can't be written: {error}")
 
     def mend_store(self) -> None:
@@ -172,7 +172,7 @@ class EmbeddedKeeper(Keeper):
             mend_store(self._store, self.partitions)
 
     def take_snapshots(self) -> None:
-        """Take the snapshots and waypoints that are due."""
+        """Take the due snapshots and waypoints."""
         self._waypoints.take_if_due(self._broker.turns.when_durable)
         self._metadata_snapshots.take_if_due(self._broker.turns.when_durable)
         every = self._config.snapshot_events
@@ -190,7 +190,7 @@ class EmbeddedKeeper(Keeper):
                 self._take_snapshot(partition)
 
     def _take_snapshot(self, partition: Partition) -> None:
-        """Take a snapshot. If the disk refuses it, the broker goes on: the log has everything."""
+        """Take a snapshot. If the disk refuses it, the broker continues, because the log has everything."""
         if not partition.at_rest:  # a snapshot must never be ahead of the log
             return
         try:
@@ -201,7 +201,7 @@ class EmbeddedKeeper(Keeper):
     def stop(self) -> None:
         """Make all events durable, send the last answers, and write the state.
 
-        LogError: the disk refuses. Confirmed publishes are safe."""
+        Raises LogError if the disk refuses. Confirmed publishes are safe."""
         self._stopped = True
         self._waypoints.stop()
         if self._ages is not None:
@@ -223,7 +223,7 @@ class EmbeddedKeeper(Keeper):
     def _say_last_words(self) -> None:
         """Append a final Checkpointed to every partition.
 
-        The event lets time pass, so a timer may send dead letters to another partition, behind that partition's last
+        The event lets time pass, so a timer may send dead letters to another partition, after that partition's last
         word. That partition then gets one more."""
         ends: dict[str, int] = {}
         for _ in range(REST_ROUNDS):
@@ -238,7 +238,7 @@ class EmbeddedKeeper(Keeper):
     def _come_to_rest(self) -> None:
         """Perform effects and commit until no more effects follow.
 
-        Dead letters that need another try, or that go in circles, stay in their outboxes."""
+        Dead letters that need another attempt, or that circulate, stay in their outboxes."""
         turns = self._broker.turns
         for _ in range(REST_ROUNDS):
             turns.end()

@@ -1,4 +1,4 @@
-"""The metadata log of a broker that appends to it alone: an event is folded when it is appended.
+"""The metadata log of a broker that is its only writer: an event is folded when it is appended.
 
 An append position is the event's offset."""
 
@@ -28,12 +28,12 @@ class SoleWriterMetadata(Metadata):
 
     def fold(self, snapshots: Snapshots) -> int:
         end = super().fold(snapshots)
-        if end > 0:  # else it begins with this program's version
+        if end > 0:  # otherwise it begins with this program's version
             self._write_under()
         return end
 
     def _write_under(self) -> None:
-        """Write under the schema of the machine version that the history follows."""
+        """Write under the schema of the history's machine version."""
         schema = schema_of(self.topology.machine_version)
         if schema != self._log.schema:
             self._log.write_under(schema)
@@ -52,7 +52,7 @@ class SoleWriterMetadata(Metadata):
         return durable if held is None or held > durable else held
 
     def hold_above(self, offset: int | None) -> None:
-        """Let clients wait for what is above this offset, as SoleWriterPartition does."""
+        """Let clients wait for records from this offset on, as SoleWriterPartition does."""
         self._held_above = offset
 
     @property

@@ -1,6 +1,6 @@
-"""A queue partition of the embedded log. This broker alone appends, so it knows an event's offset and folds it at once.
+"""A queue partition of the embedded log. Only this broker appends, so it knows an event's offset and folds it at once.
 
-    append(event) -> log (in memory) -> machine           on_durable() when the group commit has landed
+    append(event) -> log (in memory) -> machine           on_durable() once the group commit has landed
 
 An append position is the event's offset. The partition's time is the broker's (partition/log_clock.py), in ms, but
 never behind the machine's time: history does not run backwards, unless an administrator sets the clock (`set_clock`).
@@ -46,9 +46,9 @@ class SoleWriterPartition(Partition):
         return durable if held is None or held > durable else held
 
     def hold_above(self, offset: int | None) -> None:
-        """Let clients wait for what is above this offset, also when it is synced; None: they do not wait for more.
+        """Let clients wait for records from this offset on, even if synced; None: no further wait.
 
-        Followers have acknowledged all below (engine/broker/followers.py)."""
+        Followers have acknowledged all earlier ones (engine/broker/followers.py)."""
         self._held_above = offset
 
     @property
@@ -78,7 +78,7 @@ class SoleWriterPartition(Partition):
         """Let the partition follow this machine version from here on, and write under its schema."""
         if self.machine.machine_version >= version:
             return
-        if self.next_offset > 0:  # else no older program knows the history: all of it is under the newer schema
+        if self.next_offset > 0:  # otherwise all of it is under the newer schema, unknown to older programs
             self.append(BROKER, MachineUpgraded(version))
         self._write_under(schema_of(version))
         if self.next_offset == 0:
@@ -139,7 +139,7 @@ class SoleWriterPartition(Partition):
         if offset >= self.log.start_offset:
             with suppress(BelowStart):
                 record = super()._record(offset)
-        return self.log.kept_record(offset) if record is None else record  # it may have been cut off meanwhile
+        return self.log.kept_record(offset) if record is None else record  # it may have been cut off in the meantime
 
     def await_folded(self, position: int, confirms: Confirms, sequence: int) -> None:
         self._folded.append((position, confirms, sequence))
@@ -152,7 +152,7 @@ class SoleWriterPartition(Partition):
                 confirms.confirm(sequence, offset in self.refused)
 
     def checkpoint(self, final: bool = False) -> None:
-        """Append this broker's claim: the digest of the state after all events so far.
+        """Append this broker's claim, the digest of the state after all events so far.
 
         `final`: it is the broker's last word, and no event before it is lost."""
         if self.machine.next_offset > 0:

@@ -1,15 +1,15 @@
-"""A broker that serves a history and changes nothing: `rewindmq start --read-only`.
+"""A broker that serves a history without changing anything: `rewindmq start --read-only`.
 
     listings, metrics, HTTP GET       the state at the end of the log, folded in memory from the nearest snapshots
-    x-rewind-to, streams              read from the log; the reader is noted nowhere
-    all else                          refused: 403 ACCESS_REFUSED on AMQP, 403 on HTTP (http/app.py)
+    x-rewind-to, streams              read from the log, without any note of the reader
+    everything else                   refused: 403 ACCESS_REFUSED on AMQP, 403 on HTTP (http/app.py)
 
 - Nothing is written into the data directory: no lock, no epoch, no sidecar, no snapshot, no RocksDB. It may be on a
   read-only mount.
 - Time stands still at the end of the log: nothing expires, no timer fires, no dead letter is forwarded.
-- Quarantined records are listed up to the stored state as RocksDB has them, and behind it as the fold finds them.
-- The history is the one that the start found. A broker that writes in the same directory is not disturbed, and what it
-  appends later is not seen in the listings.
+- Quarantined records are listed from RocksDB up to the stored state, and after it from the fold.
+- The history is as of the start. A broker that writes in the same directory is not disturbed, and its later appends do
+  not appear in the listings.
 """
 
 import logging
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class ReadOnlyPartition(Partition):
-    """A queue partition that nothing can be appended to. All that a session has here are readers. Time stands still."""
+    """A queue partition without appends. A session can only have readers here. Time stands still."""
 
     def __init__(self, index: int, log: HistoryPartition, machine: Machine, projector: Projector) -> None:
         super().__init__(index, log, machine, projector, Encoder(), lambda: machine.log_ms)
@@ -74,14 +74,14 @@ class ReadOnlyPartition(Partition):
 
 
 class UnstoredPartition(ReadOnlyPartition):
-    """A queue partition as it is at the end of the log. Its messages are in the log alone."""
+    """A queue partition as of the end of the log. Its messages are only in the log."""
 
     def __init__(
         self, index: int, log: HistoryPartition, machine: Machine, quarantined: QuarantineReport, config: Config
     ) -> None:
         nothing = Database(config.data / "state", None)
         super().__init__(index, log, machine, Projector(nothing, machine, quarantined, 0))
-        self._block: Block | None = None  # the last one that a message was read from
+        self._block: Block | None = None  # the last one from which a message was read
 
     def message(self, queue_id: int, message_id: int) -> Published:
         """Return a message, from the log."""
@@ -97,7 +97,7 @@ class UnstoredPartition(ReadOnlyPartition):
 
 
 class ReadOnlyMetadata(Metadata):
-    """The metadata log as it is at its end."""
+    """The metadata log as of its end."""
 
     def history_mark(self) -> Callable[[], str]:
         raise ReadOnly
@@ -113,7 +113,7 @@ class ReadOnlyMetadata(Metadata):
 
 
 class _NoFlow(Flow):
-    """Nothing flows into the log."""
+    """A flow without any publishes to the log."""
 
     @property
     def full(self) -> bool:
@@ -121,7 +121,7 @@ class _NoFlow(Flow):
 
 
 class ReadOnlyKeeper(Keeper):
-    """The keeper of a read-only broker: it keeps nothing. Its epoch is none of the history."""
+    """The keeper of a read-only broker, which keeps nothing. Its epoch is not one of the history."""
 
     def __init__(self, config: Config, metadata: ReadOnlyMetadata) -> None:
         self.epoch = metadata.state.next_offset
@@ -130,7 +130,7 @@ class ReadOnlyKeeper(Keeper):
         self._config = config
 
     def start(self, broker: "Broker") -> None:
-        """Look after this broker from now on."""
+        """Serve this broker from now on."""
         self._broker = broker
 
     def renew_epoch(self) -> None:
@@ -143,9 +143,9 @@ class ReadOnlyKeeper(Keeper):
 
 
 def stored_quarantine(state: Path, logs: Iterable[HistoryPartition]) -> dict[str, tuple[int, QuarantineReport]]:
-    """The quarantined records that the stored state lists, by partition, and the offset up to which it lists them.
+    """Return the quarantined records listed in the stored state, by partition, and the offset up to which it lists.
 
-    Partitions whose state is not there, or does not belong to the log, are left out."""
+    Partitions whose state is missing, or does not belong to the log, are left out."""
     found: dict[str, tuple[int, QuarantineReport]] = {}
     try:
         store = StateStore.open(state, read_only=True)
@@ -166,7 +166,7 @@ def stored_quarantine(state: Path, logs: Iterable[HistoryPartition]) -> dict[str
 def at_end(
     log: HistoryPartition, snapshots: Snapshots, stored: tuple[int, QuarantineReport] | None
 ) -> tuple[Machine, QuarantineReport]:
-    """The machine at the end of the log, folded from the nearest snapshot, and the records that were quarantined.
+    """Return the machine at the end of the log, folded from the nearest snapshot, and the quarantined records.
 
     `stored`: the list of the stored state, and its offset. Raises CorruptLog, LogError, NewerHistory."""
     end = log.next_offset
@@ -185,6 +185,6 @@ def at_end(
 
 
 def end_ms(metadata: Metadata, machines: Sequence[Machine]) -> int:
-    """The time at the end of the log, where the broker's clock stands."""
+    """Return the time at the end of the log, at which the broker's clock stays."""
     ahead_ms = metadata.topology.ahead_ms
     return max(metadata.clock_ms, *(machine.clock_ms - ahead_ms for machine in machines))

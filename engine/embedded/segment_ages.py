@@ -1,13 +1,13 @@
 """Begins a new segment in a partition when the last one is older than --segment-age, so that it can be archived.
 
-    looks once a second     last segment not empty, its first record older than the age -> a new segment with the next
+    checks once a second    last segment not empty, its first record older than the age -> a new segment with the next
                             group commit
 
-- A segment's age counts from its first record by the monotonic clock. So a wall clock that is set ends no segment.
-- The age of a segment that was there at the start is taken once from log time, which goes on where the log ended.
-- Segments of many partitions come of age together. A few are ended at each look, so that publishers hardly notice.
-- A step of a repartition ends all of them at once (`end_all`): messages went from one partition to another, so the
-  archive is to have both.
+- A segment's age counts from its first record by the monotonic clock, so setting the wall clock ends no segment.
+- The age of a segment that exists at the start is taken once from log time, which continues where the log ended.
+- Segments of many partitions come of age together. A few are ended at each check, so that publishers hardly notice.
+- A step of a repartition ends all of them at once (`end_all`), because messages moved between partitions, and the
+  archive should have both sides.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from rewindmq.engine.log.embedded.segments import record_timestamp
 from rewindmq.engine.partition.log_clock import NS, LogClock
 
 LOOK_SECONDS: Final = 1.0
-AT_ONCE: Final = 4  # new segments at one look
+AT_ONCE: Final = 4  # new segments at one check
 AGAIN_NS: Final = 60_000 * NS  # after the disk refused a new segment
 
 
@@ -29,11 +29,11 @@ class SegmentAge:
     def __init__(self, partition: EmbeddedPartition) -> None:
         self.partition = partition
         self._base = partition.last_base
-        self._since: int | None = None  # its first record; None: it has none
-        self._asked: int | None = None  # when a new segment was last asked for
+        self._since: int | None = None  # the time of its first record; None: it has none
+        self._asked: int | None = None  # the time of the last request for a new segment
 
     def found_at_start(self, now_ms: int, now_ns: int) -> None:
-        """Take the age of the segment that a start finds from its first record's log time."""
+        """Take the age of a segment found at the start from its first record's log time."""
         for block in self.partition.read(self._base, self._base + 1):
             age_ms = max(0, now_ms - record_timestamp(block.records[self._base - block.first_offset]))
             self._since = now_ns - age_ms * NS
@@ -56,7 +56,7 @@ class SegmentAge:
 
 
 class SegmentAges:
-    """The last segments of a log, and how old each may become."""
+    """The last segments of a log, and their age limit."""
 
     def __init__(self, log: EmbeddedLog, clock: LogClock, age_ms: int) -> None:
         self._log = log
@@ -66,14 +66,14 @@ class SegmentAges:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look once a second from now on."""
+        """Check once a second from now on."""
         now_ms, now_ns = self._clock.now_ms(), self._clock.elapsed_ns()
         for age in self._ages:
             age.found_at_start(now_ms, now_ns)
         self.look()
 
     def look(self) -> None:
-        """End the segments that are due, the first few of them."""
+        """End the first few due segments."""
         now_ns = self._clock.elapsed_ns()
         due = [age for age in self._ages if age.is_due(now_ns, self._age_ns)][:AT_ONCE]
         for age in due:
@@ -89,7 +89,7 @@ class SegmentAges:
         self._log.commit()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

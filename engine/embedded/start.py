@@ -1,9 +1,9 @@
-"""A broker's start on an embedded log: it recovers the data directory's history, and takes it over.
+"""A broker's start on an embedded log, which recovers the data directory's history and takes it over.
 
-log opened (torn tails cut, cuts ended) -> metadata folded -> trims ended -> each partition: stored state loaded, or the
-base where the log begins; rest of the log folded -> BrokerStarted in the metadata log (its offset is the epoch) and in
-each partition: it ends all earlier sessions, and removes messages that were not durable -> reconciled: bindings of
-deleted queues, policies, dead letters that still wait
+log opened (torn tails cut, cuts completed) -> metadata folded -> trims completed -> each partition: stored state
+loaded, or the base where the log begins; rest of the log folded -> BrokerStarted in the metadata log (its offset is the
+epoch) and in each partition: it ends all earlier sessions, and removes messages that were not durable -> reconciled:
+bindings of deleted queues, policies, waiting dead letters
 """
 
 import logging
@@ -43,22 +43,22 @@ logger = logging.getLogger(__name__)
 def open_log(config: Config) -> EmbeddedLog:
     """Open the log of the data directory.
 
-    LogError, CorruptLog, LostEnd: the text says what is wrong, and where."""
+    Raises LogError, CorruptLog, LostEnd; the text names the fault and its place."""
     if (config.data / "kafka").exists():
         raise LogError(f"{config.data}: holds the state of a node on Kafka: an embedded log needs another directory")
     require_broker(config.data)
-    asked = None if layout_file(config.data).exists() else config.partitions  # else `grow` looks at the number
+    asked = None if layout_file(config.data).exists() else config.partitions  # otherwise `grow` checks the number
     require_whole_blocks(config)
     return EmbeddedLog.open(config.data, asked, config.segment_bytes)
 
 
 def grow(config: Config, log: EmbeddedLog, topology: Topology) -> None:
-    """Make the partitions that a repartition adds. LogError: another number is asked for, or the disk refuses."""
+    """Make the partitions added by a repartition. Raises LogError if another number is set, or the disk refuses."""
     placement, asked = topology.placement, config.partitions
     if asked not in (None, len(log.queues)):
         if not placement.count:
             raise other_number(config.data, len(log.queues), asked)
-        logger.info("%s: its queues were repartitioned, so --partitions %d says nothing any more", config.data, asked)
+        logger.info("%s: its queues were repartitioned, so --partitions %d no longer applies", config.data, asked)
     before = len(log.queues)
     if placement.wanted > before:
         log.grow(placement.wanted, config.segment_bytes, schema_of(topology.machine_version))
@@ -66,7 +66,7 @@ def grow(config: Config, log: EmbeddedLog, topology: Topology) -> None:
 
 
 def open_snapshots(config: Config, log: EmbeddedLog) -> Snapshots:
-    """Open the snapshots of the data directory, and remove those that a killed broker did not end."""
+    """Open the snapshots of the data directory, and remove a killed broker's unfinished ones."""
     snapshots = Snapshots(config.data / "snapshots")
     for partition in (log.metadata, *log.queues):
         snapshots.remove_leftovers(partition.name)
@@ -74,16 +74,16 @@ def open_snapshots(config: Config, log: EmbeddedLog) -> Snapshots:
 
 
 def tell_fork(about: AboutHistory) -> None:
-    """Log where a fork branched."""
+    """Log the branching point of a fork."""
     if about.forks:
         logger.info("%s", about.forks[-1])
 
 
 def keep_layout(config: Config, log: EmbeddedLog, about: AboutHistory) -> None:
-    """Make the layout say the identity that the log says. Raises LogError, OSError."""
+    """Make the layout agree with the log on the identity. Raises LogError, OSError."""
     identity = about.forks[-1].event.identity if about.forks else None
     if read_fork(config.data) != identity:
-        logger.warning("%s: its layout named another history than the log, and was made anew", config.data)
+        logger.warning("%s: its layout named another history than the log, and was rebuilt", config.data)
         write_layout(config.data, len(log.queues), identity)
 
 
@@ -112,7 +112,7 @@ def begin_clock(clock: LogClock, metadata: SoleWriterMetadata, recoveries: list[
 
 
 def _ended_cleanly(log: LogPartition) -> bool:
-    """Say whether the log is as a clean stop left it.
+    """Return True if the log is as a clean stop left it.
 
     Otherwise it may have less than clients have seen."""
     end = log.next_offset
@@ -133,7 +133,7 @@ def adopt_state(broker: Broker, keeper: EmbeddedKeeper) -> None:
     first = keeper.log.metadata.next_offset == 0
     ahead_ms = broker.topology.ahead_ms
     for partition in partitions:
-        if partition.machine.ahead_ms != ahead_ms:  # a crash came between two logs while the clock was set
+        if partition.machine.ahead_ms != ahead_ms:  # a crash interrupted a setting of the clock between two logs
             before_ms = partition.machine.log_ms
             partition.set_clock(min(before_ms, broker.clock()), BROKER, ClockSet(ahead_ms, before_ms))
     if first and MACHINE_VERSION > 1:
@@ -144,15 +144,15 @@ def adopt_state(broker: Broker, keeper: EmbeddedKeeper) -> None:
     for partition in partitions:
         started = keeper.started(after_crash=not _ended_cleanly(partition.log))
         if partition.next_offset == 0:
-            partition.upgrade(broker.topology.machine_version)  # it follows that from its first event on
+            partition.upgrade(broker.topology.machine_version)  # which it follows from its first event on
         for queue in list(partition.machine.by_id.values()):
             broker.forwarder.recover(partition, queue)
         partition.append(BROKER, started)
-        partition.upgrade(broker.topology.machine_version)  # a crash may have come between the two logs
+        partition.upgrade(broker.topology.machine_version)  # a crash may have occurred between the two logs
         partition.carry_out()
     _reconcile(broker)
     broker.turns.end()
-    keeper.log.commit_and_wait()  # an epoch must be durable before an id begins with it: ids are never used twice
+    keeper.log.commit_and_wait()  # an epoch must be durable before an id begins with it, because ids are never reused
 
 
 def _reconcile(broker: Broker) -> None:

@@ -1,24 +1,23 @@
-"""The process beside a broker: it archives the broker's directory again and again, and trims what is too old.
+"""The process beside a broker, which archives the broker's directory again and again, and trims old history.
 
     broker (archive_supervisor.py)                     this process
-        the order                 ->                   the URL is opened, if there is one
+        the order                 ->                   the URL, if any, is opened
                                   <-    Opened, NoArchivePossible
         None: the log is open     ->                   passes begin; on Kafka the names of the partitions that this
                                                        node owns, and again when they change
                                   <-    ArchiveProgress after each pass, and during a long one
-                                  <-    Kept after each look at --keep-history (keep_history.py); on Kafka nothing
-                                        is asked:
+                                  <-    Kept after each check of --keep-history (keep_history.py); not on Kafka:
                                   <-    TrimAsked
-        TrimAnswer                ->                   the segments go
+        TrimAnswer                ->                   the segments are removed
 
-- It is nice(10): where processor time is short, the broker has nine parts of ten. With less than the tenth part an
-  archiver would fall behind a busy broker for good.
-- With --keep-local a pass ends with the removal of what is archived and beyond that limit (local_space.py; on Kafka
+- It runs at nice(10): when processor time is short, the broker gets about 90 %. With less than 10 % an archiver would
+  fall behind a busy broker for good.
+- With --keep-local a pass ends by removing archived history beyond that limit (local_space.py; on Kafka
   engine/keeping/topic_space.py).
-- A pass that fails is tried again after a second, then two, and so on up to a minute. The text of what failed goes to
-  the broker, which logs it once.
-- The end of the pipe is the end of the broker, in whatever way: this process ends before the next segment, and within a
-  second of an audit. Both may be killed at any moment (archive/archiver.py), and another archiver may work
+- A failed pass is repeated after a second, then two, and so on up to a minute. The broker gets the error text, and logs
+  it once.
+- The end of the pipe means the end of the broker, whatever the cause: this process ends before the next segment, and
+  during an audit within a second. Both may be killed at any moment (archive/archiver.py), and another archiver may work
   at the same time.
 """
 
@@ -64,15 +63,15 @@ from rewindmq.schemas.metadata_events import HistoryTrimmed
 
 NICENESS: Final = 10
 TOLD_SECONDS: Final = 5.0  # between two reports of one pass
-ALIVE_SECONDS: Final = 1.0  # between two looks during an audit whether the broker lives
-ENDS_SECONDS: Final = 5.0  # a start waits so long for the archive to say where it ends
-CUT_SECONDS: Final = 600.0  # between two looks at what may be removed, where nothing more was archived
+ALIVE_SECONDS: Final = 1.0  # between two checks, during an audit, that the broker is alive
+ENDS_SECONDS: Final = 5.0  # a start waits this long for the archive's ends
+CUT_SECONDS: Final = 600.0  # between two checks for removable segments, if nothing more was archived
 
 logger = logging.getLogger(__name__)
 
 
 def archive_history(connection: Connection) -> None:
-    """The process's main function. Ctrl-C goes to the whole process group, so it is ignored here: the broker ends the
+    """Run the process. Ctrl-C reaches the whole process group, so it is ignored here, because the broker ends the
     process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)
@@ -93,7 +92,7 @@ def archive_history(connection: Connection) -> None:
 
 
 def _ends_soon(objects: Objects, order: ArchiveOrder) -> dict[str, int]:
-    """Return the ends in the archive; empty if it does not answer soon: the broker starts without it."""
+    """Return the ends in the archive; empty if it does not answer soon, so that the broker starts without it."""
     found: dict[str, int] = {}
     if order.topics is None:
         reading = Thread(target=_read_ends, args=(objects, order.data_dir, found), daemon=True)
@@ -103,8 +102,8 @@ def _ends_soon(objects: Objects, order: ArchiveOrder) -> dict[str, int]:
 
 
 def _read_ends(objects: Objects, data_dir: Path, found: dict[str, int]) -> None:
-    """Note where each partition of the directory's history ends in the archive, as far as that can be read."""
-    with suppress(LogError, OSError):  # the first pass will say so
+    """Note the end of each partition of the directory's history in the archive, as far as it can be read."""
+    with suppress(LogError, OSError):  # the first pass will report it
         identity = read_identity(objects)
         if identity is not None and identity.history == root_of(data_dir):
             for name in (METADATA, *map(queue_partition, range(identity.queue_partitions))):
@@ -112,25 +111,25 @@ def _read_ends(objects: Objects, data_dir: Path, found: dict[str, int]) -> None:
 
 
 class ArchivedHistory(Protocol):
-    """The history to archive: a data directory, or topics of a Kafka."""
+    """The history to archive: a data directory, or topics in Kafka."""
 
     @property
     def retention(self) -> str | None:
-        """The problem with a retention that is not RewindMQ's, and the remedy for a person to apply; or None."""
+        """Return the problem with a retention that is not RewindMQ's, and the remedy; or None."""
 
     def owned(self, names: frozenset[str] | None) -> None:
         """Archive these partitions from now on; None: all."""
 
     def archive(self, until: Callable[[], bool], progress: Callable[[int, int], None]) -> object:
-        """Archive what is new. Arguments and errors as `Archiver.run`."""
+        """Archive new records. Arguments and errors as `Archiver.run`."""
 
     def known(self) -> tuple[PartitionProgress, ...]:
-        """Return the archive's progress in each partition; empty if it is not known.
+        """Return the archive's progress in each partition; empty if unknown.
 
         Raises LogError, OSError."""
 
     def keep_local(self, limits: SpaceLimits) -> SpaceReport:
-        """Remove what is archived and beyond the limits from where the log is.
+        """Remove archived records beyond the limits from the log.
 
         Raises LogError, NewerHistory, OSError."""
 
@@ -155,10 +154,10 @@ class DirectorySource:
         self._archiver = Archiver(objects, data_dir)
 
     def owned(self, names: frozenset[str] | None) -> None:
-        """Do nothing: a broker owns all partitions of its directory."""
+        """Do nothing, because a broker owns all partitions of its directory."""
 
     def archive(self, until: Callable[[], bool], progress: Callable[[int, int], None]) -> None:
-        """Archive all that is closed."""
+        """Archive everything closed."""
         self._archiver.run(until, progress)
         note_archive(self._data_dir, self._objects.url)
 
@@ -172,19 +171,19 @@ class DirectorySource:
 
 
 class LocalCuts:
-    """Removes from the broker's directory, or from Kafka, what is archived and beyond --keep-local."""
+    """The removals of archived history beyond --keep-local from the broker's directory, or from Kafka."""
 
     def __init__(self, source: ArchivedHistory, limits: SpaceLimits) -> None:
         self._source = source
         self._limits = limits
-        self._ends: tuple[int, ...] = ()  # of the archived partitions, at the last look
+        self._ends: tuple[int, ...] = ()  # of the archived partitions, at the last check
         self._looked = -CUT_SECONDS
         self._freed_bytes = 0
         self._stays: str | None = None
 
     def look(self, ends: tuple[int, ...]) -> bool:
-        """Remove what may go, when more is archived than at the last look, or that is long ago. Returns whether it
-        looked.
+        """Evict history if the archive has grown, or if ten minutes have passed since the last check. Return True if it
+        checked.
 
         Raises LogError, NewerHistory, OSError."""
         now = time.monotonic()
@@ -197,7 +196,7 @@ class LocalCuts:
         return True
 
     def told(self) -> tuple[int, str | None]:
-        """The bytes that were removed since the last call, and why other segments, which were due, were not."""
+        """Return the bytes removed since the last call, and why other due segments were not removed."""
         freed_bytes, self._freed_bytes = self._freed_bytes, 0
         return freed_bytes, self._stays
 
@@ -217,7 +216,7 @@ class ArchivePasses:
 
     @property
     def seconds_left(self) -> float:
-        """The time until the next pass."""
+        """Return the seconds until the next pass."""
         return max(0.0, self._next - time.monotonic())
 
     def owned(self, names: frozenset[str] | None) -> None:
@@ -226,7 +225,7 @@ class ArchivePasses:
         self._next = 0.0
 
     def run_if_due(self, alive: Callable[[], object]) -> None:
-        """Archive what is new, if it is time. `alive` is called between two segments, and raises EOFError when the
+        """Archive new records, if it is time. `alive` is called between two segments, and raises EOFError when the
         broker ended.
 
         Raises EOFError, BrokenPipeError, ConnectionResetError: the broker ended."""
@@ -242,7 +241,7 @@ class ArchivePasses:
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
     def _pass(self, alive: Callable[[], object]) -> str | None:
-        """Archive all that is closed. Returns what went wrong."""
+        """Archive everything closed. Return the error, if any."""
 
         def until() -> bool:
             alive()
@@ -263,18 +262,18 @@ class ArchivePasses:
             return f"{error.filename or self._order.data_dir}: {error.strerror or error}"
         except EOFError:
             raise
-        except Exception as error:  # a defect of ours must not end the passes: the next one may succeed
+        except Exception as error:  # our own defect must not end the passes, because the next one may succeed
             logger.exception("archiving failed")
             return f"a defect of rewindmq: {type(error).__name__}, see the broker's log"
         return None
 
     def _look_again(self) -> None:
-        """Measure how far the archive is, as far as that can be known after an error."""
-        with suppress(LogError, OSError):  # then what was known before is told again
+        """Measure the archive's progress, as far as possible after an error."""
+        with suppress(LogError, OSError):  # then the former progress is reported again
             self._known = self._source.known() or self._known
 
     def _during(self, _done: int, _all: int) -> None:
-        """Tell the broker how far a long pass is."""
+        """SpaceReport the progress of a long pass to the broker."""
         if time.monotonic() - self._told >= TOLD_SECONDS:
             self._known = self._source.known()
             self._tell(ended=False, error=None)
@@ -286,17 +285,17 @@ class ArchivePasses:
 
 
 class Duties:
-    """The duties of one process, in turn: passes of the archiver, looks at --keep-history. It has at least one."""
+    """The duties of one process, in turn: passes of the archiver, checks of --keep-history. It has at least one."""
 
     def __init__(self, connection: Connection, order: ArchiveOrder, objects: Objects | None) -> None:
-        """`objects`: the archive; None: there is none."""
+        """Set up the duties. `objects`: the archive; None: there is none."""
         self._connection = connection
         self._passes = None if objects is None else ArchivePasses(connection, order, objects)
         self._history = _keeper(order, objects, self._log_trim, self._alive)
         self._polled = 0.0  # by the monotonic clock
 
     def run(self) -> None:
-        """Do what is due, again and again.
+        """Do the due work, again and again.
 
         Raises EOFError, BrokenPipeError, ConnectionResetError: the broker ended."""
         self._take(self._connection.recv())
@@ -310,7 +309,7 @@ class Duties:
                 if kept is not None:
                     self._connection.send(kept)
                 left.append(self._history.seconds_left)
-            if self._connection.poll(min(*left, ALIVE_SECONDS)):  # the broker takes one that never wakes for a hung one
+            if self._connection.poll(min(*left, ALIVE_SECONDS)):  # to the broker a process that never wakes is hung
                 self._take(self._connection.recv())
 
     def _take(self, owned: frozenset[str] | None) -> None:
@@ -320,21 +319,21 @@ class Duties:
             self._history.owned = owned
 
     def _take_all(self) -> None:
-        """Take what the broker has sent.
+        """Receive everything that the broker has sent.
 
         Raises EOFError: the broker ended."""
         while self._connection.poll(0):
             self._take(self._connection.recv())
 
     def _alive(self) -> None:
-        """As `_take_all`, once a second: it is called for each block of a log."""
+        """Do as `_take_all`, but once a second, because this is called for each block of a log."""
         now = time.monotonic()
         if now - self._polled >= ALIVE_SECONDS:
             self._polled = now
             self._take_all()
 
     def _log_trim(self, event: HistoryTrimmed) -> None:
-        """Have the broker log the event, durably.
+        """Let the broker log the event durably.
 
         Raises TrimRefused; EOFError, BrokenPipeError, ConnectionResetError: the broker ended."""
         self._connection.send(TrimAsked(event))
@@ -353,7 +352,7 @@ def _keeper(
     log_event: Callable[[HistoryTrimmed], object],
     alive: Callable[[], object],
 ) -> KeepHistory | None:
-    """Return the keeper that trims what is older than the order says; None: all of it stays."""
+    """Return the keeper that trims history older than the order's limit; None: everything stays."""
     if order.keep_history_ms is None:
         return None
     if order.topics is None:
@@ -367,7 +366,7 @@ def _keeper(
 def progress_of(manifests: Iterable[Manifest], data_dir: Path) -> tuple[PartitionProgress, ...]:
     """Return the archive's progress in each partition, from the loaded manifests and the local segments.
 
-    Raises LogError, OSError: a partition cannot be read."""
+    Raises LogError, OSError if a partition cannot be read."""
     return tuple(_progress(manifest, partition_directory(data_dir, manifest.partition)) for manifest in manifests)
 
 

@@ -1,10 +1,10 @@
-"""States of a partition that the archive has: bases and snapshots, the newest first.
+"""Archived states of a partition: bases and snapshots, the newest first.
 
-    begin_with_archive(log, store, data_dir)       a node whose state lies below Kafka's start
-    state_at_offset(log, offset, data_dir)         where a base is to be made (topic_space.py)
+    begin_with_archive(log, store, data_dir)       for a node whose state is below Kafka's start
+    state_at_offset(log, offset, data_dir)         for a new base (topic_space.py)
 
-A base has the records of all messages that are queued. For a snapshot these are read, from Kafka or from the archive.
-A damaged state is passed over. Without any, the fold begins at offset 0, in the archive, or with the base at the floor.
+A base has the records of all queued messages. For a snapshot these are read from Kafka or from the archive. A damaged
+state is skipped. Without any, the fold begins at offset 0, in the archive, or with the base at the floor.
 """
 
 import logging
@@ -35,17 +35,16 @@ if TYPE_CHECKING:
 
 State = BaseEntry | SnapshotEntry
 
-BEGIN = "begin"  # a directory for one base, while a node that has the state store open begins with it
+BEGIN = "begin"  # a directory for one base, while a node with an open state store begins with it
 
 logger = logging.getLogger(__name__)
 
 
 def begin_with_archive(log: TieredTopic, store: StateStore, data_dir: Path) -> None:
-    """Replace the stored state by the newest one in the archive, if Kafka no longer has the records behind it.
+    """Replace the stored state by the newest archived one, if Kafka no longer has the records after it.
 
-    The directory notes the archive then, because its readers need it, too. The records of the quarantine below are not
-    listed. Raises LogError where the archive does not have all that Kafka lacks, StoreError, NewerHistory, NoAnswer,
-    OSError."""
+    The directory then notes the archive, because its readers also need it. Records quarantined below it are not listed.
+    Raises LogError if the archive lacks some of what Kafka lacks, StoreError, NewerHistory, NoAnswer, OSError."""
     applied, start = store.applied_offset(log.name), log.topic.start_offset
     if start == 0 or start <= applied <= log.next_offset:
         return
@@ -69,11 +68,11 @@ def begin_with_archive(log: TieredTopic, store: StateStore, data_dir: Path) -> N
                 base.offset,
             )
             return
-    logger.info("%s begins at offset %d in Kafka: the node reads what came before from the archive", log.name, start)
+    logger.info("%s begins at offset %d in Kafka: the node reads earlier records from the archive", log.name, start)
 
 
 def state_at_offset(log: TieredTopic, offset: int, data_dir: Path) -> Machine:
-    """The state at an offset: folded from the nearest snapshot of the node, or from what the archive has.
+    """Return the state at an offset, folded from the node's nearest snapshot, or from an archived state.
 
     Raises as `begin_with_archive`."""
     local, archived = Snapshots(data_dir / "snapshots"), log.below(log.topic.start_offset)
@@ -88,21 +87,21 @@ def state_at_offset(log: TieredTopic, offset: int, data_dir: Path) -> Machine:
             machine = load()
             break
         except (BaseError, CorruptObject, SnapshotError) as error:
-            logger.warning("%s: %s: an older state is taken", log.name, error)
+            logger.warning("%s: %s: an older state is used", log.name, error)
     machine = machine or beginning(log)
     fold(machine, log, offset)
     return machine
 
 
 def _newest(archived: ArchivedPartition, most: int) -> list[State]:
-    """The archived states up to an offset, the newest first; of one offset the base first."""
+    """Return the archived states up to an offset, the newest first; at one offset the base first."""
     states: list[State] = [*archived.snapshots, *archived.bases]
     states.sort(key=lambda each: (each.offset, isinstance(each, BaseEntry)), reverse=True)
     return [each for each in states if each.offset <= most]
 
 
 def _machine(log: TieredTopic, archived: ArchivedPartition, state: State) -> Machine:
-    """The machine of an archived state.
+    """Return the machine of an archived state.
 
     Raises BaseError, CorruptObject, SnapshotError, NoAnswer."""
     if isinstance(state, BaseEntry):
@@ -112,7 +111,7 @@ def _machine(log: TieredTopic, archived: ArchivedPartition, state: State) -> Mac
 
 @contextmanager
 def _as_base(log: TieredTopic, archived: ArchivedPartition, state: State, directory: Path) -> Iterator[Base]:
-    """An archived state as a base; that of a snapshot is made in this directory, which is removed at the end."""
+    """Yield an archived state as a base, made from a snapshot in this directory, which is removed at the end."""
     if isinstance(state, BaseEntry):
         yield archived.base_of(state)
         return
@@ -122,14 +121,14 @@ def _as_base(log: TieredTopic, archived: ArchivedPartition, state: State, direct
 
 @contextmanager
 def written_base(log: "HistoryPartition", machine: Machine, directory: Path) -> Iterator[Base]:
-    """The state of a machine with the messages that it holds, as a base in this directory, which is removed at the end.
+    """Yield a machine's state with its messages as a base in this directory, which is removed at the end.
 
     Raises BaseError, LogError, OSError."""
     bases, offset = Bases(directory), machine.next_offset
     try:
         records = queued_records(log, queued_offsets(machine))
-        bases.write(machine, b"", records)  # no log begins there: it needs no chain
-        del machine, records  # the base is loaded as another one
+        bases.write(machine, b"", records)  # no log begins there, so it needs no chain
+        del machine, records  # the base is loaded as a new one
         yield bases.open(log.name, offset)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

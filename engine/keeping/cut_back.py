@@ -1,12 +1,12 @@
-"""Takes records that the history does not go on with from the end of a partition, and keeps them aside.
+"""Cuts records that the history does not continue from the end of a partition, and sets them aside.
 
     records = cut_back(data_dir, "queues-0", end, data_dir / "aside" / "20261126T055900Z")
 
     the last segment first:  moved as a whole, with its sidecars and seals -> ASIDE/queues-0/
     the segment of the end:  copied to ASIDE, then cut behind its last block before the end
 
-Nothing is lost, and a kill in between leaves a log without a hole: the next call goes on. State and snapshots of later
-offsets are derived from what went, and are removed.
+Nothing is lost, and a kill in between leaves a log without a hole, which the next call continues to cut. State and
+snapshots of later offsets are derived from the cut records, and are removed.
 """
 
 import os
@@ -24,7 +24,7 @@ from rewindmq.projections.store.store import StateStore
 
 
 def cut_back(data_dir: Path, partition: str, end: End, aside: Path) -> int:
-    """Keep a partition up to `end`. Returns the number of records that are kept aside.
+    """Keep a partition up to `end`, and return the number of records set aside.
 
     Raises LogError, CorruptLog, StoreError, OSError."""
     directory = partition_directory(data_dir, partition)
@@ -55,20 +55,20 @@ def cut_back(data_dir: Path, partition: str, end: End, aside: Path) -> int:
 
 
 def seals_behind(directory: Path, offset: int) -> list[Path]:
-    """The seals that are about records behind an offset, and their openings."""
+    """Return the seals about records after an offset, and their openings."""
     found = []
     for path in directory.glob(f"_{'[0-9]' * 20}.seal"):
         try:
             ends = parsed_line(path.read_bytes(), str(path)).seal.next_offset
         except BadSeal:
-            continue  # `rewindmq verify_seals` tells of it
+            continue  # `rewindmq verify_seals` reports it
         if ends > offset:
             found += [each for each in (path, path.with_suffix(".secret")) if each.exists()]
     return found
 
 
 def drop_behind(directory: Path, end: End) -> None:
-    """Drop what is behind the end of a copy: it may be torn, and the leader has it.
+    """Drop everything after the end of a copy, because it may be torn, and the leader has it.
 
     Raises CorruptLog, OSError."""
     for path in reversed(segment_files(directory)):
@@ -87,7 +87,7 @@ def _cut(path: Path, end: End) -> None:
         entries = segment.index.find_offset(end.offset)
     finally:
         segment.close()
-    if index_path(path).exists():  # first: an entry proves that its block was durable
+    if index_path(path).exists():  # first, because an entry proves that its block was durable
         os.truncate(index_path(path), HEADER.size + entries * ENTRY.size)
     if lengths_path(path).exists():
         os.truncate(lengths_path(path), 4 * (end.offset - end.base))
@@ -100,7 +100,7 @@ def _cut(path: Path, end: End) -> None:
 
 
 def _forget(data_dir: Path, partition: str, offset: int) -> None:
-    """Remove what was derived from later records."""
+    """Remove everything derived from later records."""
     for path in Snapshots(data_dir / "snapshots").files_beyond(partition, offset):
         path.unlink()
     if partition == METADATA or not (data_dir / "state").exists():

@@ -1,10 +1,10 @@
-"""A data directory as its keeping sees it, with its archive if it has one (port.py).
+"""A data directory and its archive, if any, as history to keep (port.py).
 
     directory_keeper(data_dir, url, keep_ms, ask_broker, alive).look()          beside a broker, which appends events
-    trim_directory(data_dir, TrimRequest(before_ms=...))                        no broker runs
+    trim_directory(data_dir, TrimRequest(before_ms=...))                        without a broker
 
-The local log may begin above the floor (`start --keep-local`): then what goes is read from the archive, and no segment
-goes.
+The local log may begin above the floor (`start --keep-local`). Then the trimmed records are read from the archive, and
+no segment is removed.
 """
 
 import time
@@ -42,13 +42,13 @@ from rewindmq.schemas.metadata_events import HistoryTrimmed
 from rewindmq.schemas.older_schemas import encoder_under
 from rewindmq.schemas.values import BROKER
 
-LEFTOVER_SECONDS: Final = 3_600.0  # a base that was being written so long ago is of a killed program
+LEFTOVER_SECONDS: Final = 3_600.0  # an unfinished base this old is left from a killed program
 
 
 def archive_for(data_dir: Path, url: str | None = None) -> Objects | None:
-    """The archive of a data directory: the one at `url`, or the one that the directory names; None if it has none.
+    """Return the archive of a data directory: that at `url`, or the one that the directory names; None if it has none.
 
-    Raises TrimRefused where the directory names another archive, BadUrl, OtherHistory, NoAnswer, LogError."""
+    Raises TrimRefused if the directory names another archive, BadUrl, OtherHistory, NoAnswer, LogError."""
     named = archive_of(data_dir)
     if url is None and named is None:
         return None
@@ -59,7 +59,7 @@ def archive_for(data_dir: Path, url: str | None = None) -> Objects | None:
             raise
         raise NoAnswer(f"the archive of {data_dir}: {error}; nothing was removed") from None
     if named is not None and objects.url != named:
-        raise TrimRefused(f"{data_dir}: its archive is {named}, and not {objects.url}; nothing was removed")
+        raise TrimRefused(f"{data_dir}: its archive is {named}, not {objects.url}; nothing was removed")
     archived = read_identity(objects)
     if archived is None or not archived.is_of(identity_of(data_dir)):
         raise OtherHistory(f"{objects.url}: not the archive of the history in {data_dir}; nothing was removed")
@@ -69,7 +69,7 @@ def archive_for(data_dir: Path, url: str | None = None) -> Objects | None:
 def trim_directory(
     data_dir: Path, wanted: TrimRequest, dry_run: bool = False, wall_ms: int | None = None, url: str | None = None
 ) -> list[TrimReport]:
-    """Trim a directory that no broker uses, and its archive. `url`: of the archive, where the directory names none.
+    """Trim a directory that no broker uses, and its archive. `url`: of the archive, if the directory names none.
 
     Raises as `trim`, and LogInUse, BadUrl."""
     with _stopped(data_dir, archive_for(data_dir, url), wall_ms) as history:
@@ -80,10 +80,10 @@ def trim_directory(
 
 @contextmanager
 def _stopped(data_dir: Path, objects: Objects | None, wall_ms: int | None = None) -> "Iterator[DirectoryHistory]":
-    """The history of a directory that no broker uses. `wall_ms`: the wall clock, for what is appended.
+    """Yield the history of a directory that no broker uses. `wall_ms`: the wall clock, for appended events.
 
     Raises LogInUse, LogError, CorruptLog, NewerHistory."""
-    read_layout(data_dir)  # there must be a log: none is made here
+    read_layout(data_dir)  # the log must exist: none is made here
     log = EmbeddedLog.open(data_dir, None)
     try:
         metadata = newest(Snapshots(data_dir / "snapshots"), log.metadata)
@@ -109,10 +109,10 @@ def directory_keeper(
     monotonic: Callable[[], float] = time.monotonic,
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> KeepHistory:
-    """Return the keeper that trims a broker's directory, and its archive: that at `url`, or the one that it notes.
+    """Return the keeper that trims a broker's directory, and its archive: that at `url`, or the noted one.
 
-    `log_event` returns when the broker's metadata log has the event, durably; it raises TrimRefused if the broker
-    refuses it."""
+    `log_event` returns once the broker's metadata log durably has the event; it raises TrimRefused if the broker
+    refuses."""
 
     def opened() -> DirectoryHistory:
         history = DirectoryHistory(data_dir, archive_for(data_dir, url), log_event)
@@ -125,7 +125,7 @@ def directory_keeper(
 class DirectoryHistory:
     """All partitions of a data directory. Implements `KeptHistory`.
 
-    `append` has one event logged, durably. `is_stopped`: no broker runs, so the last segment alone has to stay."""
+    `append` logs one event durably. `is_stopped`: no broker runs, so only the last segment has to stay."""
 
     shared = False
 
@@ -145,7 +145,7 @@ class DirectoryHistory:
         self._manifests: dict[str, Manifest] = {}
 
     def note_archive(self) -> None:
-        """Write down which archive the directory has: what is below the local start is read from there."""
+        """Note the directory's archive, from which records below the local start are read."""
         if self._objects is not None:
             note_archive(self._data_dir, self._objects.url)
 
@@ -216,7 +216,7 @@ class DirectoryPartition:
     def chain_at(self, offset: int) -> bytes:
         if offset >= self._local.start_offset:
             return stated_chain(segment_path(self._local.directory, offset))
-        assert self.manifest is not None, "what is not here is in the archive"
+        assert self.manifest is not None, "records that are not local are in the archive"
         return next(each.chain_before for each in self.manifest.segments if each.base_offset == offset)
 
     def audited(self, end: int, between: Callable[[], object]) -> Audited:

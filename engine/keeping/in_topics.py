@@ -1,12 +1,12 @@
-"""A history in Kafka as its keeping sees it, with its archive (port.py).
+"""A history in Kafka and its archive, as history to keep (port.py).
 
     topics_keeper(order.topics, data_dir, objects, keep_ms, alive).look()        beside a node
     trim_topics(KafkaLogReader(...), objects, TrimRequest(before_ms=...))
 
-- It may be cut where an archived stretch begins. What is not archived stays, and so does the last stretch.
-- Bases are in the archive alone. So the archive has the HistoryTrimmed, too, before anything goes: topics that are made
-  from it begin where it does.
-- A node has folded what goes long ago. One that was away begins with the base.
+- It may be cut where an archived stretch begins. Unarchived records stay, and so does the last stretch.
+- Bases are only in the archive. So the archive also gets the HistoryTrimmed before anything is removed, and topics made
+  from it begin at the same floor.
+- A node has folded the removed records long ago. One that was away begins with the base.
 """
 
 import tempfile
@@ -49,7 +49,7 @@ from rewindmq.schemas.values import BROKER
 def trim_topics(
     log: KafkaLogReader, objects: Objects, wanted: TrimRequest, dry_run: bool = False, wall_ms: int | None = None
 ) -> list[TrimReport]:
-    """Trim a history in Kafka, and its archive, while nodes run or not.
+    """Trim a history in Kafka, and its archive, whether or not nodes run.
 
     Raises as `trim`."""
     return trim(TopicsHistory(log, objects, now_ms if wall_ms is None else lambda: wall_ms), wanted, dry_run, wall_ms)
@@ -75,7 +75,7 @@ def topics_keeper(
             except LogError:
                 if keeper.owned:
                     raise
-                return None  # this node owns nothing, and no other one has begun the archive
+                return None  # this node owns nothing, and no other node has begun the archive
         history.look()
         return history
 
@@ -87,12 +87,12 @@ def topics_keeper(
 class TopicsHistory:
     """All partitions of a history in Kafka. Implements `KeptHistory`.
 
-    `wall_ms`: the wall clock; it goes into the events, where Kafka's own time counts."""
+    `wall_ms`: the wall clock, for the events, although Kafka's own time counts."""
 
     shared = True
 
     def __init__(self, log: KafkaLogReader, objects: Objects, wall_ms: Callable[[], int]) -> None:
-        """Raises LogError where the archive is that of another history, or there is none; NoAnswer."""
+        """Raise LogError if the archive is missing or another history's; NoAnswer."""
         self.place = objects.url
         self._log = log
         self._objects = objects
@@ -105,11 +105,11 @@ class TopicsHistory:
 
     @property
     def names(self) -> list[str]:
-        """The partitions that the archive has, as of the last look."""
+        """Return the partitions in the archive, as of the last look."""
         return list(self._topics)[: self.manifest(METADATA).queue_partitions or self._begun_with]
 
     def look(self) -> None:
-        """Read what came into the archive since the last look.
+        """Read the archive's entries since the last look.
 
         Raises CorruptObject, LogError, NoAnswer."""
         for name in list(self._manifests):
@@ -146,7 +146,7 @@ class TopicsHistory:
         def refused(error: KafkaError, _: Message) -> None:
             refusals.append(error)
 
-        encoder, topic = encoder_under(schema_of(1)), self._log.metadata.topic  # every node knows it
+        encoder, topic = encoder_under(schema_of(1)), self._log.metadata.topic  # known to every node
         producer = self._log.clients.producer({"on_delivery": refused})
         try:
             for event in events:
@@ -154,12 +154,12 @@ class TopicsHistory:
                 producer.produce(topic, value, b"", self._log.metadata.number)
             left = producer.flush(TIMEOUT_SECONDS)
         except KafkaException as error:
-            raise LogError(f"Kafka: {topic} takes no event: {text_of(error)}; nothing was removed") from error
+            raise LogError(f"Kafka: {topic} accepts no event: {text_of(error)}; nothing was removed") from error
         if refusals:
-            raise LogError(f"Kafka: {topic} takes no event: {text_of(refusals[0])}; nothing was removed")
+            raise LogError(f"Kafka: {topic} accepts no event: {text_of(refusals[0])}; nothing was removed")
         if left:
             producer.purge()
-            raise NoAnswer(f"Kafka: {topic} has not taken an event within {TIMEOUT_SECONDS:.0f} seconds: run it again")
+            raise NoAnswer(f"Kafka: {topic} has accepted no event within {TIMEOUT_SECONDS:.0f} seconds: run it again")
 
     def floors(self) -> Mapping[str, Floor]:
         floors = self._floors.now()
@@ -238,9 +238,9 @@ def require_archived(
     offset: int,
     between: Callable[[], object] = lambda: None,
 ) -> None:
-    """Check that the archive has each record of a partition from `start` up to `offset` as Kafka has it.
+    """Check that the archive's records of a partition from `start` up to `offset` equal Kafka's.
 
-    `between`: called before each archived stretch. A record that leaves Kafka meanwhile is not compared. Raises
+    `between`: called before each archived stretch. A record that leaves Kafka in the meantime is not compared. Raises
     OtherHistory for one that differs, CorruptObject, NoAnswer, LogError."""
     while True:
         try:
@@ -253,7 +253,7 @@ def require_archived(
 
 
 def _compare(topic: KafkaPartition, manifest: Manifest, start: int, offset: int, between: Callable[[], object]) -> None:
-    """`require_archived`, once. Raises BelowStart, too."""
+    """Do `require_archived` once. Also raises BelowStart."""
     for entry in manifest.segments:
         if entry.next_offset <= start or entry.base_offset >= offset:
             continue
@@ -266,5 +266,5 @@ def _compare(topic: KafkaPartition, manifest: Manifest, start: int, offset: int,
         for ours, theirs in zip_longest(kept, archived):
             if ours != theirs:
                 at = min(each.offset for each in (ours, theirs) if each is not None)
-                why = f"its record at offset {at} is another than the archived one"
+                why = f"its record at offset {at} differs from the archived one"
                 raise OtherHistory(f"Kafka: {topic.name}: {why}: nothing is removed")

@@ -1,24 +1,24 @@
-"""Trims what is older than --keep-history beside a broker or a node, in its process (archive_process.py).
+"""Trims history older than --keep-history beside a broker or a node, in its process (archive_process.py).
 
-    looks at the start, then every ten minutes      what is older than the limit, in whole cuts, stretch by stretch:
-    floor -> audit -> base, proven -> HistoryTrimmed, durable -> what lies below the floor goes
+    checks at the start, then every ten minutes     older history than the limit, in whole cuts, by stretches:
+    floor -> audit -> base, proven -> HistoryTrimmed, durable -> history below the floor is removed
 
-- The steps are those of trim.py. Beside a broker the event alone is the broker's, because it alone writes the metadata
-  log (engine/broker/history_trims.py). On Kafka the process appends it: of the partitions that the node owns.
+- The steps are those of trim.py. Beside a broker the event is the broker's, because it alone writes the metadata log
+  (engine/broker/history_trims.py). On Kafka the process itself appends it, for the partitions that the node owns.
 - A stretch is 256 MiB long, or four times as long as the base before it, if that is more. So memory does not grow with
-  what is due, the archiver gets its turn between two stretches, and bases cost little beside what goes.
-- After a kill before the event is durable all is there still. After it, the next look ends the trim, or the next start,
-  or the archiver of the partition's next owner. Two nodes may trim a partition at once while the ownership moves: a
-  floor only rises, and both bases are archived.
-- Findings of the audit, and a record that Kafka has otherwise than the archive, stop the trim of that partition. They
-  are told, and the stretch is not audited again until its end moves.
-- A partition is trimmed when its oldest cut is older than the limit and a day, or a 24th of the limit if that is less:
-  then all that is older than the limit goes. So a floor stays for about a day, and a job that reads for hours beside it
-  has to begin anew once at most.
+  the amount due, the archiver gets its turn between two stretches, and bases cost little beside the removed data.
+- A kill before the event is durable changes nothing. After that, the next check completes the trim, or the next start,
+  or the archiver of the partition's next owner. Two nodes may trim a partition at once while the ownership moves,
+  because a floor only rises, and both bases are archived.
+- Findings of the audit, and a record that differs between Kafka and the archive, stop the trim of that partition. They
+  are reported, and the stretch is not audited again until its end moves.
+- A partition is trimmed when its oldest cut exceeds the limit by a day, or by a 24th of the limit if that is less. Then
+  everything older than the limit is removed. So a floor stays for about a day, and a job that reads for hours beside it
+  has to begin anew at most once.
 
-Age is counted from the steady time (engine/log/embedded/steady_time.py), or from the wall clock, if that is earlier. A
-note beside the log has it. The first look only notes the log time, so a node that never looked before trims nothing for
-half a minute. If a hole in the log shows that a clock may have jumped before that, it notes the time before the hole.
+Age is counted from the steady time (engine/log/embedded/steady_time.py), noted beside the log, or from the wall clock
+if that is earlier. The first check only notes the log time, so a new node trims nothing for half a minute. If a hole in
+the log suggests that a clock jumped before that, it notes the time before the hole.
 """
 
 import logging
@@ -44,12 +44,12 @@ from rewindmq.projections.store.bases import BaseError
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 
 NOTE: Final = "keep_history.json"
-LOOK_SECONDS: Final = 600.0  # between two looks
+LOOK_SECONDS: Final = 600.0  # between two checks
 STRETCH_BYTES: Final = 256 << 20
-BASES: Final = 4  # a stretch is so many times as long as the base before it
+BASES: Final = 4  # the length of a stretch, in bases before it
 SELDOM_MS: Final = 86_400_000  # between two trims of a partition, or:
 SELDOM: Final = 24  # a part of the limit
-PARTS: Final = 8  # of the kept time: none of them is without an event, where no clock jumped
+PARTS: Final = 8  # of the kept time: each has an event unless a clock jumped
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +57,9 @@ logger = logging.getLogger(__name__)
 class KeepHistory:
     """The trims of one history.
 
-    `open_history`: called at each look; None: nothing is to be trimmed yet. `note`: the file of the steady time.
-    `alive` is called again and again, and raises EOFError when the broker ended. `owned`: names of the partitions to
-    trim; None: all. The caller sets it when it changes."""
+    `open_history`: called at each check; None: nothing to trim yet. `note`: the file of the steady time. `alive` is
+    called repeatedly, and raises EOFError when the broker ended. `owned`: names of the partitions to trim; None: all.
+    The caller sets it when it changes."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class KeepHistory:
         self._alive = alive
         self._monotonic = monotonic
         self._wall_ms = wall_ms
-        self._next = monotonic()  # when to look
-        self._trimming: Trimming | None = None  # while more is to be trimmed, as the last look left it
-        self._begun: set[str] = set()  # partitions that are trimmed up to the limit, stretch by stretch
+        self._next = monotonic()  # the time of the next check
+        self._trimming: Trimming | None = None  # while more is to be trimmed, as the last check left it
+        self._begun: set[str] = set()  # partitions being trimmed up to the limit, stretch by stretch
         self._before_ms: int | None = None
         self._stays: dict[str, str] = {}
         self._freed_bytes = 0
@@ -88,11 +88,11 @@ class KeepHistory:
 
     @property
     def seconds_left(self) -> float:
-        """The time until the next look."""
+        """Return the seconds until the next check."""
         return max(0.0, self._next - self._monotonic())
 
     def look(self) -> Kept | None:
-        """Trim what is due next. None: it is not time to look.
+        """Trim the next due stretch. None: it is not yet time.
 
         Raises EOFError, BrokenPipeError, ConnectionResetError: the broker ended."""
         if self.seconds_left > 0:
@@ -110,7 +110,7 @@ class KeepHistory:
             raise
         except OSError as found:
             error = f"{found.filename or self._note.parent}: {found.strerror or found}"
-        except Exception as found:  # a defect of ours must not end the process
+        except Exception as found:  # our own defect must not end the process
             logger.exception("the history was not trimmed")
             error = f"a defect of rewindmq: {type(found).__name__}, see the broker's log"
         if self._trimming is not None:
@@ -118,9 +118,9 @@ class KeepHistory:
         return Kept(self._before_ms, tuple(self._stays.items()), self._freed_bytes, error, tuple(self._trimmed))
 
     def _looked(self, trimming: Trimming | None) -> Trimming | None:
-        """Trim the next stretch that is due. `trimming`: that of the last look, where more was due.
+        """Trim the next due stretch. `trimming`: that of the last check, if more was due.
 
-        Returns it, if more may be due. Raises LogError and the like, OSError."""
+        Returns it if more may be due. Raises LogError and the like, OSError."""
         if trimming is None:
             history = self._open()
             if history is None:
@@ -138,15 +138,15 @@ class KeepHistory:
                     return trimming  # the archiver gets its turn
             except NoAnswer:
                 raise
-            except (LogError, OutsideHistory, BaseError) as error:  # the other partitions go on
+            except (LogError, OutsideHistory, BaseError) as error:  # the other partitions continue
                 self._stays[name] = str(error)
         return None
 
     def _not_ended(self, name: str, error: LogError) -> None:
-        self._stays[name] = f"a trim could not be ended: {error}"
+        self._stays[name] = f"a trim could not be completed: {error}"
 
     def _oldest_kept_ms(self, history: KeptHistory) -> int | None:
-        """The time before which history goes; None: not known yet."""
+        """Return the time before which history is trimmed; None: not known yet."""
         newest_ms = history.newest_ms()
         if not newest_ms:
             return None
@@ -155,7 +155,7 @@ class KeepHistory:
         return None if steady_ms is None else min(steady_ms, self._wall_ms()) - self._keep_ms
 
     def _mine(self, history: KeptHistory) -> list[str]:
-        """The partitions to trim, the one with the oldest history first."""
+        """Return the partitions to trim, the one with the oldest history first."""
 
         def oldest_ms(name: str) -> int:
             return next((each.newest_ms for each in history.partition(name).cuts()), 0)
@@ -163,7 +163,7 @@ class KeepHistory:
         return sorted((name for name in history.names if self.owned is None or name in self.owned), key=oldest_ms)
 
     def _trim(self, trimming: Trimming, name: str, before_ms: int) -> bool:
-        """Trim the next stretch of a partition. Returns whether one was due.
+        """Trim the next stretch of a partition, and return True if one was due.
 
         Raises LogError, OutsideHistory, BaseError, NoAnswer, OSError."""
         history = trimming.history
@@ -203,9 +203,9 @@ class KeepHistory:
 
 
 def trusted_ms(readers: Sequence[PartitionLog], newest_ms: int, keep_ms: int) -> int:
-    """The newest log time, or, where the clock may have jumped within the kept time, the time before that.
+    """Return the newest log time or, if the clock may have jumped within the kept time, the time before that.
 
-    The kept time is divided into equal parts. A part without any event, behind the log's first one, may be a jump."""
+    The kept time is divided into equal parts. A part without any event, after the log's first one, may be a jump."""
     oldest_ms = min((found for found in map(begin_ms, readers) if found is not None), default=newest_ms)
     bounds = [newest_ms - keep_ms + keep_ms * part // PARTS for part in range(PARTS + 1)]
     for begin, end in pairwise(bounds):
@@ -215,7 +215,7 @@ def trusted_ms(readers: Sequence[PartitionLog], newest_ms: int, keep_ms: int) ->
 
 
 def _last_before(reader: PartitionLog, time_ms: int) -> int:
-    """The time of the last record before this time; 0 if there is none."""
+    """Return the time of the last record before this time; 0 if there is none."""
     offset = reader.offset_at(time_ms - 1) - 1
     if offset < reader.start_offset:
         return 0

@@ -1,4 +1,4 @@
-"""The limits of the history on the local disk, as operators write them: `7d`, `50GB`, `7d,50GB`."""
+"""Limits of the history on the local disk, in the form for operators: `7d`, `50GB`, `7d,50GB`."""
 
 from rewindmq.engine.host.durations import duration_ms
 from rewindmq.engine.host.watermarks import BARE_LEAST, size_of
@@ -8,7 +8,7 @@ from rewindmq.engine.keeping.local_space import SpaceLimits
 def local_limits(text: str) -> SpaceLimits:
     """Parse an age, a size, or both with a comma between.
 
-    ValueError: the text is none of these."""
+    Raises ValueError for any other text."""
     age_ms = size_bytes = None
     try:
         for part in text.split(","):

@@ -1,26 +1,26 @@
-"""Keeps the local log small: removes its oldest segments when the archive has them.
+"""Keeps the local log small, by removing its oldest segments once the archive has them.
 
     report = keep_local(data_dir, open_objects(url), SpaceLimits(age_ms=7 * 86_400_000, size_bytes=50_000_000_000))
 
-    1  decide    which segments may go: `removable`, a pure function of the local segments and the manifest
-    2  base      the state at the cut, and the record of each message that is queued there: written, read back, proven
-    3  archive   the base, too; it is read back, and the manifest names it
-    4  cut       the segments below it go (engine/log/embedded/cut.py), and the older bases
+    1  decide    on the segments to remove: `removable`, a pure function of the local segments and the manifest
+    2  base      the state at the cut, and the record of each queued message: written, read back, proven
+    3  archive   the base; it is read back, and the manifest names it
+    4  cut       the segments below it (engine/log/embedded/cut.py) and the older bases are removed
 
-A segment goes only if all of these hold:
+A segment is removed only if all of these hold:
 
 - the manifest, read by this process, has an entry of the same offsets, size and hash chain
-- no segment below it stays, and two segments of its partition stay behind it
-- it is older than the limit of age, or the log is larger than the limit of size; of several partitions the segment with
-  the oldest records goes first
-- with those that go with it, it frees more than the base takes
+- no segment below it stays, and two segments of its partition stay after it
+- it is older than the limit of age, or the log is larger than the limit of size; the segment with the oldest records in
+  any partition goes first
+- together with the other removed segments, it frees more than the base takes
 
-The metadata log is never cut. A broker may run meanwhile, and a run may be killed at any moment: what it has written is
-used, or harmless.
+The metadata log is never cut. A broker may run at the same time, and a run may be killed at any moment, because
+everything it has written is either used or harmless.
 
-Age is measured in log time, never by the wall clock alone (embedded/steady_time.py). The time that counts is noted in
-`DIR/log/keep_local.json`. So the first run removes nothing for its age, and a clock that jumps ahead by years removes
-nothing either.
+Age is measured in log time, never by the wall clock alone (embedded/steady_time.py). The relevant time is noted in
+`DIR/log/keep_local.json`, so that neither the first run nor a clock that jumps ahead by years removes anything for its
+age.
 """
 
 import time
@@ -51,10 +51,10 @@ from rewindmq.projections.store.bases import BaseError, Bases, queued_offsets
 from rewindmq.projections.store.snapshots import Snapshots
 
 NOTE: Final = "keep_local.json"
-STAY: Final = 2  # segments of each partition that stay whatever the limits are
-RECORD_BYTES: Final = 200  # of a queued message in a base, beside its body: about
-# Start, offset and reason of the last cut of a partition that was not made: the state at an offset stays as it is, so a
-# run that would cut there again need not fold it again.
+STAY: Final = 2  # segments of each partition that always stay
+RECORD_BYTES: Final = 200  # of a queued message in a base besides its body, roughly
+# Start, offset and reason of a partition's last rejected cut. The state at an offset never changes, so a run that would
+# cut there again need not fold it again.
 _too_large: dict[Path, tuple[int, int, str]] = {}
 
 
@@ -68,9 +68,9 @@ class SpaceLimits:
 
 @dataclass(frozen=True, slots=True)
 class LocalSegment:
-    """A segment that is here. `file_bytes`: of the file; `local_bytes`: with its sidecars.
+    """A local segment. `file_bytes`: of the file; `local_bytes`: including its sidecars.
 
-    `chain_before` and `chain`: the hash chain as its header states it, and as that of the next segment does."""
+    `chain_before` and `chain`: the hash chain in its header, and in the header of the next segment."""
 
     base_offset: int
     next_offset: int
@@ -82,7 +82,7 @@ class LocalSegment:
 
 @dataclass(frozen=True, slots=True)
 class LocalPartition:
-    """The segments of a partition that are here, but for the last one, and those that the manifest has."""
+    """A partition's local segments, except the last one, and the segments in its manifest."""
 
     name: str
     segments: Sequence[LocalSegment]
@@ -103,9 +103,9 @@ class CutPartition:
 
 @dataclass(slots=True)
 class SpaceReport:
-    """The result of a run. `local_bytes`: of all segments that are here now, with their sidecars.
+    """The result of a run. `local_bytes`: of all remaining local segments, including their sidecars.
 
-    `age_counts`: False in the first run, and in one too soon after the previous run: nothing leaves for its age."""
+    `age_counts`: False in a first run, and in one too soon after another, which remove nothing for its age."""
 
     partitions: list[CutPartition] = field(default_factory=list)
     local_bytes: int = 0
@@ -113,22 +113,22 @@ class SpaceReport:
 
     @property
     def freed_bytes(self) -> int:
-        """The number of bytes that were removed."""
+        """Return the number of bytes that were removed."""
         return sum(each.freed_bytes for each in self.partitions)
 
 
 def keep_local(
     data_dir: Path, objects: Objects, limits: SpaceLimits, monotonic: Callable[[], float] = time.monotonic
 ) -> SpaceReport:
-    """Remove what is beyond the limits and in the archive.
+    """Remove archived segments beyond the limits.
 
     Raises OtherHistory, ArchiveError, NoAnswer, CorruptLog, LogError; NewerHistory; OSError."""
     archived = read_identity(objects)
-    identity = identity_of(data_dir)  # behind it: both may have more partitions by now
+    identity = identity_of(data_dir)  # afterwards, because both may have gained partitions
     if archived is None or not archived.is_of(identity):
         raise OtherHistory(f"{objects.url}: not the archive of the history in {data_dir}")
     names = list(map(queue_partition, range(identity.queue_partitions)))
-    note_archive(data_dir, objects.url)  # a reader has to find what goes
+    note_archive(data_dir, objects.url)  # readers must find the removed records
     manifests = {name: Manifest.load(objects, name) for name in names}
     partitions = [_local(partition_directory(data_dir, name), manifests[name].segments) for name in names]
     directories = [partition_directory(data_dir, name) for name in names]
@@ -154,9 +154,9 @@ def keep_local(
 def removable(
     partitions: Sequence[LocalPartition], limits: SpaceLimits, now_ms: int, other_bytes: int = 0
 ) -> dict[str, int]:
-    """Return the number of segments of each partition that may go, counted from the oldest.
+    """Return the number of removable segments of each partition, counted from the oldest.
 
-    `now_ms`: the log time from which age is counted. `other_bytes`: what the log takes beside these segments."""
+    `now_ms`: the log time from which age is counted. `other_bytes`: the size of the log besides these segments."""
     most = {each.name: _covered(each) for each in partitions}
     times = {each.name: _newest_times(each) for each in partitions}
     goes = dict.fromkeys(most, 0)
@@ -193,13 +193,13 @@ def _covered(partition: LocalPartition) -> int:
 
 
 def _newest_times(partition: LocalPartition) -> list[int]:
-    """The largest time of each segment that the manifest covers."""
+    """Return the largest time of each segment that the manifest covers."""
     entries = {entry.base_offset: entry.max_timestamp_ms for entry in partition.archived}
     return [entries[each.base_offset] for each in partition.segments if each.base_offset in entries]
 
 
 def _steady(data_dir: Path, directories: Sequence[Path], monotonic: float) -> int | None:
-    """The steady time now; None where it is not known yet."""
+    """Return the current steady time; None if not known yet."""
     newest_ms = newest_ms_of((partition_directory(data_dir, METADATA), *directories))
     return steady_now(data_dir / "log" / NOTE, newest_ms, newest_ms, monotonic)
 
@@ -208,7 +208,7 @@ def _steady(data_dir: Path, directories: Sequence[Path], monotonic: float) -> in
 
 
 def _local(directory: Path, archived: Sequence[SegmentEntry]) -> LocalPartition:
-    """The closed segments of a partition."""
+    """Return the closed segments of a partition."""
     files = segment_files(directory)
     bounds = [base_offset_of(path) for path in files]
     chains = [_stated_chain(path, path.stat().st_mtime_ns) for path in files]
@@ -232,7 +232,7 @@ def _stated_chain(path: Path, _modified_ns: int) -> bytes:
 
 
 def _with_sidecars(segment: Path) -> int:
-    """The size of a segment and its sidecars."""
+    """Return the size of a segment and its sidecars in bytes."""
     paths = (segment, index_path(segment), lengths_path(segment))
     return sum(path.stat().st_size for path in paths if path.exists())
 
@@ -259,11 +259,11 @@ def _cut(data_dir: Path, manifest: Manifest, segments: Sequence[LocalSegment]) -
     queued = queued_offsets(machine)
     going_bytes, base_bytes = sum(each.local_bytes for each in going), expected_bytes(machine, len(queued))
     if base_bytes >= going_bytes:
-        partition.why = f"a base would take {base_bytes} bytes for what is queued, and free {going_bytes}"
+        partition.why = f"a base would need {base_bytes} bytes for the queued messages, but free {going_bytes}"
         _too_large[partition_directory(data_dir, name)] = partition.start_offset, offset, partition.why
         return partition
     path = bases.write(machine, first.chain_before, _records(log, bases, queued))
-    if offset not in snapshots.offsets(name):  # a fold of what is local can begin with it
+    if offset not in snapshots.offsets(name):  # a fold of the local log can begin with it
         snapshots.take(machine)
     if not any(entry.offset == offset for entry in manifest.bases):
         archive_file(manifest, path, BaseEntry)
@@ -275,13 +275,13 @@ def _cut(data_dir: Path, manifest: Manifest, segments: Sequence[LocalSegment]) -
 
 
 def _state(log: TieredPartition, bases: Bases, snapshots: Snapshots, offset: int) -> Machine:
-    """The state at an offset: folded from the nearest snapshot or base."""
+    """Return the state at an offset, folded from the nearest snapshot or base."""
     nearest = max((each for each in bases.offsets(log.name) if each <= offset), default=0)
     if nearest > max((each for each in snapshots.offsets(log.name) if each <= offset), default=0):
         try:
             machine = bases.open(log.name, nearest).machine()
         except BaseError:
-            pass  # a snapshot, or the archive, has what it takes
+            pass  # a snapshot or the archive suffices
         else:
             fold(machine, log, offset)
             return machine
@@ -289,13 +289,13 @@ def _state(log: TieredPartition, bases: Bases, snapshots: Snapshots, offset: int
 
 
 def expected_bytes(machine: Machine, messages: int) -> int:
-    """About the size of a base of this state, which holds so many messages."""
+    """Return the approximate size in bytes of a base of this state, which holds this number of messages."""
     bodies = sum(each.message_bytes_ready + each.message_bytes_unacked for each in machine.by_id.values())
     return bodies + RECORD_BYTES * messages
 
 
 def _records(log: TieredPartition, bases: Bases, offsets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-    """Yields offset and record of each of these publishes. Those below the local start come from the base there."""
+    """Yield offset and record of each of these publishes; below the local start from the base there."""
     start = log.local.start_offset
     below = [offset for offset in offsets if offset < start]
     if below:
@@ -307,13 +307,13 @@ def _records(log: TieredPartition, bases: Bases, offsets: Sequence[int]) -> Iter
             for offset in below:
                 record = base.record(offset)
                 if record is None:
-                    raise LogError(f"{base.path}: it lacks the message {offset}, which is queued")
+                    raise LogError(f"{base.path}: it lacks the queued message {offset}")
                 yield offset, record
     yield from records_at(log, offsets[len(below) :])
 
 
 def _remove_older(data_dir: Path, bases: Bases, name: str, offset: int) -> None:
-    """Remove the bases below the start; that at the floor is where history begins, and stays."""
+    """Remove the bases below the start, except that at the floor, where history begins."""
     floor = floors_of(data_dir).get(name)
     for each in bases.offsets(name):
         if each < offset and (floor is None or each != floor.event.offset):

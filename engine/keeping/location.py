@@ -1,12 +1,12 @@
-"""The location of a history, and how programs read it without the broker: rewinds, `verify`, Spark jobs.
+"""The location of a history, for programs that read it without the broker: rewinds, `verify`, Spark jobs.
 
     InDirectory(data).open()                                  a data directory's log, and below its start its archive
     InKafka("localhost:9092").open()                          the topics of a Kafka
     InKafka("localhost:9092", archive="s3://bucket/prefix")   Kafka, and below its start the archive of the topics
     InArchive("s3://bucket/prefix")                           an archive alone
 
-A location can be pickled: every process opens the history by itself. The content of a data directory (a state,
-snapshots) has to belong to the history that is read.
+A location can be pickled, and every process then opens the history. The content of a data directory (a state,
+snapshots) must belong to the history that is read.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from rewindmq.engine.keeping.topic_tiers import TieredTopics
     from rewindmq.engine.log.kafka.reader import KafkaLogReader
 
-# How long Kafka has for its first answer: a user waits for ours. Later answers may take longer, for example while a
-# leader is being elected.
+# The time that Kafka has for its first answer, because a user is waiting. Later answers may take longer, for example
+# while a leader is being elected.
 FIRST_ANSWER_SECONDS = 10.0
 TRIMS = 2  # while a question is answered
 T = TypeVar("T")
@@ -48,12 +48,12 @@ class HistoryMismatch(LogError):
 class InDirectory:
     """A history in the data directory of a broker, and in the archive that the directory names.
 
-    `placement`: how queues are placed, from a broker that knows it; None: the metadata log is folded for it."""
+    `placement`: the placement of queues, from a broker that knows it; None: the metadata log is folded for it."""
 
     data: Path
     placement: Placement | None = field(default=None, compare=False, repr=False)
 
-    may_answer_later: ClassVar[bool] = False  # a failed read may succeed another time: the log is on other machines
+    may_answer_later: ClassVar[bool] = False  # a failed read may succeed later if the log is remote
 
     def __str__(self) -> str:
         return str(self.data)
@@ -67,7 +67,7 @@ class InDirectory:
 
     @property
     def snapshots(self) -> Snapshots:
-        """The snapshots beside the log.
+        """Return the snapshots beside the log.
 
         Raises LogError for snapshots of another history."""
         require_own(self.data / "snapshots", self.data)
@@ -79,9 +79,9 @@ class InKafka:
     """A history in the topics `<prefix>.metadata` and `<prefix>.queues` of a Kafka.
 
     `bootstrap`: host:port; several are separated by commas. `settings`: more of librdkafka's, for example for security;
-    they may be secret, so nothing prints them. `archive`: the URL of the archive that has the records which Kafka no
-    longer has; None: the archive that is noted in `data`, if any. `data`: a node's directory, if one is at hand.
-    `partitions`: use only this number of the queues' partitions; None: all. `placement`: as in InDirectory."""
+    they may be secret, so nothing prints them. `archive`: the URL of the archive with the records that Kafka no longer
+    has; None: the archive noted in `data`, if any. `data`: a node's directory, if available. `partitions`: use only
+    this number of the queues' partitions; None: all. `placement`: as in InDirectory."""
 
     bootstrap: str
     prefix: str = "rewindmq"
@@ -99,31 +99,31 @@ class InKafka:
 
     @property
     def name(self) -> str:
-        """The topics in a few words, for people."""
+        """Return the topics in a few words, for people."""
         return f"{self.prefix}.* at {self.bootstrap}"
 
     @property
     def metadata(self) -> str:
-        """The topic of the metadata log."""
+        """Return the topic of the metadata log."""
         return f"{self.prefix}.metadata"
 
     @property
     def queues(self) -> str:
-        """The topic of the queue partitions."""
+        """Return the topic of the queue partitions."""
         return f"{self.prefix}.queues"
 
     @property
     def archive_url(self) -> str | None:
-        """The URL of the archive of the topics: the one that was given, or the one that the node's directory notes."""
+        """Return the URL of the topics' archive: the given one, or the one noted in the node's directory."""
         return self.archive or (None if self.data is None else archive_of(self.data))
 
     @property
     def snapshots(self) -> Snapshots | None:
-        """The snapshots in the node's directory; None without a directory."""
+        """Return the snapshots in the node's directory; None without a directory."""
         return None if self.data is None else Snapshots(self.data / "snapshots")
 
     def connect(self) -> "KafkaLogReader":
-        """Return a reader of the topics with connections of its own.
+        """Return a reader of the topics with its own connections.
 
         Raises KafkaNotInstalled when no Kafka client is installed."""
         from rewindmq.engine.log.kafka.reader import KafkaLogReader
@@ -131,7 +131,7 @@ class InKafka:
         return KafkaLogReader(self.bootstrap, self.prefix, dict(self.settings))
 
     def open(self) -> "HistoryReader":
-        """Open the history for reading, over the connections that this process keeps.
+        """Open the history for reading, over this process's shared connections.
 
         Raises LogError when Kafka does not answer or has no such topics, KafkaNotInstalled, HistoryMismatch when `data`
         belongs to another history."""
@@ -189,7 +189,7 @@ Location = InDirectory | InKafka | InArchive
 
 
 def noted_identity(data: Path) -> str | None:
-    """The history in Kafka whose state is in a node's directory; None: it notes none.
+    """Return the history in Kafka whose state is in a node's directory; None: it notes none.
 
     Raises LogError."""
     path = data / NODE
@@ -204,24 +204,24 @@ def noted_identity(data: Path) -> str | None:
 
 
 class HistoryPartition(PartitionLog, Protocol):
-    """A partition of either log, to read.
+    """A readable partition of either log.
 
-    Raises LogError where it cannot be read."""
+    Raises LogError if it cannot be read."""
 
     @property
     def durable_offset(self) -> int:
-        """The end (exclusive) of the records that no crash takes back."""
+        """Return the end (exclusive) of the records that no crash takes back."""
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
-        """Yields blocks, as `LogPartition.read`."""
+        """Yield blocks, as `LogPartition.read`."""
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
-        """Yields the blocks of many short ranges (first offset, end) in order, as `read`."""
+        """Yield the blocks of many short ranges (first offset, end) in order, as `read`."""
 
 
 @dataclass(frozen=True)
 class HistoryReader:
-    """The partitions of an opened history, to read."""
+    """The readable partitions of an opened history."""
 
     location: Location
     metadata: HistoryPartition
@@ -229,7 +229,7 @@ class HistoryReader:
 
     @cached_property
     def placement(self) -> Placement:
-        """The placement of queues, now and before.
+        """Return the placement of queues, now and in the past.
 
         Raises CorruptLog, LogError."""
         return self.location.placement or self.topology().placement
@@ -242,7 +242,7 @@ class HistoryReader:
 
 
 def retry_if_trimmed(ask: Callable[[], T]) -> T:
-    """The answer to a question about a history; it is asked anew if the beginning is trimmed meanwhile.
+    """Return the answer to a question about a history, which is repeated if a trim intervenes.
 
     Raises what `ask` raises."""
     for _ in range(TRIMS):
@@ -253,13 +253,13 @@ def retry_if_trimmed(ask: Callable[[], T]) -> T:
 
 @lru_cache(maxsize=1)
 def _kept(topics: InKafka) -> "KafkaLogReader":
-    """Return the reader of these topics; a process keeps one set of connections for all questions."""
+    """Return the reader of these topics, with one set of connections per process."""
     return topics.connect()
 
 
 @lru_cache(maxsize=1)
 def _tiered(log: "KafkaLogReader", archive: str) -> "TieredTopics":
-    """Return the reader of the same topics with their archive, which is proven once."""
+    """Return the reader of the same topics with their archive, which is verified once."""
     from rewindmq.engine.keeping.topic_tiers import TieredTopics
 
     return TieredTopics(log, archive)

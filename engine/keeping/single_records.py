@@ -1,7 +1,7 @@
-"""Reads single records of a log: near ones in one range, and nothing between two that are far apart.
+"""Reads single records of a log: near ones in one range, without reading between distant ones.
 
 for offset, record in records_at(log, [12, 15, 90_000]): ...
-for offset, record in queued_records(log, [2, 15]): ...     what lies below the log comes from its base
+for offset, record in queued_records(log, [2, 15]): ...     records below the log are read from its base
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from rewindmq.engine.log.contract import Block, LogError
 if TYPE_CHECKING:
     from rewindmq.engine.keeping.location import HistoryPartition
 
-NEIGHBOURS: Final = 1_000  # two records with no more records between them are read in one range
+NEIGHBOURS: Final = 1_000  # records with no more than this many between them are read in one range
 
 
 class Readable(Protocol):
@@ -26,7 +26,7 @@ class Readable(Protocol):
 
 
 def neighbourhoods(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Ascending offsets as ranges (first, end) of near ones."""
+    """Yield ascending offsets as ranges (first, end) of near ones."""
     first: int | None = None
     last = 0
     for offset in offsets:
@@ -41,9 +41,9 @@ def neighbourhoods(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def records_at(log: Readable, offsets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-    """Yields offset and record of each of these offsets, which ascend.
+    """Yield offset and record of each of these ascending offsets.
 
-    Raises LogError where the log has no such record, and what reading raises."""
+    Raises LogError if the log has no such record, and the errors of reading."""
     at = 0
     for block in log.read_ranges(neighbourhoods(offsets)):
         behind = block.first_offset + len(block.records)
@@ -55,16 +55,16 @@ def records_at(log: Readable, offsets: Sequence[int]) -> Iterator[tuple[int, byt
 
 
 def record_digest(log: "HistoryPartition", offset: int) -> str:
-    """The SHA-256 of a publish, which no other history has at this offset, because a record says when it came.
+    """Return the SHA-256 of a publish, unique to the history at this offset, because a record has its time.
 
-    Two histories that agree on a record agree on all before it: a fork has its parent's records up to the branch.
+    Two histories that agree on a record agree on all earlier ones: a fork has its parent's records up to the branch.
     Raises as `queued_records`."""
     [(_, record)] = queued_records(log, [offset])
     return hashlib.sha256(record).hexdigest()
 
 
 def queued_records(log: "HistoryPartition", offsets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-    """Yields offset and record of each of these publishes, which ascend and are queued where the log is read.
+    """Yield offset and record of each of these ascending publishes, which are queued where the log is read.
 
     Raises as `records_at`, and BaseError."""
     start = log.start_offset

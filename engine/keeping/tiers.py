@@ -1,4 +1,4 @@
-"""Reads a partition through two tiers: the local log, and below its start the archive of the data directory.
+"""Reads a partition from two tiers: the local log, and below its start the archive of the data directory.
 
     log = TieredLogReader(data_dir)                    # as EmbeddedLogReader; can be sent to another process
     for block in log.queues[0].read(1_000, 2_000): ...
@@ -8,13 +8,13 @@
                 |     local      |
               start          next_offset
 
-- Segments below the start are in the archive alone (docs/operators/archive.md#keep-local). The cut may move the start
-  while somebody reads: the reading goes on in the archive.
-- `DIR/log/archive.json` names the archive. It is opened when a record below the start is asked for, and not before. So
-  whatever is local can be read while the archive is away; the rest is NoAnswer then.
-- The archive must be the one of this history, by its identity: it has a segment that ends at the start, and the hash
-  chain behind that segment is the one with which the local log begins.
-- The floor is the oldest offset that exists anywhere. A HistoryTrimmed in the metadata log says it.
+- Segments below the start are only in the archive (docs/operators/archive.md#keep-local). If a cut moves the start
+  during a read, the read continues in the archive.
+- `DIR/log/archive.json` names the archive, which is opened only when a record below the start is requested. So local
+  records can be read while the archive is unreachable; others are then NoAnswer.
+- The archive must have this history's identity, and a segment that ends at the start with the hash chain with which the
+  local log begins.
+- The floor is the oldest offset that exists anywhere, given by a HistoryTrimmed in the metadata log.
 """
 
 from collections.abc import Iterable, Iterator
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 
 class TieredPartition:
-    """A partition of a data directory, and what its archive has below the local start."""
+    """A partition of a data directory, and its archive below the local start."""
 
     shared = False
 
     def __init__(self, local: PartitionReader) -> None:
         self.local = local
         self.name = local.name
-        self._archived: ArchivedPartition | None = None  # opened, and proven to be of this history
+        self._archived: ArchivedPartition | None = None  # opened and verified to be of this history
 
     def __reduce__(self) -> "tuple[type[TieredPartition], tuple[PartitionReader]]":
         return TieredPartition, (self.local,)
@@ -59,7 +59,7 @@ class TieredPartition:
 
     @property
     def start_offset(self) -> int:
-        """The floor: the oldest offset that exists, here or in an archive."""
+        """Return the floor, the oldest offset that exists, here or in an archive."""
         if self.local.start_offset == 0:
             return 0
         floor = floors_of(self._data_dir).get(self.name)
@@ -67,16 +67,16 @@ class TieredPartition:
 
     @property
     def next_offset(self) -> int:
-        """As `PartitionReader.next_offset`."""
+        """Return the same as `PartitionReader.next_offset`."""
         return self.local.next_offset
 
     @property
     def durable_offset(self) -> int:
-        """As `PartitionReader.durable_offset`."""
+        """Return the same as `PartitionReader.durable_offset`."""
         return self.local.durable_offset
 
     def base(self) -> Base | None:
-        """The base at the floor; None if the history can be read from offset 0.
+        """Return the base at the floor; None if the history can be read from offset 0.
 
         Raises LogError if the base is missing or damaged, here and in the archive; NoAnswer."""
         start = self.start_offset
@@ -85,7 +85,7 @@ class TieredPartition:
         try:
             return Bases(self._data_dir / "bases").open(self.name, start)
         except BaseError as error:
-            if self.start_offset > start:  # the history was trimmed meanwhile
+            if self.start_offset > start:  # the history was trimmed in the meantime
                 return self.base()
             local = self.local.start_offset
             if local > start and (archived := self._archive(None, local)).start_offset == start:
@@ -93,13 +93,13 @@ class TieredPartition:
             raise LogError(f"{self.name} begins at offset {start}, and its base cannot be used: {error}") from None
 
     def segments(self) -> list[Segment]:
-        """The local segments."""
+        """Return the local segments."""
         return self.local.segments()
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
-        """Yields blocks, as `LogPartition.read`.
+        """Yield blocks, as `LogPartition.read`.
 
-        Raises BelowStart where nothing has the records; NoAnswer while the archive that has them is away;
+        Raises BelowStart if the records are nowhere; NoAnswer while the archive that has them is unreachable;
         CorruptLog."""
         at = offset
         while end is None or at < end:
@@ -113,7 +113,7 @@ class TieredPartition:
                 continue
             try:
                 for block in self.local.read(at, end):
-                    if block.first_offset > at:  # it was cut before the reader looked
+                    if block.first_offset > at:  # it was cut before this read
                         break
                     yield block
                     at = block.first_offset + len(block.records)
@@ -123,14 +123,14 @@ class TieredPartition:
                 return
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
-        """Yields the blocks of many short ranges (first offset, end).
+        """Yield the blocks of many short ranges (first offset, end).
 
         Raises as `read`."""
         for offset, end in ranges:
             yield from self.read(offset, end)
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """The offset as `LogPartition.offset_at`.
+        """Return the offset as `LogPartition.offset_at` does.
 
         Raises as `read`."""
         found, start = self.local.offset_at(timestamp_ms), self.local.start_offset
@@ -153,17 +153,17 @@ class TieredPartition:
             segment.close()
 
     def _archive(self, offset: int | None, start: int) -> "ArchivedPartition":
-        """The archive of this partition, which has all records from `offset` on that are below the local start.
+        """Return the archive of this partition, which has all records from `offset` to the local start.
 
-        `offset`: None for the offset of a time. Raises as `read`."""
+        `offset` None: for a search by time. Raises as `read`."""
         what = "the time" if offset is None else f"offset {offset}"
         floor = floors_of(self._data_dir).get(self.name)
         if floor is not None and offset is not None and offset < floor.event.offset:
-            begins = f"lies below offset {floor.event.offset}, where the history begins"
+            begins = f"is below offset {floor.event.offset}, where the history begins"
             raise BelowStart(f"{self.name}: {what} {begins}; {in_words(floor)}")
         url = archive_of(self._data_dir)
         if url is None:
-            begins = f"{what} lies below offset {start}, where the local log begins"
+            begins = f"{what} is below offset {start}, where the local log begins"
             have = "`rewindmq recover --archive URL` makes a directory with all of it, and Spark reads `--archive URL`"
             raise BelowStart(f"{self.local.directory}: {begins}: if the history is archived, {have}")
         while self._archived is None or self._archived.next_offset < self.local.start_offset:
@@ -171,12 +171,12 @@ class TieredPartition:
             try:
                 self._archived = self._proven(url, start)
             except FileNotFoundError:
-                if start == self.local.start_offset:  # else it was cut off meanwhile
+                if start == self.local.start_offset:  # otherwise it was cut in the meantime
                     raise
         return self._archived
 
     def _proven(self, url: str, start: int) -> "ArchivedPartition":
-        """The archive, opened.
+        """Open the archive.
 
         Raises LogError unless it has the records before `start`, and they are those of this log; NoAnswer."""
         from rewindmq.engine.keeping.archive.identity import begun_identity, identity_of
@@ -195,14 +195,14 @@ class TieredPartition:
         path = segment_path(self.local.directory, start)
         begun = begun_identity(objects)
         if stated_chain(path) != entry.chain or begun is None or not begun.is_of(identity_of(self._data_dir)):
-            raise CorruptLog(path, 0, start, f"it does not go on where the archive at {url} ends: another history")
+            raise CorruptLog(path, 0, start, f"it does not continue where the archive at {url} ends: another history")
         return archived
 
 
 def local_base(log: object, oldest: int) -> Base | None:
-    """The base at the local start, where `oldest` lies below it: what was queued there needs no archive.
+    """Return the base at the local start if `oldest` is below it, so that messages queued there need no archive.
 
-    None if the log has no such base, or the base cannot be used: the archive has all of it."""
+    None if the log has no usable base there, because the archive has everything."""
     if not isinstance(log, TieredPartition) or oldest >= log.local.start_offset:
         return None
     try:
@@ -219,7 +219,7 @@ class TieredLogReader:
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         count = read_layout(data_dir)
-        self.metadata = PartitionReader(partition_directory(data_dir, METADATA))  # it is never cut
+        self.metadata = PartitionReader(partition_directory(data_dir, METADATA))  # never cut
         directories = (partition_directory(data_dir, queue_partition(n)) for n in range(count))
         self.queues = [TieredPartition(PartitionReader(directory)) for directory in directories]
 
@@ -237,9 +237,9 @@ _finding = Lock()
 
 
 def floors_of(data_dir: Path) -> dict[str, Floor]:
-    """The floors of the partitions that were trimmed, by partition.
+    """Return the floors of the trimmed partitions, by partition.
 
-    A process reads the metadata log once, from its newest snapshot on; then what was added. Raises CorruptLog."""
+    A process reads the metadata log once, from its newest snapshot on, and then only additions. Raises CorruptLog."""
     metadata = PartitionReader(partition_directory(data_dir, METADATA))
     with _finding:
         known = _known.get(data_dir)

@@ -1,4 +1,4 @@
-"""The floors of a history in Kafka: what its metadata topic says of trims.
+"""The floors of a history in Kafka, from the trims in its metadata topic.
 
 TopicFloors(KafkaLogReader(bootstrap, prefix).metadata).now()["queues-0"].event.offset
 """
@@ -12,11 +12,11 @@ from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 from rewindmq.schemas.service_records import SharedDecoder
 
-_QUEUES: Final = b"queues-"  # is in each HistoryTrimmed, and in few other records: only these are decoded
+_QUEUES: Final = b"queues-"  # in each HistoryTrimmed, and in few other records, so only these are decoded
 
 
 class TopicFloors:
-    """The trims in a metadata topic: each question reads what was added since the last one."""
+    """The trims in a metadata topic; each question reads only the records since the last one."""
 
     def __init__(self, metadata: PartitionLog) -> None:
         self._metadata = metadata
@@ -25,7 +25,7 @@ class TopicFloors:
         self._lock = Lock()
 
     def now(self) -> dict[str, Floor]:
-        """The last trim of each partition that was trimmed, by its name.
+        """Return the last trim of each trimmed partition, by its name.
 
         Raises LogError, NoAnswer."""
         with self._lock:

@@ -1,9 +1,8 @@
-"""The topics of a log in Kafka as what a node's archiver process archives (engine/keeping/archive_process.py).
+"""The topics of a log in Kafka as a source for a node's archiver process (engine/keeping/archive_process.py).
 
 The node archives the partitions that it owns, and the metadata log with them. During a change of owners two nodes may
-archive a partition, or none: two do no harm, and what none has archived, the next owner archives. With --keep-local the
-owner also removes from Kafka what is archived (topic_space.py). After each pass it looks after Kafka's own retention
-(retention.py).
+archive a partition, which does no harm, or none, and then the next owner catches up. With --keep-local the owner also
+removes archived records from Kafka (topic_space.py). After each pass it checks Kafka's own retention (retention.py).
 """
 
 import time
@@ -23,11 +22,11 @@ from rewindmq.engine.keeping.topic_space import TopicSpace
 from rewindmq.engine.keeping.topic_tiers import TopicArchive
 from rewindmq.engine.log.contract import LogError
 
-WATCH_SECONDS: Final = 60.0  # between two looks at Kafka's own retention, during a long pass
+WATCH_SECONDS: Final = 60.0  # between two checks of Kafka's own retention, during a long pass
 
 
 class TopicSource:
-    """Topics of a Kafka. `data_dir`: the node's, which has snapshots."""
+    """Topics in Kafka. `data_dir`: the node's, which has snapshots."""
 
     def __init__(self, topics: InKafka, age_ms: int, data_dir: Path, objects: Objects) -> None:
         self._log = topics.connect()
@@ -45,17 +44,17 @@ class TopicSource:
         self._watch.owned(names or frozenset())
 
     def archive(self, until: Callable[[], bool], progress: Callable[[int, int], None]) -> None:
-        """Archive what is large or old enough, if this node owns any partition."""
+        """Archive stretches that are large or old enough, if this node owns any partition."""
         if self._archiver.partitions != frozenset():
             try:
                 self._archiver.run(until=lambda: self._is_over(until), progress=progress)
-            finally:  # also while the archive is away
+            finally:  # also while the archive is unreachable
                 self._look_at_retention()
         elif not self._noted:
             try:
                 TopicArchive(self._objects.url, self._log.metadata).open()
             except LogError:
-                return  # no node has begun it yet; or it is another one, which the owner of a partition tells
+                return  # no node has begun it; or it is another one, which the owner of a partition reports
         if not self._noted:
             note_archive(self._data_dir, self._objects.url)
             self._noted = True
@@ -71,7 +70,7 @@ class TopicSource:
 
     @property
     def retention(self) -> str | None:
-        """The problem with Kafka's own retention, and the remedy for a person to apply; or None."""
+        """Return the problem with Kafka's own retention, and the remedy; or None."""
         return self._watch.problem
 
     @cached_property
@@ -79,14 +78,14 @@ class TopicSource:
         return TopicSpace(self._log, self._objects, self._data_dir)
 
     def keep_local(self, limits: SpaceLimits) -> SpaceReport:
-        """Remove from Kafka what is archived and beyond the limits, of the partitions that this node owns.
+        """Remove archived records beyond the limits from Kafka, for the partitions that this node owns.
 
         Raises as `TopicSpace.keep`."""
         owned = self._archiver.partitions
         return self._space.keep(limits, owned) if owned else SpaceReport()
 
     def known(self) -> tuple[PartitionProgress, ...]:
-        """Return the archive's progress in the partitions that the last pass has read."""
+        """Return the archive's progress in the partitions that the last pass read."""
         archiver = self._archiver
         return tuple(
             PartitionProgress(

@@ -1,24 +1,22 @@
-"""Keeps a Kafka small: removes the oldest records of the queue partitions that this node owns, when the archive has
-them.
+"""Keeps Kafka small, by removing the oldest records of this node's queue partitions once the archive has them.
 
     space = TopicSpace(KafkaLogReader(...), open_objects(url), data_dir)
     report = space.keep(SpaceLimits(age_ms=7 * 86_400_000, size_bytes=50_000_000_000), {"queues-0"})
 
-1  decide    which portions may go: `removable`, as for an embedded log (engine/keeping/local_space.py)
-2  prove     the objects in the archive are whole; each record that goes is read from Kafka and from there, and is the
-             same
-3  base      the state at the cut, and the record of each message that is queued there, go into the archive; they are
-             read back
+1  decide    on the portions to remove: `removable`, as for an embedded log (engine/keeping/local_space.py)
+2  prove     that the archive's objects are whole, and each removed record is the same in Kafka and in the archive,
+             read from both
+3  base      the state at the cut, and the record of each message queued there, are archived and read back
 4  remove    Kafka drops the records below the cut (DeleteRecords)
 
-- A portion is a number of archived stretches: an hour, or 256 MiB, or a tenth of the limit if that is less. So not
-  each stretch needs a base. The last whole portion of each partition stays, with all that came after it.
-- A portion goes when it is older than the limit of age, or the records are more than the limit of size; of several
-  partitions the oldest portion first. With those that go with it, it frees more than the base takes.
-- Age is measured in log time, which counts as for an embedded log (embedded/steady_time.py), in `DIR/keep_local.json`.
-- The metadata log stays whole. Records that this node does not own are the business of their owner.
-- Two nodes may remove at once while the ownership moves: each proves what it removes, and Kafka keeps the later start.
-- A node that is killed between two steps leaves a base that the next look uses, or a newer one.
+- A portion is a number of archived stretches: an hour, or 256 MiB, or a tenth of the limit if that is less, so that not
+  every stretch needs a base. The last whole portion of each partition stays, with all later records.
+- A portion is removed when it is older than the limit of age, or the records exceed the limit of size; the oldest in
+  any partition goes first. Together with the other removed portions, it frees more than the base takes.
+- Age is measured in log time, as for an embedded log (embedded/steady_time.py), in `DIR/keep_local.json`.
+- The metadata log stays whole. Records that this node does not own are left to their owner.
+- Two nodes may remove records at once while the ownership moves: each proves its removal, and Kafka keeps the later
+  start.
 """
 
 import time
@@ -56,7 +54,7 @@ _OF_LIMIT: Final = 10  # a portion is at most this part of a limit
 
 
 class TopicSpace:
-    """Removes the oldest records of a node's partitions from Kafka. `data_dir`: the node's directory."""
+    """The removal of the oldest records of a node's partitions from Kafka. `data_dir`: the node's directory."""
 
     def __init__(
         self, log: KafkaLogReader, objects: Objects, data_dir: Path, monotonic: Callable[[], float] = time.monotonic
@@ -71,7 +69,7 @@ class TopicSpace:
         self._too_large: dict[str, tuple[int, int, str]] = {}  # as in local_space.py, by partition
 
     def keep(self, limits: SpaceLimits, owned: Collection[str]) -> SpaceReport:
-        """Remove what is beyond the limits and in the archive, of the partitions with these names.
+        """Remove archived records beyond the limits, in the partitions with these names.
 
         Raises OtherHistory, ArchiveError, NoAnswer, LogError, NewerHistory, OSError."""
         archived = archived_topics(self._objects, self._log, self._manifest(METADATA))
@@ -100,7 +98,7 @@ class TopicSpace:
         return report
 
     def _manifest(self, name: str) -> Manifest:
-        """Return the manifest of a partition as it is now; later calls read only the entries added since."""
+        """Return the current manifest of a partition; later calls read only new entries."""
         known = self._manifests.pop(name, None)  # after an error, the next look reads all entries again
         if known is None:
             known = Manifest.load(self._objects, name)
@@ -112,7 +110,7 @@ class TopicSpace:
     def _cut(
         self, topic: KafkaPartition, manifest: Manifest, start: int, portions: Sequence[SegmentEntry]
     ) -> CutPartition:
-        """Remove these portions, after all that is proven which has to be."""
+        """Remove these portions, after the necessary proofs."""
         name, last = topic.name, portions[-1]
         offset, freed_bytes = last.next_offset, sum(each.size_bytes for each in portions)
         report = CutPartition(name, start)
@@ -126,11 +124,11 @@ class TopicSpace:
             queued = queued_offsets(machine)
             base_bytes = expected_bytes(machine, len(queued))
             if base_bytes >= freed_bytes:
-                report.why = f"a base would take {base_bytes} bytes for what is queued, and free {freed_bytes}"
+                report.why = f"a base would need {base_bytes} bytes for the queued messages, but free {freed_bytes}"
                 self._too_large[name] = start, offset, report.why
                 return report
             require_archived(topic, manifest, start, offset)
-            self._bases.remove_leftovers(name)  # of a node that was killed
+            self._bases.remove_leftovers(name)  # of a killed node
             self._bases.discard_below(name, offset + 1)
             path = self._bases.write(machine, last.chain, queued_records(self._tiers[name], queued))
             try:
@@ -150,8 +148,8 @@ class TopicSpace:
 
 
 def portions_of(segments: Sequence[SegmentEntry], start: int, limits: SpaceLimits) -> tuple[list[SegmentEntry], int]:
-    """The archived stretches that reach behind `start`, put together to portions. The last one, which is not whole, is
-    left out; its size in bytes comes second."""
+    """Return the archived stretches after `start`, combined to portions, and the size in bytes of the last, incomplete
+    one, which is left out."""
     most_ms = min(PORTION_MS, (limits.age_ms or PORTION_MS * _OF_LIMIT) // _OF_LIMIT)
     most_bytes = min(PORTION_BYTES, (limits.size_bytes or PORTION_BYTES * _OF_LIMIT) // _OF_LIMIT)
     whole: list[SegmentEntry] = []
@@ -177,7 +175,7 @@ def _joined(portion: SegmentEntry, entry: SegmentEntry) -> SegmentEntry:
 
 
 def _as_local(name: str, portions: Sequence[SegmentEntry]) -> LocalPartition:
-    """Portions as segments that are here and archived."""
+    """Return portions as segments that are both local and archived."""
     here = [
         LocalSegment(
             each.base_offset, each.next_offset, each.size_bytes, each.size_bytes, each.chain_before, each.chain

@@ -1,4 +1,4 @@
-"""Reads a partition of a log in Kafka through two tiers: Kafka, and below its start the archive.
+"""Reads a partition of a log in Kafka from two tiers: Kafka, and below its start the archive.
 
     log = TieredTopics(KafkaLogReader(bootstrap, prefix), "s3://bucket/prefix")
     for block in log.queues[0].read(1_000, 2_000): ...
@@ -8,14 +8,14 @@
                 |      Kafka     |
               start          next_offset
 
-- The floor is the oldest offset that exists anywhere: 0, or that of the last HistoryTrimmed in the metadata topic. Then
-  the archive has a base there. While Kafka has the offset 0, nothing is gone.
-- Records below the start are in the archive alone: the owner of the partition has removed them (--keep-local), a trim
-  has, or the topic's retention. The start may move while somebody reads: the reading goes on in the archive.
-- The archive is opened when a record below the start is asked for, and not before. So whatever Kafka has can be read
-  while the archive is away; the rest is NoAnswer then.
-- The archive must be the one of this history: it begins with the same record of the metadata log, it has all records
-  below Kafka's start, and where both have a record it is the same.
+- The floor is the oldest offset that exists anywhere: 0, or that of the last HistoryTrimmed in the metadata topic, with
+  a base in the archive. While Kafka has offset 0, nothing is gone.
+- Records below the start are only in the archive: they were removed from Kafka by the owner of the partition
+  (--keep-local), a trim, or the topic's retention. If the start moves during a read, the read continues in the archive.
+- The archive is opened only when a record below the start is requested. So Kafka's records can be read while the
+  archive is unreachable; others are then NoAnswer.
+- The archive must be of this history: it begins with the same record of the metadata log, has all records below
+  Kafka's start, and agrees with Kafka on each record that both have.
 """
 
 from collections.abc import Iterable, Iterator
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class TopicArchive:
-    """The archive of the history in topics. It is opened by the first question, and proven to be of this history."""
+    """The archive of the history in topics, opened by the first question and verified to be of this history."""
 
     def __init__(self, url: str, metadata: "KafkaPartition") -> None:
         self.url = url
@@ -51,9 +51,9 @@ class TopicArchive:
         self._log: ArchivedLog | None = None
 
     def open(self) -> "ArchivedLog":
-        """The archive.
+        """Return the archive.
 
-        Raises LogError where it is none, or of another history; NoAnswer."""
+        Raises LogError if it is missing, or of another history; NoAnswer."""
         from rewindmq.engine.keeping.archive.objects import BadUrl
         from rewindmq.engine.keeping.archive.reader import ArchivedLog
         from rewindmq.engine.keeping.archive.topic_records import history_in
@@ -71,7 +71,7 @@ class TopicArchive:
             return self._log
 
     def partition(self, topic: "KafkaPartition", start: int) -> "ArchivedPartition":
-        """Return the archive of a partition that begins at offset `start` in Kafka: it has everything below.
+        """Return the archive, complete below `start`, of a partition that begins there in Kafka.
 
         Raises LogError if the archive lacks some of it or has other records; NoAnswer."""
         from rewindmq.engine.keeping.archive.reader import ArchivedPartition
@@ -79,18 +79,18 @@ class TopicArchive:
         archived = ArchivedPartition(self.open().objects, topic.name, shared=True)
         end = archived.next_offset
         if end < start:
-            gone = f"the offsets {end} to {start - 1} are neither there nor in the archive at {self.url}"
-            raise LogError(f"Kafka: {topic.name} begins at offset {start}, and is archived up to {end} only: {gone}")
+            gone = f"the offsets {end} to {start - 1} are neither in Kafka nor in the archive at {self.url}"
+            raise LogError(f"Kafka: {topic.name} begins at offset {start}, but is archived only up to {end}: {gone}")
         kept = _first(topic.read(start, end), start)
         if kept is not None and kept != _first(archived.read(kept[0], kept[0] + 1), kept[0]):
             what = f"Kafka: the record at offset {kept[0]} of {topic.name}"
-            raise LogError(f"{what} is another than the one in the archive at {self.url}")
+            raise LogError(f"{what} differs from the one in the archive at {self.url}")
         return archived
 
     def base(self, name: str, event: HistoryTrimmed) -> "Base":
-        """The base at the floor of a partition, with which it was trimmed.
+        """Return the base with which a partition was trimmed, at its floor.
 
-        Raises LogError where the archive has no such base, NoAnswer."""
+        Raises LogError if the archive has no such base, NoAnswer."""
         from rewindmq.engine.keeping.archive.manifest import Manifest
         from rewindmq.engine.keeping.archive.state_files import sound_base
 
@@ -98,12 +98,12 @@ class TopicArchive:
         return sound_base(manifest, event.offset, event.chain, event.digest)[1]
 
     def tiered(self, topic: "KafkaPartition") -> "TieredTopic":
-        """A partition of these topics, with what is archived of it."""
+        """Return a partition of these topics with its archive."""
         return TieredTopic(topic, self)
 
 
 class TieredTopic:
-    """A partition in Kafka, and what the archive has below its start there."""
+    """A partition in Kafka, and its archive below its start there."""
 
     shared = True
 
@@ -111,38 +111,38 @@ class TieredTopic:
         self.topic = topic
         self.name = topic.name
         self.archive = archive
-        self._archived: ArchivedPartition | None = None  # proven to have what is below the start of then
+        self._archived: ArchivedPartition | None = None  # verified: it has every record below the start at that time
         self._base: Base | None = None  # the last one
         self._thread: ThreadPoolExecutor | None = None
-        self._asked: tuple[int, Future[bytes | None]] | None = None  # the record that the thread is reading
+        self._asked: tuple[int, Future[bytes | None]] | None = None  # the record that the thread reads
 
     @property
     def next_offset(self) -> int:
-        """As `KafkaPartition.next_offset`."""
+        """Return the same as `KafkaPartition.next_offset`."""
         return self.topic.next_offset
 
     @property
     def durable_offset(self) -> int:
-        """As `KafkaPartition.durable_offset`."""
+        """Return the same as `KafkaPartition.durable_offset`."""
         return self.topic.durable_offset
 
     @property
     def start_offset(self) -> int:
-        """The floor. Asks Kafka."""
+        """Return the floor, by asking Kafka."""
         floor = self._floor()
         return 0 if floor is None else floor.offset
 
     def _floor(self) -> HistoryTrimmed | None:
-        """The last trim; None if Kafka has all, or nothing was trimmed."""
+        """Return the last trim; None if Kafka has everything, or nothing was trimmed."""
         if self.topic.start_offset == 0:
             return None
         floor = self.archive.floors.now().get(self.name)
         return None if floor is None else floor.event
 
     def base(self) -> "Base | None":
-        """The base at the floor; None if the history begins at offset 0.
+        """Return the base at the floor; None if the history begins at offset 0.
 
-        Raises LogError where the archive has it not, NoAnswer."""
+        Raises LogError if the archive lacks it, NoAnswer."""
         floor = self._floor()
         if floor is None:
             return None
@@ -152,15 +152,15 @@ class TieredTopic:
             except NoAnswer:
                 raise
             except LogError:
-                if self._floor() == floor:  # else it was trimmed meanwhile
+                if self._floor() == floor:  # otherwise it was trimmed in the meantime
                     raise
                 return self.base()
         return self._base
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
-        """Yields blocks, which have the records from `offset` up to `end` and no others.
+        """Yield blocks with exactly the records from `offset` up to `end`.
 
-        Raises LogError where nothing has the records; NoAnswer while Kafka, or the archive that has them, is away."""
+        Raises LogError if the records are nowhere; NoAnswer while Kafka or the archive that has them is unreachable."""
         at = offset
         while end is None or at < end:
             start = self.topic.start_offset
@@ -181,7 +181,7 @@ class TieredTopic:
                     raise
 
     def read_ranges(self, ranges: "Iterable[Range]") -> Iterator[Block]:
-        """Yields the blocks of many short ranges (first offset, end), which ascend.
+        """Yield the blocks of many short, ascending ranges (first offset, end).
 
         Raises as `read`."""
         waiting = iter(ranges)
@@ -193,8 +193,8 @@ class TieredTopic:
                 yield from self._kept_ranges(chain([(first, end)], waiting))
 
     def _kept_ranges(self, ranges: "Iterator[Range]") -> Iterator[Block]:
-        """`read_ranges` from Kafka, as long as it has them; then each range by itself."""
-        at, behind = 0, 0  # of the range that is being read: its rest
+        """Yield blocks from Kafka as long as it has them, and then each range separately."""
+        at, behind = 0, 0  # the rest of the current range
 
         def noted() -> "Iterator[Range]":
             nonlocal at, behind
@@ -213,19 +213,19 @@ class TieredTopic:
                 yield from self.read(first, end)
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """The offset as `LogPartition.offset_at`.
+        """Return the offset as `LogPartition.offset_at` does.
 
-        If Kafka has an older record, all below its start counts as older, too. Raises as `read`."""
+        If Kafka has an older record, everything below its start also counts as older. Raises as `read`."""
         found, start = self.topic.offset_at(timestamp_ms), self.topic.start_offset
         if found > start or start == 0:
             return found
         return max(self.start_offset, min(start, self.below(start).offset_at(timestamp_ms)))
 
     def record(self, offset: int, seconds: float) -> bytes | None:
-        """The record at an offset below `next_offset`; None: the offset is a gap.
+        """Return the record at an offset below `next_offset`; None: the offset is a gap.
 
-        Raises NoAnswer when neither Kafka nor the archive answers within `seconds`: a later question gets the answer
-        that came meanwhile."""
+        Raises NoAnswer if neither Kafka nor the archive answers within `seconds`; a later question gets an answer that
+        arrived in the meantime."""
         try:
             return self.topic.record(offset, seconds)
         except BelowStart:
@@ -251,7 +251,7 @@ class TieredTopic:
         return None if found is None or found[0] != offset else found[2]
 
     def below(self, start: int) -> "ArchivedPartition":
-        """The archive of this partition, which has all records below `start`, where Kafka begins.
+        """Return the archive of this partition, complete below `start`, where Kafka begins.
 
         Raises as `TopicArchive.partition`."""
         if self._archived is None or self._archived.next_offset < start:
@@ -268,22 +268,22 @@ class TieredTopics:
 
     @property
     def clients(self) -> "KafkaClients":
-        """The clients of that Kafka."""
+        """Return the clients of that Kafka."""
         return self._log.clients
 
     @property
     def topics(self) -> "KafkaTopics":
-        """The topics."""
+        """Return the topics."""
         return self._log.topics
 
     @property
     def metadata(self) -> "KafkaPartition":
-        """The metadata log: all of it is in Kafka."""
+        """Return the metadata log, which is wholly in Kafka."""
         return self._log.metadata
 
     @cached_property
     def queues(self) -> list[TieredTopic]:
-        """The queue partitions."""
+        """Return the queue partitions."""
         return [self._archive.tiered(each) for each in self._log.queues]
 
 
@@ -306,7 +306,7 @@ def part_of(block: Block, start: int, end: int) -> Block:
 
 
 def _first(blocks: Iterable[Block], offset: int) -> tuple[int, int, bytes] | None:
-    """Offset, time and value of the first record at `offset` or behind; None if there is none."""
+    """Return offset, time and value of the first record at or after `offset`; None if there is none."""
     for block in blocks:
         at = max(0, offset - block.first_offset)
         if at < len(block.records):

@@ -1,4 +1,4 @@
-"""Trims a history: what is older than a moment goes for good, and the history begins at a floor, with a base.
+"""Trims a history: removes records older than a moment for good, so that it begins at a floor, with a base.
 
     for report in trim(history, TrimRequest(before_ms=...)): report.partition, report.offset, report.findings
 
@@ -6,20 +6,20 @@ in_directory.py opens the history of a directory that no broker uses, in_topics.
 
 For each partition (keep_history.py takes the same steps beside a broker or a node):
 
-    1  floor    the cut that lies before the moment: whole segments go, or whole archived stretches
-    2  audit    what goes (trim_audit.py); what both the archive and the log have is the same
-    3  base     the state at the floor, and the records of all that is queued there: written, read back, proven; in the
-                archive, too
+    1  floor    the cut before the moment: whole segments or archived stretches are removed
+    2  audit    the removed records (trim_audit.py); the archive and the log agree on records that both have
+    3  base     the state at the floor, and the records of all messages queued there: written, read back, proven, and
+                archived
     4  event    HistoryTrimmed in the metadata log, durable: floor, chain, digest, findings, reason
-    5  end      what lies below the floor goes: segments or Kafka's records, snapshots, bases, archived objects
+    5  end      everything below the floor is removed: segments or Kafka's records, snapshots, bases, archived objects
 
-- Nothing is removed before step 4 is durable. After a kill between 4 and 5, or within 5, the next trim ends it, or the
-  next start of a broker, or the next run of an archiver. A base without its event is a file that does no harm.
-- The archive has to answer: if it is away, the trim is refused before step 4.
-- Findings are refused, unless they are accepted: then the metadata log has them, with the floor.
-- `keep_ms` counts back from the newest time in the log, or from the wall clock if that is earlier. If no record lies
-  within the kept time but in its last day, a clock may have jumped: that is refused.
-- Two trims at once do no harm: a floor only rises, and what goes lies below the last HistoryTrimmed in any case.
+- Nothing is removed before step 4 is durable. After a kill between 4 and 5, or within 5, the next trim completes it, or
+  the next start of a broker, or the next run of an archiver. A base without its event is a harmless file.
+- The archive must answer: if it is unreachable, the trim is refused before step 4.
+- Findings are refused, unless they are accepted; then the metadata log records them with the floor.
+- `keep_ms` counts back from the newest time in the log, or from the wall clock if that is earlier. If the only records
+  in the kept time are in its last day, a clock may have jumped, so the trim is refused.
+- Two trims at once do no harm, because a floor only rises, and only records below the last HistoryTrimmed are removed.
 """
 
 import logging
@@ -49,10 +49,10 @@ logger = logging.getLogger(__name__)
 def trim(
     history: KeptHistory, wanted: TrimRequest, dry_run: bool = False, wall_ms: int | None = None
 ) -> list[TrimReport]:
-    """Trim the partitions of a history, and its archive. `dry_run`: say what would go, and change nothing.
+    """Trim the partitions of a history, and its archive. `dry_run`: report what would be removed; change nothing.
 
-    Raises TrimRefused, OtherHistory, NoAnswer (nothing was removed, or the text says that it was), LogError,
-    CorruptLog, NewerHistory."""
+    Raises TrimRefused, OtherHistory, NoAnswer (nothing was removed unless the text says so), LogError, CorruptLog,
+    NewerHistory."""
     now_ms = time.time_ns() // 1_000_000 if wall_ms is None else wall_ms
     trimming, names = Trimming(history), wanted.partitions(history.place, history.names)
     try:
@@ -68,14 +68,14 @@ def trim(
             for report in reports:
                 report.archived_bytes = gone.get(report.partition, 0)
     except OSError as error:
-        raise LogError(f"{history.place}: the trim was cut short, run it again: {error}") from None
+        raise LogError(f"{history.place}: the trim was interrupted: run it again: {error}") from None
     return reports
 
 
 def _prepared(
     trimming: "Trimming", wanted: TrimRequest, names: Sequence[str], dry_run: bool, wall_ms: int
 ) -> tuple[list[TrimReport], list[HistoryTrimmed]]:
-    """Audit what goes, and write the bases. Returns a report for each partition, and the events to append."""
+    """Audit the removed records, and write the bases. Return a report for each partition, and the events to append."""
     history = trimming.history
     before_ms = _moment(trimming, wanted, wall_ms)
     reports, events = [], []
@@ -93,13 +93,13 @@ def _prepared(
 
 
 def _told(name: str, error: LogError) -> None:
-    logger.error("%s: a trim of it could not be ended: %s", name, error)
+    logger.error("%s: a trim of it could not be completed: %s", name, error)
 
 
 def _moment(trimming: "Trimming", wanted: TrimRequest, wall_ms: int) -> int:
-    """The time before which history may go.
+    """Return the time before which history may be removed.
 
-    Raises TrimRefused where `keep_ms` may be the work of a clock that jumped."""
+    Raises TrimRefused if a clock that jumped may have distorted `keep_ms`."""
     history = trimming.history
 
     def is_due(before_ms: int) -> bool:
@@ -109,23 +109,23 @@ def _moment(trimming: "Trimming", wanted: TrimRequest, wall_ms: int) -> int:
 
 
 class Trimming:
-    """The steps of a trim. Between `write_base` and `end` the caller has the event appended, durably."""
+    """The steps of a trim. Between `write_base` and `end` the caller appends the event durably."""
 
     def __init__(self, history: KeptHistory) -> None:
         self.history = history
 
     def floor(self, name: str, before_ms: int, most_bytes: int | None = None) -> int:
-        """The last cut up to which all is older than the time; else the start.
+        """Return the last cut before which everything is older than the time, or the start.
 
-        `most_bytes`: of records that go, but the first cut is taken at least."""
+        `most_bytes`: a limit on the removed records, but at least the first cut is taken."""
         partition = self.history.partition(name)
         cuts = [(each.offset, each.size_bytes) for each in partition.cuts()]
         return last_floor(cuts, partition.start_offset, partition.log.offset_at(before_ms - 1), most_bytes)
 
     def audit(self, report: TrimReport, between: Callable[[], object] = lambda: None) -> Machine:
-        """Audit what goes, note in the report what was found, and return the state at the floor.
+        """Audit the removed records, note the findings in the report, and return the state at the floor.
 
-        `between` is called again and again meanwhile. Raises as `KeptPartition.audited`."""
+        `between` is called repeatedly in the meantime. Raises as `KeptPartition.audited`."""
         partition = self.history.partition(report.partition)
         audited = partition.audited(report.offset, between)
         goes = [each for each in partition.cuts() if report.start <= each.offset < report.offset]
@@ -137,9 +137,9 @@ class Trimming:
         return audited.machine
 
     def write_base(self, report: TrimReport, machine: Machine, reason: str) -> HistoryTrimmed:
-        """Write the base at the floor, and prove it; the archive has it, too. Returns the event that says what goes.
+        """Write, prove and archive the base at the floor, and return the event that describes the removal.
 
-        Raises BaseError, LogError, OSError; OtherHistory where the archive has another history; NoAnswer."""
+        Raises BaseError, LogError, OSError; OtherHistory if the archive has another history; NoAnswer."""
         partition, offset = self.history.partition(report.partition), report.offset
         chain, digest = partition.chain_at(offset), machine.digest()
         event = HistoryTrimmed(report.partition, offset, report.until_ms, chain, digest, tuple(report.findings), reason)
@@ -152,10 +152,10 @@ class Trimming:
         return event
 
     def end(self, names: Iterable[str], failed: Callable[[str, LogError], object] | None = None) -> dict[str, int]:
-        """End the trims of these partitions that the metadata log names. Returns the bytes of objects that went.
+        """Complete the trims of these partitions in the metadata log, and return the bytes of removed objects.
 
-        `failed`: told of a partition that can't be ended, and keeps all that it has; without it, LogError is raised.
-        Raises NoAnswer: the rest is ended later."""
+        `failed`: called for a partition that cannot be completed and keeps everything; without it, LogError is raised.
+        Raises NoAnswer; the rest is then completed later."""
         gone: dict[str, int] = {}
         try:
             floors = self.history.floors()
@@ -163,8 +163,8 @@ class Trimming:
                 if name in floors:
                     gone[name] = self._end(name, floors[name].event, failed)
         except NoAnswer as error:
-            later = "the next run of the archiver, or the next trim, ends it"
-            raise NoAnswer(f"the trim is in the history, and is not ended: {error}: {later}") from None
+            later = "the next run of the archiver, or the next trim, completes it"
+            raise NoAnswer(f"the trim is in the history, but not completed: {error}: {later}") from None
         return gone
 
     def _end(self, name: str, event: HistoryTrimmed, failed: Callable[[str, LogError], object] | None) -> int:

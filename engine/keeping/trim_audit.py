@@ -1,10 +1,10 @@
-"""Audits the stretch of a partition that is about to be trimmed, and makes the state at its end.
+"""Audits the stretch of a partition that is to be trimmed, and computes the state at its end.
 
     audited = audit(PartitionReader(directory), snapshots, floor)    # audited.machine, audited.findings
 
-It checks what can be checked without Spark: each block and record, the hash chain, that no record is quarantined, that
-the broker's claims (`Checkpointed`) hold, and conservation: a message that came into a queue has left it by an event,
-or is there at the end, and no other message is there.
+It checks everything possible without Spark: each block and record, the hash chain, the absence of quarantined records,
+the broker's claims (`Checkpointed`), and conservation: every message that entered a queue has left it by an event or is
+there at the end, along with no other message.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,12 +30,12 @@ from rewindmq.schemas.values import Actor
 if TYPE_CHECKING:
     from rewindmq.engine.keeping.archive.reader import ArchivedPartition
 
-MOST_FINDINGS = 20  # are told one by one; the rest is counted
+MOST_FINDINGS = 20  # are listed one by one; the rest is counted
 
 
 @dataclass(slots=True)
 class Audited:
-    """The state at the end of the stretch, and what is wrong with the stretch, in words."""
+    """The state at the end of the stretch, and the faults of the stretch, in words."""
 
     machine: Machine
     findings: list[str] = field(default_factory=list)
@@ -49,9 +49,9 @@ def audit(
 ) -> Audited:
     """Audit the stretch from the start of the log up to offset `end`, the base offset of a segment.
 
-    `between` is called between two segments, and between two groups of records. What is in the archive alone is proven
-    as it is read. If the stretch is damaged, the state comes from a snapshot behind the damage. Raises CorruptLog if
-    there is none, LogError, NewerHistory, NoAnswer."""
+    `between` is called between two segments, and between two groups of records. Records that only the archive has are
+    proven as they are read. If the stretch is damaged, the state is taken from a snapshot after the damage. Raises
+    CorruptLog if there is none, LogError, NewerHistory, NoAnswer."""
     local = log.local if isinstance(log, TieredPartition) else log
     findings = _damage(local.directory, end, between) if isinstance(local, PartitionReader) else []
     try:
@@ -61,12 +61,12 @@ def audit(
             findings.append(str(error))
         machine = state_at(log, snapshots, At(offset=end))
     if len(findings) > MOST_FINDINGS:
-        findings[MOST_FINDINGS:] = [f"and {len(findings) - MOST_FINDINGS} findings more"]
+        findings[MOST_FINDINGS:] = [f"and {len(findings) - MOST_FINDINGS} more findings"]
     return Audited(machine, findings)
 
 
 def _damage(directory: Path, end: int, between: Callable[[], object]) -> list[str]:
-    """The first place in the segments below `end` where a byte is not as it was written."""
+    """Return the first place in the segments below `end` where a byte was changed."""
     files = [path for path in segment_files(directory) if base_offset_of(path) < end]
     try:
         for _ in follow_on(verify_segment(path, False) for path in files):
@@ -77,7 +77,7 @@ def _damage(directory: Path, end: int, between: Callable[[], object]) -> list[st
 
 
 def _folded(log: PartitionLog, end: int, findings: list[str], between: Callable[[], object]) -> Machine:
-    """The state at `end`, folded event by event from the start of the log. Adds to `findings`."""
+    """Return the state at `end`, folded event by event from the start of the log. Adds to `findings`."""
     machine, decoder, quarantined = beginning(log), decoder_for(log), QuarantineReport()
     held, claims = Held(machine), Claims()
     claims.begin(machine)
@@ -108,18 +108,18 @@ def _folded(log: PartitionLog, end: int, findings: list[str], between: Callable[
 
 
 class Held:
-    """The messages in queues, counted from effects alone."""
+    """The messages in queues, counted only from effects."""
 
     def __init__(self, machine: Machine) -> None:
         self._queues = {queue_id: _ids(machine, queue_id) for queue_id in machine.by_id}
 
     def see(self, effects: list[Effect]) -> None:
-        """Take note of the effects of an event."""
+        """Count the effects of an event."""
         for effect in effects:
             if isinstance(effect, Keep):
                 self._queues.setdefault(effect.queue.queue_id, set()).add(effect.message_id)
         for effect in effects:
-            if isinstance(effect, Refuse):  # its body may be kept for a dead letter; it never was in the queue
+            if isinstance(effect, Refuse):  # its body may be kept for a dead letter; it was never in the queue
                 self._queues.get(effect.queue.queue_id, set()).discard(effect.message_id)
         for queue, message_id, _, _ in endings(effects):
             held = self._queues.get(queue.queue_id)
@@ -139,7 +139,7 @@ class Held:
                 gone, new = len(counted - there), len(there - counted)
                 queue = machine.by_id.get(queue_id)
                 name = f"queue {queue_id}" if queue is None else f"queue '{queue.name}' in vhost '{queue.vhost}'"
-                found.append(f"{name}: {gone} messages are gone without an event, {new} are there that never came")
+                found.append(f"{name}: {gone} messages are gone without an event, {new} exist that never arrived")
         return found
 
 

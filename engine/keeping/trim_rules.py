@@ -1,8 +1,8 @@
-"""The rules of every trim, of an embedded log and of one in Kafka: what is wanted, what may go, what is refused.
+"""The rules of every trim, of an embedded log and of one in Kafka: requests, limits, refusals.
 
     TrimRequest -> oldest_kept_ms -> last_floor -> the audit (trim_audit.py) -> TrimReport, or TrimRefused
 
-The steps themselves differ: engine/keeping/trim.py, engine/keeping/trim.py.
+The steps are in engine/keeping/trim.py.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,12 +17,12 @@ DAY_MS = 86_400_000
 
 
 class TrimRefused(LogError):
-    """The history is not trimmed so; the text says why. Nothing was removed."""
+    """The trim was refused, for the reason in the text. Nothing was removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrimRequest:
-    """A wish to trim history that is older than the time `before_ms`, or than the last `keep_ms` milliseconds.
+    """A request to trim history older than the time `before_ms`, or than the last `keep_ms` milliseconds.
 
     `partition`: only this one. `accept_findings`: trim although the audit found something."""
 
@@ -33,7 +33,7 @@ class TrimRequest:
     accept_findings: bool = False
 
     def partitions(self, place: object, names: Sequence[str]) -> Sequence[str]:
-        """Return the partitions to trim, out of `names`. `place`: of the history, for people.
+        """Return the partitions to trim among `names`. `place`: of the history, for people.
 
         Raises TrimRefused."""
         if self.partition is None:
@@ -47,9 +47,9 @@ class TrimRequest:
 class TrimReport:
     """The result of trimming a partition, or of a dry run.
 
-    `start`: the offset where it began. `offset`: the floor; it is `start` if nothing goes. `until_ms`: the largest time
-    of the records that go. `queued`: the number of records of queued messages in the base. `freed_bytes`: of the local
-    segments, or of the stretches that Kafka had; `archived_bytes`: of the objects that went, or would go."""
+    `start`: its former first offset. `offset`: the floor; it is `start` if nothing is removed. `until_ms`: the largest
+    time of the removed records. `queued`: the number of records of queued messages in the base. `freed_bytes`: of the
+    local segments, or of Kafka's stretches; `archived_bytes`: of the objects that were, or would be, removed."""
 
     partition: str
     start: int
@@ -68,10 +68,10 @@ def oldest_kept_ms(
     readers: Iterable[PartitionLog],
     is_due: Callable[[int], bool],
 ) -> int:
-    """The time before which history may go.
+    """Return the time before which history may be removed.
 
-    `now_ms`: the newest time in the log, or the wall clock if that is earlier. `is_due`: whether anything is older than
-    a time. Raises TrimRefused where `keep_ms` may be the work of a clock that jumped."""
+    `now_ms`: the newest time in the log, or the wall clock if that is earlier. `is_due`: True if anything is older than
+    a time. Raises TrimRefused if a clock that jumped may have distorted `keep_ms`."""
     if wanted.before_ms is not None:
         return wanted.before_ms
     assert wanted.keep_ms is not None, "a trim has a time, or keeps one"
@@ -80,15 +80,15 @@ def oldest_kept_ms(
         return before_ms
     if any(reader.offset_at(before_ms - 1) < reader.offset_at(recent_ms - 1) for reader in readers):
         return before_ms
-    what = f"no event lies between {format_time(before_ms)} and {format_time(recent_ms)}"
+    what = f"there is no event between {format_time(before_ms)} and {format_time(recent_ms)}"
     raise TrimRefused(f"{place}: {what}: a clock may have jumped; name the time with --before")
 
 
 def last_floor(segments: Sequence[tuple[int, int]], start: int, offset: int, most_bytes: int | None = None) -> int:
-    """The last offset at which a segment begins, up to which all lies below `offset`; else the start.
+    """Return the last beginning of a segment before which everything is below `offset`, or the start.
 
-    `segments`: offset and size of each, in order; the last one stays. `most_bytes`: of segments that go, but one goes
-    at least."""
+    `segments`: offset and size of each, in order; the last one stays. `most_bytes`: a limit on the removed segments,
+    but at least one is removed."""
     floor, size = start, 0
     for (_, older_bytes), (base, _) in pairwise(segments):
         size += older_bytes
@@ -100,5 +100,5 @@ def last_floor(segments: Sequence[tuple[int, int]], start: int, offset: int, mos
 
 
 def refusal(findings: Sequence[str]) -> str:
-    """Why a stretch with findings is not trimmed."""
-    return f"{'; '.join(findings)}; nothing was removed (--accept-findings trims it)"
+    """Return why a stretch with findings is not trimmed."""
+    return f"{'; '.join(findings)}; nothing was removed (use --accept-findings to trim it anyway)"

@@ -1,6 +1,6 @@
-"""The log: partitions of records, on a disk of the broker's own or in Kafka. Read contract.py first.
+"""The log: partitions of records, on the broker's own disk or in Kafka. Read contract.py first.
 
-contract.py          what every log promises         shared_contract.py   what a log of several writers promises
+contract.py          the contract of every log       shared_contract.py   the contract of a log with several writers
 embedded/            files and group commit          kafka/               topics in Kafka
 simulated/           both logs in memory             chain.py             the hash chain
 settings_file.py     settings of Kafka's clients     secret_file.py       a file with one secret

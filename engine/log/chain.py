@@ -5,17 +5,17 @@
 
     link = SHA-256( chain before | first offset, 8 bytes | records, 4 | columns, 1
                     | offset of each record minus the first, 4 each      GAPS: some offsets between have no record
-                    | log's time of each record, 8 each                  TIMES: the log has times of its own
+                    | log's time of each record, 8 each                  TIMES: the log has its own times
                     | ten bytes                                          PREFIX: every value begins with them
-                    | length of the rest of each value, 4 each           0 where there is no value
-                    | the rests, one behind the other )
+                    | length of the rest of each value, 4 each           0 if there is no value
+                    | the rests, concatenated )
 
-- Numbers are big-endian; the columns are little-endian, as a segment's file of lengths has them.
+- Numbers are big-endian; the columns are little-endian, as in a segment's file of lengths.
 - In files a group is a block: one commit. It has no gaps, its times are in the values, and the whole segment has one
-  schema. So the link goes over the records as the block stores them, and over their lengths as its sidecar has them.
-- In a topic, groups are `RUN` offsets wide: those whose offset divided by RUN gives the same number. A group without a
-  record has no link. So the chain does not depend on who wrote, read or archived the topic.
-- The chain at any offset is the links of all whole groups before it, and then one of the records between, if any.
+  schema. So the link covers the records as stored in the block, and their lengths as stored in its sidecar.
+- In a topic, a group is `RUN` offsets wide: those with the same quotient by RUN. A group without a record has no link.
+  So the chain does not depend on who wrote, read or archived the topic.
+- The chain at any offset consists of the links of all whole groups before it, and one of the records between, if any.
 """
 
 import struct
@@ -33,16 +33,16 @@ _GAPS: Final = 1
 _TIMES: Final = 2
 _PREFIX: Final = 4
 _HEAD: Final = struct.Struct(">QIB")
-_LARGE: Final = 4_096  # bytes of a record on average: such records are hashed one by one, and not copied
+_LARGE: Final = 4_096  # bytes of a record on average: such records are hashed one by one, without a copy
 
 
 def first_chain(partition: str) -> bytes:
-    """The hash chain with which a partition begins, 32 bytes."""
+    """Return the hash chain with which a partition begins, 32 bytes."""
     return sha256(partition.encode()).digest()
 
 
 def group_start(offset: int) -> int:
-    """The first offset of the group of a topic to which an offset belongs."""
+    """Return the first offset of the group of a topic to which an offset belongs."""
     return offset - offset % RUN
 
 
@@ -55,11 +55,11 @@ def link(
     offsets: Sequence[int] | None = None,
     times_ms: Sequence[int] | None = None,
 ) -> bytes:
-    """The hash chain behind a group of records.
+    """Return the hash chain after a group of records.
 
     `prefix`: the ten bytes with which every value begins; b"" if they do not. `lengths`: of the rest of each value, 4
-    bytes each, little-endian. `rests`: these rests one behind the other, in any pieces. `offsets`: of each record, if
-    there are gaps between them. `times_ms`: the log's time of each record, if it has times of its own."""
+    bytes each, little-endian. `rests`: these rests concatenated, in any pieces. `offsets`: of each record, if there are
+    gaps between them. `times_ms`: the log's time of each record, if it has its own times."""
     columns = (_GAPS if offsets else 0) | (_TIMES if times_ms is not None else 0) | (_PREFIX if prefix else 0)
     digest = sha256(chain + _HEAD.pack(first_offset, len(lengths) // 4, columns))
     if offsets:
@@ -73,7 +73,7 @@ def link(
 
 
 class TopicChain:
-    """The hash chain of a topic, as its records come in order: `offset` and `chain` of the last whole group's end."""
+    """The hash chain of a topic whose records arrive in order: `offset` and `chain` of the last whole group's end."""
 
     def __init__(self, offset: int, chain: bytes) -> None:
         """Begin with the `chain` at an offset at which a group begins."""
@@ -84,7 +84,7 @@ class TopicChain:
         self._values: list[bytes | None] = []
 
     def add(self, offset: int, timestamp_ms: int, value: bytes | None) -> None:
-        """Take the next record."""
+        """Add the next record."""
         if self._offsets and group_start(offset) > self.offset:
             self._close()
         if not self._offsets:
@@ -94,7 +94,7 @@ class TopicChain:
         self._values.append(value)
 
     def ends_at(self, offset: int) -> bytes:
-        """The hash chain at an offset behind the last record. Records of its group may come yet.
+        """Return the hash chain at an offset after the last record. Records of its group may still arrive.
 
         `offset` and `chain` are moved to the last whole group before it."""
         if self._offsets and group_start(offset) > self.offset:
@@ -116,7 +116,7 @@ class TopicChain:
 def link_of_values(
     chain: bytes, offsets: Sequence[int], times_ms: Sequence[int], values: Sequence[bytes | None]
 ) -> bytes:
-    """The hash chain behind one group of a topic, or the part of it that is before some offset.
+    """Return the hash chain after one group of a topic, or after its part before some offset.
 
     All offsets are of one group. There is at least one record."""
     first = values[0]
@@ -135,14 +135,14 @@ def link_of_values(
 
 
 def little_endian(numbers: "array[int]") -> bytes:
-    """The numbers as bytes, on every machine the same."""
+    """Return the numbers as bytes, the same on every machine."""
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers.tobytes()
 
 
 def numbers_in(code: str, data: bytes) -> "array[int]":
-    """The numbers in bytes of `little_endian`. `code`: the array's type code."""
+    """Return the numbers in bytes of `little_endian`. `code`: the array's type code."""
     numbers = array(code)
     numbers.frombytes(data)
     if sys.byteorder == "big":

@@ -7,12 +7,12 @@
 A record is one envelope as an Avro single object (`rewindmq.schemas.codec`). Its offset is its position in the
 partition, from 0.
 
-Appending is in memory and at once. `commit` makes everything appended so far durable with one write and one fsync
-(group commit) in a thread, and calls back in the loop. While a commit is under way, new records wait for the next one,
-so the group grows with the load.
+Appending is immediate, in memory. `commit` makes everything appended so far durable with one write and one fsync (group
+commit) in a thread, and calls back in the loop. During a commit new records wait for the next one, so the group grows
+with the load.
 
     offset = log.append(partition, timestamp_ms, record)
-    log.commit()                         # starts a commit; does nothing if nothing waits or a commit is under way
+    log.commit()                         # starts a commit, unless nothing waits or a commit is in progress
     log.start(listener)                  # listener.durable() is called in the loop after each commit
 
 A reader never sees records that are not yet written. Offsets are int, times are milliseconds since the epoch.
@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from rewindmq.projections.store.bases import Base
 
-LARGE_RECORD_BYTES: Final = 1_048_576  # a record of this size is large: it keeps the disk busy by itself
+LARGE_RECORD_BYTES: Final = 1_048_576  # a record of this size alone keeps the disk busy
 
 
 class LogError(Exception):
-    """The log cannot be used as asked; the text names partition, file and offset."""
+    """The log cannot be used as requested; the text names partition, file and offset."""
 
 
 class BelowStart(LogError):
@@ -38,7 +38,7 @@ class BelowStart(LogError):
 
 
 class NoAnswer(LogError):
-    """The server that has the log does not answer: the log may be sound, and can be read another time."""
+    """The server that has the log does not answer; the log may be sound, and can be read later."""
 
 
 class NobodyAnswers(NoAnswer):
@@ -66,13 +66,13 @@ class CorruptLog(LogError):
         self.why = why
 
     def __reduce__(self) -> tuple[type["CorruptLog"], tuple[Path, int, int, str]]:
-        """Makes the error picklable: it may come from another process."""
+        """Make the error picklable, because it may be from another process."""
         return CorruptLog, (self.file, self.position, self.offset, self.why)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One group commit as stored.
+    """One stored group commit.
 
     `records`: Avro single objects (schemas/single_object.py), one envelope each. `first_offset`: the offset of
     records[0]. `chain`: the hash chain up to and including this block (32 bytes)."""
@@ -83,15 +83,15 @@ class Block:
     chain: bytes
     file: Path
     position: int
-    timestamps_ms: Sequence[int] | None = None  # of each record, where the log gives them; None: the envelopes' own
+    timestamps_ms: Sequence[int] | None = None  # of each record, if the log has them; None: the envelopes' own
 
 
 class LogPartition(Protocol):
     """One partition of a log.
 
-    `shared`: others than this broker append (engine/log/shared_contract.py). Then a record may be any bytes, or have no
-    value; a publish may say what only a broker may say; and an event's time is the log's. Else a record is what this
-    broker wrote, and has the time."""
+    `shared`: other programs also append (engine/log/shared_contract.py). Then a record may be any bytes, or have no
+    value; a publish may claim what only a broker may state; and an event's time is the log's. Otherwise this broker
+    wrote each record, with its time."""
 
     name: str
     shared: bool
@@ -100,39 +100,39 @@ class LogPartition(Protocol):
 
     @property
     def start_offset(self) -> int:
-        """The offset of the oldest record that is here."""
+        """Return the offset of the oldest remaining record."""
 
     def append(self, timestamp_ms: int, record: bytes) -> int:
-        """Add a record to the group that is gathering. Returns its offset. Timestamps do not go back."""
+        """Add a record to the current group, and return its offset. Timestamps do not go back."""
 
     def begin_time_anew(self) -> None:
         """Let records appended from here on have lower timestamps than earlier ones (the clock was set)."""
 
     @property
     def schema(self) -> str:
-        """The fingerprint of the schema of what is appended."""
+        """Return the fingerprint of the schema of appended records."""
 
     def write_under(self, schema: str) -> None:
-        """Take records of the schema with this fingerprint from here on."""
+        """Append records of the schema with this fingerprint from here on."""
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
-        """Yields the blocks from the one that holds `offset`, in order, up to `end`.
+        """Yield the blocks from the one that holds `offset`, in order, up to `end`.
 
-        `end`: exclusive; None: the durable end now. The first and the last block may hold records outside the range.
+        `end`: exclusive; None: the current durable end. The first and last block may hold records outside the range.
         Raises CorruptLog."""
 
     def kept_record(self, offset: int) -> bytes | None:
-        """The record below `start_offset` of a message that was queued there; None if no base has it.
+        """Return the record below `start_offset` of a message that was queued there; None if no base has it.
 
-        Raises LogError, and NoAnswer: ask again."""
+        Raises LogError, and NoAnswer, after which the caller may ask again."""
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """The first offset whose timestamp is greater than `timestamp_ms`: state at T is the fold of all below it.
+        """Return the first offset with a timestamp above `timestamp_ms`: state at T is the fold of all below it.
 
-        If a time came twice, because the clock was set back between, its last occurrence counts."""
+        If a time occurs twice, because the clock was set back in between, its last occurrence counts."""
 
     def base(self) -> "Base | None":
-        """The base with which the log begins; None if it begins at offset 0, or keeps no bases.
+        """Return the base with which the log begins; None if it begins at offset 0, or keeps no bases.
 
         Raises LogError if the base is missing or damaged."""
 
@@ -141,10 +141,10 @@ class LogListener(Protocol):
     """The user of a log. Both methods are called in the loop."""
 
     def durable(self) -> None:
-        """A commit landed: the durable offsets have moved."""
+        """Note that a commit landed and the durable offsets have moved."""
 
     def commit_failed(self, error: Exception) -> None:
-        """A commit failed (disk full). The log tries it again, and nothing is lost."""
+        """Note that a commit failed (disk full). The log retries it, and nothing is lost."""
 
 
 class Log(Protocol):
@@ -157,29 +157,29 @@ class Log(Protocol):
     def queues(self) -> Sequence[LogPartition]: ...
 
     def start(self, listener: LogListener) -> None:
-        """Tell the listener from now on.
+        """Notify the listener from now on.
 
         `open` does not take it, because the listener is made from the content of the log."""
 
     def commit(self) -> None:
-        """Start a commit of all appended records, unless one is under way."""
+        """Start a commit of all appended records, unless one is in progress."""
 
     def commit_and_wait(self) -> None:
         """Write and fsync everything appended, in this thread. For start, stop, tools and tests."""
 
     def full(self) -> bool:
-        """Return True if the disk is full and the log uses up its reserve. Publishers should wait then."""
+        """Return True if the disk is full and the log is consuming its reserve. Publishers should then wait."""
 
     @property
     def crowded(self) -> bool:
         """Return True if publishing connections must wait until the disk has caught up."""
 
     def has_room(self, size: int) -> bool:
-        """Return True if the log can take this many bytes at once, so that the records behind them need not wait."""
+        """Return True if the log can accept this many bytes at once, so that later records need not wait."""
 
     @property
     def waiting_large_bytes(self) -> int:
-        """Size of the large records (LARGE_RECORD_BYTES and more) that wait for the disk."""
+        """Return the size of the large records (LARGE_RECORD_BYTES and more) that wait for the disk."""
 
     def close(self) -> None:
         """Make everything appended durable, then free the log."""

@@ -4,13 +4,13 @@ from pathlib import Path
 
 
 class BadSecret(ValueError):
-    """The file holds no secret; the text names it, and says why."""
+    """The file does not hold a secret; the text names it, and says why."""
 
 
 def secret_in(file: Path) -> str:
-    """The secret in a file: its first line.
+    """Return the secret in a file: its first line.
 
-    BadSecret."""
+    Raises BadSecret."""
     try:
         secret = file.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
     except OSError as error:

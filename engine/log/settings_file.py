@@ -1,11 +1,11 @@
-"""Settings of Kafka's clients as people give them: KEY=VALUE by librdkafka's names, one a line in a file.
+"""Users' settings of Kafka's clients: KEY=VALUE by librdkafka's names, one a line in a file.
 
     # of the broker                       a line that begins with # is a comment
     security.protocol=SASL_SSL
     sasl.password=...
 
-A secret stands in such a file only. Every user of a machine sees the command lines of all processes. An environment and
-a configuration file are copied to more places than a file of secrets is.
+A secret may be only in such a file, because every user of a machine sees the command lines of all processes, and an
+environment and a configuration file are copied to more places than a file of secrets.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ PUBLIC = ("ssl.ca.pem", "ssl.certificate.pem")
 
 
 class BadSettings(ValueError):
-    """A setting cannot be taken. The text never has a value: it may be a secret."""
+    """A setting is not acceptable. The text never contains its value, which may be a secret."""
 
 
 def is_secret(key: str) -> bool:
@@ -24,7 +24,7 @@ def is_secret(key: str) -> bool:
 
 
 def pair(text: str, secrets: bool) -> tuple[str, str]:
-    """Split KEY=VALUE. `secrets`: whether the value may be a secret.
+    """Split KEY=VALUE. `secrets`: True if the value may be a secret.
 
     BadSettings."""
     key, separator, value = text.partition("=")

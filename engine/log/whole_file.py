@@ -1,4 +1,4 @@
-"""Writes a small file so that a reader or a crash meets all of it or nothing."""
+"""Writes a small file so that a reader, or a crash, meets all of it or nothing."""
 
 import os
 from collections.abc import Callable
@@ -8,9 +8,9 @@ OWNER_ALONE = 0o600
 
 
 def write_whole(path: Path, content: bytes, give_name: Callable[[Path, Path], None], mode: int = 0o666) -> bool:
-    """Write a file whole or not at all. Returns False if it exists and `give_name` does not replace it.
+    """Write a file whole or not at all. Return False if it exists and `give_name` does not replace it.
 
-    `mode`: who may read and write it, as far as the umask allows it."""
+    `mode`: the permissions, as far as the umask allows."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         with open(new, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:

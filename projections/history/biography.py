@@ -1,7 +1,7 @@
-"""The life of a message: its own rows of HISTORY, and those of what came of it, dead letters and restored messages.
+"""The life of a message: its rows of HISTORY, and those of its descendants, dead letters and restored messages.
 
-A message is named by the partition and the offset of its publish, such as queues-0:123. A publish to several queues is
-a message in each of them, so a key has the queue, too. A letter names its source (`origin` in HISTORY).
+A message is named by the partition and the offset of its publish, such as queues-0:123. A key also has the queue,
+because a publish to several queues is a message in each of them. A letter names its source (`origin` in HISTORY).
 """
 
 from collections.abc import Iterable
@@ -25,13 +25,13 @@ def parse_message(text: str) -> tuple[str | None, int]:
 
 
 def as_source(placement: Placement, key: Key) -> Source:
-    """The message as letters name it that came of it. A queue that moved has the same ids in several partitions."""
+    """Return the message as its letters name it. A queue that moved has the same ids in several partitions."""
     partition, vhost, queue, message_id = key
     return vhost, queue, message_id, placement.as_origin(vhost, queue, number_of(partition))
 
 
 def with_letters(found: Iterable[Key], letters: Iterable[tuple[Key, Source]], placement: Placement) -> set[Key]:
-    """These messages and all that came of them, hop by hop. `letters`: messages with their sources, in any order."""
+    """Return these messages and all their descendants, hop by hop. `letters`: messages and sources, in any order."""
     reached, known = set(found), list(letters)
     while True:
         sources = {as_source(placement, key) for key in reached}

@@ -1,7 +1,7 @@
-"""The changes in queues between two moments, as rows of HISTORY by which a message came (1) or left (-1).
+"""The changes in queues between two moments, as rows of HISTORY that add a message (1) or remove one (-1).
 
-For each queue the sum of the changes is its length at the end less its length at the beginning. A change that passing
-time alone made at the end has no event.
+For each queue the sum of the changes is its length at the end minus its length at the beginning. A change at the end
+that is caused by time alone has no event.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,9 +25,9 @@ def fold_moves(
     start_ms: int | None,
     end_ms: int | None,
 ) -> Iterator[T]:
-    """Yield the rows of a partition up to offset `end`. The machine stands at the first moment's offset.
+    """Yield the rows of a partition up to offset `end`. The machine is at the first moment's offset.
 
-    `start_ms`, `end_ms`: the times of the moments; None: their clocks stand where the last event left them."""
+    `start_ms`, `end_ms`: the times of the moments; None: the clock is where the last event left it."""
     if start_ms is not None:
         machine.advance(start_ms, [])
     yield from fold_events(product, machine, groups, decoder)

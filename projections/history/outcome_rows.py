@@ -8,7 +8,7 @@ and so on. So a row is three numbers here, and a kind of rows spreads the combin
     times          row 0: 03:00:00.000    row 4: 03:00:00.001 ...
     gaps           row 3, offset 8: one ordinal of the event is left out before it ...
 
-Rows of an event stand together, so an ordinal is a row's place among those of its offset, and the gaps before it.
+Rows of an event are adjacent, so an ordinal is a row's place among those of its offset, plus the gaps before it.
 Spark's kind makes Arrow batches (spark_replay/history/outcome_rows.py), `PlainRows` one object a row.
 """
 
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 BATCH_ROWS = 10_000
 PUBLISHED = "published"
-DUPLICATE = "duplicate"  # a dead letter or restored message that was seen, or a message with the id of an earlier one
-SIZED = (PUBLISHED, DUPLICATE)  # rows that say the size
+DUPLICATE = "duplicate"  # a repeated dead letter or restored message, or a message with the id of an earlier one
+SIZED = (PUBLISHED, DUPLICATE)  # rows that have a size
 _LEFT_OUT = -1  # the number of every combination that is not wanted
 
-# The columns that rows share. The others are `partition`, and those that each row has for itself
+# The columns that rows share. The others are `partition`, and those that differ from row to row
 SHARED = (
     "event",
     "user",
@@ -55,15 +55,15 @@ Cause = tuple[str | None, str | None, int | None]  # the first three of them: ev
 
 
 class OutcomeRows(ABC, Generic[T]):
-    """The rows of one partition that are not packed yet. A packed batch is a T.
+    """The rows of one partition that are not yet packed. A packed batch is a T.
 
-    `wanted`: whether rows with these shared values are to be made."""
+    `wanted`: tells whether to make rows with these shared values."""
 
     def __init__(self, partition: str, wanted: Callable[[Shared], bool] | None = None) -> None:
         self.partition = partition
         self.wanted = wanted
         self.batches: list[T] = []
-        self.gaps: list[tuple[int, int, int]] = []  # row, offset, ordinals that are left out before it
+        self.gaps: list[tuple[int, int, int]] = []  # row, offset, number of ordinals left out before it
         self.cause: Cause = (None, None, None)
         self.time_ms: int | None = None
         self._empty()
@@ -76,7 +76,7 @@ class OutcomeRows(ABC, Generic[T]):
         self.times: list[tuple[int, int | None]] = [(0, self.time_ms)]  # from which row on, the time
         self.shared: list[Shared] = []
         self.causes: dict[Cause, dict[Any, int]] = {}
-        self.by_type: dict[type, tuple[Actor, Cause, dict[Any, int]]] = {}  # what each type of event met last
+        self.by_type: dict[type, tuple[Actor, Cause, dict[Any, int]]] = {}  # the last actor and cause of each type
         # The numbers of repeats: of a publish, its deliveries by consumer, and the cause's; of an ack
         self.of_publishes: dict[PlainPublish, tuple[int, dict[int, int], dict[Any, int]]] = {}
         self.of_acks: dict[PlainAck, int] = {}
@@ -85,24 +85,24 @@ class OutcomeRows(ABC, Generic[T]):
     # -- one event --------------------------------------------------------------------------------------------------
 
     def about(self, cause: Cause) -> None:
-        """Name the cause of the rows to come.
+        """Set the cause of the next rows.
 
         `of_cause` has the numbers of its combinations by anything that identifies one, for this batch."""
         self.cause = cause
         self.of_cause = self.causes.setdefault(cause, {})
 
     def about_event(self, kind: type, actor: Actor) -> None:
-        """Name an event of this type as the cause of the rows to come."""
+        """Set an event of this type as the cause of the next rows."""
         self.about((kind.__name__, actor.user, actor.session))
         self.by_type[kind] = actor, self.cause, self.of_cause
 
     def at(self, time_ms: int | None) -> None:
-        """Set the time of the rows to come."""
+        """Set the time of the next rows."""
         self.time_ms = time_ms
         self.times.append((len(self.numbers), time_ms))
 
     def number(self, key: Any, shared: Shared) -> int:
-        """Number a combination that is new in this batch. `shared`: its values behind those of the cause."""
+        """Number a combination that is new in this batch. `shared`: its values after those of the cause."""
         values = self.cause + shared
         number = _LEFT_OUT
         if self.wanted is None or self.wanted(values):
@@ -128,9 +128,9 @@ class OutcomeRows(ABC, Generic[T]):
                 number = self.number(None, shared)
 
     def leave_out(self, offset: int, count: int) -> None:
-        """Skip the ordinals of rows that are not wanted."""
+        """Skip the ordinals of unwanted rows."""
         row = len(self.numbers)
-        if self.gaps and self.gaps[-1][0] == row:  # of another offset: no row followed, so it was none
+        if self.gaps and self.gaps[-1][0] == row:  # no row followed the other offset's gap, so it was none
             _, at, before = self.gaps.pop()
             count += before if at == offset else 0
         self.gaps.append((row, offset, count))
@@ -138,7 +138,7 @@ class OutcomeRows(ABC, Generic[T]):
     # -- batches ----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Pack what was gathered. More rows of the same event may follow."""
+        """Pack the gathered rows. More rows of the same event may follow."""
         offset = self.gaps[-1][1] if self.gaps and self.gaps[-1][0] == len(self.numbers) else self.offsets[-1]
         before = sum(count for _, at, count in self.gaps if at == offset)
         before += len(self.offsets) - bisect_left(self.offsets, offset)
@@ -147,7 +147,7 @@ class OutcomeRows(ABC, Generic[T]):
         self.gaps = [(0, offset, before)]
 
     def take(self, last: bool) -> Iterator[T]:
-        """Yield the batches that are full, and with `last` all rows."""
+        """Yield the full batches, and with `last` all rows."""
         if last and self.numbers:
             self.flush()
         batches, self.batches = self.batches, []
@@ -163,7 +163,7 @@ PLACE = {name: place for place, name in enumerate(SHARED)}
 
 @dataclass(frozen=True, slots=True)
 class OutcomeRow:
-    """A row of HISTORY. `shared`: its values of SHARED. `time_ms`: None where nobody knows it."""
+    """A row of HISTORY. `shared`: its values of SHARED. `time_ms`: None if unknown."""
 
     partition: str
     offset: int
@@ -174,11 +174,11 @@ class OutcomeRow:
     shared: Shared
 
     def value(self, name: str) -> Any:
-        """Return a value that rows share, by the name of its column."""
+        """Return a shared value by the name of its column."""
         return self.shared[PLACE[name]]
 
     def fields(self) -> dict[str, Any]:
-        """All values by the names of HISTORY, without `timestamp`."""
+        """Return all values by the names of HISTORY, without `timestamp`."""
         own = {"partition": self.partition, "offset": self.offset, "ordinal": self.ordinal}
         return own | dict(zip(SHARED, self.shared, strict=True)) | {"message_id": self.message_id, "size": self.size}
 

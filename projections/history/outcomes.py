@@ -1,9 +1,9 @@
 """Makes the machine's effects into rows of the table HISTORY (spark_replay/columns.py): the outcomes of each event.
 
-The machine derives outcomes and never logs them; here each becomes a row that names its cause. A message that is
-published to a queue and stays there, or passes straight through it, has one row `published` for that queue, which comes
-before all other rows about it. One effect may concern millions of messages (a purge): every `BATCH_ROWS` rows are
-packed, however large an effect is (projections/history/outcome_rows.py).
+The machine derives outcomes and never logs them; here each becomes a row that names its cause. A message that enters a
+queue, or passes straight through it, has one row `published` for that queue, before all other rows about it. One effect
+(a purge) may concern millions of messages, so every `BATCH_ROWS` rows are packed, however large the effect is
+(projections/history/outcome_rows.py).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,10 +39,10 @@ from rewindmq.schemas.values import Actor, Origin, Policy, Route
 
 T = TypeVar("T")
 
-REFUSED = "refused"  # by reject-publish: the message never was in the queue
-DELIVERED = "delivered"  # `final` when without acknowledgement
+REFUSED = "refused"  # by reject-publish: the message was never in the queue
+DELIVERED = "delivered"  # `final` if without acknowledgement
 REQUEUED = "requeued"
-POSTPONED = "postponed"  # as requeued, but ready only when its delay is over (delayed retry): then it is requeued
+POSTPONED = "postponed"  # returned, but requeued only when its delay is over (delayed retry)
 DEAD_LETTERED = "dead_lettered"
 CONSUMER_CANCELLED = "consumer_cancelled"
 QUEUE_GONE = "queue_gone"
@@ -65,7 +65,7 @@ class Outcomes(Generic[T]):
 
     @property
     def repeated(self) -> RepeatedOutcomes | None:
-        """This product is told of repeats itself (`Product`)."""
+        """Return this product, which itself receives repeats (`Product`)."""
         return self
 
     def begin(self, machine: Machine) -> None:
@@ -104,7 +104,7 @@ class Outcomes(Generic[T]):
     def published(
         self, publish: PlainPublish, message_id: int, timestamp_ms: int, size: int, consumer: Consumer | None
     ) -> None:
-        """Add the rows of a publish (`RepeatedOutcomes`): those that `event` would make of it."""
+        """Add the rows of a publish (`RepeatedOutcomes`), the same as `event` would make."""
         rows = self.rows
         if timestamp_ms != rows.time_ms:
             rows.at(timestamp_ms)
@@ -143,7 +143,7 @@ class Outcomes(Generic[T]):
             rows.flush()
 
     def acked(self, ack: PlainAck, offset: int, timestamp_ms: int, ids: Sequence[int], effects: list[Effect]) -> None:
-        """Add the rows of an ack (`RepeatedOutcomes`): those that `event` would make of it."""
+        """Add the rows of an ack (`RepeatedOutcomes`), the same as `event` would make."""
         rows = self.rows
         if timestamp_ms != rows.time_ms:
             rows.at(timestamp_ms)
@@ -172,7 +172,7 @@ class Outcomes(Generic[T]):
         self.add(None, QUARANTINED, (None,), reason=why)
 
     def time_passes(self, offset: int, until_ms: int) -> None:
-        """Let time pass without an event: everything due until then happens. `offset`: of the next event."""
+        """Let time pass without an event: everything due by then happens. `offset`: of the next event."""
         effects: list[Effect] = []
         self.machine.advance(until_ms, effects)
         self.offset = offset
@@ -264,14 +264,14 @@ class Outcomes(Generic[T]):
 
 
 def wanted_rows(queue: str | None, moves: bool) -> Callable[[Shared], bool] | None:
-    """Tells which rows are wanted; None: all of them.
+    """Return a filter for rows; None: all are wanted.
 
-    `queue`: only the rows of that queue. `moves`: only rows by which a message came into a queue or left it."""
+    `queue`: only rows of that queue. `moves`: only rows that add a message to a queue or remove it."""
     return None if queue is None and not moves else _Wanted(queue, moves)
 
 
 class _Wanted:
-    """Tells which rows are wanted by the values that they share: those of one queue, or those that move a message."""
+    """A filter by the rows' shared values: rows of one queue, or rows that move a message."""
 
     def __init__(self, queue: str | None, moves: bool) -> None:
         self.queues = None if queue is None else called(queue)
@@ -297,7 +297,7 @@ def _publish(
     reason: str | None = None,
     rule: str | None = None,
 ) -> int:
-    """Number the combination of a publish, or of one that was dropped as a duplicate."""
+    """Number the combination of a publish, or of a dropped duplicate."""
     came_from = None
     if origin is not None:
         came_from = {
@@ -343,7 +343,7 @@ def _left(product: Outcomes[Any], effect: Forget) -> None:
 
 
 def _taken_out(product: Outcomes[Any], effect: Forget) -> None:
-    """Add the rows of messages that an operator took out: why, and where they were moved."""
+    """Add the rows of messages that an operator removed, with the reason and the target of a move."""
     event = product.removal
     assert isinstance(event, MessageRemoved)
     way = (event.exchange, event.routing_key) if event.moved else (None, None)
@@ -405,7 +405,7 @@ def _quarantined(product: Outcomes[Any], effect: Quarantine) -> None:
     product.add(None, QUARANTINED, (None,), reason=effect.reason)
 
 
-# Besides Deliver. None: another row says it already. A kept message was published, a released one was dead-lettered.
+# Besides Deliver. None: another row covers it. A kept message was published, a released one was dead-lettered.
 _ROWS: dict[type, Callable[[Outcomes[Any], Any], None] | None] = {
     FetchReply: _fetched,
     Forget: _left,
@@ -425,10 +425,10 @@ _ROWS: dict[type, Callable[[Outcomes[Any], Any], None] | None] = {
 
 
 def takers(machine: Machine, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> list[Queue]:
-    """Return the queues that took the message: queues of its route that exist and neither refused it nor had seen it.
+    """Return the queues that accepted the message: queues of its route that exist and neither refused it nor had it.
 
-    `machine` has just applied the event, and `effects` are those of the event itself. No queue took a message from a
-    node that was lost."""
+    `machine` has just applied the event, and `effects` are those of the event itself. No queue accepts a message from
+    a lost node."""
     for effect in effects:
         if type(effect) in _KEPT_OUT:
             break
@@ -442,10 +442,10 @@ def takers(machine: Machine, offset: int, actor: Actor, event: Published, effect
 
 
 def targets(actor: Actor, event: Published) -> list[tuple[str, str]]:
-    """Return the queues that a publish names, each once; none when it cannot have happened.
+    """Return the queues that a publish names, each once; none if it cannot have happened.
 
-    A publish that a service appended by itself (no session, and no dead letter) was checked by no broker, and may have
-    invalid properties."""
+    No broker checked a publish that a service itself appended (no session, and no dead letter), so it may have invalid
+    properties."""
     if not 0 <= event.body_size <= SIZE_MASK or (event.expiration_ms is not None and event.expiration_ms < 0):
         return []
     if actor.session == 0 and event.origin is None and problem(event.properties):
@@ -462,11 +462,11 @@ def deciding_policy(queue: Queue, rule: str) -> Policy | None:
 
 
 def is_queue(wanted: str, vhost: str | None, name: str | None) -> bool:
-    """Return True if vhost and name are those of the queue that a person calls `vhost/name`, or `name` in vhost `/`."""
+    """Return True if vhost and name are those of the queue written as `vhost/name`, or as `name` in vhost `/`."""
     return (vhost, name) in called(wanted)
 
 
 def called(wanted: str) -> set[tuple[str | None, str | None]]:
-    """Every vhost and name for which `is_queue` is true. Both may contain slashes, so each slash may separate them."""
+    """Return each vhost and name for which `is_queue` is true; any slash may separate them, as both may have some."""
     cuts = [at for at, letter in enumerate(wanted) if letter == "/"]
     return {("/", wanted), *((wanted[:at], wanted[at + 1 :]) for at in cuts)}

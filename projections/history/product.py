@@ -1,9 +1,9 @@
-"""A fold that makes rows: a product sees each event and its effects, while the machine stands right behind the event.
+"""A fold that makes rows: a product sees each event and its effects, while the machine is right after the event.
 
     rows = fold_events(Outcomes(PlainRows(log.name)), machine, groups_of(log, machine.next_offset), decoder_for(log))
 
-A product that can be told of repeats (projections/machine/repeats.py) does not see the events that the fast path
-applies: it is told their outcomes. A record that cannot be decoded is shown to the product, as every fold skips it.
+A product that can receive repeats (projections/machine/repeats.py) does not see the events that the fast path applies,
+only their outcomes. A record that cannot be decoded is shown to the product, because every fold skips it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,23 +22,23 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Product(Protocol[T_co]):
-    """Makes rows of a fold. Each range has an instance of its own."""
+    """A maker of rows from a fold. Each range has its own instance."""
 
     @property
     def repeated(self) -> RepeatedOutcomes | None:
-        """The receiver of the outcomes of repeats; None if the product has to see every event."""
+        """Return the receiver of repeats' outcomes; None if the product must see every event."""
 
     def begin(self, machine: Machine) -> None:
-        """Called before the first event that the product sees; the machine already stands there."""
+        """Prepare for the first event; the machine is already there."""
 
     def before(self, offset: int, timestamp_ms: int, event: Checkpointed) -> None:
-        """Called when the machine is about to apply a broker's claim about an earlier state."""
+        """See a broker's claim about an earlier state, which the machine is about to apply."""
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-        """Called when the machine has just applied the event."""
+        """See an event that the machine has just applied."""
 
     def undecodable(self, offset: int, why: str) -> None:
-        """Called when the machine has just skipped a record that cannot be decoded."""
+        """See a record that the machine has just skipped, because it cannot be decoded."""
 
     def take(self, last: bool) -> Iterator[T_co]:
         """Yield the rows that are ready. Called after each group of records, and with `last` at the end."""
@@ -51,7 +51,7 @@ def fold_events(
     decoder: Decoder | None = None,
     stripped: bool = False,
 ) -> Iterator[T]:
-    """Show `product` every event with its effects, or tell it of repeats, and yield its rows after each group.
+    """Show `product` every event with its effects, or the repeats, and yield its rows after each group.
 
     `stripped`: the records have no bodies (`strip_body`). Then there are no repeats."""
     product.begin(machine)

@@ -1,10 +1,10 @@
-"""Decodes AMQP properties and headers of a message, for people and for tables: for the broker's answers and for Spark.
+"""Decodes AMQP properties and headers of a message for the broker's answers and Spark's tables.
 
-The log keeps them as they came (flags and values of a content header). AMQP takes more than JSON and the calendar have
-room for, so each value is read by itself, and an odd one takes no other one with it:
+The log keeps them as they arrived (flags and values of a content header). AMQP allows values that JSON and the calendar
+cannot hold, so each value is decoded separately, and an odd one spoils no other:
 
     a time after the year 9999                      the whole number
-    a short string, text or name that is no UTF-8   base64
+    a short string, text or name that is not UTF-8  base64
     NaN and Infinity                                their names as text (`json_text`)
 """
 
@@ -19,13 +19,13 @@ from rewindmq.schemas.amqp.errors import Malformed
 from rewindmq.schemas.amqp.json_arguments import text_of
 from rewindmq.schemas.json_values import json_text
 
-YEAR_2106 = 0xFFFF_FFFF  # in seconds; some clients send milliseconds, and a later time is taken for that
+YEAR_2106 = 0xFFFF_FFFF  # in seconds; a later time is read as milliseconds, because some clients send those
 
 
 def decoded(raw: bytes, times: bool = True) -> dict[str, Any] | None:
-    """Return the properties by name; None for bytes that are no properties, which no client can publish.
+    """Return the properties by name; None for bytes that are not properties, which no client can publish.
 
-    `times`: timestamps as datetimes, not as the numbers that they are."""
+    `times`: timestamps as datetimes, not as numbers."""
     try:
         return {name: _property(name, value, times) for name, value in properties.values(raw).items()}
     except Malformed:
@@ -55,7 +55,7 @@ def _name(name: str) -> str:
 def _moment(value: int) -> datetime | int:
     try:
         return datetime.fromtimestamp(value if value <= YEAR_2106 else value / 1000, UTC)
-    except (ValueError, OverflowError, OSError):  # microseconds, or a number that is no time
+    except (ValueError, OverflowError, OSError):  # microseconds, or a number that is not a time
         return value
 
 
@@ -70,9 +70,9 @@ def properties_object(raw: bytes) -> Any:
 
 
 def headers(raw: bytes) -> list[dict[str, Any]] | None:
-    """The headers in their order, each as `key` and `value`; None when there are none, or they cannot be decoded.
+    """Return the headers in order, each as `key` and `value`; None if there are none, or they cannot be decoded.
 
-    These are rows of HEADERS (spark_replay/columns.py). Text and bytes are given as they are, other values as JSON."""
+    These are rows of HEADERS (spark_replay/columns.py). Text and bytes are unchanged, other values are JSON."""
     try:
         found = properties.headers_of(raw)
     except Malformed:

@@ -1,11 +1,11 @@
-"""Tells which messages a search wants: by message id, correlation id, a header, or a text in the body.
+"""Matches messages of a search: by message id, correlation id, a header, or a text in the body.
 
     criteria = Criteria("/", "orders", message_id="4711")
-    criteria.needles()              # bytes that a record has in it if it may match: most need not be decoded
+    criteria.needles()              # bytes that every matching record contains, so that most need not be decoded
     criteria.match(published)
 
-All given values have to match. A value of a header is compared as text: text and bytes as they are, other values as
-JSON. BCC is no header here: only the publisher knows it.
+All given values must match. A header's value is compared as text: text and bytes unchanged, other values as JSON. BCC
+does not count as a header, because only the publisher knows it.
 """
 
 import json
@@ -24,7 +24,7 @@ ID_FLAGS: Final = 1 << properties.MESSAGE_ID | 1 << properties.CORRELATION_ID
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """The wanted messages of a vhost, of one queue or of all of them (None)."""
+    """The wanted messages of a vhost, in one queue or in all queues (None)."""
 
     vhost: str
     queue: str | None = None
@@ -34,27 +34,27 @@ class Criteria:
     body: bytes | None = None
 
     def without_body(self) -> "Criteria":
-        """Return the same without the text in the body: a body that is encrypted does not have it in the log."""
+        """Return the criteria without the body's text, which an encrypted body does not contain in the log."""
         return replace(self, body=None)
 
     def id(self) -> tuple[str, bytes] | None:
-        """An id that the wanted messages have, and its kind (MESSAGE_ID, CORRELATION_ID), for an index of ids."""
+        """Return an id of the wanted messages and its kind (MESSAGE_ID, CORRELATION_ID), for an index of ids."""
         for kind, value in ((MESSAGE_ID, self.message_id), (CORRELATION_ID, self.correlation_id)):
             if value is not None:
                 return kind, value.encode()
         return None
 
     def needles(self) -> tuple[bytes, ...]:
-        """Bytes that the record of each wanted message has in it, unless its body is encrypted."""
+        """Return bytes that the record of each wanted message contains, unless its body is encrypted."""
         found = [text.encode() for text in (self.queue, self.message_id, self.correlation_id) if text]
         if self.header is not None:
             name, value = self.header
             found.append(name.encode())
-            if not is_json(value):  # then the value can only be text, which stands in the record as it is
+            if not is_json(value):  # then the value can only be text, which the record contains unchanged
                 found.append(value.encode())
         if self.body is not None:
             found.append(self.body)
-        return tuple(sorted(found, key=len, reverse=True))  # a long one is in few records
+        return tuple(sorted(found, key=len, reverse=True))  # few records contain a long one
 
     def match(self, published: Published) -> bool:
         """Return True if the message matches all criteria. Its body must not be encrypted."""
@@ -81,7 +81,7 @@ def _has_header(raw: bytes, name: str, value: str) -> bool:
 
 
 def ids_in(raw: bytes) -> tuple[bytes | None, bytes | None]:
-    """The message id and the correlation id in a message's properties. `Criteria.match` finds no other ones there."""
+    """Return the message id and the correlation id in a message's properties, the only ones that `match` finds."""
     message_id = correlation_id = None
     if len(raw) < 2 or not (raw[0] << 8 | raw[1]) & ID_FLAGS:
         return None, None

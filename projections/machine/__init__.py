@@ -1,4 +1,4 @@
-"""The queue machine: how the state of queues follows from the events of one log partition. Read machine.py first.
+"""The queue machine, which derives the state of queues from the events of one log partition. Read machine.py first.
 
 machine.py   the door, `apply`, and the table of handlers     events/   the handlers     rules/   rules that they share
 state.py     the state of a partition                         data/     queues, orders of messages, effects

@@ -5,14 +5,13 @@
     queue_line(q)       ready: 3-7 9   unacked: 8@100
 
 Rules
-- An event is its type and its fields. A field that is None, empty or false is left out, a true one is its name alone,
-  and so is the vhost `/`. Of bodies and properties a line has the size; of passwords it has nothing.
+- An event is its type and its fields. A field that is None, empty or false is left out, as is the vhost `/`; a true
+  field is its name alone. Bodies and properties appear as their sizes, passwords not at all.
 - An effect begins with its queue in brackets. Transcripts (tests/unit/machine/transcripts) and `rewindmq events`
   with --effects have the same words.
-- `Names` says how messages, consumers and times are called. Without one they are message ids, consumer ids and
-  milliseconds.
-- What clients wrote is quoted where it is not printable or where it could be taken for something else.
-- `event_fields` and `effect_fields` have the same as values for JSON.
+- `Names` names messages, consumers and times. Without it they are message ids, consumer ids and milliseconds.
+- Client text is quoted if it is not printable or could be mistaken for something else.
+- `event_fields` and `effect_fields` return the same as values for JSON.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -44,7 +43,7 @@ from rewindmq.schemas.values import Actor, Argument
 
 SHOWN: Final = 20  # ranges of messages in a line; the others are counted
 _SECRET: Final = "password_hash"
-_SIZES: Final = ("properties", "nonce")  # bytes that nobody reads: a line has their size
+_SIZES: Final = ("properties", "nonce")  # bytes that nobody reads: a line shows their size
 _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/#*@+$^%&!?<>~|;,")
 
 
@@ -52,7 +51,7 @@ class Names:
     """The names of messages, consumers and times in a line."""
 
     def messages(self, ids: Iterable[int]) -> str:
-        """Ids in their order, consecutive ones as first-last; of many the first."""
+        """Return the ids in order, consecutive ones as first-last; of many only the first."""
         shown: list[str] = []
         beyond = 0
         for first, last in _ranges(ids):
@@ -86,7 +85,7 @@ def actor(who: Actor) -> str:
 
 
 def text(value: str) -> str:
-    """A text as it is where it is one plain word; else quoted, with characters that cannot be printed escaped."""
+    """Return a plain word unchanged; quote any other text, and escape characters that cannot be printed."""
     return value if value and _PLAIN.issuperset(value) else repr(value)
 
 
@@ -109,7 +108,7 @@ def event_fields(e: Event) -> dict[str, Any]:
 
 
 def queues_of(e: Event) -> tuple[tuple[str, str], ...]:
-    """(vhost, name) of the queues that the event names."""
+    """Return (vhost, name) of the queues that the event names."""
     if isinstance(e, Published):
         return tuple((e.route.vhost, name) for name in e.route.queues)
     vhost = getattr(e, "vhost", None)
@@ -120,7 +119,7 @@ def queues_of(e: Event) -> tuple[tuple[str, str], ...]:
 
 
 def field_names(kind: Any) -> list[str]:
-    """Return the fields that are shown of an event, or of a value in it; its class will do, too."""
+    """Return the fields shown for an event, or for a value in it; its class also works."""
     return [field.name for field in fields(kind) if field.name not in ("body", _SECRET)]
 
 
@@ -190,7 +189,7 @@ def effect_fields(e: Effect) -> dict[str, Any]:
 
 
 def queue_name(queue: Queue) -> str:
-    """Return the name, behind its vhost where that is another than `/`."""
+    """Return the name, preceded by its vhost unless that is `/`."""
     return text(queue.name) if queue.vhost == "/" else f"{text(queue.vhost)} {text(queue.name)}"
 
 
@@ -298,7 +297,7 @@ def _rule(rule: str) -> str:
 
 
 def queue_line(queue: Queue | None, names: Names = IDS) -> str:
-    """Which messages are ready, in delivery order, which wait for their time, and which consumer holds the others."""
+    """Return the ready messages, in delivery order, the delayed ones, and the holders of the others, on one line."""
     if queue is None:
         return "no such queue"
     views = list(queue.messages())

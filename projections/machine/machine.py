@@ -6,34 +6,34 @@
 
 Rules
 - No wall clock, randomness, I/O, logging, floats, hash values, or iteration over a set. The only clock is `clock_ms`,
-  the largest timestamp seen. `ClockSet` puts a fixed amount (`ahead_ms`) between timestamps and clock: timestamps may
-  then go on from another time, and deadlines come as if they had not. A caller gives a time as timestamps say it.
+  the largest timestamp seen. `ClockSet` puts a fixed amount (`ahead_ms`) between timestamps and clock, so that
+  timestamps may continue from another time without moving deadlines. Callers pass times in terms of timestamps.
 - First time passes, then the event happens: when `clock_ms` moves past a deadline (expiry of a message at a head, queue
-  lease), every deadline up to the new time is carried out first, earliest deadline first, before the event itself is
-  applied. While a deadline is carried out, the clock stands at it.
+  lease), every deadline up to the new time is carried out, earliest first, before the event itself is applied. While a
+  deadline is carried out, the clock is at that deadline.
 - One door: state changes only inside `apply` and `load`, and for repeats of plain publishes and acks in repeats.py.
-- A senseless event is quarantined: it gives an effect, changes nothing, and never raises. Broken invariants are
+- A senseless event is quarantined: it makes an effect, changes nothing, and never raises. Broken invariants are
   asserts.
-- Rules have versions. `MachineUpgraded` says from which offset on a version holds. Code that does not know the version
-  stops (NewerHistory).
-- Events that a node wrote and that stand after its NodeLost are quarantined as well: the node did not know yet.
+- Rules have versions. `MachineUpgraded` marks the offset from which a version applies. Code that does not know the
+  version stops (NewerHistory).
+- A node's events after its NodeLost are also quarantined: the node did not know yet.
 - `Published` applies to each queue of its route in the route's order; unknown queues among them are quarantined one by
   one.
-- Bodies play no part; `event.body_size` does.
+- Bodies have no effect; `event.body_size` does.
 
-Where things are
+Folders and files
     state.py            queues, indexes, clock, deadlines
     events/             what each event does: publish, delivery, settlement, queues (declare, delete, policy, sessions),
                         removal, pause, relocation
-    rules/              the rules that decide: settings, limits, expiry, dead_letters, deduplication, single_active,
+    rules/              the deciding rules: settings, limits, expiry, dead_letters, deduplication, single_active,
                         profile
     data/               the data: queue, consumer, the orders of messages, remembered ids; and effects, the output
     serialization/      packing, changes since the last time, loading, digests
     repeats.py          the fast path of a fold: repeats of plain publishes and acks, applied without `apply`
 
 Persistence (see projections/store/store.py). The state is stored in pieces, so that a small change of a long queue
-writes little: a `head` for the machine; for each queue a `meta` (settings, counters, consumers, unacked, outbox) and
-its ready messages, and the ids that it remembers, in numbered chunks. Only changed chunks are written again.
+writes little: a `head` for the machine; for each queue a `meta` (settings, counters, consumers, unacked, outbox), and
+numbered chunks with its ready messages and the ids that it remembers. Only changed chunks are written again.
     take_dirty()   the changes since the last call, packed
     pieces()       everything, for a snapshot: (queue_id, meta, chunks) of each queue; take_dirty is not disturbed
     Machine.load(partition, head, [(meta, chunks), ...])   the exact inverse of either
@@ -116,18 +116,18 @@ __all__ = ["MACHINE_VERSION", "Dirty", "DirtyQueue", "Machine", "NewerHistory"]
 
 
 def on_nothing(state: State, offset: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-    """Change nothing but the time, which has passed already.
+    """Change nothing; only time passes, and it has already passed.
 
     For Tick, Checkpointed, CheckpointAsked, PastRead and ClockStepped."""
 
 
 def on_clock_set(state: State, offset: int, actor: Actor, event: ClockSet, effects: list[Effect]) -> None:
-    """Let the clock go on from where it is; the timestamps behind this event are of another time."""
+    """Let the clock continue from where it is; timestamps after this event are of another time."""
     state.ahead_ms = event.ahead_ms
 
 
 def on_upgraded(state: State, offset: int, actor: Actor, event: MachineUpgraded, effects: list[Effect]) -> None:
-    """Let the rules of another version hold from here on.
+    """Apply the rules of another version from here on.
 
     Versions only ascend: when two owners of a partition upgrade at once, one may know less. Raises NewerHistory when
     this code does not know the version."""
@@ -150,17 +150,17 @@ HANDLERS: Final[dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]],
     Credited: on_credited,
     # basic.get
     Fetched: on_fetched,
-    # a queue comes, or its lease is renewed
+    # a queue is created, or its lease is renewed
     QueueDeclared: on_declared,
-    # a queue goes, if the conditions allow it
+    # a queue is deleted, if the conditions allow it
     QueueDeleted: on_deleted,
-    # another policy holds for a queue
+    # another policy applies to a queue
     PolicyApplied: on_policy,
     # basic.consume
     ConsumerAttached: on_attached,
     # basic.cancel
     ConsumerCancelled: on_cancelled,
-    # the ready messages of a queue go
+    # the ready messages of a queue are removed
     Purged: on_purged,
     # an operator deletes single messages, or moves them
     MessageRemoved: on_removed,
@@ -184,7 +184,7 @@ HANDLERS: Final[dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]],
     PastRead: on_nothing,
     # a broker took over: all earlier sessions are over
     BrokerStarted: on_broker_started,
-    # the rules of another version hold from here on
+    # the rules of another version apply from here on
     MachineUpgraded: on_upgraded,
     # a channel's consumers share a limit
     GlobalPrefetchSet: on_global_prefetch,
@@ -192,7 +192,7 @@ HANDLERS: Final[dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]],
     NodeLost: on_node_lost,
     # a clock differs, which changes nothing
     ClockStepped: on_nothing,
-    # the clock goes on from another time
+    # the clock continues from another time
     ClockSet: on_clock_set,
     # messages of a queue that moves leave for its new partition
     QueueDrained: on_drained,
@@ -200,7 +200,7 @@ HANDLERS: Final[dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]],
 
 
 class Machine(State):
-    """The state of a partition's queues, and the door to it.
+    """The state of a partition's queues, and the only way to change it.
 
     `next_offset`, `clock_ms`, `machine_version`, `partition`: see state.py."""
 
@@ -232,7 +232,7 @@ class Machine(State):
                 messages_left(effects, first)
 
     def skip(self, offset: int) -> None:
-        """Pass the record at `offset`, which is no event: it changes nothing else."""
+        """Pass the record at `offset`, which is not an event and changes nothing else."""
         self.next_offset = offset + 1
 
     def advance(self, timestamp_ms: int, effects: list[Effect]) -> None:
@@ -244,7 +244,7 @@ class Machine(State):
             self.clock_ms = clock_ms
 
     def _pass_deadlines(self, until_ms: int, effects: list[Effect]) -> None:
-        deadlines = self.deadlines  # grows meanwhile
+        deadlines = self.deadlines  # grows during the loop
         first = len(effects)
         while deadlines and deadlines[0][0] <= until_ms:
             time_ms, queue_id, kind = heapq.heappop(deadlines)
@@ -282,7 +282,7 @@ class Machine(State):
         return self.by_name.get((vhost, name))
 
     def queues(self) -> Iterator[Queue]:
-        """All queues, ordered by (vhost, name)."""
+        """Yield all queues, ordered by (vhost, name)."""
         for key in sorted(self.by_name):
             yield self.by_name[key]
 
@@ -293,9 +293,9 @@ class Machine(State):
                 yield self.by_id[queue_id]
 
     def digest(self) -> str:
-        """SHA-256 (hex) of the canonical state.
+        """Return the SHA-256 (hex) of the canonical state.
 
-        Equal states have equal digests, however they came about (folded from the beginning, from a snapshot, in another
+        Equal states have equal digests, however they were made (folded from the beginning, from a snapshot, in another
         process, under another PYTHONHASHSEED). The clock and next_offset are not part of it."""
         return digest(self)
 

@@ -1,57 +1,57 @@
-"""The fast path of a fold: a record that repeats the last plain publish or ack by its bytes is applied without objects.
+"""The fast path of a fold, which applies a record that repeats the last plain publish or ack by bytes, without objects.
 
     repeats = Repeats(machine)
-    index = repeats.run(offsets, records, times, index, end)              # the first record that is no repeat
+    index = repeats.run(offsets, records, times, index, end)              # the first record that is not a repeat
     machine.apply(...)                                                    # the normal way
     repeats.learn(offset, record, timestamp_ms, actor, event)
 
-This file says a second time what events/publish.py and events/settlement.py say, for the simplest case alone.
-tests/unit/machine/test_machine_repeats.py holds it against them: equal state and equal digests after random histories,
-and for each condition a story that fails without it. `drive` (projections/replay.py) uses it only if its caller passes
-a `Repeats`. The audit passes none: it folds event by event.
+This file repeats the rules of events/publish.py and events/settlement.py for the simplest case alone.
+tests/unit/machine/test_machine_repeats.py checks it against them: equal states and digests after random histories, and
+for each condition a story that fails without it. `drive` (projections/replay.py) uses it only if its caller passes a
+`Repeats`. The audit passes none, because it folds event by event.
 
-Which records are repeats
+Records that are repeats
 
     | header | time: 2 bytes | rest of it, actor, event's index, route                  | properties, flags | body |
     | header | time: 2 bytes | rest of it, actor, event's index, vhost, queue, consumer | ranges of ids |
                              |<---------------------- head ---------------------------->|
 
 `learn` sees each event that was applied in the normal way. It encodes the head of a publish or ack anew, and learns it
-if the record has these bytes. A repeat has the head that was learned last. So it has the same actor, and the same route
-or holder. What stands before and behind the head is read here, in the one form that our encoder writes. `flags` must
-say: no expiration, no priority, no origin, no encryption. A record of any other form goes the normal way.
+if the record has these bytes. A repeat has the head that was learned last, and so the same actor, and the same route or
+holder. The bytes before and after the head are read here, in the one form that our encoder writes. `flags` must mean:
+no expiration, no priority, no origin, no encryption. A record of any other form is applied in the normal way.
 
-When repeats are applied, and why the result is equal
+Conditions for a repeat, and why the result is equal
 
     publish    it goes to one queue, which exists              the route has this one queue
-               of a session                                    else its properties are checked
-               of an epoch that is not over (of the ack, too)  else it is quarantined
+               of a session                                    otherwise its properties are checked
+               of an epoch that is not over (also of the ack)  otherwise it is quarantined
                the queue has no length limit                   nothing is refused, blocked or dropped
                no message TTL                                  the message never expires: it has no expiration
                no priorities                                   the message has no level
-               no deduplication (of the ack, too)              the message has an id, which is remembered
-               a publish of the common way                     streams and queues of type delayed have their own
+               no deduplication (also of the ack)              the message has an id, which is remembered
+               a publish in the usual way                      streams and queues of type delayed have their own
     ack        the holder is attached                          a detached one is forgotten when it holds nothing
-               without a channel's limit                       else other consumers may be served
-               its queue has no single active consumer         else that one may give way
+               without a channel's limit                       otherwise other consumers may be served
+               its queue has no single active consumer         otherwise that one may give way
 
-All this stays as it is while messages come and go (TRAFFIC). So `learn` looks at it. After any other event, and after
-an event at which a deadline passed, everything learned is forgotten. So the next publish and the next ack go the normal
-way. projections/clean_stops.py needs that, too.
+Messages that arrive and leave (TRAFFIC) change none of this, so `learn` checks it. After any other event, and after an
+event at which a deadline passed, everything learned is forgotten, so that the next publish and the next ack are applied
+in the normal way. projections/clean_stops.py also needs that.
 
-`run` looks each time at what traffic changes:
+`run` checks each time what traffic changes:
 
-    both       no deadline has come                            no time passes before the event
+    both       no deadline is due                              no time passes before the event
     publish    the first consumer in the round robin has room, it gets the message, as `next_consumer` and `hand_over`
                and its channel has no limit                    do it; a new message has no flag but PERSISTENT
-               or no consumer stands there, or others wait     the message is ready, at the tail
-    ack        the holder holds each id, and no id comes twice nothing is quarantined
+               or the robin is empty, or others wait           the message is ready, at the tail
+    ack        the holder holds each id, none is repeated      nothing is quarantined
                no unacked message of the queue has an expiry   no expiry is forgotten
                the consequences of an ack (the holder is served again, ready messages are delivered) are the normal
                way's own functions
 
-No effects (Keep, Deliver, Forget) are made of a repeat. RocksDB needs the bodies: see RepeatedBodies. A history needs
-the outcomes: see RepeatedOutcomes. This module may be compiled by mypyc.
+A repeat makes no effects (Keep, Deliver, Forget). RocksDB needs the bodies: see RepeatedBodies. A history needs the
+outcomes: see RepeatedOutcomes. This module may be compiled by mypyc.
 """
 
 from collections.abc import Iterable, Sequence
@@ -70,27 +70,27 @@ from rewindmq.schemas.evolution import is_unchanged
 from rewindmq.schemas.single_object import HEADER, HEADER_SIZE
 from rewindmq.schemas.values import BROKER, Actor, Route
 
-# Messages come and go by these events; they change nothing else of a queue, a consumer or a channel.
+# Messages arrive and leave by these events, which change nothing else of a queue, a consumer or a channel.
 TRAFFIC: Final = (Published, Acked, Nacked, Credited, Fetched)
 # expiration_ms, priority, persistent, origin, encryption (schemas/codec.py)
 PLAIN_PERSISTENT: Final = b"\x00\x00\x01\x00\x00"
 PLAIN_TRANSIENT: Final = b"\x00\x00\x00\x00\x00"
 PLAIN_SIZE: Final = 5
-# Behind the header and the two bytes of the timestamp that change with every millisecond; the others change every eight
+# After the header and the two bytes of the timestamp that change with every millisecond; the others change every eight
 # seconds.
 HEAD_AT: Final = HEADER_SIZE + 2
-EMPTY_PUBLISH: Final = b"\x00" + PLAIN_TRANSIENT + b"\x00"  # behind the route: no properties and no body
+EMPTY_PUBLISH: Final = b"\x00" + PLAIN_TRANSIENT + b"\x00"  # after the route: no properties and no body
 NO_RANGES: Final = b"\x00"
-_LEARNED: Final = 1_000  # routes, and consumers, that are remembered; then it starts anew
-_NEVER: Final = b"\xff" * 11  # no record has this where a timestamp goes on
+_LEARNED: Final = 1_000  # remembered routes, and consumers; beyond that it starts anew
+_NEVER: Final = b"\xff" * 11  # no record has this where a timestamp continues
 
 
 class RepeatedBodies:
-    """The bodies that repeats bring and take away, for a projector (projections/replay.py `_keep_up`).
+    """The bodies that repeats add and remove, for a projector (projections/replay.py `_keep_up`).
 
     `kept`: by queue id and message id, in the form in which RocksDB has them. `gone`: by queue id, the ids of messages
-    that left the queue and are not in `kept`. `effects`: what acks let happen is appended to this list. `count`: the
-    number of bodies and ids since `clear`."""
+    that left the queue and are not in `kept`. `effects`: receives the consequences of acks. `count`: the number of
+    bodies and ids since `clear`."""
 
     def __init__(self, stamp: bytes, effects: list[Effect]) -> None:
         self.stamp = stamp  # the prefix of envelopes in RocksDB under today's schema
@@ -125,26 +125,25 @@ class RepeatedBodies:
 
 
 class RepeatedOutcomes(Protocol):
-    """Is told of each repeat when it was applied, in the order of the log.
+    """A receiver of each repeat once it is applied, in the order of the log.
 
-    What it is told are the outcomes that the effects of the same event would have in the normal way."""
+    It receives the outcomes that the effects of the same event would have in the normal way."""
 
     def published(
         self, publish: "PlainPublish", message_id: int, timestamp_ms: int, size: int, consumer: Consumer | None
     ) -> None:
-        """A message went to the queue of `publish`, and then at once to `consumer`, or stayed there (None)."""
+        """See a message that went to the queue of `publish`, and then at once to `consumer`, or stayed there (None)."""
 
     def acked(self, ack: "PlainAck", offset: int, timestamp_ms: int, ids: Sequence[int], effects: list[Effect]) -> None:
-        """The holder acked its messages `ids`, which ascend. `effects` followed; the list is not kept."""
+        """See that the holder acked its messages `ids`, which ascend. `effects` followed; the list is not kept."""
 
 
 class PlainPublish:
     """The part that all repeats of a publish share.
 
-    `end`: the position behind the head. `fields`: the position of the event's index. `start_ms`: the timestamp without
-    the part that stands in its first two bytes, and less CONTINUED_MS. `tail`: the properties and flags of the publish
-    that was learned, which most of its repeats have, too; `tail_end`: the position behind them; `word`: the flags in
-    the message's word."""
+    `end`: the position after the head. `fields`: the position of the event's index. `start_ms`: the timestamp without
+    the part in its first two bytes, and less CONTINUED_MS. `tail`: the properties and flags of the learned publish,
+    which most of its repeats share; `tail_end`: the position after them; `word`: the flags in the message's word."""
 
     def __init__(
         self,
@@ -179,7 +178,7 @@ class PlainAck:
 
 
 class Repeats:
-    """The fast path of one fold: see the head of this file. `count`: how many events it applied."""
+    """The fast path of one fold: see the head of this file. `count`: the number of events that it applied."""
 
     def __init__(
         self,
@@ -192,19 +191,19 @@ class Repeats:
         assert bodies is None or outcomes is None, "effects are gathered for bodies, and not kept for outcomes"
         self._bodies = bodies
         self._outcomes = outcomes
-        self._header = HEADER  # of all records that were learned
+        self._header = HEADER  # of all learned records
         self._encoder = Encoder()
         nothing = Queue(Declaration("", "", 0, "classic"))
         self._no_publish = self._publish = PlainPublish(
             bytes(HEAD_AT) + _NEVER + EMPTY_PUBLISH, HEAD_AT + len(_NEVER), 0, 0, nothing, BROKER, Route("", "", "", ())
         )
         self._no_ack = self._ack = PlainAck(_NEVER, 0, 0, Consumer(nothing, 0, 0, 0, ""), BROKER)
-        # Heads that were learned before, as publishers and consumers take turns.
+        # Heads that were learned earlier, because publishers and consumers take turns.
         self._publishes: dict[Route, PlainPublish] = {}
         self._acks: dict[int, PlainAck] = {}
 
     def forget(self) -> None:
-        """Forget what was learned: the next event goes the normal way."""
+        """Forget everything learned, so that the next event is applied in the normal way."""
         self._publish = self._no_publish
         self._ack = self._no_ack
         self._publishes.clear()
@@ -213,7 +212,7 @@ class Repeats:
     def run(
         self, offsets: Sequence[int], records: Sequence[bytes], times: Sequence[int] | None, index: int, end: int
     ) -> int:
-        """Apply the repeats from `index` on, up to the first record that is none. Returns its index; `end`: all are.
+        """Apply the repeats from `index` on, and return the index of the first other record; `end`: all are repeats.
 
         `times`: the records' times, where the log gives them (None: the envelopes' own hold)."""
         machine, publish, ack, header = self.machine, self._publish, self._ack, self._header
@@ -358,7 +357,7 @@ class Repeats:
                 self._ack = ack
 
     def _learned_publish(self, record: bytes, timestamp_ms: int, actor: Actor, event: Published) -> PlainPublish | None:
-        """The part that repeats of the publish share; None if it is not plain, or has another form than we write."""
+        """Return the part that repeats of the publish share; None if it is not plain, or not in the form we write."""
         queues = self.machine.routes.get(event.route)
         if queues is None or len(queues) != 1:
             return None
@@ -382,7 +381,7 @@ class Repeats:
         return publish
 
     def _learned_ack(self, record: bytes, timestamp_ms: int, actor: Actor, event: Acked) -> PlainAck | None:
-        """Return the part that repeats of the ack share; None if it is not plain, or has another form than we write."""
+        """Return the part that repeats of the ack share; None if it is not plain, or not in the form we write."""
         queue = self.machine.by_name.get((event.vhost, event.queue))
         holder = None if queue is None else queue.holders.get(event.consumer)
         if queue is None or holder is None or not holder.attached or holder.limiter is not None:
@@ -411,9 +410,9 @@ def _begins_so(record: bytes, head: bytes) -> bool:
 
 
 def _flags(record: bytes, pos: int, quorum: bool) -> tuple[int, int]:
-    """The flags of a plain message whose properties stand at `pos`, as its word has them, and the position of its body.
+    """Return the flags, for its word, of a plain message with properties at `pos`, and the position of its body.
 
-    The flags are -1 if the message is not plain, or has another form than we write."""
+    The flags are -1 if the message is not plain, or not in the form we write."""
     size = record[pos]
     pos += 1
     if size > 0x7F:
@@ -429,13 +428,13 @@ def _flags(record: bytes, pos: int, quorum: bool) -> tuple[int, int]:
 
 
 def _longer(record: bytes, low: int, pos: int) -> tuple[int, int]:
-    """The long of two bytes whose second stands at `pos`, as it is encoded; 1, which is no size, for any other form."""
+    """Return the encoded long of two bytes whose second is at `pos`; 1, which is never a size, for any other form."""
     high = record[pos]
     return (low & 0x7F | high << 7, pos + 1) if 0 < high < 0x80 else (1, pos)
 
 
 def _id(record: bytes, pos: int) -> tuple[int, int]:
-    """The message id at `pos`, and the position behind it; -1 for an id of more than five bytes, or a negative one."""
+    """Return the message id at `pos`, and the position after it; -1 for an id of more than five bytes, or negative."""
     value = record[pos]
     if value > 0x7F:
         byte = record[pos + 1]

@@ -1,8 +1,8 @@
 """The state of a machine: queues and the indexes over them, the clock, and the deadlines.
 
-Indexes are derived (they are rebuilt by `load` and checked by `validate`). Deadlines are lazy: an entry of the heap
-says when to look at a queue, not that a deadline has come. A queue remembers the earliest entry that stands for it
-(`messages_armed_ms`, `lease_armed_ms`), so that a head that changes a million times pushes few entries.
+Indexes are derived (`load` rebuilds them, and `validate` checks them). Deadlines are lazy: an entry of the heap gives
+the time to check a queue, not a certain deadline. A queue remembers its earliest entry (`messages_armed_ms`,
+`lease_armed_ms`), so that a head that changes a million times pushes few entries.
 """
 
 import heapq
@@ -18,17 +18,17 @@ from rewindmq.schemas.events import Event
 from rewindmq.schemas.values import EPOCH_SHIFT, Actor, Route
 
 ROUTES_REMEMBERED: Final = 10_000
-QUEUES_REMEMBERED: Final = 1_000_000  # in all these routes together
+QUEUES_REMEMBERED: Final = 1_000_000  # in all remembered routes together
 EPOCHS_REMEMBERED = 1000  # epochs of lost nodes: a node that was lost a thousand epochs ago writes no more
 
-# Reasons of quarantine that a broker turns into replies. The text of each reason begins with (LOCKED, NODE_LOST) or
-# ends in these words.
+# Reasons of quarantine that a broker turns into replies. Each reason begins with these words (LOCKED, NODE_LOST) or
+# ends with them.
 LOCKED: Final = "cannot obtain exclusive access to locked"
 IN_EXCLUSIVE_USE: Final = "in exclusive use"
 NODE_LOST: Final = "node lost"
 STREAM: Final = "stream"
 
-DEADLINES_A_QUEUE = 8  # the heap may hold so many entries a queue, and DEADLINES_MORE, before it is swept
+DEADLINES_A_QUEUE = 8  # the heap may hold this many entries a queue, plus DEADLINES_MORE, before it is swept
 DEADLINES_MORE = 1000
 
 
@@ -43,9 +43,9 @@ class DeadlineKind(IntEnum):
 
 
 class NewerHistory(Exception):
-    """The history goes on under a machine version that this code does not know.
+    """The history continues under a machine version that this code does not know.
 
-    A fold that went on would come to another state than code that knows the version. Only this ends a fold."""
+    A fold that continued would reach another state than code that knows the version. Only this ends a fold."""
 
     def __init__(self, partition: str, offset: int, version: int) -> None:
         super().__init__(
@@ -61,25 +61,25 @@ class State:
         self.partition = partition  # e.g. "queues-0"
         self.next_offset = 0  # the lowest offset that apply expects next; every event below it has been applied
         self.clock_ms = 0  # the largest event timestamp seen plus `ahead_ms`; 0 before the first
-        self.ahead_ms = 0  # the clock is so far ahead of the events' timestamps (ClockSet)
+        self.ahead_ms = 0  # the clock's lead over the events' timestamps (ClockSet)
         self.machine_version = 1
 
         self.by_name: dict[tuple[str, str], Queue] = {}
-        self.by_id: dict[int, Queue] = {}  # the queues of by_name, and those gone whose outbox is not empty
+        self.by_id: dict[int, Queue] = {}  # the queues of by_name, and deleted ones whose outbox is not empty
         self.owned: dict[int, dict[int, Queue]] = {}  # session -> queue_id -> its exclusive queues
         self.sessions: dict[int, Holders] = {}
         self.channels: dict[tuple[int, int], Holders] = {}  # (session, channel) -> of these, those of the channel
         self.limiters: dict[tuple[int, int], Limiter] = {}  # (session, channel)
         self.lost_epochs: dict[int, None] = {}  # epochs of lost nodes, which are over: events from them are ignored
-        self.admitted: Actor | None = None  # the last actor that was found not to be of a lost epoch
+        self.admitted: Actor | None = None  # the last actor found not to be of a lost epoch
 
-        self.routes: dict[Route, list[Queue]] = {}  # resolved; cleared whenever a queue comes or goes
+        self.routes: dict[Route, list[Queue]] = {}  # resolved; cleared whenever a queue is added or removed
 
         self.deadlines: list[tuple[int, int, DeadlineKind]] = []  # heap of (time, queue_id, kind)
         self.next_deadline_ms = NEVER
-        self.due_effects = (-1, 0)  # offset of the last event that let deadlines pass, and their effects: no state
+        self.due_effects = (-1, 0)  # offset of the last event that let deadlines pass, and their effects; not state
 
-        # Whether a queue remembers what is in it. It stays true when none does any more: it is no state.
+        # True once a queue remembers its content. It stays true when none does any longer, because it is not state.
         self.remembers_messages = False
 
         self.dirty_queues: list[Queue] = []
@@ -88,7 +88,7 @@ class State:
 
     @property
     def log_ms(self) -> int:
-        """The clock in the time of the events' timestamps. People read times in this form."""
+        """Return the clock in terms of the events' timestamps, the form for people."""
         return self.clock_ms - self.ahead_ms
 
     def lose_epoch(self, epoch: int) -> None:
@@ -142,7 +142,7 @@ class State:
             self.next_deadline_ms = time_ms
 
     def _sweep_deadlines(self) -> None:
-        """Drop the entries that no queue stands for any more: their queue is gone, or has a later entry."""
+        """Drop stale entries, whose queue is gone or has a later entry."""
         kept: list[tuple[int, int, DeadlineKind]] = []
         for entry in self.deadlines:
             queue = self.by_id.get(entry[1])
@@ -151,11 +151,11 @@ class State:
             ):
                 kept.append(entry)
         heapq.heapify(kept)
-        self.deadlines[:] = kept  # in place: a loop may be working it off
+        self.deadlines[:] = kept  # in place, because a loop may be using it
         self.next_deadline_ms = kept[0][0] if kept else NEVER
 
     def arm_messages(self, queue: Queue) -> None:
-        """Have the queue looked at when its next message expires or a delayed message is due."""
+        """Set a deadline for the queue's next expiring or due message."""
         expiry = queue.next_deadline_ms()
         if expiry != NONE and expiry < queue.messages_armed_ms:
             queue.messages_armed_ms = expiry
@@ -168,7 +168,7 @@ class State:
         self.channels.setdefault((holder.session, holder.channel), {})[key] = holder
 
     def holders_of(self, session: int, channel: int) -> Holders:
-        """Return the holders of a channel; of a whole session where `channel` is 0."""
+        """Return the holders of a channel; of a whole session if `channel` is 0."""
         return self.channels.get((session, channel), {}) if channel else self.sessions.get(session, {})
 
     def forget_holder(self, holder: Consumer) -> None:
@@ -194,15 +194,15 @@ def quarantine(state: State, event: Event, reason: str, effects: list[Effect]) -
 
 
 def epoch_of(actor: Actor) -> int:
-    """The epoch of the node through which the actor came; NO_EPOCH when it is unknown (for the broker itself)."""
+    """Return the epoch of the actor's node; NO_EPOCH if unknown (for the broker itself)."""
     return actor.session >> EPOCH_SHIFT if actor.session != 0 else NO_EPOCH
 
 
 def is_locked(state: State, queue: Queue, actor: Actor, event: Event, effects: list[Effect]) -> bool:
     """Quarantine the event and return True if the queue is another session's exclusive queue.
 
-    The broker itself may use every queue. A broker checks this beforehand; but where other nodes write the same log,
-    the queue may become another session's in the meantime."""
+    The broker itself may use every queue. A broker checks this beforehand; but if other nodes write the same log, the
+    queue may have become another session's in the meantime."""
     if not queue.exclusive or actor.session in (queue.owner, 0):
         return False
     quarantine(state, event, f"{LOCKED} queue {queue.name!r} in vhost {queue.vhost!r}", effects)

@@ -1,4 +1,4 @@
-"""Checks of what users give: policies, arguments, patterns. They need no state.
+"""Checks of user input: policies, arguments, patterns. They need no state.
 
 policy_rules.py     definitions of policies      queue_arguments.py   arguments of queues
 patterns.py         regular expressions          internal_queues.py   names of the broker's own queues

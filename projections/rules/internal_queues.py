@@ -1,4 +1,4 @@
-"""Names of the queues that the broker keeps for itself.
+"""Names of the broker's internal queues.
 
 They are for delayed messages (engine/routing/delayed_exchanges.py) and direct replies (engine/broker/direct_reply.py).
 No listing shows them, no limit counts them, no policy applies to them.
@@ -20,5 +20,5 @@ def is_reply_queue(queue: str) -> bool:
 
 
 def is_hidden(queue: str) -> bool:
-    """Return True if the broker keeps the queue for itself."""
+    """Return True if the queue is internal to the broker."""
     return is_delay_queue(queue) or is_reply_queue(queue)

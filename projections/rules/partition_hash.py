@@ -3,8 +3,8 @@
 So services that append to Kafka themselves agree with the broker. After a repartition a queue may be elsewhere:
 projections/topology/placement.py says where.
 
-The number of partitions must therefore stay. Kafka lets an admin add some: then the places of the existing queues tell
-how many partitions there were (`count_of`)."""
+The number of partitions must stay the same. If a Kafka admin adds some, the places of the existing queues reveal the
+former number (`count_of`)."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -30,12 +30,12 @@ def number_of(partition: str) -> int:
 
 
 def astray(homes: Iterable[Home], partitions: int) -> Home | None:
-    """Return the first queue that does not lie where this number of partitions would put it; None if there is none."""
+    """Return the first queue that is not where this number of partitions would put it; None if there is none."""
     return next((home for home in homes if partition_of(home[1], home[2], partitions) != home[0]), None)
 
 
 def count_of(homes: Iterable[Home], most: int) -> int | None:
-    """Return the largest number of partitions, up to `most`, that puts all these queues where they lie.
+    """Return the largest number of partitions, up to `most`, that puts all these queues where they are.
 
     None: there is none."""
     homes = list(homes)
@@ -43,7 +43,7 @@ def count_of(homes: Iterable[Home], most: int) -> int | None:
 
 
 def murmur2(data: bytes) -> int:
-    """MurmurHash2, 32 bits, with the seed of Kafka's Java client; unsigned."""
+    """Return the 32-bit MurmurHash2 with the seed of Kafka's Java client; unsigned."""
     length = len(data)
     value = 0x9747B28C ^ length
     whole = length & ~3

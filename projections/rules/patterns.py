@@ -1,19 +1,18 @@
-"""Patterns that users give: regular expressions in PCRE2's dialect, with a limit of steps for each match.
+"""Users' patterns: regular expressions in PCRE2's dialect, with a limit of steps for each match.
 
     of policies and permissions, of filters over HTTP, of what-if candidates     all are compiled and matched here
 
 Rules of this file
-- A match takes `STEPS` steps at the most, and a bounded heap. PCRE2's interpreter counts the steps, not a clock: a
-  match that meets the limit meets it on every machine. (The count of PCRE2's JIT depends on the processor, so it is
-  off. The library comes with its own PCRE2, and its version is pinned.)
-- PCRE2 counts anew at each position where a search begins. So a search is one match at the beginning of the name, of
-  `(?s:.*?)(?:pattern)`, and the limit holds for all of it. Two constructs have no meaning in such a group and are
+- A match takes at most `STEPS` steps, and a bounded heap. PCRE2's interpreter counts steps, not time, so a match that
+  reaches the limit does so on every machine. (The count of PCRE2's JIT depends on the processor, so it is off. The
+  library includes its own PCRE2, and its version is pinned.)
+- PCRE2 counts anew at each position where a search begins. So a search is one match of `(?s:.*?)(?:pattern)` at the
+  beginning of the name, and the limit applies to all of it. Two constructs have no meaning in such a group and are
   refused: verbs at the start of a pattern, which could lift the limit, and recursion into the whole pattern.
 - A new pattern is first tried on hard names (`refusal`): `(a+)+$` needs 2^24 steps to find nothing in 24 times `a` and
-  an exclamation mark. If a match meets the limit later, the pattern is not found, and a warning says so once.
-- A pattern that is in the history already cannot be refused. A hard one matches the names that it matches in
-  `STEPS_OF_HARD` steps, so that a start with many queues is not held up. A pattern that PCRE2 cannot compile is never
-  found.
+  an exclamation mark. If a match reaches the limit later, the pattern is not found, and a warning says so once.
+- A pattern that is already in the history cannot be refused. A hard one matches only within `STEPS_OF_HARD` steps, so
+  that a start with many queues is not delayed. A pattern that PCRE2 cannot compile is never found.
 """
 
 import logging
@@ -28,8 +27,8 @@ STEPS_OF_HARD = 1_000
 HEAP_KIBIBYTES = 4_096
 DEPTH = 20_000
 LONGEST = 4_096  # characters of a pattern
-GROUPS_MOST = 100  # groups that capture: each makes every step dearer
-LOOKED_AT = 1_024  # characters of a name; AMQP's have 255 bytes at the most
+GROUPS_MOST = 100  # capturing groups: each makes every step more expensive
+LOOKED_AT = 1_024  # characters of a name; AMQP's have at most 255 bytes
 SHOWN = 80  # characters of a pattern in a message
 
 NOT_TAKEN = {
@@ -37,13 +36,13 @@ NOT_TAKEN = {
     "(?0)": "recursion into the whole pattern",
     r"\g<0>": "recursion into the whole pattern",
     r"\g'0'": "recursion into the whole pattern",
-    r"\x{": r"\x{..} (write \uXXXX)",  # else it would mean the letter x
+    r"\x{": r"\x{..} (write \uXXXX)",  # otherwise it would mean the letter x
 }
 COMMON_UNITS = ("a", "A", "0", " ", ".", "-", "_", "/", "ab", "a.", "é")
 ENDS = ("", "!", "!\n!")
 REPEATED = 24
 UNITS_MOST = 24
-STEPS_TO_SHOW = 20_000  # so many steps in 24 repetitions are a sign of millions in a whole name
+STEPS_TO_SHOW = 20_000  # this many steps in 24 repetitions suggest millions in a whole name
 
 _WORD = re.compile(r"\w{2,16}")
 _FAILED = re.compile(r"compilation failed at position (\d+); ")
@@ -52,7 +51,7 @@ logger = logging.getLogger("rewindmq.patterns")
 
 
 class BadPattern(ValueError):
-    """A text that is no valid pattern: the reason, and the position in the text."""
+    """A text that is not a valid pattern: the reason, and the position in the text."""
 
     def __init__(self, reason: str, position: int = 0) -> None:
         super().__init__(f"{reason} (at position {position})" if position else reason)
@@ -61,7 +60,7 @@ class BadPattern(ValueError):
 
 
 class TooManySteps(Exception):
-    """A match met the limit."""
+    """A match reached the limit of steps."""
 
 
 class Pattern:
@@ -70,7 +69,7 @@ class Pattern:
     def __init__(self, text: str, ignore_case: bool = False, steps: int = STEPS, shortcuts: bool = True) -> None:
         """Compile a pattern.
 
-        Without `shortcuts` the matcher does not look first whether the name has a character that every match ends with.
+        Without `shortcuts` the matcher does not first check the name for a character with which every match ends.
         Raises BadPattern for a text that PCRE2 does not compile, and for one that is too long."""
         if len(text) > LONGEST:
             raise BadPattern(f"it has {len(text)} characters, more than {LONGEST}")
@@ -98,7 +97,7 @@ class Pattern:
             return self._code.match(name[:LOOKED_AT]) is not None
         except pcre2.LibraryError as error:  # the limit of steps, depth or heap
             raise TooManySteps(f"{shown(self.text)}: {error}") from None
-        except UnicodeEncodeError:  # half a surrogate pair is no text
+        except UnicodeEncodeError:  # half a surrogate pair is not text
             return False
 
     def found_in(self, name: str) -> bool:
@@ -115,7 +114,7 @@ class Pattern:
 
 
 class _Never(Pattern):
-    """Stands for a pattern of the history that PCRE2 cannot compile; it is never found."""
+    """A pattern of the history that PCRE2 cannot compile; it is never found."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -156,7 +155,7 @@ def in_history(text: str) -> Pattern:
 
 
 def hard_name(text: str) -> str | None:
-    """Return a name in which a search for the pattern meets the limit, among likely ones; None if none of them does.
+    """Return a likely name in which a search for the pattern reaches the limit; None if none of those tried does.
 
     Raises BadPattern."""
     pattern = Pattern(text, steps=STEPS_TO_SHOW, shortcuts=False)
@@ -170,7 +169,7 @@ def hard_name(text: str) -> str | None:
 
 
 def shown(text: str) -> str:
-    """Return a text from outside as a message may show it: escaped, and cut."""
+    """Return external text as a message may show it: escaped and cut."""
     return repr(text) if len(text) <= SHOWN else repr(text[:SHOWN]) + "..."
 
 
@@ -188,7 +187,7 @@ def _compiled(text: str, flags: pcre2.RegexFlag) -> pcre2.Pattern:
 
 
 def _units(text: str) -> list[str]:
-    """The pieces of hard names: characters and words of the pattern itself, and the most common pieces of names."""
+    """Return pieces for hard names: characters and words of the pattern itself, and the most common pieces of names."""
     letters = "".join(dict.fromkeys(each for each in text if each.isalnum()))
     own = (*dict.fromkeys(text), *_WORD.findall(text), letters)
     return list(islice(dict.fromkeys((*COMMON_UNITS, *own)), UNITS_MOST))

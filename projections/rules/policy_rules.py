@@ -4,7 +4,7 @@ Rules of this file
 - The table of keys (projections/machine/rules/policy_keys.py) says which keys there are, and which values each takes.
   Here are the rules between keys, and the texts.
 - Texts are RabbitMQ 3.13's (rabbit_policy.erl, rabbit_parameter_validation.erl; S-013, S-162, S-167).
-- A pattern is searched in the name (not anchored). patterns.py says which patterns are valid.
+- A pattern is searched for in the name (not anchored). patterns.py decides which patterns are valid.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ APPLY_TO = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "st
 def definition_problem(name: str, definition: object, operator: bool, semantics: str) -> str | None:
     """Return the fault in a policy's definition, in RabbitMQ's words; None if there is none.
 
-    `semantics`: the profile under which the definition is to hold. (A queue that asks for another profile by argument
+    `semantics`: the profile under which the definition is to apply. (A queue that selects another profile by argument
     has its own arguments.)"""
     if not isinstance(definition, Mapping):
         return f"parse error while reading policy {name}: {erlang_term(definition)}. Validator: policy_validator."

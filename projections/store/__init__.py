@@ -1,4 +1,4 @@
-"""The folded state in RocksDB, written behind the fold. Read store.py first: its head has the steps of a write.
+"""The folded state in RocksDB, written after the fold. Read store.py first: its head has the steps of a write.
 
 store.py, keys.py, rocks.py   the database, its keys, its options       projector.py    the fold's effects, written
 bodies.py       bodies in memory        quarantine.py   skipped records       repair.py   after a refused write

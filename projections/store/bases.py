@@ -1,12 +1,12 @@
 """Bases: the state of a partition at an offset, with the records of all messages that were queued there.
 
-    DIR/bases/queues-0/00000000000001000000.base      queues-0 can begin at offset 1,000,000: what is below may go
+    DIR/bases/queues-0/00000000000001000000.base      queues-0 can begin at offset 1,000,000: older records may go
 
     base = Bases(data_dir / "bases").open("queues-0", 1_000_000)
-    machine = base.machine()                           # a fold goes on from here with the record 1,000,000
+    machine = base.machine()                           # a fold continues from here with the record 1,000,000
     for offset, record in base.records(): ...          # the publish of each message that the machine holds
 
-A base is a file like a snapshot (snapshots.py), with one kind of piece more:
+A base is a file like a snapshot (snapshots.py), with one more kind of piece:
 
     file metadata   that of a snapshot; rewindmq.chain (the log's hash chain before the offset)
     pieces          head, then queue and its chunks, as in a snapshot
@@ -14,9 +14,9 @@ A base is a file like a snapshot (snapshots.py), with one kind of piece more:
     last record     kind end, as in a snapshot
 
 Rules
-- A base holds the record of every message that is ready, unacked or in an outbox, and no other one. A message that is
-  still queued so keeps its body when the log below the offset is removed.
-- A record of a schema that came after the machine's version is written under the one of that version: a program that
+- A base holds the records of exactly the messages that are ready, unacked or in an outbox, so that a queued message
+  keeps its body when the log below the offset is removed.
+- A record of a schema newer than the machine's version is written under that version's schema, because a program that
   knows no later one may have to read the base.
 - `open` reads the whole file and checks its checksum. `machine` checks the state's digest.
 - A file appears whole or not at all, and is durable when `write` returns.
@@ -62,18 +62,18 @@ _BLOCK_BYTES = 64 << 10  # of an Avro block, before it is compressed: `Base.reco
 
 
 class BaseError(Exception):
-    """The base cannot be used; the text names the file and says what is wrong with it."""
+    """The base cannot be used; the text names the file and the fault."""
 
 
 class BaseGone(BaseError):
-    """The base is not there any more: the history was trimmed behind it, or a person removed the file."""
+    """The base no longer exists: the history was trimmed past it, or a person removed the file."""
 
 
 class Base:
-    """A base in a file that was checked. `chain`: the log's hash chain before `offset`. `digest`: that of the state."""
+    """A checked base in a file. `chain`: the log's hash chain before `offset`. `digest`: that of the state."""
 
     def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
-        """Read and check the file. `file`: its bytes, if they lie elsewhere; `path` only names it then.
+        """Read and check the file. `file`: its bytes, if they are elsewhere; `path` then only names it.
 
         Raises BaseError."""
         self.path = path
@@ -100,7 +100,7 @@ class Base:
         return (BaseGone if gone else BaseError)(f"{self.path}: {error.strerror}")
 
     def _opened(self) -> AbstractContextManager[Any]:
-        """Return the bytes, with a position of their own."""
+        """Return the bytes, with their own position."""
         if self._file is None:
             return self.path.open("rb")
         return closing(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -137,14 +137,14 @@ class Base:
     def machine(self) -> Machine:
         """Return the state as the base holds it.
 
-        Raises BaseError if its digest is another one than the base says; BaseGone; NewerHistory."""
+        Raises BaseError if its digest is not the one in the base; BaseGone; NewerHistory."""
         pieces = self._pieces()
         try:
             head = next(pieces)
             machine = Machine.load(self.partition, head["content"], queues_in(pieces))
         except (BaseError, NewerHistory):
             raise
-        except Exception as error:  # the sum is right, so a program wrote it so
+        except Exception as error:  # the checksum is right, so a program wrote it this way
             raise BaseError(f"{self.path}: its state cannot be read: {error}") from error
         if (machine.digest(), machine.next_offset) != (self.digest, self.offset):
             what = f"offset {machine.next_offset} and digest {machine.digest()}"
@@ -210,8 +210,8 @@ class Bases:
         """Write a base of the machine's state as it is now, durably. Returns the file.
 
         `chain`: the log's hash chain before `machine.next_offset`. `records`: offset and record of the publishes of
-        `queued_offsets(machine)`, in this order. Raises BaseError when the records are others, and
-        OSError when the disk does not take it."""
+        `queued_offsets(machine)`, in this order. Raises BaseError if the records differ, OSError if the disk refuses to
+        write."""
         path = self.path(machine.partition, machine.next_offset)
         metadata = metadata_of(machine) | {"rewindmq.chain": chain.hex()}
         into = _known_by(versions.schema_of(machine.machine_version))
@@ -232,7 +232,7 @@ class Bases:
         return Base(self.path(partition, offset))
 
     def discard_below(self, partition: str, start: int) -> None:
-        """Remove the bases below offset `start`: the partition begins there."""
+        """Remove the bases below offset `start`, where the partition begins."""
         for offset in self.offsets(partition):
             if offset < start:
                 self.path(partition, offset).unlink(missing_ok=True)
@@ -240,9 +240,9 @@ class Bases:
     def remove_leftovers(self, partition: str, seconds: float = 0) -> None:
         """Remove the files of bases that a killed program was writing, if nothing was written for `seconds`.
 
-        No other program may write one that long."""
+        No other program may take that long to write one."""
         for path in (self.directory / partition).glob(f"{'[0-9]' * 20}.*{PART}"):
-            with suppress(FileNotFoundError):  # it was done, or is removed already
+            with suppress(FileNotFoundError):  # it was completed, or is already removed
                 if time.time() - path.stat().st_mtime >= seconds:
                     path.unlink()
 
@@ -260,7 +260,7 @@ def queued_offsets(machine: Machine) -> list[int]:
 
 
 def _known_by(schema: str) -> Callable[[bytes], bytes]:
-    """Return a function that makes records of later schemas into records of this one, and leaves others alone."""
+    """Return a function that converts records of later schemas to this one, and leaves others unchanged."""
     encoder, decode, released = encoder_under(schema), Decoder().decode, released_in_order()
     known = tuple(header_of(each) for each in released[: released.index(schema) + 1])
 

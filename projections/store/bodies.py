@@ -1,13 +1,13 @@
-"""The body cache: bodies that were read ahead from RocksDB or were just written to it, in a bounded amount of memory.
+"""The body cache: bodies read ahead from RocksDB or just written to it, in a bounded amount of memory.
 
-A body that was read ahead is kept as it was stored (a record) and is decoded when it is asked for: a hundred bytes
-that the garbage collector never looks at, instead of an object. A body that was just written is kept as its message.
-When there is no room, whole queues are dropped, the oldest in the cache first. If such a queue is still being read, its
-next read-ahead brings it back at once.
+A body that was read ahead is kept in its stored form (a record) and decoded on request: a hundred bytes that the
+garbage collector never visits, instead of an object. A body that was just written is kept as its message. When there is
+no room, whole queues are dropped, the oldest in the cache first. If such a queue is still being read, its next
+read-ahead loads it again at once.
 
-A stored body is a record under the schema of the partition's machine version (machine/rules/versions.py). The log says
-when the message was published, and by which user. So here all have the same time and actor, and equal messages are
-equal bytes.
+A stored body is a record under the schema of the partition's machine version (machine/rules/versions.py). Because the
+log has the time and the user of the publish, all bodies here have the same time and actor, and equal messages are equal
+bytes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,8 +20,8 @@ from rewindmq.schemas.older_schemas import encoder_under
 from rewindmq.schemas.registry import envelope_fingerprint
 from rewindmq.schemas.values import BROKER, Route
 
-# Memory beside the body of a Published (its strings and numbers), and beside the content of a bytes object in a dict;
-# in CPython.
+# Memory in CPython besides the body of a Published (its strings and numbers), and besides the content of a bytes object
+# in a dict.
 MESSAGE_OVERHEAD_BYTES: Final = 400
 STORED_OVERHEAD_BYTES: Final = 120
 
@@ -68,13 +68,13 @@ class BodyCache:
         return body
 
     def decoded(self, stored: bytes) -> Published:
-        """Return the message in the form in which the store has it."""
+        """Return the message that the store has in this form."""
         message = self._decoder.decode(stored)[2]
         assert isinstance(message, Published), "the store holds messages only"
         return message
 
     def add(self, queue_id: int, bodies: Mapping[int, Body]) -> None:
-        """Cache these bodies. If there is no room, queues that were cached before are dropped."""
+        """Cache these bodies. If there is no room, drop queues that were cached earlier."""
         size = size_of(bodies.values())
         while self.queues and self.used_bytes + size > self.limit_bytes:
             self.drop_queue(next(iter(self.queues)))
@@ -100,12 +100,12 @@ class BodyCache:
 
 
 def is_shared(message: Published) -> bool:
-    """Return True if RocksDB has the message once for several queues of the partition."""
+    """Return True if RocksDB stores the message once for several queues of the partition."""
     return len(message.route.queues) > 1
 
 
 def without_queues(message: Published) -> Published:
-    """Return a shared message as RocksDB has it: without the names of its queues."""
+    """Return a shared message as RocksDB stores it: without the names of its queues."""
     route = message.route
     return replace(message, route=Route(route.vhost, route.exchange, route.routing_key, (), route.deduplication))
 

@@ -1,13 +1,13 @@
 """Counts the queues that hold a body, for bodies that several queues of a partition share.
 
-    a message goes to one queue       its body is stored under the queue's id, and nothing is counted
+    a message goes to one queue       its body is stored under the queue's id, without a count
     a message goes to several         one body is stored under keys.SHARED, and `hold` counts each queue that keeps it
-    a queue lets go of it             `release` counts one less; at zero the body goes
+    a queue releases it               `release` subtracts one; at zero the body is removed
 
 Rules
-- Counts are stored with the state, in the same batch. So a start reads them, and does not look through the queues.
+- Counts are stored with the state, in the same batch, so that a start reads them instead of scanning the queues.
 - They are in pages of packed numbers: 16 bytes for a body, and no object for a message.
-- A page is stored under the id that it began with. That id and those of its messages stay below the next page's.
+- A page is stored under its original first id. That id and those of its messages stay below the next page's.
 """
 
 from array import array
@@ -23,7 +23,7 @@ FEW: Final = 8  # messages, which are looked up one by one in a page
 
 
 class HoldersPage:
-    """The ids of some bodies, ascending, and how many queues hold each. `first`: the id that it is stored under."""
+    """The ids of some bodies, ascending, and the number of holders of each. `first`: the id of the stored page."""
 
     def __init__(self, first: int) -> None:
         self.first = first
@@ -41,7 +41,7 @@ class HoldersPage:
             self.holders.insert(at, queues)
 
     def release(self, message_ids: Sequence[int], gone: list[int], others: list[int]) -> bool:
-        """Count one holder less of each of these messages. Returns True if any of them is here.
+        """Subtract one holder from each of these messages. Return True if any of them is here.
 
         `gone`, `others`: as `SharedBodies.release` returns them."""
         if len(message_ids) > FEW:
@@ -81,7 +81,7 @@ class SharedBodies:
 
     @property
     def empty(self) -> bool:
-        """True if no body is shared."""
+        """Return True if no body is shared."""
         return not self._pages
 
     def __contains__(self, message_id: int) -> bool:
@@ -117,9 +117,9 @@ class SharedBodies:
         page.hold(message_id, queues)
 
     def release(self, message_ids: Iterable[int]) -> tuple[list[int], list[int]]:
-        """Count one holder less of each message that is shared.
+        """Subtract one holder from each shared message.
 
-        Returns the messages that no queue holds any more, and those that are not shared."""
+        Returns the messages that no queue holds any longer, and those that are not shared."""
         ids = sorted(message_ids)
         gone: list[int] = []
         others: list[int] = []
@@ -145,7 +145,7 @@ class SharedBodies:
             self._dirty.append(page)
 
     def packed(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the pages that changed since the last time, by their first ids; b"" for one to delete."""
+        """Yield the pages that changed since the last call, by their first ids; b"" for one to delete."""
         for page in self._dirty:
             page.dirty = False
             if page.ids:

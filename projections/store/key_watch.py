@@ -1,10 +1,10 @@
 """Finds the queues that hold messages whose bodies are encrypted under certain keys.
 
-    a watch begins    it looks through the bodies in memory, and notes each body that the projector keeps from then on
-    `look`            it looks through the bodies of a queue in RocksDB, some at a time
+    a watch begins    it scans the bodies in memory, and notes each body that the projector keeps from then on
+    `look`            scans the bodies of a queue in RocksDB, some at a time
     a watch ends      the projector notes nothing more
 
-A body is in memory or in RocksDB, or it comes later. So when `look` has been through all queues, the watch has met each
+A body is in memory or in RocksDB, or it arrives later. So when `look` has scanned all queues, the watch has met each
 message that a queue holds. It may also have met messages that have left since it began.
 """
 
@@ -17,12 +17,12 @@ from rewindmq.schemas.events import Published
 
 LOOKED_AT = 256  # messages in one `look`, or
 LOOKED_AT_BYTES = 1024 * 1024
-HEAD_BYTES = 4_096  # of a stored message; the encryption stands before the body, and mostly in these
-MOST_NOTED = 100_000  # ids of one queue that are known by number; beyond that a message may be counted twice
+HEAD_BYTES = 4_096  # of a stored message; the encryption precedes the body, and is mostly in these
+MOST_NOTED = 100_000  # remembered ids of one queue; beyond that a message may be counted twice
 
 
 class KeyHolding:
-    """The messages of one queue in one group of keys: how many, and one of them."""
+    """The messages of one queue in one group of keys: their number, and one of them."""
 
     def __init__(self, message_id: int) -> None:
         self.message_id = message_id
@@ -30,9 +30,9 @@ class KeyHolding:
 
 
 class KeyWatch:
-    """See the head of this file. `found`: by queue id and group.
+    """A watch: see the head of this file. `found`: by queue id and group.
 
-    `group_of`: the group of a key id; None: it is not watched. `parts`: each watched id has one of them."""
+    `group_of`: the group of a key id; None: not watched. `parts`: each watched id contains one of them."""
 
     def __init__(self, projector: Projector, group_of: Callable[[str], str | None], parts: tuple[bytes, ...]) -> None:
         self.found: dict[int, dict[str, KeyHolding]] = {}
@@ -47,7 +47,7 @@ class KeyWatch:
             self._note_body(queue_id, message_id, body)
 
     def end(self) -> None:
-        """Note nothing more."""
+        """Stop noting."""
         if self._projector.watch is self:
             self._projector.watch = None
 
@@ -66,9 +66,9 @@ class KeyWatch:
             self._count(queue_id, message_id, group)
 
     def look(self, queue_id: int, start: int) -> int | None:
-        """Look at the stored messages of a queue from the id `start` on, as many as one turn of the loop allows.
+        """Scan stored messages of a queue from the id `start` on, as many as one turn of the loop allows.
 
-        Returns the id from which to go on; None: that was the last one. Raises a plain Exception of RocksDB."""
+        Returns the id at which to continue; None: that was the last one. Raises a plain Exception of RocksDB."""
         noted = self._noted.get(queue_id, ())
         left = self._left.get(queue_id)
         if left is None:

@@ -1,4 +1,4 @@
-"""The keys of the state store: sorted bytes, so that the pieces of a queue or a partition lie together.
+"""The keys of the state store: sorted bytes, so that the pieces of a queue or a partition are adjacent.
 
     +----------------+------+------+------------------+------------------+
     | partition name | 0x00 | kind | queue id, 8 bytes| number, 8 bytes  |
@@ -14,9 +14,9 @@
     kind 'S'  how many queues hold each of some shared messages (holders.py)    no queue id; number = the first id
     kind 'X'  a quarantined record (see quarantine.py)                         no queue id; number = its slot
 
-A queue id is the offset of the `QueueDeclared` that made it. So a queue that is deleted and declared again never meets
-the keys of the deleted queue. A message that several queues of the partition share is stored once, under `SHARED` in
-place of a queue id, and without the names of its queues, which the log has. Chunk numbers may be negative (a queue
+A queue id is the offset of the `QueueDeclared` that made it, so a queue that is deleted and declared again never meets
+the keys of the deleted queue. A message that several queues of the partition share is stored once, under `SHARED`
+instead of a queue id, and without the names of its queues, which the log has. Chunk numbers may be negative (a queue
 grows at both ends), hence the shift. `FORMAT` and `HISTORY` are the only keys outside every partition: a partition name
 is never empty, so no partition's key begins with 0x00.
 """
@@ -28,7 +28,7 @@ FORMAT: Final = b"\x00format"
 FORMAT_VERSION = b"1"
 HISTORY: Final = b"\x00history"  # the identities of the history, as JSON
 
-SHARED: Final = (1 << 62) - 1  # in place of a queue id; no queue has it
+SHARED: Final = (1 << 62) - 1  # instead of a queue id; no queue has it
 
 _CHUNK_ZERO: Final = 1 << 63
 _KINDS: Final = {
@@ -46,7 +46,7 @@ _KINDS: Final = {
 def partition_prefix(partition: str) -> bytes:
     """Return the bytes with which every key of a partition begins.
 
-    Raises ValueError for a name that cannot stand in a key."""
+    Raises ValueError for a name that a key cannot contain."""
     if not partition or "\x00" in partition:
         raise ValueError(f"a partition name must not be empty or hold NUL: {partition!r}")
     return partition.encode() + b"\x00"
@@ -103,7 +103,7 @@ def shared(prefix: bytes, first: int) -> bytes:
 
 
 def spans(ids: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield successive ids without a gap: the first of them, and the one past the last. The ids ascend."""
+    """Yield runs of successive ids: the first id, and the one past the last. The ids ascend."""
     since = past = ids[0] if ids else 0
     for message_id in ids:
         if message_id != past:
@@ -115,7 +115,7 @@ def spans(ids: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def past(prefix: bytes) -> bytes:
-    """Return the first key behind all keys that begin with `prefix` (the end of a range)."""
+    """Return the first key after all keys that begin with `prefix` (the end of a range)."""
     return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
 
 

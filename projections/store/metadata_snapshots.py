@@ -1,22 +1,22 @@
-"""Snapshots of the metadata fold (the topology), from which a start goes on.
+"""Snapshots of the metadata fold (the topology), from which a start continues.
 
     DIR/snapshots/metadata-0/00000000000000010000.snapshot    state after every event below offset 10,000
 
 The file has the form of a queue partition's snapshot (snapshots.py): one record `head`, then records `chunk`
-(topology/fold_image.py says what they hold), and the record `end` with the checksum. Its metadata:
+(topology/fold_image.py defines their content), and the record `end` with the checksum. Its metadata:
 
     rewindmq.format, rewindmq.partition, rewindmq.offset, rewindmq.clock_ms, rewindmq.digest (of the state) as there
     rewindmq.latest_ms           the largest timestamp below the offset
-    rewindmq.topology_version    the rules by which it was folded (TOPOLOGY_VERSION)
+    rewindmq.topology_version    the version of the fold's rules (TOPOLOGY_VERSION)
     rewindmq.history             names the history up to the offset: the hash chain of the block with the last record,
                                  or, in a log without a chain (Kafka), the SHA-256 of that record
 
 Rules
-- A snapshot saves time and decides nothing. One that is damaged, of another version, of another history, or beyond the
-  end of the log is passed over with a line in the program's log. Then an older one counts, or the whole log is folded.
-- `load` checks the checksum, and that the loaded state has the digest that the file says. `rewindmq verify` compares
-  each snapshot with the fold from the beginning.
-- All snapshots are kept: they are history's index. Any of them may be deleted by hand at any time.
+- A snapshot only saves time. One that is damaged, of another version, of another history, or beyond the end of the log
+  is skipped with a line in the program's log. Then an older one is used, or the whole log is folded.
+- `load` checks the checksum, and that the loaded state has the digest in the file. `rewindmq verify` compares each
+  snapshot with the fold from the beginning.
+- All snapshots are kept, because they are history's index. Any of them may be deleted by hand at any time.
 - They hold the password hashes of users, as the metadata log does.
 """
 
@@ -75,7 +75,7 @@ class About:
 def write(snapshots: Snapshots, partition: str, image: Image, pieces: Sequence[bytes], history: str) -> Path:
     """Write a snapshot, durably. `pieces`: those of the image. `history`: `history_mark` at the image's offset.
 
-    Raises OSError when the disk does not take it."""
+    Raises OSError if the disk refuses the write."""
     path = snapshots.path(partition, image.offset)
     values = (partition, image.offset, image.clock_ms, image.latest_ms, TOPOLOGY_VERSION, history, digest_of(pieces))
     write_snapshot(path, dict(zip(_METADATA, map(str, values), strict=True)), _records(pieces))
@@ -88,7 +88,7 @@ def _records(pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def history_mark(log: PartitionLog, offset: int) -> str:
-    """Return the text that names the history of the log up to `offset`. Empty: there is no record before `offset`.
+    """Return the text that identifies the log's history up to `offset`. Empty: there is no record before `offset`.
 
     Raises CorruptLog, LogError."""
     for block in log.read(offset - 1, offset):
@@ -97,17 +97,17 @@ def history_mark(log: PartitionLog, offset: int) -> str:
 
 
 def mark_in(block: Block, offset: int) -> str:
-    """`history_mark` from the block that holds the record before `offset`."""
+    """Return `history_mark` from the block that holds the record before `offset`."""
     return block.chain.hex() or mark_by(block.records[offset - 1 - block.first_offset])
 
 
 def mark_by(record: bytes) -> str:
-    """`history_mark` in a log without a chain, from the record before the offset."""
+    """Return `history_mark` in a log without a chain, from the record before the offset."""
     return hashlib.sha256(record).hexdigest()
 
 
 def newest(snapshots: Snapshots | None, log: PartitionLog, before_ms: int | None = None) -> MetadataFold:
-    """Return the fold of the newest snapshot that can be used, to go on from; an empty fold if there is none.
+    """Return the fold of the newest usable snapshot; an empty fold if there is none.
 
     `before_ms`: only a snapshot whose events all have lower timestamps. Raises CorruptLog, LogError."""
     offsets = [] if snapshots is None else snapshots.offsets(log.name)
@@ -195,7 +195,7 @@ def _about(reader: Any) -> About:
 
 
 def _problem(path: Path, error: Exception) -> SnapshotError:
-    """Return the error to raise; damaged bytes can fail in any way at all."""
+    """Return the error to raise; damaged bytes can fail in any way."""
     if isinstance(error, SnapshotError):
         return type(error)(f"{path}: {error}")
     if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""Writes the fold of one partition to RocksDB, later than the fold, and gives message bodies back.
+"""Writes the fold of one partition to RocksDB, after the fold, and returns message bodies.
 
 A body is in exactly one of these places:
 
@@ -7,17 +7,17 @@ A body is in exactly one of these places:
     RocksDB     written; a bounded number of these bodies is also in the read-ahead cache
 
 Rules
-- Several queues of the partition share one body of a message that was routed to them. It is stored under `SHARED` in
-  place of a queue's id. The queues that hold it are counted (holders.py), and the last one that lets go releases it.
+- Queues of the partition share one body of a message that was routed to several of them. It is stored under `SHARED`
+  instead of a queue's id. Its holders are counted (holders.py), and the last one to leave releases it.
 - `prepare` captures the machine and the bodies at one offset, `boundary`. If a message below the boundary leaves its
   queue, the next batch deletes it, whether or not the batch that holds it has been written. A message at or above the
-  boundary cannot be in RocksDB (ids are offsets); it costs one dict entry, which is put and taken away.
-- Within a batch deletes stand before puts, and the applied offset goes with both. After a crash the state stands at the
-  offset of some batch, and that batch is whole; the log is ahead of it.
+  boundary cannot be in RocksDB (ids are offsets); it costs one dict entry, which is added and removed.
+- Within a batch deletes precede puts, and the applied offset is included. After a crash the state is at the offset of
+  some batch, and that batch is whole; the log is ahead of it.
 - Memory is bounded, however long a queue is: `wants_write` bounds the fresh bodies, and the cache's limit bounds the
   cached ones.
-- A write that fails is not repeated, for RocksDB has used the batch up. From then on (`failed`) no batch is prepared or
-  written, and bodies that the log has are released. projections/store/repair.py makes the store good again.
+- A failed write is not repeated, because RocksDB has consumed the batch. From then on (`failed`) no batch is prepared
+  or written, and bodies that the log has are released. projections/store/repair.py repairs the store.
 """
 
 from array import array
@@ -64,19 +64,19 @@ if TYPE_CHECKING:
 
 # Bytes for a message id that waits for its delete, and then for the delete in the batch.
 LEAVING_OVERHEAD_BYTES: Final = 40
-# A span of more ids without a gap is deleted as a range, which is dearer to readers than a few deletes.
+# A longer run of ids is deleted as a range, which costs readers more than a few deletes.
 SPAN_DELETED: Final = 64
 # The broker should write when RocksDB has not seen this many bytes; about 3,500 small messages.
 FRESH_BYTES = 2 * 1024 * 1024
-# How far `message` reads ahead in a queue: up to the limit that is reached first.
+# `message` reads ahead in a queue up to whichever limit is reached first.
 READ_AHEAD_MESSAGES = 256
 READ_AHEAD_BYTES: Final = 1024 * 1024
-# RocksDB's memtables are flushed after so many events, so that a crash replays less than a second's worth of log.
+# RocksDB's memtables are flushed after this many events, so that a crash replays less than a second's worth of log.
 PERSIST_EVENTS = 100_000
 
 
 class Batch:
-    """The changes up to `offset` (the machine's next_offset when the batch was prepared). A batch is written once."""
+    """The changes up to `offset`, the machine's next_offset when the batch was prepared. A batch is written once."""
 
     def __init__(self, offset: int, changes: WriteBatch, bodies: dict[int, dict[int, Body]]) -> None:
         self.offset = offset
@@ -93,10 +93,10 @@ class BodyWatch(Protocol):
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests watch it
 class Projector:
-    """Writes one partition's fold and keeps its bodies: see the head of this file.
+    """The writer of one partition's fold, and keeper of its bodies: see the head of this file.
 
-    Not thread-safe: it lives in the broker's loop, or in the one thread of a tool. The constructor raises a plain
-    Exception when RocksDB cannot be read."""
+    Not thread-safe: use it in the broker's loop, or in a tool's single thread. The constructor raises a plain Exception
+    if RocksDB cannot be read."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Projector:
         cache_bytes: int,
     ) -> None:
         self.machine = machine
-        self.quarantine = quarantine  # all quarantined records: those that are stored, and those that are not yet
+        self.quarantine = quarantine  # all quarantined records, stored or not
         self.cache = BodyCache(cache_bytes)
         self.pending_bytes = 0  # not yet in a batch, estimated
         self._db = db
@@ -118,11 +118,11 @@ class Projector:
         self._in_flight: list[Batch] = []
         self._shared = self._stored_counts()
         self._shared_ahead = 1  # bodies: the next read-ahead of shared ones
-        self._behind_shared = -1  # the shared message behind those that were read ahead last
+        self._behind_shared = -1  # the shared message after those that were read ahead last
         self._persisted = machine.next_offset
-        self.watch: BodyWatch | None = None  # it is told of each encrypted message that is kept
-        self.missing = 0  # bodies that RocksDB should have, and only the log has
-        self.changed: set[int] | None = None  # ids of queues that were written, for a reader that empties it
+        self.watch: BodyWatch | None = None  # receives each encrypted message that is kept
+        self.missing = 0  # bodies that RocksDB should have, but only the log has
+        self.changed: set[int] | None = None  # ids of written queues, for a reader that empties it
 
     def _stored_counts(self) -> SharedBodies:
         pages = self._db.scan(self._prefix + b"S")
@@ -139,18 +139,18 @@ class Projector:
 
     @property
     def quarantine_count(self) -> int:
-        """The number of records that were quarantined in this partition."""
+        """Return the number of records that were quarantined in this partition."""
         return self.quarantine.count
 
     # -- when RocksDB has failed ---------------------------------------------------------------------------------------
 
     @property
     def failed(self) -> Exception | None:
-        """The error after which RocksDB accepts no more writes, until the store is repaired; None: there was none."""
+        """Return the error after which RocksDB accepts no writes until the store is repaired; None: there was none."""
         return self._db.failed
 
     def let_go(self, durable_offset: int) -> None:
-        """Release the bodies that the log has, which are all below `durable_offset`: the store has failed."""
+        """Release the bodies that the log has, all below `durable_offset`, because the store has failed."""
         self._leaving.clear()
         for held in (self._fresh, *(batch.bodies for batch in self._in_flight)):
             for queue_id, bodies in list(held.items()):
@@ -162,13 +162,12 @@ class Projector:
         self.pending_bytes = sum(size_of(bodies.values()) for bodies in self._fresh.values())
 
     def write_whole(self) -> None:
-        """Write this machine's layout of chunks over the stored one, and go on from here.
+        """Write this machine's layout of chunks over the stored one, and continue from here.
 
-        The store holds this partition's fold at the machine's offset, as another projector wrote it. Fails as
-        `write`."""
+        The store holds this partition's fold at the machine's offset, by another projector. Fails as `write`."""
         changes = WriteBatch(raw_mode=True)
         dirty = self.machine.take_dirty()
-        self.changed = None  # which ones is not known
+        self.changed = None  # unknown which ones
         changes.put(keys.head(self._prefix), dirty.head)
         for queue_id, meta, chunks in self.machine.pieces():
             first = keys.chunks(self._prefix, queue_id)
@@ -189,11 +188,11 @@ class Projector:
     def write_anew(
         self, read: Callable[[bytes], bytes | None], shared: Container[int] | None = None
     ) -> tuple[int, int]:
-        """Write the machine's whole state, and the bodies of its messages, into a database that has nothing of them.
+        """Write the machine's whole state, and the bodies of its messages, into a database that has none of them.
 
-        `read` gives the value of a key of the damaged database. `shared`: the messages whose bodies are shared; None:
-        this projector knows them. Returns how many bodies were written, and how many are neither in memory nor
-        readable: the log has them. Fails as `write`."""
+        `read` returns the value of a key of the damaged database. `shared`: the messages whose bodies are shared; None:
+        this projector knows them. Returns the number of bodies written, and the number neither in memory nor readable,
+        which the log has. Fails as `write`."""
         changes = WriteBatch(raw_mode=True)
         written = missing = size = 0
         known, counted = self._shared if shared is None else shared, SharedBodies()
@@ -227,7 +226,7 @@ class Projector:
         return written, missing
 
     def _held(self, queue_id: int, message_id: int) -> bytes | None:
-        """Return the stored form of a message that is in memory; None: it is not."""
+        """Return the stored form of a message in memory; None: it is not there."""
         for held in (self._fresh, *(batch.bodies for batch in self._in_flight)):
             message = held.get(queue_id, _NOTHING).get(message_id)
             if message is not None:
@@ -235,7 +234,7 @@ class Projector:
         return None
 
     def form(self, queue_id: int, message: Body) -> bytes:
-        """The form in which RocksDB gets the message: a program that knows only the machine's version must read it."""
+        """Return the message for RocksDB, in a form for programs that know only the machine's version."""
         version = self.machine.machine_version
         if version != self._written_for:
             schema = schema_of(version)
@@ -249,7 +248,7 @@ class Projector:
     # -- which bodies to hold -----------------------------------------------------------------------------------------
 
     def observe(self, effects: Sequence[Effect], published: Mapping[int, Published]) -> None:
-        """Keep and release bodies as the effects say, in the same way in the live broker and in replay.
+        """Keep and release bodies by the effects, in the same way in the live broker and in replay.
 
         `published`: the messages that were published by the events behind these effects, by offset (= message id). The
         rule: a body is kept from `Keep` until the message has left its queue (`Forget`, or a `Deliver` / `FetchReply`
@@ -260,7 +259,7 @@ class Projector:
         watch = self.watch
         kept_bytes = 0
         last_id = -1  # of the last shared message
-        holders = 0  # of it, not yet counted
+        holders = 0  # its holders, not yet counted
         last: Queue | None = None
         fresh: dict[int, Body] = {}
         forgets: list[Forget] = []
@@ -327,21 +326,21 @@ class Projector:
             waiting = letters.get(queue_id)
             ids = forget.message_ids
             self.forget(queue_id, ids if waiting is None else [each for each in ids if each not in waiting])
-        for release in released:  # after the forgets: the same effects may make a letter and release it
+        for release in released:  # after the forgets, because the same effects may make a letter and release it
             self.forget(release.queue.queue_id, release.message_ids)
         for queue in gone:
             if not len(queue.outbox):
                 self._forget_queue(queue.queue_id)
 
     def keep(self, bodies: Mapping[int, dict[int, bytes]]) -> None:
-        """Keep bodies in the form in which RocksDB has them, by queue id and message id."""
+        """Keep bodies in the form of RocksDB, by queue id and message id."""
         for queue_id, stored in bodies.items():
             if stored:
                 self._fresh.setdefault(queue_id, {}).update(stored)
                 self.pending_bytes += size_of(stored.values())
 
     def forget(self, queue_id: int, message_ids: Iterable[int]) -> None:
-        """Release the bodies of messages that left the queue; no dead letter needs these bodies any more."""
+        """Release the bodies of messages that left the queue; no dead letter needs them any longer."""
         take = (self._fresh.get(queue_id) or _NOTHING).pop
         sharing = queue_id != SHARED and not self._shared.empty
         boundary = self._boundary
@@ -363,14 +362,14 @@ class Projector:
             self._delete(queue_id, written)
 
     def _release(self, message_ids: Iterable[int]) -> list[int]:
-        """Take note that a queue lets go of these messages, as far as they are shared. Returns the others."""
+        """Note that a queue released these messages, if they are shared. Return the others."""
         gone, others = self._shared.release(message_ids)
         if gone:
             self.forget(SHARED, gone)
         return others
 
     def _delete(self, queue_id: int, message_ids: list[int]) -> None:
-        """Delete, with the next batch, bodies that RocksDB has or will have when the batches in flight are written."""
+        """Delete, with the next batch, bodies that RocksDB has or will have once the batches in flight are written."""
         leaving = self._leaving.get(queue_id)
         if leaving is None:
             leaving = self._leaving[queue_id] = array("q")
@@ -395,7 +394,7 @@ class Projector:
     # -- reading bodies -----------------------------------------------------------------------------------------------
 
     def message(self, queue_id: int, message_id: int) -> Published:
-        """A kept message, from memory or from RocksDB. RocksDB is read ahead in the order of ids, bounded by bytes.
+        """Return a kept message from memory or RocksDB, which is read ahead in the order of ids, bounded by bytes.
 
         Raises KeyError if the message was not kept."""
         queue_id = self._home(queue_id, message_id)
@@ -419,9 +418,9 @@ class Projector:
         return self.cache.decoded(body) if isinstance(body, bytes) else body
 
     def _read_ahead(self, queue_id: int, message_id: int) -> Published:
-        """Read the message and those behind it: a queue is mostly read in the order of its ids.
+        """Read the message and those after it, because a queue is mostly read in the order of its ids.
 
-        Of shared messages twice as many each time, as long as those that were read ahead were the ones to be read."""
+        The number of shared messages doubles each time, as long as those read ahead were the ones needed."""
         most = READ_AHEAD_MESSAGES
         if queue_id == SHARED:
             most = min(most, 2 * self._shared_ahead) if message_id == self._behind_shared else 1
@@ -442,7 +441,7 @@ class Projector:
             if not found:
                 key_text = keys.describe(start, self._prefix)
                 raise StoreError(f"{key_text} cannot be read ({error}); `rewindmq verify` tells more") from error
-            # damage further on is reported when the damaged message itself is asked for
+            # damage further on is reported when the damaged message itself is requested
         if not found:
             raise KeyError(keys.describe(start, self._prefix))
         if queue_id == SHARED:
@@ -458,11 +457,11 @@ class Projector:
                     yield queue_id, message_id, body
 
     def leaving(self, queue_id: int) -> frozenset[int]:
-        """Return the ids of the messages whose bodies RocksDB still has, and which have left the queue."""
+        """Return the ids of the messages that have left the queue while RocksDB still has their bodies."""
         return frozenset(self._leaving.get(queue_id, ()))
 
     def stored(self, queue_id: int, start: int) -> Iterator[tuple[int, bytes]]:
-        """Yield ids and stored messages of a queue that RocksDB has, from the id `start` on. Some may be about to go.
+        """Yield ids and stored messages of a queue in RocksDB, from the id `start` on. Some may be about to go.
 
         Raises a plain Exception of RocksDB."""
         first = keys.messages(self._prefix, queue_id)
@@ -507,7 +506,7 @@ class Projector:
         self._put_state(changes, dirty)
         self._put_counts(changes, self._shared)
         changes.put(keys.applied(self._prefix), offset.to_bytes(8, "big"))
-        self._put_bodies(changes)  # last: what is put behind a large body makes RocksDB move that to a larger buffer
+        self._put_bodies(changes)  # last, because a put after a large body makes RocksDB move that to a larger buffer
         batch = Batch(offset, changes, self._fresh)
         self._in_flight.append(batch)
         self._fresh, self._leaving = {}, {}
@@ -545,7 +544,7 @@ class Projector:
 
     def _delete_queue(self, changes: WriteBatch, queue_id: int) -> None:
         self._forget_queue(queue_id)
-        if queue_id < self._boundary:  # else the queue never was in RocksDB
+        if queue_id < self._boundary:  # otherwise the queue was never in RocksDB
             changes.delete(keys.queue(self._prefix, queue_id))
             for first in (keys.chunks(self._prefix, queue_id), keys.messages(self._prefix, queue_id)):
                 changes.delete_range(first, keys.past(first))
@@ -553,8 +552,8 @@ class Projector:
     def write(self, batch: Batch) -> None:
         """Write a prepared batch, whose offset is durable in the log.
 
-        From time to time it also flushes RocksDB's memtables, without waiting. Raises RuntimeError when the batch is
-        not the oldest one."""
+        From time to time it also flushes RocksDB's memtables, without waiting. Raises RuntimeError unless this is the
+        oldest batch."""
         if not self._in_flight or self._in_flight[0] is not batch:
             raise RuntimeError("batches are written once, in the order in which they were prepared")
         self._db.write(batch.changes)
@@ -567,9 +566,9 @@ class Projector:
             self._persisted = batch.offset
 
     def persist(self) -> None:
-        """Flush RocksDB's memtables to files, and wait. After this a crash loses no batch that was written.
+        """Flush RocksDB's memtables to files, and wait. After this a crash loses no written batch.
 
-        A clean stop needs it; `write` flushes from time to time by itself, without waiting."""
+        A clean stop needs it; `write` itself flushes from time to time, without waiting."""
         self._db.flush(True)
         self._persisted = self._boundary
 
@@ -592,7 +591,7 @@ def live_ids(queue: "Queue") -> "array[int]":
 
 
 def _readable(read: Callable[[bytes], bytes | None], key: bytes) -> bytes | None:
-    """Return the value of a key in a damaged database; None: it is damaged, or not there."""
+    """Return the value of a key in a damaged database; None: damaged or missing."""
     try:
         return read(key)
     except Exception:  # rocksdict knows no narrower class

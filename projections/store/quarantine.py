@@ -1,9 +1,9 @@
-"""The quarantined records of one partition: how many records were skipped as nonsense, and the newest of them.
+"""The quarantined records of one partition: the number of records skipped as nonsense, and the newest of them.
 
 Every program that folds a partition notes the same records, at the same offsets, for the same reasons, on every node
-and after every restart. So they are part of the stored state of a partition. They are not part of its digest: they
-decide nothing. In the store the n-th record stands in slot n % LISTED, so that the list keeps the newest records
-without being read.
+and after every restart, so they are part of the stored state of a partition. They are not part of its digest, because
+they have no effect. The store has the n-th record in slot n % LISTED, so that the list keeps the newest records without
+being read.
 """
 
 from bisect import insort
@@ -24,7 +24,7 @@ _OFFSET = attrgetter("offset")
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A record that was skipped. `event_type` is empty when the record could not be decoded."""
+    """A skipped record. `event_type` is empty if the record could not be decoded."""
 
     offset: int
     event_type: str
@@ -35,27 +35,26 @@ class Quarantined:
 class QuarantineReport:
     """The quarantined records of a partition.
 
-    `count`: the number of all records that were noted; an event may be noted more than once, for different reasons."""
+    `count`: the number of all noted records; an event may be noted more than once, for different reasons."""
 
     count: int = 0
-    _entries: list[Quarantined] = field(default_factory=list)  # by offset: the newest LISTED, and perhaps some before
+    _entries: list[Quarantined] = field(default_factory=list)  # by offset: the newest LISTED, perhaps more
     _unwritten: int = field(default=0, compare=False)
 
     @classmethod
     def stored(cls, count: int, values: list[bytes]) -> "QuarantineReport":
-        """Return the report from the values that `unwritten` gave, in the order of their slots.
+        """Return the report from the values of `unwritten`, in the order of their slots.
 
-        Raises ValueError when they do not belong to one report."""
+        Raises ValueError if they do not belong to one report."""
         if len(values) != min(count, LISTED):
             raise ValueError(f"{len(values)} quarantined records are listed of {count}")
         oldest = count % LISTED if count > LISTED else 0  # the slot that is written next
         return cls(count, sorted(map(_unpack, values[oldest:] + values[:oldest]), key=_OFFSET))
 
     def add(self, offset: int, event_type: str, reason: str) -> None:
-        """Note a record. Offsets come mostly in ascending order.
+        """Note a record. Offsets mostly ascend.
 
-        A record that cannot be decoded may be noted before an event at a lower offset, whose effects are looked at
-        later."""
+        A record that cannot be decoded may be noted before an event at a lower offset whose effects are seen later."""
         if len(reason) > MAX_REASON:
             reason = reason[:MAX_REASON] + " ..."
         entry = Quarantined(offset, event_type, reason)
@@ -90,13 +89,13 @@ class QuarantineReport:
         return self._entries[-min(most, LISTED) :] if most > 0 else []
 
     def write_again(self) -> None:
-        """Give all listed records as unwritten: the store that had them is gone."""
+        """Mark all listed records as unwritten, because their store is gone."""
         self._unwritten = min(self.count, LISTED)
 
     def unwritten(self) -> Iterator[tuple[int, bytes]]:
-        """Yield slot and value of each record that was noted since the last call and is still listed.
+        """Yield slot and value of each record noted since the last call and still listed.
 
-        They all have higher offsets than the records of earlier calls: a batch is cut behind whole events."""
+        They all have higher offsets than the records of earlier calls, because a batch ends after whole events."""
         fresh = self.newest(self._unwritten)
         self._unwritten = 0
         for sequence, entry in enumerate(fresh, self.count - len(fresh)):

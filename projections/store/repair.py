@@ -2,21 +2,19 @@
 
 `mend`: the disk was full, or no file descriptor was left
 
-    RocksDB opened again -> each partition is at an offset that was flushed, or later at the base of its log -> the log
-    is folded on top of it, up to the live machine's offset -> the live machine's chunks are written over those of that
-    fold
+    RocksDB is opened again -> each partition is at a flushed offset, or at the later base of its log -> the log is
+    folded on top, up to the live machine's offset -> the live machine's chunks are written over those of that fold
 
-The log has every event, so nothing of a failed batch is needed. The second fold is thrown away: the live machine goes
-on as it is. The live machine lays out its chunks in another way than the fold that was loaded, and so it writes all of
-them once.
+The log has every event, so nothing of a failed batch is needed. The second fold is discarded, and the live machine
+continues unchanged. Its layout of chunks differs from the loaded fold's, so it writes all of them once.
 
 `StateStore.make_anew`: RocksDB found damage in its files, as it does when it compacts them
 
-    an empty RocksDB beside the damaged one -> the live machine, and the bodies that can be read are written to it -> it
-    takes the place of the damaged one
+    an empty RocksDB beside the damaged one -> the live machine and the readable bodies are written to it -> it replaces
+    the damaged one
 
-A body that cannot be read is left out: the broker reads it from the log when it is needed. To fold the whole history
-again would take too long while clients wait.
+An unreadable body is left out, because the broker can read it from the log on demand. Folding the whole history again
+would take too long while clients wait.
 """
 
 from collections.abc import Iterable
@@ -27,10 +25,10 @@ from rewindmq.projections.store.store import StateStore
 
 
 def mend(store: StateStore, partitions: Iterable[tuple[PartitionLog, Projector]]) -> int:
-    """Repair the store. Returns how many events were folded again.
+    """Repair the store, and return the number of events folded again.
 
     The log must be durable up to each machine's offset, and every effect so far must have been observed. Raises
-    StoreError, LogError or a plain Exception of RocksDB; the caller may try again after it."""
+    StoreError, LogError or a plain Exception of RocksDB; the caller may then try again."""
     store.reopen()
     folded = 0
     for log, projector in partitions:

@@ -1,15 +1,15 @@
-"""Opens and uses RocksDB as this project needs it: raw bytes, one column family, no WAL, bounded memory.
+"""Opens and uses RocksDB for this project: raw bytes, one column family, no WAL, bounded memory.
 
-There is one column family, so that the memtables reach the disk in the order in which they were written: a crash keeps
+With a single column family the memtables reach the disk in the order in which they were written, so that a crash keeps
 a prefix of the batches, each whole. Memory, however large the data: three memtables and the block cache.
 
 Rules
-- A write that fails (the disk is full, no file descriptor is left) uses up its batch, and RocksDB may refuse every
-  write after it until it is opened again. So after the first failure nothing more is written (`Database.failed`), and
-  reading goes on. `Database.reopen` begins anew; data that was only in memtables is lost then
+- A failed write (the disk is full, no file descriptor is left) consumes its batch, and RocksDB may refuse every later
+  write until it is opened again. So after the first failure nothing more is written (`Database.failed`), and reading
+  continues. `Database.reopen` begins anew, which loses data that was only in memtables
   (projections/store/repair.py).
-- RocksDB also refuses every write when it finds damage in its files, and opening it again does not help. `made_anew`
-  replaces such a database by another one.
+- RocksDB also refuses every write once it finds damage in its files, and opening it again does not help. `made_anew`
+  replaces such a database.
 - A database that cannot be opened for writing because the disk is full is opened for reading, and has `failed` from the
   start.
 """
@@ -41,22 +41,22 @@ from rewindmq.projections.store import keys
 MEMTABLE_BYTES = 8 * 1024 * 1024
 MEMTABLES = 3
 BLOCK_CACHE_BYTES = 8 * 1024 * 1024
-# Larger than RocksDB's 4 KiB: queues are read in the order of their keys, and the index stays small.
+# Larger than RocksDB's 4 KiB, because queues are read in the order of their keys, and the index stays small.
 BLOCK_BYTES = 16 * 1024
 INFO_LOG_BYTES = 1024 * 1024
 READING_ATTEMPTS = 5
 CONFIGURATION = "rocksdict-config.json"
-MOST_OPEN_FILES = 1_024  # tables that stay open; RocksDB opens the others again when it reads them
-# The disk must take so many bytes before a failed database is opened again: all memtables, and RocksDB's small files.
+MOST_OPEN_FILES = 1_024  # open tables; RocksDB opens the others again when it reads them
+# The room that the disk must have before a failed database is opened again: all memtables, and RocksDB's small files.
 ROOM_BYTES = MEMTABLE_BYTES * (MEMTABLES + 1)
 
 
 class StoreError(Exception):
-    """The state store cannot be used; the text says why and what to do."""
+    """The state store cannot be used; the text explains why and what to do."""
 
 
 class Database:
-    """An open RocksDB. Methods raise a plain Exception where rocksdict does; it knows no narrower class."""
+    """An open RocksDB. Methods raise a plain Exception where rocksdict does, which has no narrower class."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Database:
         links: TemporaryDirectory[str] | None = None,
     ) -> None:
         self.path = path
-        self.rocks = rocks  # None: none could be made
+        self.rocks = rocks  # None: it could not be made
         self._links = links  # the directory through which it is read
         self.failed = failed  # the error after which nothing more is written
         self._options = without_wal()
@@ -75,7 +75,7 @@ class Database:
     def open(cls, path: Path) -> "Database":
         """Open the database for reading and writing.
 
-        On a disk that has no room, an existing database is opened for reading only."""
+        On a full disk, an existing database is opened for reading only."""
         try:
             return cls(path, open_database(path))
         except Exception as error:
@@ -87,14 +87,14 @@ class Database:
     def open_linked(cls, path: Path) -> "Database":
         """Open the database for reading, beside the process that writes it. No file of the directory changes.
 
-        rocksdict writes its configuration into the directory that it opens, for reading, too. So it opens a directory
-        of links. Raises a plain Exception when a file is missing, OSError."""
+        rocksdict writes its configuration into the directory that it opens, even for reading, so it opens a directory
+        of links. Raises a plain Exception if a file is missing, OSError."""
         for attempt in range(1, READING_ATTEMPTS + 1):
             links = TemporaryDirectory(prefix="rewindmq-state-")
             try:
                 _link(path, Path(links.name))
                 return cls(path, open_to_read(Path(links.name)), links=links)
-            except Exception:  # the writer may just have replaced a listed file; those listed now are there
+            except Exception:  # the writer may just have replaced a listed file; list again
                 links.cleanup()
                 if attempt == READING_ATTEMPTS:
                     raise
@@ -115,9 +115,9 @@ class Database:
     def made_anew(self) -> Iterator[Callable[[bytes], bytes | None]]:
         """Write into an empty database inside this context; it replaces the damaged one at the end.
 
-        Yields the function that reads a key of the damaged one. It raises a plain Exception where that is damaged. An
-        error inside the context leaves the damaged database as it was. After a crash there is the damaged one, or
-        none, or the new one."""
+        Yields the function that reads a key of the damaged one. It raises a plain Exception for a damaged value. An
+        error inside the context leaves the damaged database as it was. A crash leaves the damaged database, or none, or
+        the new one."""
         beside = self.path.with_name(f"{self.path.name}.new")
         shutil.rmtree(beside, ignore_errors=True)
         damaged, error = self.rocks, self.failed
@@ -142,17 +142,17 @@ class Database:
         return None if self.rocks is None else cast(bytes | None, self.rocks.get(key))
 
     def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield keys and values as the function `scan` does."""
+        """Yield keys and values like the function `scan`."""
         return iter(()) if self.rocks is None else scan(self.rocks, prefix, start)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Write one key, in a batch of its own."""
+        """Write one key, in its own batch."""
         batch = WriteBatch(raw_mode=True)
         batch.put(key, value)
         self.write(batch)
 
     def write(self, batch: WriteBatch) -> None:
-        """Write a batch. If it fails, the batch is used up, and nothing more is written until `reopen`."""
+        """Write a batch. A failure consumes the batch, and nothing more is written until `reopen`."""
         if self.failed is not None or self.rocks is None:
             raise StoreError(f"{self.path}: cannot be written: {self.failed}")
         try:
@@ -172,7 +172,7 @@ class Database:
             raise
 
     def checkpoint(self, path: Path) -> None:
-        """Make a copy of the database at `path`. Files are linked where the file system can."""
+        """Copy the database to `path`, by linking files if the file system can."""
         assert self.rocks is not None
         Checkpoint(self.rocks).create_checkpoint(str(path))
 
@@ -191,14 +191,14 @@ class Database:
 
 
 def _close(rocks: Rdict | None) -> None:
-    """Close a database that may have failed: closing repeats the error that made it fail."""
+    """Close a database that may have failed, in which case closing repeats the error."""
     if rocks is not None:
         with contextlib.suppress(Exception):
             rocks.close()
 
 
 def has_room(path: Path) -> bool:
-    """Return True if a file of `ROOM_BYTES` can be made in this directory: there is space, and a file descriptor."""
+    """Return True if a file of `ROOM_BYTES` can be made in this directory, with its space and file descriptor."""
     probe = path / "room"
     try:
         descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -237,13 +237,13 @@ def column_families(path: Path) -> list[str]:
 def open_column_families(path: Path, names: list[str]) -> tuple[Rdict, Options]:
     """Open a database that has these column families beside the default one, or make one that has none.
 
-    Returns the options of its column families, too: they share one block cache. rocksdict raises a plain Exception."""
+    Also returns the options of its column families, which share one block cache. rocksdict raises a plain Exception."""
     options = _options()
     return Rdict(str(path), options, dict.fromkeys(names, options), AccessType.read_write()), options
 
 
 def _link(path: Path, links: Path) -> None:
-    """Make links to the files of a database in another directory. Its configuration is copied."""
+    """Link the files of a database into another directory, and copy its configuration."""
     for each in path.iterdir():
         if each.name == CONFIGURATION:
             shutil.copyfile(each, links / each.name)
@@ -270,12 +270,12 @@ def _options() -> Options:
 
 
 def open_files(descriptors: int) -> int:
-    """Return the number of files that RocksDB keeps open in a process that may have `descriptors` file descriptors."""
+    """Return the number of files that RocksDB may keep open in a process with `descriptors` file descriptors."""
     return max(32, min(MOST_OPEN_FILES, descriptors // 4))
 
 
 def without_wal() -> WriteOptions:
-    """Options for writes without RocksDB's WAL: the log is the WAL (docs/design.md#the-journey-of-a-message)."""
+    """Return options for writes without RocksDB's WAL: the log is the WAL (docs/design.md#the-journey-of-a-message)."""
     options = WriteOptions()
     options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property, which the stub calls a method
     return options
@@ -284,12 +284,12 @@ def without_wal() -> WriteOptions:
 def scan(db: Rdict, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
     """Yield every key that begins with `prefix`, with its value, from `start` on, in the order of the keys.
 
-    Raises a plain Exception when RocksDB finds a damaged block."""
-    bound = ReadOptions()  # RocksDB reads the bound where this object keeps it, so it must live as long as the iterator
+    Raises a plain Exception if RocksDB finds a damaged block."""
+    bound = ReadOptions()  # RocksDB reads the bound from this object, so it must live as long as the iterator
     bound.set_iterate_upper_bound(keys.past(prefix))
     at = db.iter(bound)
     at.seek(prefix if start is None else start)
     while at.valid():
         yield at.key(), at.value()
         at.next()
-    at.status()  # a damaged block looks like the end, unless RocksDB is asked
+    at.status()  # a damaged block looks like the end until RocksDB is asked

@@ -1,4 +1,4 @@
-"""Snapshots: the folded state of one partition at one offset, from which a later fold can begin.
+"""Snapshots: the folded state of one partition at one offset, as a start for later folds.
 
     DIR/snapshots/queues-0/00000000000001000000.snapshot      state after every event below offset 1,000,000
     DIR/snapshots/metadata-0/...                              the topology: see metadata_snapshots.py
@@ -14,14 +14,14 @@ A snapshot is an Avro Object Container File, which any Avro tool reads:
 
 Rules
 - A file appears whole or not at all: it is written under another name, fsynced, renamed, and the directory is fsynced.
-- A snapshot holds no bodies (about 30 bytes a message). So all snapshots are kept: they are history's index. Any of
-  them may be deleted by hand at any time; a fold then starts from the one before it.
+- A snapshot holds no bodies (about 30 bytes a message), so all snapshots are kept as history's index. Any of them may
+  be deleted by hand at any time; a fold then starts from the previous one.
 - `load` checks both the checksum and the state's digest.
 - A snapshot beyond the end of its log proves that the log lost its end: the broker does not start, or puts it aside
   (engine/embedded/beside_log.py).
-- A waypoint (`.waypoint`) is a file of the same form between two snapshots, for a fold that begins near it. The broker
-  writes and removes waypoints as it runs (engine/partition/waypoint_writer.py). A waypoint has no digest, is not
-  synced, and is no part of backups and archives.
+- A waypoint (`.waypoint`) is a file of the same form between two snapshots, for a fold that begins near it. The running
+  broker writes and removes waypoints (engine/partition/waypoint_writer.py). A waypoint has no digest, is not synced,
+  and is not part of backups and archives.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ FILE_METADATA = (
 
 
 def schema_of(namespace: str, kinds: Sequence[str]) -> dict[str, Any]:
-    """Return the schema of a file of pieces of these kinds."""
+    """Return the schema of a file with pieces of these kinds."""
     return {
         "type": "record",
         "name": "Piece",
@@ -76,7 +76,7 @@ _BLOCK_BYTES = 16_000  # of an Avro block, before it is compressed
 
 
 class SnapshotError(Exception):
-    """The snapshot cannot be used; the text names the file and says what is wrong with it."""
+    """The snapshot cannot be used; the text names the file and the fault."""
 
 
 class SnapshotSet(Protocol):
@@ -104,7 +104,7 @@ class Snapshots:
         self.directory = directory
 
     def take(self, machine: Machine) -> Path:
-        """Write the machine's state as it is now. Returns the file.
+        """Write the machine's current state, and return the file.
 
         Raises OSError when the disk does not take it."""
         path = self.path(machine.partition, machine.next_offset)
@@ -121,7 +121,7 @@ class Snapshots:
         return sorted(found)
 
     def remove_leftovers(self, partition: str) -> None:
-        """Remove the files of snapshots that a killed broker was writing. Only the partition's broker may call it."""
+        """Remove the unfinished snapshot files of a killed broker. Only the partition's broker may call it."""
         for path in (self.directory / partition).glob(f"{'[0-9]' * 20}.*{PART}"):
             path.unlink()
 
@@ -131,7 +131,7 @@ class Snapshots:
         return [self._path(partition, offset, kind) for offset, kind in found if offset > end]
 
     def discard_below(self, partition: str, start: int) -> None:
-        """Remove the snapshots of states before offset `start`: the events that follow on them are gone."""
+        """Remove the snapshots of states before offset `start`, because the events after them are gone."""
         for offset in self.offsets(partition):
             if offset < start:
                 self.path(partition, offset).unlink(missing_ok=True)
@@ -160,7 +160,7 @@ class Snapshots:
     def leave_waypoint(
         self, partition: str, offset: int, metadata: Mapping[str, str], pieces: Iterable[dict[str, Any]]
     ) -> int:
-        """Write a waypoint. Returns the bytes of its file. Raises OSError."""
+        """Write a waypoint, and return the size of its file in bytes. Raises OSError."""
         path = self._path(partition, offset, WAYPOINT)
         write_pieces(path, metadata, pieces, _SCHEMA, _BLOCK_BYTES, durably=False)
         return path.stat().st_size
@@ -202,7 +202,7 @@ def metadata_of(machine: Machine) -> dict[str, str]:
 
 
 def waypoint_metadata(machine: Machine) -> dict[str, str]:
-    """Return the metadata of a waypoint: it has no digest, which takes as long as to pack the state."""
+    """Return the metadata of a waypoint, without a digest, which would take as long as packing the state."""
     values = (machine.partition, machine.next_offset, machine.clock_ms, machine.machine_version, "")
     return dict(zip(FILE_METADATA, map(str, values), strict=True))
 
@@ -222,7 +222,7 @@ def write_pieces(
     block_bytes: int,
     durably: bool = True,
 ) -> None:
-    """Write a file of pieces: whole or not at all. The pieces are those before the last record.
+    """Write a file of pieces, whole or not at all. The pieces are those before the last record.
 
     `durably`: it survives a power failure.
 
@@ -259,7 +259,7 @@ def load(path: Path) -> Machine:
 
 
 def load_from(file: BinaryIO, place: str) -> Machine:
-    """Return the machine as the snapshot in an open file holds it. `place`: where the snapshot is, for people.
+    """Return the machine as the snapshot in an open file holds it. `place`: names the snapshot for people.
 
     Raises SnapshotError, OSError."""
     try:
@@ -276,7 +276,7 @@ def load_from(file: BinaryIO, place: str) -> Machine:
 
 
 def _load(file: BinaryIO) -> tuple[Machine, str]:
-    """Return the machine, and the digest that it must have. Beside the machine one queue at a time is in memory."""
+    """Return the machine, and its expected digest. Besides the machine, one queue at a time is in memory."""
     import fastavro
 
     reader = fastavro.reader(file)
@@ -331,7 +331,7 @@ def state_of(machine: Machine) -> Iterator[dict[str, Any]]:
 
 
 def metadata_in(reader: Any, names: Sequence[str]) -> dict[str, str]:
-    """Return the metadata with these names of a file of pieces that fastavro reads.
+    """Return the metadata with these names in a file of pieces that fastavro reads.
 
     Raises SnapshotError for another format; KeyError."""
     if (found := reader.metadata.get(IN_METADATA)) != _VERSION:
@@ -340,12 +340,12 @@ def metadata_in(reader: Any, names: Sequence[str]) -> dict[str, str]:
 
 
 def begin_sum(metadata: Mapping[str, str]) -> "hashlib._Hash":
-    """Return the checksum of a snapshot, so far of its metadata."""
+    """Begin the checksum of a snapshot with its metadata."""
     return hashlib.sha256("\n".join(f"{name}={value}" for name, value in metadata.items()).encode())
 
 
 def require_sum(sha: "hashlib._Hash", end: dict[str, Any]) -> None:
-    """Raise SnapshotError unless the last record has the checksum of all that is before it."""
+    """Raise SnapshotError unless the last record has the checksum of everything before it."""
     if sha.digest() != end["content"]:
         raise SnapshotError(f"damaged: contents of SHA-256 {sha.hexdigest()}, not the one at their end")
 
@@ -357,7 +357,7 @@ def add_piece(sha: "hashlib._Hash", piece: dict[str, Any]) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Fsync a directory, so that a new name survives a power failure too."""
+    """Fsync a directory, so that a new name also survives a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -4,18 +4,18 @@
     machine, projector = store.open_partition("queues-0")  # the stored state (an empty Machine when nothing is stored)
     for each event: machine.apply(..., effects)
     projector.quarantined(offset, event type, reason)    # for each Quarantine effect and each record not decoded
-    projector.observe(effects, published)   # which bodies to keep and which to release: ONE rule, see `observe`
+    projector.observe(effects, published)   # keeps and releases bodies: ONE rule, see `observe`
     batch = projector.prepare()       # the changes since the last prepare, with the applied offset, not yet written
     projector.write(batch)            # once the log is durable up to batch.offset
 
-Order within the live broker's carry_out: first send, forward and answer (with bodies that were just published, else
-from `projector.message`), then `observe` the same effects once, then drop the bodies that were just published. Call
-`prepare` only when every effect so far has been observed.
+Order within the live broker's carry_out: first send, forward and answer (with the bodies just published, otherwise from
+`projector.message`), then `observe` the same effects once, then drop the bodies just published. Call `prepare` only
+when every effect so far has been observed.
 
-The store is never ahead of the log: a prepared batch is written only when the log is durable up to its offset. A store
-that is ahead all the same proves that the log lost its end: an embedded broker does not start then
+The store is never ahead of the log, because a prepared batch is written only when the log is durable up to its offset.
+A store that is ahead nevertheless proves that the log lost its end: an embedded broker then does not start
 (engine/embedded/beside_log.py), others fold it anew (`rewindmq.projections.replay.recover`). A message has one body for
-each queue that holds it, or a shared one if it was routed to several (projector.py). A message that comes and goes
+each queue that holds it, or a shared one if it was routed to several (projector.py). A message that arrives and leaves
 between two prepares never touches RocksDB.
 
 The store is a cache of the log: losing it costs the time of a replay and nothing else. Keys are drawn in `keys.py`.
@@ -56,10 +56,10 @@ class StateStore:
 
     @classmethod
     def open(cls, path: Path, read_only: bool = False) -> "StateStore":
-        """Open the store; unless `read_only`, make it where there is none.
+        """Open the store; unless `read_only`, create a missing one.
 
-        `read_only` leaves the files as they are and works beside a running broker, whose last persisted state it then
-        sees. Raises StoreError when the store cannot be opened, for example because a file is missing."""
+        `read_only` leaves the files unchanged and works beside a running broker, whose last persisted state it sees.
+        Raises StoreError if the store cannot be opened, for example because a file is missing."""
         if not read_only:
             path.mkdir(parents=True, exist_ok=True)
         elif not (path / "CURRENT").exists():
@@ -98,13 +98,13 @@ class StateStore:
         return machine, projector
 
     def forget(self, projector: Projector) -> None:
-        """Take note that this writer is replaced by another one of its partition."""
+        """Note that another writer of the partition has replaced this one."""
         self._projectors.remove(projector)
         for each in self._projectors:
             each.cache.limit_bytes = BODY_CACHE_BYTES // len(self._projectors)
 
     def begin(self, base: Base, decoder: Decoder) -> None:
-        """Replace all that is stored of a partition by a base: its state, and the bodies of its messages.
+        """Replace everything stored for a partition by a base: its state, and the bodies of its messages.
 
         `decoder`: that of the log's records. After a crash on the way the store has no state of the partition. Raises
         StoreError, NewerHistory."""
@@ -134,7 +134,7 @@ class StateStore:
             raise StoreError(f"{base.path}: the bodies of {missing} messages cannot be read")
 
     def discard(self, partition: str) -> None:
-        """Delete all that is stored of a partition. Call it before `open_partition`."""
+        """Delete everything stored for a partition. Call it before `open_partition`."""
         batch = WriteBatch(raw_mode=True)
         for key, _ in self.scan(keys.partition_prefix(partition)):
             batch.delete(key)
@@ -142,7 +142,7 @@ class StateStore:
 
     @property
     def history(self) -> list[str] | None:
-        """The identities of the history that is stored (engine/embedded/beside_log.py); None: not noted.
+        """Return the identities of the stored history (engine/embedded/beside_log.py); None: not noted.
 
         Raises StoreError as `get`."""
         stored = self.get(keys.HISTORY)
@@ -154,15 +154,15 @@ class StateStore:
 
     @property
     def failed(self) -> Exception | None:
-        """The error after which nothing more is written until `reopen`; None: there was none."""
+        """Return the error after which nothing more is written until `reopen`; None: there was none."""
         return self._db.failed
 
     def has_room(self) -> bool:
-        """Return True if the disk has room for the bytes that a store writes after it is opened again."""
+        """Return True if the disk has room for the bytes that a reopened store writes."""
         return rocks.has_room(self.path)
 
     def reopen(self) -> None:
-        """Open RocksDB again after a failed write: each partition is back at an offset that was flushed.
+        """Open RocksDB again after a failed write; each partition is back at a flushed offset.
 
         Raises StoreError."""
         try:
@@ -177,10 +177,10 @@ class StateStore:
         return self._db.damaged
 
     def make_anew(self, projectors: Sequence[Projector]) -> tuple[int, int]:
-        """Replace the damaged files by new ones: the state of these live machines, and the bodies that can be read.
+        """Replace the damaged files by new ones with the state of these live machines, and the readable bodies.
 
-        Returns how many bodies the new store has, and how many it lacks. Raises StoreError or a plain Exception of
-        RocksDB; the store is as it was then."""
+        Returns the number of bodies in the new store, and of those that it lacks. Raises StoreError or a plain
+        Exception of RocksDB, which leaves the store as it was."""
         with self._copying, self._db.made_anew() as read:
             self._check_format(read_only=False)
             if (history := read(keys.HISTORY)) is not None:
@@ -189,7 +189,7 @@ class StateStore:
         return sum(written for written, _ in found), sum(missing for _, missing in found)
 
     def fold_of(self, partition: str) -> Projector:
-        """Return the stored fold of a partition, with a writer of its own.
+        """Return the stored fold of a partition, with its own writer.
 
         Raises StoreError as `load`."""
         return self._projector(self.load(partition), self.quarantined(partition), 0)
@@ -266,19 +266,19 @@ class StateStore:
         return self._db.scan(prefix)
 
     def checkpoint(self, path: Path) -> None:
-        """Make another store at `path`, with the batches that were written by now, each whole.
+        """Make another store at `path`, with the batches written so far, each whole.
 
-        Nothing may be at `path` yet. RocksDB's files are linked where the file system can, not copied. Any thread may
-        call it while another writes. Raises StoreError."""
+        Nothing may exist at `path`. RocksDB's files are linked if the file system can, not copied. Any thread may call
+        it while another writes. Raises StoreError."""
         with self._copying:
             try:
-                self._db.flush(True)  # first: `create_checkpoint` would do it too, but lets no other thread run
+                self._db.flush(True)  # first: `create_checkpoint` would do it as well, but blocks other threads
                 self._db.checkpoint(path)
             except Exception as error:  # rocksdict knows no narrower class
                 raise StoreError(f"{self.path}: cannot be copied: {error}") from error
 
     def close(self) -> None:
-        """Flush the written batches, and close. The log still has the events of batches that were not written."""
+        """Flush the written batches, and close. The log still has the events of unwritten batches."""
         with self._copying:
             self._db.close()
 

@@ -1,4 +1,4 @@
-"""The changes to the history itself: its beginning trimmed, a branch made of it, bodies made unreadable."""
+"""The changes to the history itself: trims of its beginning, branches, bodies made unreadable."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -56,7 +56,7 @@ class ExpiredDay:
 
 @dataclass(slots=True)
 class AboutHistory:
-    """See the module. `floors` by partition; a floor only rises. `forks`: the last one says which history this is.
+    """The state of these changes. `floors` by partition; a floor only rises. `forks`: the last identifies this history.
     `expired_days` by day: its keys were destroyed."""
 
     floors: dict[str, Floor] = field(default_factory=dict)

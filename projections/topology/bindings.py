@@ -9,7 +9,7 @@ Destination = tuple[str, str, str]  # vhost, destination type (queue or exchange
 
 
 class Bindings:
-    """All bindings. `watcher` is told each one that comes (True) or goes (False), but for those of a deleted vhost."""
+    """All bindings. `watcher` gets each added (True) or removed (False) one, except those of a deleted vhost."""
 
     def __init__(self) -> None:
         self.all: dict[Bound, None] = {}
@@ -19,7 +19,7 @@ class Bindings:
         self.watcher: Callable[[Bound, bool], None] | None = None
 
     def add(self, bound: Bound) -> None:
-        """Add a binding, unless it is there."""
+        """Add a binding, unless it exists."""
         if bound in self.all:
             return
         self.all[bound] = None
@@ -31,7 +31,7 @@ class Bindings:
             self.watcher(bound, True)
 
     def remove(self, bound: Bound) -> bool:
-        """Remove a binding. Return True if it was there."""
+        """Remove a binding, and return True if it existed."""
         if bound not in self.all:
             return False
         del self.all[bound]

@@ -1,15 +1,15 @@
 """The stored form of the metadata fold: a few small pieces of JSON, the same bytes for the same state.
 
-    head            the numbers that belong to no item: offsets, clocks, versions
+    head            numbers of no single item: offsets, clocks, versions
     chunk 0, 1 ..   {"of": "bindings", "items": [...]}      at most CHUNK_ITEMS items of one kind, in the fold's order
 
 Rules
-- Each item is stored as the fields of the event that made it, with what the fold knows besides. Bytes in arguments are
-  {"bytes": hexadecimal digits}.
-- Every order that the fold keeps is kept: of bindings, of exchanges, of the epochs that are over.
-- The stored form is complete. The fold that goes on from it is equal to the fold from the beginning, in every answer.
-- An `Image` has references, and does not change when the fold goes on. So the broker's loop can make the pieces one by
-  one, with other work in between.
+- Each item is stored as the fields of the event that made it, with the fold's additional knowledge. Bytes in arguments
+  are {"bytes": hexadecimal digits}.
+- Every order in the fold is preserved: of bindings, of exchanges, of past epochs.
+- The stored form is complete: a fold that continues from it equals the fold from the beginning, in every answer.
+- An `Image` has references, and does not change when the fold continues, so the broker's loop can make the pieces one
+  by one, with other work in between.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ _KINDS: dict[str, tuple[Taken, Put]] = {}
 class Image:
     """The state of a fold at one moment: numbers, and references to its items by kind.
 
-    `offset`: the offset behind the last record of the fold."""
+    `offset`: the offset after the last record of the fold."""
 
     offset: int
     clock_ms: int
@@ -72,7 +72,7 @@ class Image:
 
 
 def image_of(fold: MetadataFold) -> Image:
-    """Return the image of a fold as it is now: a millisecond for 100,000 items."""
+    """Return the image of a fold's current state, in a millisecond for 100,000 items."""
     topology = fold.topology
     stepped = topology.clock_stepped
     head = {
@@ -123,12 +123,12 @@ def image_of(fold: MetadataFold) -> Image:
 
 
 def restored(pieces: Iterable[bytes]) -> MetadataFold:
-    """Return the fold that the pieces are the stored form of.
+    """Return the fold from the pieces of its stored form.
 
     Pieces from elsewhere may raise any exception."""
     fold, remaining = MetadataFold(), iter(pieces)
     topology, head = fold.topology, json.loads(next(remaining))
-    topology.vhosts, topology.exchanges = {}, {}  # what a new vhost has by rule is stored, too
+    topology.vhosts, topology.exchanges = {}, {}  # the default content of a new vhost is also stored
     for piece in remaining:
         chunk = json.loads(piece)
         put = _KINDS[chunk["of"]][1]
@@ -147,7 +147,7 @@ def restored(pieces: Iterable[bytes]) -> MetadataFold:
 
 
 def digest_of(pieces: Iterable[bytes]) -> str:
-    """SHA-256 (hex) of a stored form. It is the digest of the whole state."""
+    """Return the SHA-256 (hex) of a stored form, the digest of the whole state."""
     sha = hashlib.sha256()
     for piece in pieces:
         sha.update(len(piece).to_bytes(8, "big"))
@@ -191,7 +191,7 @@ def _json(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return the form in JSON of a value that JSON has no room for."""
+    """Return the JSON form of a value that JSON cannot hold."""
     if type(value) is bytes:
         return {"bytes": value.hex()}
     assert type(value) is Argument, f"an event of the topology holds no {type(value).__name__}"

@@ -1,12 +1,12 @@
 """JSON in events of the metadata log: values of parameters, definitions of policies, limits.
 
-The fold checks it, because another program may have written anything into the log.
+The fold checks it, because another program may have written anything to the log.
 """
 
 import json
 import re
 
-NESTED_MOST = 100  # three times the depth that the HTTP API takes
+NESTED_MOST = 100  # three times the depth that the HTTP API accepts
 BRACKETS = re.compile(r"[\[\]{}]")
 STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 
@@ -14,13 +14,13 @@ Limits = dict[str, int]  # max-connections, max-channels, max-queues; without a 
 
 
 class Nonsense(Exception):
-    """An event that no broker writes; the text says why. A handler raises it before it changes anything."""
+    """An event that no broker writes; the text gives the fault. A handler raises it before it changes anything."""
 
 
 def limits_in(definition: str) -> Limits:
     """Return the limits that a definition sets: its integers.
 
-    It reads leniently: another program may have written anything into the log, and a fold must not stop at it."""
+    It reads leniently, because another program may have written anything to the log, which must not stop a fold."""
     try:
         given = json.loads(definition)
     except (ValueError, RecursionError):

@@ -1,10 +1,10 @@
-"""Folds the metadata log: the topology, the clock of the log, and the records that were skipped.
+"""Folds the metadata log: the topology, the clock of the log, and the skipped records.
 
     fold = MetadataFold()
     fold_on(fold, log)                      # from `fold.next_offset` to the end of the log
 
-A fold may begin with a stored state (fold_image.py, store/metadata_snapshots.py) and goes on from there. The result is
-that of a fold from the beginning.
+A fold may continue from a stored state (fold_image.py, store/metadata_snapshots.py), with the same result as a fold
+from the beginning.
 """
 
 from bisect import bisect_left
@@ -20,9 +20,9 @@ from rewindmq.schemas.values import Actor
 
 
 class MetadataFold:
-    """The state that the metadata log folds to.
+    """The folded state of the metadata log.
 
-    `next_offset`: the offset behind the last record. `clock_ms`: the largest timestamp since the clock was set.
+    `next_offset`: the offset after the last record. `clock_ms`: the largest timestamp since the clock was set.
     `latest_ms`: the largest timestamp of all. `last_record`: the record at `next_offset - 1`, if it was folded from a
     log; it is not part of the state."""
 
@@ -35,7 +35,7 @@ class MetadataFold:
         self.last_record = b""
 
     def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> str:
-        """Apply an event. Returns why it is nonsense and was quarantined, or "" for all other events."""
+        """Apply an event. Return the reason if it is nonsense and was quarantined, otherwise ""."""
         self.next_offset = offset + 1
         self.clock_ms = timestamp_ms if isinstance(event, ClockSet) else max(self.clock_ms, timestamp_ms)
         if timestamp_ms > self.latest_ms:

@@ -1,9 +1,9 @@
-"""Tells which event a queue needs to have the policies that match it.
+"""Finds the event that gives a queue its matching policies.
 
 applied = outstanding(topology, queue)      a PolicyApplied for the queue's partition; None: the queue has them
 
-A queue that is on its way to another partition, and what is left of it where it was, have their policies without
-`expires`: nobody can use them, so that their leases would end although clients use the queue.
+A queue that is moving to another partition, and its remainder in the old one, have their policies without `expires`:
+nobody can use them there, so their leases would end although clients use the queue.
 """
 
 import json
@@ -19,9 +19,9 @@ EXPIRES = "expires"
 
 
 def outstanding(topology: Topology, queue: Queue, leased: bool = True) -> PolicyApplied | None:
-    """Return the event that gives a queue the policies that match it. None: the queue has them.
+    """Return the event that gives a queue its matching policies. None: the queue has them.
 
-    `leased`: clients may use the queue, so that it may expire."""
+    `leased`: clients may use the queue, so it may expire."""
     if is_hidden(queue.name):
         return None
     policy = topology.effective_policy(queue.vhost, queue.name, queue.type)
@@ -34,7 +34,7 @@ def outstanding(topology: Topology, queue: Queue, leased: bool = True) -> Policy
 
 
 def without_lease(policy: Policy | None) -> Policy | None:
-    """Return the policy, but for `expires`."""
+    """Return the policy without `expires`."""
     if policy is None or EXPIRES not in policy.definition:
         return policy
     kept = {key: value for key, value in json.loads(policy.definition).items() if key != EXPIRES}

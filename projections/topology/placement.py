@@ -1,26 +1,26 @@
-"""Which partition a queue is in: the fold of the events of placement (schemas/placement_events.py).
+"""The partition of each queue: the fold of the placement events (schemas/placement_events.py).
 
     home(vhost, queue)     moving?  the partition to which it goes
                            staying? the partition in which it stays
                            else     by the hash of its name, out of `count` partitions (rules/partition_hash.py)
 
-    PartitionsAdded        count 2, wanted 6      as before; nodes are started again, and work with 6
+    PartitionsAdded        count 2, wanted 6      as before; nodes are restarted, and work with 6
     NamesHeld              count 2, wanted 6      names that 6 would place elsewhere, and that no queue has, wait
-    QueuesStay ...                                the queues that are elsewhere by 6
+    QueuesStay ...                                the queues that 6 would place elsewhere
     PlacementChanged       count 6                new names are placed by 6; the queues that exist stay
     QueueMoveBegan         one of them moves      its name waits, and leads to the new partition
-    QueueMoveEnded                                it is there
-    QueueMoveBegan, to where it was               the move is given up: it stays
+    QueueMoveEnded                                it has arrived
+    QueueMoveBegan, to its old partition          the move is cancelled: it stays
 
 Rules of this file
-- A log that nobody repartitioned has no such event. Then `count` is 0, and queues are placed by the number of
-  partitions that the log was made with.
-- The past is kept: `home_at` says where a queue was at a moment.
+- A log that was never repartitioned has no such event. Then `count` is 0, and queues are placed by the log's original
+  number of partitions.
+- The past is kept: `home_at` returns a queue's partition at a moment.
 - A binding names the incarnation of its queue (`Bound.queue_id`). A queue that moved is another incarnation, in another
   partition, and keeps its bindings: with QueueMoveEnded they name the new one (topology.py).
 - An incarnation is the offset of an event, so it means something only together with its partition: two incarnations of
   a queue, in two partitions, may have the same number.
-- Names are held, or queues move, and never both: a queue on its way stands in no list of those that stay.
+- Either names are held or queues move, never both: a moving queue is not in a list of staying queues.
 """
 
 from collections.abc import Iterator
@@ -44,9 +44,9 @@ Name = tuple[str, str]  # vhost and queue
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """A queue on its way: from incarnation `from_id` in partition `source` to partition `target`, since `began_ms`.
+    """A moving queue: from incarnation `from_id` in partition `source` to partition `target`, since `began_ms`.
 
-    `from_id` -1: only the name goes."""
+    `from_id` -1: only the name moves."""
 
     source: int
     from_id: int
@@ -56,9 +56,9 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A queue went from incarnation `from_id` in partition `source` to incarnation `to_id` in partition `target`.
+    """A completed move from incarnation `from_id` in partition `source` to incarnation `to_id` in partition `target`.
 
-    `began_ms`, `ended_ms`: when. An id of -1: there was no such queue, and only the name went."""
+    `began_ms`, `ended_ms`: its times. An id of -1: there was no such queue, and only the name moved."""
 
     source: int
     from_id: int
@@ -70,7 +70,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The placement of queues until `until_ms`: by `count`, except for the queues that were `staying` at that time."""
+    """The placement of queues until `until_ms`: by `count`, except for the queues `staying` at that time."""
 
     until_ms: int
     count: int
@@ -78,12 +78,12 @@ class Earlier:
 
 
 class Placement:
-    """See the module.
+    """The placement of all queues.
 
-    `count`: queues are placed by it; 0: nobody repartitioned. `wanted`: the number of partitions that the log has
-    according to the last PartitionsAdded; it differs from `count` until the placement has changed. `held`: names wait.
-    `staying`: the queues that are elsewhere than `count` says -> their partition. `gathered`: the same for `wanted`,
-    since NamesHeld. `moves`: by name, in their order. `earlier`: in the order of time."""
+    `count`: queues are placed by it; 0: never repartitioned. `wanted`: the log's number of partitions by the last
+    PartitionsAdded; it differs from `count` until the placement has changed. `held`: names wait. `staying`: the queues
+    that `count` would place elsewhere -> their partition. `gathered`: the same for `wanted`, since NamesHeld. `moves`:
+    by name, in their order. `earlier`: in the order of time."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -100,7 +100,7 @@ class Placement:
     def home(self, vhost: str, queue: str, made_with: int) -> int:
         """Return the number of the partition that holds the queue of this name, or would hold it.
 
-        `made_with`: the number of partitions, for a log that nobody repartitioned."""
+        `made_with`: the number of partitions, for a log that was never repartitioned."""
         if not self.count:
             return partition_of(vhost, queue, made_with)
         name = (vhost, queue)
@@ -111,7 +111,7 @@ class Placement:
         return partition_of(vhost, queue, self.count)
 
     def home_at(self, vhost: str, queue: str, time_ms: int, made_with: int) -> int:
-        """The number of the partition in which the queue was at this time. While it moved: the one that it left."""
+        """Return the number of the queue's partition at this time; during a move, of the one that it left."""
         name = (vhost, queue)
         left = next((each for each in self.moves.get(name, ()) if time_ms < each.ended_ms), self.moving.get(name))
         then = next((each for each in self.earlier if time_ms < each.until_ms), None)
@@ -120,7 +120,7 @@ class Placement:
         return self.home(vhost, queue, made_with) if left is None else left.source
 
     def moves_at(self, vhost: str, queue: str, time_ms: int) -> Move | Moving | None:
-        """Return the move that was under way at this time: the queue's messages were in two partitions."""
+        """Return the move in progress at this time, when the queue's messages were in two partitions."""
         name = (vhost, queue)
         moving = self.moving.get(name)
         if moving is not None and time_ms >= moving.began_ms:
@@ -132,7 +132,7 @@ class Placement:
         return self.wanted != self.count and self.home(vhost, queue, 0) != partition_of(vhost, queue, self.wanted)
 
     def followed(self, vhost: str, queue: str, partition: int, queue_id: int) -> int:
-        """Return the incarnation that the queue has now which was `queue_id` in this partition.
+        """Return the current incarnation of the queue that was `queue_id` in this partition.
 
         -1: it was deleted on its way."""
         for move in self.moves.get((vhost, queue), ()):
@@ -141,19 +141,19 @@ class Placement:
         return queue_id
 
     def has_left(self, vhost: str, queue: str, partition: int, queue_id: int) -> bool:
-        """Return True if the queue was this incarnation in this partition, and has moved away from there."""
+        """Return True if the queue was this incarnation in this partition, and has since moved away."""
         return any((each.source, each.from_id) == (partition, queue_id) for each in self.moves.get((vhost, queue), ()))
 
     def as_origin(self, vhost: str, queue: str, partition: int) -> int:
-        """Return the number of this partition as `Origin.partition` names it for letters of the queue.
+        """Return the number of this partition as in `Origin.partition` of the queue's letters.
 
         -1 for the partition in which queues of this name were before anybody repartitioned."""
         first = self.made_with
         return -1 if not first or partition == partition_of(vhost, queue, first) else partition
 
     def strays(self) -> Iterator[tuple[int, Name, int]]:
-        """Yield the queues that have left a partition: partition, name, incarnation. What is left of them is to
-        follow."""
+        """Yield the queues that have left a partition, to which their remainder must follow: partition, name,
+        incarnation."""
         for name, moving in self.moving.items():
             if moving.from_id != -1:
                 yield moving.source, name, moving.from_id
@@ -164,11 +164,11 @@ class Placement:
 
     @property
     def made_with(self) -> int:
-        """The number of partitions with which the log was made; 0: nobody repartitioned."""
+        """Return the log's original number of partitions; 0: never repartitioned."""
         return self.earlier[0].count if self.earlier else self.count
 
     def only(self, vhost: str, queue: str) -> "Placement":
-        """Return the same for one queue alone, as a copy: for a question about it in another process."""
+        """Return a copy for one queue alone, for a question about it in another process."""
         name = (vhost, queue)
         part = Placement()
         part.count, part.wanted, part.held = self.count, self.wanted, self.held
@@ -187,7 +187,7 @@ class Placement:
     # -- folding ------------------------------------------------------------------------------------------------------
 
     def apply(self, timestamp_ms: int, event: PlacementEvent) -> None:
-        """Apply an event. Nonsense: it does not fit, and changes nothing."""
+        """Apply an event. Raises Nonsense, without any change, if it does not fit."""
         if isinstance(event, PartitionsAdded):
             self._add(event)
         elif isinstance(event, NamesHeld):
@@ -213,7 +213,7 @@ class Placement:
             raise Nonsense(f"the log has {self.wanted} partitions, and queues are placed by {self.count}")
         if self.moving:
             raise Nonsense("a queue is on its way")
-        if not self.held:  # else a second owner of this duty says it again, and the first one goes on
+        if not self.held:  # otherwise a second owner of this duty repeats it, and the first one continues
             self.held, self.gathered = True, {}
 
     def _gather(self, event: QueuesStay) -> None:
@@ -233,13 +233,13 @@ class Placement:
         name = (event.vhost, event.queue)
         source, moving = self.staying.get(name), self.moving.get(name)
         if moving is not None and event.partition == moving.source:
-            del self.moving[name]  # given up: it stays for now
+            del self.moving[name]  # cancelled: it stays for now
             return
         if self.held or source is None or event.partition != partition_of(*name, self.count):
             raise Nonsense(f"queue {event.queue!r} in vhost {event.vhost!r} does not wait to go there")
         if moving is None:
             self.moving[name] = Moving(source, event.queue_id, event.partition, timestamp_ms)
-        elif event.queue_id > moving.from_id:  # it was declared anew before all nodes knew that its name waits
+        elif event.queue_id > moving.from_id:  # declared anew before all nodes knew that its name waits
             self.moving[name] = replace(moving, from_id=event.queue_id)
 
     def _end_move(self, timestamp_ms: int, event: QueueMoveEnded) -> None:
@@ -254,7 +254,7 @@ class Placement:
     # -- stored -------------------------------------------------------------------------------------------------------
 
     def for_digest(self) -> dict[str, Any]:
-        """Return the state for the topology's digest: empty where nobody repartitioned."""
+        """Return the state for the topology's digest; empty if never repartitioned."""
         if not self.count:
             return {}
         return {

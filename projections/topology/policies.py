@@ -1,4 +1,4 @@
-"""Finds the policy that applies to a queue or an exchange, among the policies that are set.
+"""Finds the policy that applies to a queue or an exchange.
 
 - At most one policy applies to a queue (S-167). It applies if its pattern is found in the name, its apply-to fits, and
   the queue's type supports every key of its definition (rabbit_queue_type.erl `is_policy_applicable`). Of several the

@@ -4,24 +4,23 @@ It is the fold of the metadata log.
 
 Rules of this file
 - Pure like the machine: `apply(offset, timestamp_ms, actor, event)` has no clock and no I/O; the broker, recovery and
-  Spark fold the same events. It raises NewerHistory and nothing else. A senseless event (an unbinding of a binding that
-  is not there) changes nothing. An event that no broker writes, and that no reader could read later (a parameter that
-  is not JSON), changes nothing either, and `apply` returns the reason.
-- A stored topology (fold_image.py) follows the rules of one `TOPOLOGY_VERSION`. A changed rule, and a new kind of
-  state, is a new version: then stored states of older ones are ignored, and the log is folded from its beginning.
+  Spark fold the same events. It raises only NewerHistory. A senseless event (an unbinding of a missing binding) changes
+  nothing. Neither does an event that no broker writes and no reader could read later (a parameter that is not JSON),
+  for which `apply` returns the reason.
+- A stored topology (fold_image.py) follows the rules of one `TOPOLOGY_VERSION`. A changed rule or a new kind of state
+  needs a new version, so that older stored states are ignored and the log is folded from its beginning.
 - Queues are not here: a queue lives in its own partition's machine. A binding names its queue and the queue's
   incarnation. When that incarnation is deleted, the binding is dead, even if a new queue has the same name, and the
   broker removes it (`Unbound`).
 - Each item is kept as the event that made it. Two kinds exist without an event: the vhost `/`, and in every vhost the
   exchanges that AMQP demands (`SYSTEM_EXCHANGES`).
-- A broker's start (`BrokerStarted`) ends what is not durable: exchanges that are not durable go, and the bindings from
-  and to them. Where nodes share the log, these go when the last node is gone, and the fold sees that when the next node
-  joins.
-- An auto-delete exchange goes with the last binding from it (rabbit_binding.erl `maybe_auto_delete_exchange`), and with
-  it the bindings to it. These may be the last bindings of other such exchanges. The fold derives this, so it is no
-  event. An auto-delete exchange that never had a binding stays.
-- Permissions, limits and parameters go with their vhost or user. A topic permission may name an exchange that does not
-  exist (rabbit_auth_backend_internal.erl `set_topic_permissions`).
+- A broker's start (`BrokerStarted`) deletes exchanges that are not durable, and the bindings from and to them. If nodes
+  share the log, these are deleted when the last node is gone, which the fold sees when the next node joins.
+- An auto-delete exchange is deleted with the last binding from it (rabbit_binding.erl `maybe_auto_delete_exchange`),
+  along with the bindings to it, which may be the last bindings of other such exchanges. The fold derives this, so there
+  is no event. An auto-delete exchange that never had a binding stays.
+- Permissions, limits and parameters are deleted with their vhost or user. A topic permission may name an exchange that
+  does not exist (rabbit_auth_backend_internal.erl `set_topic_permissions`).
 - The state does not depend on the names that a policy's pattern matches, only on whether the pattern is valid: the
   policy that applies to a queue is an event of the queue's partition.
 """
@@ -96,7 +95,7 @@ INTERNAL = TRACE_EXCHANGE, EVENT_EXCHANGE = "amq.rabbitmq.trace", "amq.rewindmq.
 
 
 def system_exchanges(vhost: str) -> list[ExchangeDeclared]:
-    """Return the exchanges that a vhost has from its beginning."""
+    """Return the exchanges of a new vhost."""
     return [
         ExchangeDeclared(vhost, name, kind, durable=True, auto_delete=False, internal=name in INTERNAL)
         for name, kind in SYSTEM_EXCHANGES
@@ -104,7 +103,7 @@ def system_exchanges(vhost: str) -> list[ExchangeDeclared]:
 
 
 class Topology:
-    """The state that the metadata log folds to. See the attributes."""
+    """The folded state of the metadata log. See the attributes."""
 
     next_offset: int
     # Keys with a vhost: (vhost, name), permissions (vhost, user), topic permissions (vhost, user, exchange), parameters
@@ -122,15 +121,15 @@ class Topology:
     marks: dict[str, MarkSet]
     marked: dict[str, tuple[int, str]]  # mark -> its time in milliseconds, and the user who set it
     erasures: list[Erasure]
-    erased_keys: dict[str, int]  # key id -> offset of the event that says that the key was destroyed
+    erased_keys: dict[str, int]  # key id -> offset of the event of its destruction
     history: AboutHistory
     placement: Placement
     nodes: dict[int, NodeJoined]  # the live nodes, by epoch
-    ended: dict[int, str]  # epochs that are over -> node; the last EPOCHS_REMEMBERED
-    had_permissions: bool  # some user had permissions once, so the first user was made
+    ended: dict[int, str]  # past epochs -> node; the last EPOCHS_REMEMBERED
+    had_permissions: bool  # some user once had permissions, so the first user was made
     deleted_vhosts: dict[str, None]  # deleted, and not created again
-    machine_version: int  # that the history follows: an operator lets it rise (MachineUpgraded)
-    ahead_ms: int  # the queues' clock is so far ahead of the time in the log (ClockSet)
+    machine_version: int  # of the history; an operator raises it (MachineUpgraded)
+    ahead_ms: int  # the lead of the queues' clock over the time in the log (ClockSet)
     clock_stepped: ClockStepped | None  # the last one since the clock was set
 
     def __init__(self) -> None:
@@ -167,7 +166,7 @@ class Topology:
 
     @property
     def size(self) -> int:
-        """The number of items of the frequent kinds."""
+        """Return the number of items of the frequent kinds."""
         few = len(self.users) + len(self.permissions) + len(self.parameters)
         return len(self._bindings.all) + len(self.exchanges) + few
 
@@ -178,7 +177,7 @@ class Topology:
                 yield from bindings
 
     def bindings_in_order(self) -> list[Bound]:
-        """All bindings, in the order of binding."""
+        """Return all bindings, in the order of binding."""
         return list(self._bindings.all)
 
     def bindings_from(self, vhost: str, source: str) -> tuple[Bound, ...]:
@@ -186,7 +185,7 @@ class Topology:
         return tuple(self._bindings.by_source.get((vhost, source), ()))
 
     def watch_bindings(self, watcher: Callable[[Bound, bool], None]) -> None:
-        """Tell the watcher each binding that comes (True) or goes (False) from now on."""
+        """Call the watcher for each binding that is added (True) or removed (False) from now on."""
         self._bindings.watcher = watcher
 
     def followers(self, vhost: str, source: str) -> list[str]:
@@ -198,7 +197,7 @@ class Topology:
         return tuple(self._bindings.by_destination.get((vhost, destination_type, destination), ()))
 
     def queue_bindings(self) -> Iterator[Bound]:
-        """Every binding to a queue, in the order of binding."""
+        """Yield every binding to a queue, in the order of binding."""
         return (bound for bound in list(self._bindings.all) if bound.destination_type == "queue")
 
     def bound_queues(self) -> Iterator[tuple[str, str]]:
@@ -224,7 +223,7 @@ class Topology:
         return highest([rule for rule in self._rules.get(vhost, {}).values() if rule.fits_exchange(exchange)])
 
     def default_queue_type(self, vhost: str) -> str:
-        """Return the type of queues that are declared without x-queue-type; empty: classic, or the vhost is gone."""
+        """Return the type of queues declared without x-queue-type; empty: classic, or the vhost is gone."""
         known = self.vhosts.get(vhost)
         return "" if known is None else known.default_queue_type
 
@@ -234,7 +233,7 @@ class Topology:
         return {} if parameter is None else limits_in(parameter.value)
 
     def digest(self) -> str:
-        """SHA-256 (hex) of the whole topology, in a canonical order.
+        """Return the SHA-256 (hex) of the whole topology, in a canonical order.
 
         `next_offset` is not part of it, versions of policies are."""
         state: dict[str, Any] = {
@@ -268,7 +267,7 @@ class Topology:
     # -- folding --------------------------------------------------------------------------------------------------
 
     def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> str:
-        """Apply an event. Returns why it is nonsense and was skipped, or "" for all other events."""
+        """Apply an event. Return the reason if it is nonsense and was skipped, otherwise ""."""
         self.next_offset = offset + 1
         handler = HANDLERS.get(type(event))
         if handler is None:
@@ -294,8 +293,8 @@ class Topology:
             self._bindings.add(event)
 
     def on_unbound(self, offset: int, event: Unbound) -> None:
-        """Remove a binding. An auto-delete exchange goes with the last binding from it."""
-        bound = Bound(*(getattr(event, field.name) for field in fields(event)))  # it has the same fields
+        """Remove a binding, and an auto-delete exchange with the last binding from it."""
+        bound = Bound(*(getattr(event, field.name) for field in fields(event)))  # the fields are the same
         if self._bindings.remove(bound):
             self._delete_if_unbound([(event.vhost, event.source)])
 
@@ -305,15 +304,15 @@ class Topology:
             self.exchanges.setdefault((event.vhost, event.exchange), event)
 
     def on_exchange_deleted(self, offset: int, event: ExchangeDeleted) -> None:
-        """Delete an exchange, and auto-delete exchanges that lose their last binding by it."""
+        """Delete an exchange, and auto-delete exchanges that thereby lose their last binding."""
         self._delete_if_unbound(self._delete_exchange(event.vhost, event.exchange))
 
     def on_broker_started(self, offset: int, event: BrokerStarted) -> None:
-        """Delete what is not durable."""
+        """Delete everything that is not durable."""
         self._end_what_is_not_durable()
 
     def on_node_joined(self, offset: int, event: NodeJoined) -> None:
-        """A node joins. A node lives only once, so its earlier epoch is over."""
+        """Add a node. A node lives only once, so its earlier epoch is over."""
         for epoch in [epoch for epoch, joined in self.nodes.items() if joined.node == event.node]:
             self._end_epoch(epoch)
         if not self.nodes:
@@ -346,7 +345,7 @@ class Topology:
                 self._delete_exchange(vhost, name)
 
     def on_nothing(self, offset: int, event: Event) -> None:
-        """Change nothing: the versions of nodes say which rules hold here, the rest is for readers of the history."""
+        """Change nothing, because `apply` has noted the event, or it only concerns readers of the history."""
 
     def on_policy_set(self, offset: int, event: PolicySet) -> None:
         """Set a policy, with its compiled pattern."""
@@ -377,7 +376,7 @@ class Topology:
         self._create_vhost(event)
 
     def on_vhost_deleted(self, offset: int, event: VhostDeleted) -> None:
-        """Delete a vhost with all that belongs to it."""
+        """Delete a vhost with everything in it."""
         self._delete_vhost(event.vhost)
 
     def on_user_set(self, offset: int, event: UserSet) -> None:
@@ -438,7 +437,7 @@ class Topology:
         self.global_parameters.pop(event.name, None)
 
     def on_keys_destroyed(self, offset: int, event: SubjectErased | BodiesExpired) -> None:
-        """Note the keys that were destroyed. The first event that names a key counts."""
+        """Note the destroyed keys. The first event that names a key counts."""
         for key_id in event.key_ids:
             self.erased_keys.setdefault(key_id, offset)
 
@@ -452,11 +451,11 @@ class Topology:
         self.marked.pop(event.name, None)
 
     def on_clock_stepped(self, offset: int, event: ClockStepped) -> None:
-        """Remember the last difference of the clocks."""
+        """Remember the last difference between the clocks."""
         self.clock_stepped = event
 
     def on_clock_set(self, offset: int, event: ClockSet) -> None:
-        """Set how far the queues' clock is ahead of the time in the log."""
+        """Set the lead of the queues' clock over the time in the log."""
         self.ahead_ms = event.ahead_ms
         self.clock_stepped = None
 
@@ -480,11 +479,11 @@ class Topology:
         self._bindings.drop_vhost(vhost)
 
     def _place(self, timestamp_ms: int, event: PlacementEvent) -> None:
-        """Note an event of placement. The bindings of a queue that has moved name its new incarnation."""
+        """Note a placement event. The bindings of a queue that has moved name its new incarnation."""
         moving = self.placement.moving.get((event.vhost, event.queue)) if isinstance(event, QueueMoveEnded) else None
         self.placement.apply(timestamp_ms, event)
         if moving is None or not isinstance(event, QueueMoveEnded) or -1 in (moving.from_id, event.queue_id):
-            return  # else the name alone went
+            return  # otherwise only the name moved
         for bound in self.bindings_to(event.vhost, "queue", event.queue):
             if bound.queue_id == moving.from_id:
                 self._bindings.remove(bound)
@@ -500,8 +499,8 @@ class Topology:
         return [(vhost, bound.source) for bound in inbound]
 
     def _delete_if_unbound(self, sources: list[tuple[str, str]]) -> None:
-        """Delete, of these exchanges, the auto-delete ones that have no bindings left."""
-        for key in sources:  # grows meanwhile
+        """Delete the auto-delete exchanges among these that have no bindings left."""
+        for key in sources:  # grows during the loop
             exchange = self.exchanges.get(key)
             if exchange is not None and exchange.auto_delete and key not in self._bindings.by_source:
                 sources.extend(self._delete_exchange(*key))
@@ -517,14 +516,14 @@ class Topology:
             self._operator_rules.setdefault(event.vhost, {})[event.name] = rule
 
     def rules(self) -> list[PolicyRule]:
-        """The rules of all policies, then of all operator policies, each in the order in which they were first set."""
+        """Return the rules of all policies, then of all operator policies, each in the order of their first setting."""
         return [
             *(self._rules[vhost][name] for vhost, name in self.policies),
             *(self._operator_rules[vhost][name] for vhost, name in self.operator_policies),
         ]
 
     def _rule(self, offset: int, event: PolicySet | OperatorPolicySet) -> PolicyRule | None:
-        """Return the rule of a policy; None when its vhost is gone.
+        """Return the rule of a policy; None if its vhost is gone.
 
         Raises Nonsense."""
         require_json(f"definition of policy {event.name!r}", event.definition)
@@ -577,6 +576,6 @@ HANDLERS: dict[type[Any], Callable[[Topology, int, Any], None]] = {
 
 
 def _drop(mapping: dict[Any, Any], owner: str, position: int = 0) -> None:
-    """Delete all entries of a vhost (keys begin with it) or of a user (it stands second in the key)."""
+    """Delete all entries of a vhost (keys begin with it) or of a user (second in the key)."""
     for key in [key for key in mapping if key[position] == owner]:
         del mapping[key]

@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry, made of the history after the fact. Nothing here is called while a message passes.
+"""OpenTelemetry spans, made from the history after the fact. Nothing here is called while a message passes.
 
 trace_context.py    the trace that a message belongs to
 trace_outcomes.py   the outcomes of messages that belong to a trace

@@ -4,8 +4,8 @@
         collector.send(spans)
     collector.sent, collector.rejected, collector.reason
 
-A collector that is busy (429, 502, 503, 504) is asked again, when it says with Retry-After or else after a pause that
-grows, for PATIENCE_SECONDS; one that does not answer for AWAY_SECONDS. Every other refusal is final.
+A busy collector (429, 502, 503, 504) is retried for PATIENCE_SECONDS, at its Retry-After or after a growing pause; one
+that does not answer is retried for AWAY_SECONDS. Every other refusal is final.
 """
 
 import random
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 BATCH_SPANS = 512
 ANSWER_SECONDS = 10.0  # OTLP's own default
-PATIENCE_SECONDS = 60.0  # with a collector that is busy, for each batch
-AWAY_SECONDS = 15.0  # with one that does not answer: it may be starting again
+PATIENCE_SECONDS = 60.0  # with a busy collector, for each batch
+AWAY_SECONDS = 15.0  # with one that does not answer, because it may be restarting
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 BUSY = (429, 502, 503, 504)
 PATH = "/v1/traces"
@@ -34,22 +34,22 @@ _SHOWN = 200  # characters of a collector's reason
 
 
 class BadCollector(Exception):
-    """The address or the headers make no sense; the text says why."""
+    """The address or the headers make no sense; the text explains why."""
 
 
 class CollectorAway(Exception):
-    """The collector does not answer, or stays busy, or this installation has no OTLP; the text says so."""
+    """The collector does not answer or stays busy, or this installation lacks OTLP; the text says which."""
 
 
 class SpansRefused(Exception):
-    """The collector does not take the spans; the text says why."""
+    """The collector refused the spans; the text says why."""
 
 
 class Collector:
-    """A collector of OpenTelemetry, by the address of its receiver. `headers`: of each request."""
+    """An OpenTelemetry collector, by the address of its receiver. `headers`: for each request."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        """BadCollector; CollectorAway: a package is missing."""
+        """Raise BadCollector, or CollectorAway if a package is missing."""
         try:
             import opentelemetry.proto.collector.trace.v1.trace_service_pb2 as service
         except ModuleNotFoundError:
@@ -85,7 +85,7 @@ class Collector:
         self._http.close()
 
     def send(self, spans: Iterable[Span]) -> None:
-        """Send spans, some hundreds a request. CollectorAway, SpansRefused."""
+        """Send spans, some hundreds a request. Raises CollectorAway, SpansRefused."""
         spans = list(spans)
         for begin in range(0, len(spans), BATCH_SPANS):
             batch = spans[begin : begin + BATCH_SPANS]
@@ -119,7 +119,7 @@ class Collector:
         return bytes(request.SerializeToString())
 
     def _answer(self, content: bytes) -> Any:
-        """Return the collector's answer to a batch. CollectorAway, SpansRefused."""
+        """Return the collector's answer to a batch. Raises CollectorAway, SpansRefused."""
         import httpx
         from google.protobuf.message import DecodeError
 
@@ -154,7 +154,7 @@ def _told(response: "httpx.Response") -> str:
 
 
 def _retry_after(text: str | None) -> float | None:
-    """Return the seconds that a Retry-After means: a number, or a date. None: there is none that makes sense."""
+    """Return the seconds in a Retry-After, a number or a date. None: missing or senseless."""
     if text is None:
         return None
     if text.isascii() and text.isdigit() and len(text) < 10:
@@ -173,5 +173,5 @@ def _put(target: Any, attributes: Mapping[str, Value]) -> None:
 
 
 def _text(value: str) -> str:
-    """Return a text that protobuf takes: names of queues may have bytes that are no UTF-8."""
+    """Return text for protobuf, because names of queues may have bytes that are not UTF-8."""
     return value.encode("utf-8", "replace").decode()

@@ -1,15 +1,15 @@
-"""Makes spans of the outcomes of messages: one of each stay in a queue, and in it one of each delivery.
+"""Makes spans from the outcomes of messages: one for each stay in a queue, and within it one for each delivery.
 
     spans = Spans()
     for row in rows:                                  # of HISTORY, in the order of a partition, from the publish on
         exported += spans.add(row, time_ms, trace)    # `trace`: of a row `published`
-    spans.waiting                                     # the number of stays that have not ended: they have no span
+    spans.waiting                                     # the number of unfinished stays, which have no span
 
     published                delivered   requeued       delivered   acked
     |------------------------|-----------|--------------|-----------|      stay orders
                              |-----------|              |-----------|      deliver orders, twice
 
-The ids of spans are hashes of what identifies the stay in its trace. So spans that are made twice are the same spans.
+The ids of spans are hashes of the stay's identity in its trace, so that making spans twice gives the same spans.
 """
 
 import hashlib
@@ -61,18 +61,18 @@ class _Stay:
 
 
 class Spans:
-    """The stays that have begun, of one history."""
+    """The unfinished stays of one history."""
 
     def __init__(self) -> None:
         self._stays: dict[Key, _Stay] = {}
 
     @property
     def waiting(self) -> int:
-        """The number of stays that have not ended."""
+        """Return the number of unfinished stays."""
         return len(self._stays)
 
     def add(self, row: Mapping[str, Any], time_ms: int, trace: Trace | None = None) -> list[Span]:
-        """The spans that end with this row of HISTORY. `trace`: of the message, if it was published by this row."""
+        """Return the spans that end with this row of HISTORY. `trace`: of the message, if this row published it."""
         key = row["partition"], row["vhost"], row["queue"], row["message_id"]
         outcome = row["outcome"]
         if outcome == PUBLISHED:
@@ -129,7 +129,7 @@ def _left(key: Key, stay: _Stay, row: Mapping[str, Any], time_ms: int) -> Span:
 
 
 def _settled(key: Key, stay: _Stay, consumer: int | None, time_ms: int, outcome: str, reason: str | None) -> list[Span]:
-    """Return the span of the delivery to this consumer, if there is one that has not ended."""
+    """Return the span of the unfinished delivery to this consumer, if there is one."""
     delivery = stay.open.pop(consumer, None)
     if delivery is None:
         return []

@@ -1,4 +1,4 @@
-"""Reads the trace that a message belongs to: its headers `traceparent` and `tracestate` (W3C Trace Context)."""
+"""Reads the trace of a message from its headers `traceparent` and `tracestate` (W3C Trace Context)."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _LONGEST = 512
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The trace of a message, the span that published it, and the names by which applications know the message."""
+    """The trace of a message, the span that published it, and the applications' names for the message."""
 
     trace_id: str
     parent_id: str
@@ -45,7 +45,7 @@ def trace_of(properties: bytes) -> Trace | None:
 
 
 def _parsed(text: str) -> tuple[str, str, int] | None:
-    """Trace id, span id and flags. A version that is not known yet may have more behind them, after a dash."""
+    """Return trace id, span id and flags. An unknown version may have more after them, following a dash."""
     found = _TRACEPARENT.fullmatch(text)
     if found is None:
         return None
@@ -58,7 +58,7 @@ def _parsed(text: str) -> tuple[str, str, int] | None:
 
 
 def _text(value: Any) -> str:
-    """Return a header as text: clients send text or bytes. Empty: it is neither, or too long."""
+    """Return a header as text, because clients send text or bytes. Empty: neither, or too long."""
     if isinstance(value, bytes | bytearray):
         value = bytes(value).decode("latin-1")
     return value if isinstance(value, str) and len(value) <= _LONGEST else ""

@@ -1,7 +1,7 @@
-"""The outcomes of messages that belong to a trace: those of HISTORY, and the trace of each publish.
+"""The outcomes of traced messages: those of HISTORY, and the trace of each publish.
 
-A fold may begin behind the publish of a message. Then nobody knows here whether the message has a trace, and its rows
-are given; who read its publish before knows it.
+A fold may begin after the publish of a message. Then it is unknown here whether the message has a trace, so its rows
+are included; a caller that has read the publish knows.
 """
 
 from collections.abc import Container
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class PublishTraces(Container[int]):
     """The traces of publishes from `first` to `end` (exclusive), and the ids of messages that may have one.
 
-    `known_from`: a message with a lower id may have a trace that is not here."""
+    `known_from`: a message with a lower id may have an unknown trace."""
 
     def __init__(self, first: int, end: int, known_from: int) -> None:
         self.first, self.end, self.known_from = first, end, known_from
@@ -35,7 +35,7 @@ class PublishTraces(Container[int]):
 
 
 class TracedOutcomes(Outcomes[T]):
-    """A `Product`: the outcomes of a range, while `traces` takes the trace of each publish."""
+    """A `Product`: the outcomes of a range, while `traces` collects the trace of each publish."""
 
     def __init__(self, rows: OutcomeRows[T], traces: PublishTraces) -> None:
         super().__init__(rows)
@@ -43,7 +43,7 @@ class TracedOutcomes(Outcomes[T]):
 
     @property
     def repeated(self) -> None:
-        """Every publish is seen, for its headers (`Product`)."""
+        """Return None, because every publish must be seen for its headers (`Product`)."""
         return None
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:

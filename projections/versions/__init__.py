@@ -1,4 +1,4 @@
-"""Two versions of RewindMQ fold one history, and the first event that they take differently is named.
+"""A comparison of two versions of RewindMQ over one history, which names the first event that they treat differently.
 
-compare.py    starts both and compares           worker.py    the fold of one version, in a process of its own
+compare.py    starts both and compares           worker.py    the fold of one version, in its own process
 """

@@ -1,17 +1,17 @@
-"""Compares two versions of the fold over one history: finds the first event that they take differently (B-08).
+"""Compares two versions of the fold over one history: finds the first event that they treat differently (B-08).
 
     found = first_difference(log, Path("/srv/rewindmq-next"))       # None: they agree, up to the last event
     found.offset, found.event, found.here.effects, found.there.effects
 
 The other version is a directory with its `projections` and `schemas`: a checkout, or the site-packages in which it is
-installed. Each version folds in a process of its own (worker.py), and both get the same records. If the older part of
-the log was trimmed, both begin with the state of its base. Every `STRIDE` events each is asked for its stand. Where
-they first disagree, both begin anew and are asked behind each event of that stride.
-A stand is the digest of the state, and a digest of all effects so far: so a difference that heals again is found, too.
-A version need not know the schema of the other. It gets each record under a schema that it has released
-itself: today's of this version, or else the newest that both know.
+installed. Each version folds in its own process (worker.py), and both get the same records. If the older part of the
+log was trimmed, both begin with the state of its base. Every `STRIDE` events each reports its stand. Where they first
+disagree, both begin anew and report after each event of that stride.
+A stand is the digest of the state, and a digest of all effects so far, so that a temporary difference is also found.
+A version need not know the schema of the other. It gets each record under a schema that it has itself released: this
+version's current one, or otherwise the newest that both know.
 Versions that encode a state in different ways can be compared by their effects alone. Both versions run from their .py
-files, never from extension modules: the difference is one of the sources (rewindmq/builds.py).
+files, never from extension modules, so that only sources are compared (rewindmq/builds.py).
 """
 
 import json
@@ -46,10 +46,10 @@ class VersionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The answer of one version behind the event.
+    """The answer of one version after the event.
 
     `effects`: the effects of the event. `queues`: the numbers and texts of each queue (`vhost/name`). `ended`: the
-    error with which the version refused to go on, else empty."""
+    error with which the version refused to continue, or empty."""
 
     effects: list[str]
     queues: dict[str, dict[str, int | str]]
@@ -58,7 +58,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class FirstDifference:
-    """The first event that two versions take differently, with the answer of each version."""
+    """The first event that two versions treat differently, with the answer of each version."""
 
     partition: str
     offset: int
@@ -78,7 +78,7 @@ class FirstDifference:
 
 
 class Stepper:
-    """A version of the fold, which runs in a process of its own.
+    """A version of the fold, which runs in its own process.
 
     Methods raise VersionError."""
 
@@ -101,7 +101,7 @@ class Stepper:
         self.process.communicate()
 
     def begin(self, state: bytes) -> None:
-        """Begin with a state, as `_state_of` gives it."""
+        """Begin with a state from `_state_of`."""
         refusal = self.ask(BEGIN + SIZE.pack(len(state)) + state).strip()
         if refusal:
             raise VersionError(f"{self.version}: it cannot begin with the state of the base: {refusal}")
@@ -127,7 +127,7 @@ class Stepper:
         return answer.decode()
 
     def describe(self) -> Side:
-        """Return the queues, and the effects of the record that was folded last."""
+        """Return the queues, and the effects of the record folded last."""
         answer = json.loads(self.ask(DESCRIBE))
         return Side(answer["effects"], answer["queues"], answer["ended"])
 
@@ -148,9 +148,9 @@ class Stepper:
 
 
 def _translator(version: Path) -> Callable[[bytes], bytes]:
-    """Return a function that makes a record of the log into one of a schema that the version knows.
+    """Return a function that converts a record of the log to a schema that the version knows.
 
-    A record that has no such form stays as it is: the version says that it cannot read it."""
+    A record without such a form stays unchanged, and the version reports that it cannot read it."""
     known = {each.stem for each in (version / "rewindmq" / "schemas" / "released").glob("*.avsc")}
     schemas = [each for each in released_in_order() if each in known]
     if not schemas or schemas[-1] == envelope_fingerprint():
@@ -171,7 +171,7 @@ def _translator(version: Path) -> Callable[[bytes], bytes]:
 def first_difference(
     log: PartitionLog, other: Path, effects_only: bool = False, version: Path = HERE
 ) -> FirstDifference | None:
-    """Return the first event of a partition that two versions of the fold take differently; None if there is none.
+    """Return the first event of a partition that two versions of the fold treat differently; None if there is none.
 
     Raises VersionError, CorruptLog, LogError."""
     for folder in ("projections", "schemas"):
@@ -189,7 +189,7 @@ def first_difference(
 
 
 def _state_of(log: PartitionLog) -> bytes | None:
-    """Return the state with which a trimmed log begins, for another process; None if the log begins at offset 0.
+    """Return the state at a trimmed log's beginning, for another process; None if the log begins at offset 0.
 
     Raises VersionError if the log has no base, LogError, NewerHistory."""
     if log.start_offset == 0:

@@ -1,15 +1,14 @@
-"""Runs the fold as a process of its own, so that it can be another version's (compare.py asks it).
+"""Runs the fold in its own process, so that it can be another version's (compare.py asks it).
 
-It is run as a file, with the version's directory in PYTHONPATH: the machine and the decoder are imported from there,
-and nothing else of RewindMQ. So this file has a fold loop of its own: `drive` of projections/replay.py is only in this
-version. Requests come on stdin, in network order. FOLD has no answer; the others are answered with one
-line each:
+It is run as a file, with the version's directory in PYTHONPATH, from which it imports the machine and the decoder, and
+nothing else of RewindMQ. So this file has its own fold loop, because `drive` of projections/replay.py is only in this
+version. Requests arrive on stdin, in network order. FOLD has no answer; the others have an answer of one line each:
 
     BEGIN      length (8 bytes), state of a partition as Machine.load takes it (marshal). Answer: empty, or why not
     FOLD       offset (8 bytes), milliseconds (8; -1: the envelope's own), length (4), record
     STAND      a digest of the state, and a digest of all effects since the beginning
-    DESCRIBE   JSON: "queues", the fields of each that are numbers or texts; "effects" of the record that was folded
-               last; "ended", the error at which this fold stopped, else empty
+    DESCRIBE   JSON: "queues", the fields of each that are numbers or texts; "effects" of the record folded last;
+               "ended", the error at which this fold stopped, or empty
 """
 
 import hashlib
@@ -81,7 +80,7 @@ def main(partition: str, shared: bool, requests: BinaryIO, answers: BinaryIO) ->
 def sources_only(folder: str) -> FileFinder:
     """Return a path hook that finds only .py files in the version's folders. Raises ImportError for any other folder.
 
-    An extension module that lies beside its source would be another build of it, if not of another source."""
+    An extension module beside its source would be another build of it, if not of another source."""
     version = os.path.abspath(os.environ["PYTHONPATH"])
     if not folder.startswith(os.path.join(version, "rewindmq")):
         raise ImportError("no folder of the version", path=folder)
@@ -89,10 +88,10 @@ def sources_only(folder: str) -> FileFinder:
 
 
 def effect_text(effect: Any) -> str:
-    """Return an effect as text: a queue by its name, ids as they are.
+    """Return an effect as text: a queue by its name, ids unchanged.
 
-    This function renders the effects of both versions. The `describe` of each version does not: another wording would
-    look like another effect."""
+    This function renders the effects of both versions, instead of each version's `describe`, because another wording
+    would look like another effect."""
     shown = (f"{name}={field_text(getattr(effect, name))}" for name in effect.__slots__)
     return f"{type(effect).__name__}({', '.join(shown)})"
 

@@ -3,19 +3,19 @@
 An `Alternative` is such a machine, beside the machine of the recorded fold.
 
     declarations and policies     of queues whose names the candidate's pattern finds: the candidate replaces them
-    acks, nacks, rejects          settle the message that they settled, with the consumer that holds it here. If it is
-                                  not delivered here yet, they settle it as soon as it is (a late reaction). One that
-                                  settled nothing (late, from a lost node) settles nothing here
+    acks, nacks, rejects          settle the same message, with the consumer that holds it here. If it is not yet
+                                  delivered here, they settle it as soon as it is (a late reaction). One that settled
+                                  nothing (late, from a lost node) settles nothing here
     a message that is delivered   here, and that no consumer ever met in the recorded fold (dropped, refused, expired
                                   before its delivery), is acked as soon as the recorded fold has ended it: a guess,
                                   counted as such
-    left-out events               (exclusion.py) do not happen, nor do acks of messages that are left out. If a
-                                  left-out event settled a message, the message is acked as soon as another consumer
-                                  gets it: a guess, too
-    all other events              happen as recorded: publishes, dead letters that came, consumers that came and went
+    left-out events               (exclusion.py) do not happen, nor do acks of left-out messages. If a left-out event
+                                  settled a message, the message is acked as soon as another consumer gets it, also a
+                                  guess
+    all other events              happen as recorded: publishes, arriving dead letters, attached and cancelled consumers
 
-So an alternative shows what the limits would have done to the same traffic. It does not show what consumers would have
-done with other deliveries: nobody knows that.
+So an alternative shows the effect of the limits on the same traffic. It does not show what consumers would have done
+with other deliveries, because nobody knows that.
 """
 
 from collections import deque
@@ -55,9 +55,9 @@ Key = tuple[str, str, int]  # vhost, queue, message id: the same in every altern
 class Candidate:
     """A change to try out, for the queues whose name `pattern` finds.
 
-    `definition`, `operator_definition`: take the place of their policy and operator policy (None: as recorded).
-    `arguments`: replace those of their declarations (None removes one). `semantics`: another profile. `without`: what
-    did not happen."""
+    `definition`, `operator_definition`: replace their policy and operator policy (None: as recorded).
+    `arguments`: replace those of their declarations (None removes one). `semantics`: another profile. `without`: the
+    left-out events."""
 
     name: str
     pattern: str
@@ -97,7 +97,7 @@ def argument(name: str, value: ArgumentValue) -> Argument:
 
 
 class Alternative:
-    """A copy of `machine` at its offset, with the candidate in force from here on."""
+    """A copy of `machine` at its offset, with the candidate in effect from here on."""
 
     def __init__(self, candidate: Candidate, machine: Machine) -> None:
         self.candidate = candidate
@@ -105,9 +105,9 @@ class Alternative:
         self.machine = Machine.load(machine.partition, machine.head(), pieces)
         self.assumed = {"late_reactions": 0, "lost_reactions": 0, "guessed_acks": 0}
         self._effects: list[Effect] = []
-        self._seen = 0  # how many of them were looked at
+        self._seen = 0  # the number already checked
         self._reacting = False
-        self._late: dict[Key, deque[Acked | Nacked]] = {}  # reactions to messages that are not delivered here yet
+        self._late: dict[Key, deque[Acked | Nacked]] = {}  # reactions to messages not yet delivered here
         self._unmet: set[Key] = set()  # not ended here, and never met by a consumer
         self.left_out: set[int] = set()  # messages that never existed here
         for queue in list(self.machine.queues()):
@@ -158,7 +158,7 @@ class Alternative:
 
     @property
     def effects(self) -> Sequence[Effect]:
-        """The effects that are not taken yet."""
+        """Return the effects that are not yet taken."""
         return self._effects
 
     def take(self) -> list[Effect]:
@@ -178,7 +178,7 @@ class Alternative:
     def _do(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
         """Apply the event, and let consumers react to its deliveries."""
         self.machine.apply(offset, timestamp_ms, actor, event, self._effects)
-        if self._reacting:  # it is itself a reaction: the loop below goes on with its effects
+        if self._reacting:  # it is itself a reaction: the loop below continues with its effects
             return
         self._reacting = True
         while self._seen < len(self._effects):
@@ -239,7 +239,7 @@ def settled_by(event: Event, effects: Sequence[Effect]) -> list[int]:
 
 
 def holder_of(queue: Queue, message_id: int, first: int = 0) -> int | None:
-    """Return the consumer that holds the message; `first` is looked at first. None: no consumer holds it."""
+    """Return the consumer that holds the message; `first` is checked first. None: no consumer holds it."""
     holder = queue.holders.get(first)
     if holder is not None and message_id in holder.held:
         return first

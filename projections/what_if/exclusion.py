@@ -1,6 +1,6 @@
 """Events that a fold leaves out, as if they had not happened: by message, user, session or time.
 
-Which messages came of left-out messages, only a look at all partitions says (spark_replay/what_if/exclusion.py).
+Only a scan of all partitions finds the messages caused by left-out messages (spark_replay/what_if/exclusion.py).
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ Bound = int | str | Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Fits the events to which everything that is given applies.
+    """A rule that fits the events which meet all of its conditions.
 
-    `message`: (partition, id). Both times are inclusive; an event below the offsets of a mark was before it."""
+    `message`: (partition, id). Both times are inclusive; an event below the offsets of a mark is before it."""
 
     message: tuple[str, int] | None = None
     user: str | None = None
@@ -46,7 +46,7 @@ def _is_below(bound: Bound, partition: str, offset: int, timestamp_ms: int) -> b
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """The events to leave out: those that a rule fits, and `also`, by partition: messages that came of these."""
+    """The events to leave out: those that a rule fits, and `also`, by partition, messages caused by these."""
 
     rules: tuple[Rule, ...]
     also: dict[str, frozenset[int]] = field(default_factory=dict)

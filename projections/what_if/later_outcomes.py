@@ -13,7 +13,7 @@ from rewindmq.schemas.events import Event
 from rewindmq.schemas.values import Actor
 
 SETTLED = (ACKED, REJECTED, DELIVERED, DELIVERY_LIMIT)  # by a consumer
-UNACKED, READY = "unacked", "ready"  # fates of messages that are there at the end
+UNACKED, READY = "unacked", "ready"  # fates of messages that remain at the end
 LEFT_OUT = "left_out"  # the message never existed
 
 Fate = tuple[str, int, str]  # the message's fate, its time, and the rule that decided ("": none)
@@ -31,14 +31,14 @@ class FateDifference:
 
 
 class TooManyApart(Exception):
-    """More messages than `most` have ended in one of the two folds and not in the other one."""
+    """More than `most` messages have ended in only one of the two folds."""
 
 
 class LaterOutcomes:
-    """Compares the fates of each message in an alternative and in the recorded fold.
+    """A comparison of the fates of each message in an alternative and in the recorded fold.
 
-    It remembers only messages that ended in one of the two, or that ended differently. `only`: it looks at this queue
-    (vhost, name) alone. `most`: it remembers no more messages."""
+    It remembers only messages that ended in one of the two, or that ended differently. `only`: compares just this queue
+    (vhost, name). `most`: the limit of remembered messages."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class LaterOutcomes:
     ) -> list[FateDifference]:
         """Apply an event to the alternative, which the recorded fold has just applied, with these effects.
 
-        Returns the messages that have ended in both by now, and differently. TooManyApart: this event is not counted,
-        and no other one may follow."""
+        Returns the messages that have now ended in both, but differently. Raises TooManyApart; this event is then not
+        counted, and no other may follow."""
         settled = settled_by(event, effects[self.machine.time_passed_at(offset) :])
         self.alternative.apply(offset, timestamp_ms, actor, event, settled)
         self._require_room(effects)
@@ -75,7 +75,7 @@ class LaterOutcomes:
         self.alternative.machine.skip(offset)
 
     def _require_room(self, effects: Sequence[Effect]) -> None:
-        """Raise TooManyApart, and forget the effects, if too many messages end by them."""
+        """Raise TooManyApart, and forget the effects, if they end too many messages."""
         if self._most is None:
             return
         new = sum(
@@ -92,7 +92,7 @@ class LaterOutcomes:
         return self._only is None or self._only == (vhost, queue)
 
     def _recorded(self, timestamp_ms: int, effects: Sequence[Effect]) -> list[Key]:
-        """Take in recorded effects. Returns messages that ended unsettled, and not yet in the alternative."""
+        """Add recorded effects. Return messages that ended unsettled, but not yet in the alternative."""
         unmet = []
         for key, fate in self._endings(timestamp_ms, effects):
             self._before[key] = fate
@@ -103,7 +103,7 @@ class LaterOutcomes:
         return unmet
 
     def _tried(self, timestamp_ms: int, effects: Sequence[Effect]) -> Iterator[FateDifference]:
-        """Take in the alternative's effects. Yields messages that have ended in both, and differently."""
+        """Add the alternative's effects. Yield messages that have ended in both, but differently."""
         for key, fate in self._endings(timestamp_ms, effects):
             self._after[key] = fate
             self._new.append(key)
@@ -117,8 +117,8 @@ class LaterOutcomes:
                 yield FateDifference(*key, before, after)
 
     def at_end(self) -> Iterator[FateDifference]:
-        """Yield messages that ended in only one of the two folds. TooManyApart."""
-        self._require_room(())  # where no event followed, nobody has seen what the candidate did at once
+        """Yield messages that ended in only one of the two folds. Raises TooManyApart."""
+        self._require_room(())  # if no event followed, nobody has seen the candidate's immediate effects
         yield from self._tried(self.machine.log_ms, self.alternative.take())
         self.alternative.left_over()
         left_out = self.alternative.left_out
@@ -135,7 +135,7 @@ class LaterOutcomes:
             yield FateDifference(*key, _standing(self.machine, key), after)
 
     def _endings(self, timestamp_ms: int, effects: Sequence[Effect]) -> Iterator[tuple[Key, Fate]]:
-        """Yield the messages that ended, with their fates; messages that were refused are among them."""
+        """Yield the messages that ended, including refused ones, with their fates."""
         for queue, message_id, reason, rule in endings(effects):
             if self._is_wanted(queue.vhost, queue.name):
                 yield (queue.vhost, queue.name, message_id), (reason, timestamp_ms, rule)

@@ -2,11 +2,11 @@
 
 
 class PropertyError(ValueError):
-    """Properties or a field table that cannot be taken. The text is one line, for people."""
+    """Properties or a field table that cannot be accepted. The text is one line, for people."""
 
 
 class Malformed(PropertyError):
-    """The bytes are not what AMQP says."""
+    """The bytes do not conform to AMQP."""
 
 
 class Unacceptable(PropertyError):

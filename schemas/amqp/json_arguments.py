@@ -15,13 +15,13 @@ from rewindmq.schemas.amqp.tables import require_few
 from rewindmq.schemas.json_values import Json
 from rewindmq.schemas.values import Argument, ArgumentValue
 
-MAX_BYTES = 131_072  # of all arguments together: over AMQP they come in one frame
+MAX_BYTES = 131_072  # of all arguments together, which over AMQP arrive in one frame
 
 
 def arguments_from(table: Json) -> tuple[Argument, ...]:
     """Return the arguments in a request or a definition.
 
-    Raises Unacceptable if they are no arguments, or too many."""
+    Raises Unacceptable if they are not arguments, or too many."""
     if table is None or table == []:
         return ()
     if not isinstance(table, dict):
@@ -53,12 +53,12 @@ def _argument(name: str, value: Json) -> Argument:
 
 
 def table_of(arguments: tuple[Argument, ...]) -> dict[str, Json]:
-    """Arguments as a JSON object, in the order of their declaration."""
+    """Return arguments as a JSON object, in the order of their declaration."""
     return {argument.name: _json(argument.value, argument.type) for argument in arguments}
 
 
 def types_of(arguments: tuple[Argument, ...]) -> dict[str, str]:
-    """Name -> RabbitMQ's name of the argument's type."""
+    """Return RabbitMQ's name of each argument's type, by the argument's name."""
     return {argument.name: argument.type for argument in arguments}
 
 
@@ -72,7 +72,7 @@ def _json(value: ArgumentValue, type_name: str) -> Json:
 
 
 def text_of(value: bytes) -> str:
-    """Bytes as text: UTF-8 as it is, other bytes in base64."""
+    """Return bytes as text: UTF-8 unchanged, other bytes in base64."""
     try:
         return value.decode()
     except UnicodeDecodeError:

@@ -1,15 +1,15 @@
-"""A message's properties, as they stand in a content header (AMQP 0-9-1, 4.2.6.1) and in the log.
+"""A message's properties, as in a content header (AMQP 0-9-1, 4.2.6.1) and in the log.
 
-The few properties that decide something are parsed. The bytes travel untouched.
+The few properties that have an effect are parsed. The bytes are passed on unchanged.
 
     flags, 2 bytes (the two lowest are never set) | the values of the flagged properties, in the order of LAYOUT
 
-Equal bytes mean equal properties, so a channel remembers what it has parsed, and most publishes cost one dictionary
-look-up. Messages with the same properties share the bytes in `ParsedProperties`.
+Equal bytes mean equal properties, so a channel remembers parsed ones, and most publishes cost one dictionary look-up.
+Messages with the same properties share the bytes in `ParsedProperties`.
 
-    parse       judges the properties of a client's publish, and reads those that decide something
-    problem     judges the properties of a record that a service appended to the log itself
-    split/join  take properties apart by flag bit, each value as it stands there, and put them together
+    parse       judges the properties of a client's publish, and reads those with an effect
+    problem     judges the properties of a record that a service itself appended to the log
+    split/join  take properties apart by flag bit, each value unchanged, and put them together
     values      the properties by name, for people and for programs
 """
 
@@ -21,7 +21,7 @@ from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.errors import Malformed, Unacceptable
 
 MAX_EXPIRY_MS: Final = 315_360_000_000  # ten years (S-036)
-# A header frame of the usual frame size (131,072), without its own 8 and 12 bytes: a consumer can be sent no more.
+# A header frame of the usual size (131,072), without its own 8 and 12 bytes: no more can be sent to a consumer.
 MAX_PROPERTIES_BYTES: Final = 131_052
 
 SHORT: Final = 0
@@ -67,7 +67,7 @@ WIDTHS: Final = {OCTET: 1, TIMESTAMP: 8}
 
 
 class ParsedProperties:
-    """The properties that decide something.
+    """The properties that have an effect.
 
     `headers`: position of the headers table's entries in `raw` (-1: none). `reply_to_at`: position of `reply_to`."""
 
@@ -93,14 +93,14 @@ class ParsedProperties:
 
 @lru_cache(maxsize=1024)
 def _flagged(flags: int) -> tuple[tuple[int, int], ...]:
-    """(flag bit, kind) of each property that the flags name."""
+    """Return (flag bit, kind) of each property in the flags."""
     return tuple((bit, kind) for bit, _, kind in LAYOUT if flags >> bit & 1)
 
 
 def walk(raw: bytes) -> tuple[list[tuple[int, int, int]], int]:
     """Find the values: (flag bit, start, end) of each, without its length, and the end of the last one.
 
-    That end is len(raw) if the bytes are properties, and 0 if there are unknown flags. A value that ends behind the
+    That end is len(raw) if the bytes are properties, and 0 if there are unknown flags. A value that extends past the
     bytes is left out."""
     size = len(raw)
     found: list[tuple[int, int, int]] = []
@@ -127,7 +127,7 @@ def walk(raw: bytes) -> tuple[list[tuple[int, int, int]], int]:
 
 
 def require_whole(raw: bytes, end: int) -> None:
-    """Raise Malformed unless `walk` came to the end of the bytes."""
+    """Raise Malformed unless `walk` reached the end of the bytes."""
     if end == len(raw):
         return
     if end == 0:
@@ -136,11 +136,10 @@ def require_whole(raw: bytes, end: int) -> None:
 
 
 def problem(raw: bytes) -> str:
-    """The fault in properties that a service appended to the log itself, in words for people; "" if there is none.
+    """Return the fault in properties that a service itself appended, in words for people; "" if there is none.
 
-    A channel judges the properties that its client publishes. Records that services append come through no channel. A
-    consumer that is sent damaged properties loses its connection again and again, as the message goes back to its queue
-    each time."""
+    A channel judges the properties that its client publishes, but services' records pass no channel. A consumer that
+    gets damaged properties loses its connection again and again, because the message returns to its queue each time."""
     size = len(raw)
     if size < 2 or size > MAX_PROPERTIES_BYTES:
         return f"{size} bytes of properties; they are 2 to {MAX_PROPERTIES_BYTES}"
@@ -159,9 +158,9 @@ def problem(raw: bytes) -> str:
 
 
 def parse(raw: bytes) -> ParsedProperties:
-    """Read the properties that decide something. A header x-restored is taken out: no client sets it.
+    """Read the properties that have an effect. A header x-restored is removed, because no client may set it.
 
-    Raises Malformed if the bytes are no properties, and Unacceptable if the expiration is no number of milliseconds
+    Raises Malformed if the bytes are not properties, and Unacceptable if the expiration is not a number of milliseconds
     (S-043)."""
     raw = without_restored(raw)
     parsed = ParsedProperties(raw)
@@ -237,14 +236,14 @@ def headers_of(raw: bytes) -> list[tables.Entry]:
 
 
 def split(raw: bytes) -> dict[int, bytes]:
-    """Flag bit -> the property's bytes, with their length where the wire has it. Raises Malformed."""
+    """Return each property's bytes, with their length if the wire has it, by flag bit. Raises Malformed."""
     found, end = walk(raw)
     require_whole(raw, end)
     return {bit: raw[start - PREFIXES[KINDS[bit]] : stop] for bit, start, stop in found}
 
 
 def join(fields: Mapping[int, bytes]) -> bytes:
-    """Properties from their parts, as `split` gives them."""
+    """Return properties from their parts, as returned by `split`."""
     flags = 0
     parts = [b""]
     for bit, _, _ in LAYOUT:
@@ -256,12 +255,12 @@ def join(fields: Mapping[int, bytes]) -> bytes:
 
 
 def join_by_name(fields: Mapping[str, bytes | None]) -> bytes:
-    """Properties from their parts by RabbitMQ's names, as `join`. None is left out."""
+    """Return properties from their parts by RabbitMQ's names, as `join` does. None is left out."""
     return join({bit: value for bit, name, _ in LAYOUT if (value := fields.get(name)) is not None})
 
 
 def split_headers(fields: Mapping[int, bytes]) -> dict[str, bytes]:
-    """Return the headers by name (tables.py `split`), from the parts that `split` gives. Empty without headers."""
+    """Return the headers by name (tables.py `split`), from the parts of `split`. Empty without headers."""
     return tables.split(fields[HEADERS][4:]) if HEADERS in fields else {}
 
 
@@ -291,7 +290,7 @@ def carbon_copies(parsed: ParsedProperties) -> list[str]:
 
 
 def copies_of(header: bytes | None) -> list[str]:
-    """Return the routing keys in one of these headers, as `split_headers` gives it. Empty when it cannot be read."""
+    """Return the routing keys in one of these headers, from `split_headers`. Empty if it cannot be read."""
     return _keys(tables.array_items(header) or [])
 
 
@@ -326,16 +325,16 @@ def _without_header(raw: bytes, name: str) -> bytes:
         fields = split(raw)
         headers = split_headers(fields)
         del headers[name]
-    except (Malformed, KeyError):  # no properties at all, or it is not one of their headers
+    except (Malformed, KeyError):  # not properties, or it is not one of their headers
         return raw
     return join(fields | {HEADERS: join_headers(headers)})
 
 
-# -- one property or header put in ------------------------------------------------------------------------------------
+# -- one property or header inserted -----------------------------------------------------------------------------------
 
 
 def with_reply_to(parsed: ParsedProperties, name: str) -> bytes:
-    """Return the properties with this `reply_to` in the place of their own."""
+    """Return the properties with this `reply_to` instead of their own."""
     assert parsed.reply_to is not None
     raw, at = parsed.raw, parsed.reply_to_at
     value = name.encode()
@@ -343,18 +342,18 @@ def with_reply_to(parsed: ParsedProperties, name: str) -> bytes:
 
 
 def with_long(raw: bytes, name: bytes, value: int) -> bytes:
-    """Return the properties with a header of type long, which replaces one that is there."""
+    """Return the properties with a header of type long, which replaces an existing one."""
     return with_entry(raw, name, b"l" + value.to_bytes(8, "big"))
 
 
 def with_entry(raw: bytes, name: bytes, value: bytes) -> bytes:
-    """The properties with this header, which replaces one of its name. `value`: as in a table, its type first."""
+    """Return the properties with this header, which replaces one of its name. `value`: its type first."""
     before, behind = around(raw, name, value[:1], len(value) - 1)
     return before + value[1:] + behind
 
 
 def around(raw: bytes, name: bytes, kind: bytes, value_size: int) -> tuple[bytes, bytes]:
-    """Return the bytes before and behind the value of a header, in the properties that have it. Raises Malformed."""
+    """Return the bytes before and after the value of a header, in the properties that have it. Raises Malformed."""
     entry = bytes((len(name),)) + name + kind
     size = len(entry) + value_size
     found, last = walk(raw)

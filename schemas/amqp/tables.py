@@ -4,8 +4,8 @@ RabbitMQ's errors and listings tell a `long` from a `signedint`, and history kee
 
     name (short string) | type octet | value ...        types and sizes: RabbitMQ's table of AMQP 0-9-1 errata
 
-`l` and `L` are both signed 64 bits. A table that is cut short, is nested too deep or has an unknown type is Malformed.
-A name may be any bytes in a message's headers. What goes into history by its name has to be named in UTF-8.
+`l` and `L` are both signed 64 bits. A table that is cut short, nested too deep or has an unknown type is Malformed.
+A name may be any bytes in a message's headers. Anything stored in history by name must have a name in UTF-8.
 In the parameters of this file `data` from `pos` to `end` holds a table's entries, without the four bytes of their
 length.
 """
@@ -19,15 +19,15 @@ from rewindmq.schemas.amqp.errors import Malformed, Unacceptable
 from rewindmq.schemas.json_values import json_text
 from rewindmq.schemas.values import Argument, ArgumentValue
 
-# Nesting is bounded: a frame full of nested tables must not exhaust the stack.
+# Nesting is bounded, because a frame full of nested tables must not exhaust the stack.
 MAX_DEPTH: Final = 32
-# The bounds of a declaration over HTTP hold over AMQP, too. A frame has room for 65,000 arguments without a name, and a
+# The bounds of a declaration over HTTP also apply over AMQP. A frame has room for 65,000 nameless arguments, and a
 # declaration with them took 0.27 s.
 MAX_ARGUMENTS: Final = 1_024
-MAX_VALUES: Final = 20_000  # with all that are nested
-MAX_TIMESTAMP: Final = 2**63 - 1  # history and most clients have no room for more
+MAX_VALUES: Final = 20_000  # including nested ones
+MAX_TIMESTAMP: Final = 2**63 - 1  # the limit of history and most clients
 
-# type octet -> (RabbitMQ's name, how it is packed) for values of a fixed size
+# type octet -> (RabbitMQ's name, packing) for values of a fixed size
 FIXED: Final[dict[int, tuple[str, struct.Struct]]] = {
     ord("b"): ("byte", struct.Struct(">b")),
     ord("B"): ("unsignedbyte", struct.Struct(">B")),
@@ -55,12 +55,12 @@ NOT_UTF8: Final = "field table with a name that is not UTF-8"
 
 
 def parse(data: bytes) -> list[Entry]:
-    """The entries of a table, `data` without its length prefix, in order. `name_bytes` gives a name back as it was."""
+    """Return the entries of a table (`data`, without a length prefix), in order. `name_bytes` restores a name."""
     return _table(data, 0, len(data), 0)
 
 
 def name_bytes(name: str) -> bytes:
-    """Return the bytes of a name that `parse` or `split` gave."""
+    """Return the bytes of a name from `parse` or `split`."""
     return name.encode("utf-8", "surrogateescape")
 
 
@@ -71,7 +71,7 @@ def _named(data: bytes) -> list[Entry]:
 
 
 def arguments(data: bytes) -> tuple[Argument, ...]:
-    """Return a table as history keeps it: nested tables and arrays become JSON text.
+    """Return a table in history's form: nested tables and arrays become JSON text.
 
     Raises Unacceptable for too many arguments or values, and for a timestamp that does not fit (the year would have 12
     digits)."""
@@ -87,8 +87,8 @@ def arguments(data: bytes) -> tuple[Argument, ...]:
 
 
 def first_arguments(data: bytes, most_bytes: int) -> tuple[Argument, ...]:
-    """The first entries of a table as `arguments` has them, while they have at most so many bytes together. Timestamps
-    that do not fit are left out."""
+    """Return the first entries of a table in the form of `arguments`, up to `most_bytes` together, without timestamps
+    that do not fit."""
     found: list[Argument] = []
     for name, kind, value in _named(data):
         flat = _flat(kind, value)
@@ -101,13 +101,13 @@ def first_arguments(data: bytes, most_bytes: int) -> tuple[Argument, ...]:
 
 
 def require_few(count: int) -> None:
-    """Raise Unacceptable if a declaration has so many arguments that reading them would hold the broker up."""
+    """Raise Unacceptable if a declaration has so many arguments that reading them would delay the broker."""
     if count > MAX_ARGUMENTS:
         raise Unacceptable(f"there are {count} arguments, more than {MAX_ARGUMENTS}")
 
 
 def _count(kind: str, value: object) -> int:
-    """Return the number of values in a typed value, with itself."""
+    """Return the number of values in a typed value, including itself."""
     if kind == "table":
         return 1 + sum(_count(k, v) for _, k, v in cast(list[Entry], value))
     if kind == "array":
@@ -116,12 +116,12 @@ def _count(kind: str, value: object) -> int:
 
 
 def mapping(data: bytes) -> dict[str, object]:
-    """A table as plain Python values, without types (client properties). Raises Malformed as `arguments` does."""
+    """Return a table as plain, untyped Python values (client properties). Raises Malformed as `arguments` does."""
     return {name: untyped(kind, value) for name, kind, value in _named(data)}
 
 
 def array_items(field: bytes | None) -> list[Typed] | None:
-    """The values of an array. `field`: a value with its type first. None for another type, and for damaged bytes."""
+    """Return the values of an array. `field`: a value, its type first. None for another type or damaged bytes."""
     if field is None or field[:1] != b"A":
         return None
     try:
@@ -176,7 +176,7 @@ def _array(data: bytes, pos: int, end: int, depth: int) -> list[Typed]:
 
 
 def _value(data: bytes, pos: int, end: int, depth: int) -> tuple[int, str, object]:
-    """Read the value whose type octet is at `pos`: (position behind it, type name, value)."""
+    """Read the value whose type octet is at `pos`: (position after it, type name, value)."""
     kind = data[pos]
     pos += 1
     fixed = FIXED.get(kind)
@@ -213,7 +213,7 @@ def _value(data: bytes, pos: int, end: int, depth: int) -> tuple[int, str, objec
 
 
 def text(data: bytes) -> str | bytes:
-    """Return a long string: text when it is UTF-8, else the bytes."""
+    """Return a long string: text if it is UTF-8, otherwise the bytes."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -224,10 +224,10 @@ def text(data: bytes) -> str | bytes:
 
 
 def encode(table: Mapping[str, object], where: str = "arguments") -> bytes:
-    """Return the bytes of a table, without its length. Raises Unacceptable for a value that AMQP has no room for.
+    """Return the bytes of a table, without its length. Raises Unacceptable for a value that AMQP cannot hold.
 
-    A value is None, bool, int (64 bits), float, str, bytes, datetime, list or Mapping. `where`: a plural that errors
-    name the table by."""
+    A value is None, bool, int (64 bits), float, str, bytes, datetime, list or Mapping. `where`: the plural name of the
+    table in errors."""
     return _encode_table(where, table, 0)
 
 
@@ -296,7 +296,7 @@ def whole(where: str, value: object, most: int) -> int:
 
 
 def with_length(data: bytes) -> bytes:
-    """Return the bytes with their length in front: a long string, a table or an array."""
+    """Return the bytes preceded by their length: a long string, a table or an array."""
     return len(data).to_bytes(4, "big") + data
 
 
@@ -314,9 +314,9 @@ def array(items: list[bytes]) -> bytes:
 
 
 def split(data: bytes) -> dict[str, bytes]:
-    """Name -> type and value as bytes. If a name comes twice, the last one counts.
+    """Return type and value as bytes, by name. If a name is repeated, the last one counts.
 
-    `join` gives names that are not UTF-8 back as they were."""
+    `join` restores names that are not UTF-8."""
     pos, end = 0, len(data)
     entries: dict[str, bytes] = {}
     while pos < end:
@@ -328,7 +328,7 @@ def split(data: bytes) -> dict[str, bytes]:
 
 
 def join(entries: Mapping[str, bytes]) -> bytes:
-    """Return a table from its parts, as `split` gives them."""
+    """Return a table from its parts, as returned by `split`."""
     parts = []
     for name, value in entries.items():
         data = name_bytes(name)
@@ -337,7 +337,7 @@ def join(entries: Mapping[str, bytes]) -> bytes:
 
 
 def entry_end(data: bytes, pos: int, end: int) -> int:
-    """The end of the entry (name and value) that begins at `pos`. Raises Malformed if it does not fit before `end`."""
+    """Return the end of the entry (name and value) at `pos`. Raises Malformed if it does not fit before `end`."""
     pos += 1 + data[pos]
     if pos >= end:
         raise Malformed(NO_NAME)
@@ -360,9 +360,9 @@ def value_end(data: bytes, pos: int, end: int) -> int:
 
 
 def check(data: bytes, pos: int, end: int, depth: int = 0, names: bool = False) -> None:
-    """Raise Malformed for damaged entries, also in nested tables: a consumer must not get a damaged table.
+    """Raise Malformed for damaged entries, also in nested tables, because a consumer must not get a damaged table.
 
-    `names`: a name that is not UTF-8 is damage, too."""
+    `names`: a name that is not UTF-8 also counts as damage."""
     if depth > MAX_DEPTH:
         raise Malformed(TOO_DEEP)
     while pos < end:

@@ -213,7 +213,7 @@ def ending_time_ms(text: str, first_ms: int | None, future: bool = False) -> int
         raise OutsideHistory(f"the history is empty: there is no state at {format_time(timestamp_ms)}")
     if timestamp_ms < first_ms:
         begins = format_time(first_ms)
-        raise OutsideHistory(f"{format_time(timestamp_ms)} lies before the history, which begins {begins}")
+        raise OutsideHistory(f"{format_time(timestamp_ms)} is before the history, which begins {begins}")
     if not future and timestamp_ms > time.time() * 1000:
         raise OutsideHistory(f"{format_time(timestamp_ms)} lies in the future: its history is not complete")
     return timestamp_ms

@@ -230,7 +230,7 @@ COMMANDS = commands(
     ),
     Row(
         "stop_app",
-        "Close all AMQP connections and take no new ones. The management API goes on.",
+        "Close all AMQP connections and take no new ones. The management API stays up.",
         "Stopping rabbit application on node {node} ...",
         "POST nodes/{node}/app/stop",
     ),

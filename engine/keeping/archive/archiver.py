@@ -1,25 +1,24 @@
-"""The archiver: brings what is new in a data directory into the archive. A broker may run meanwhile.
+"""The archiver: copies new history of a data directory into the archive, even while a broker runs.
 
     report = Archiver(open_objects(url, make=True), data_dir).run()
 
-For each partition, the metadata log first, and for each closed segment behind the end of the manifest:
+For each partition, the metadata log first, and for each closed segment after the end of the manifest:
 
-    1  pack        every block is verified, and the segment must go on where the archive ends
-    2  create      both objects, under names that their bytes give them
+    1  pack        every block is verified, and the segment must continue where the archive ends
+    2  create      both objects, under names derived from their bytes
     3  prove       both objects are read back: SHA-256, and the hash chain of the log
     4  extend      one entry in the manifest: from here on the segment counts as archived
 
-A partition whose local log was trimmed to an offset behind the archived end begins there, with its base (trims.py).
-At the end of a run, trims that were cut short are ended, and what lies below a floor is deleted.
+A partition whose local log was trimmed past the archived end begins there, with its base (trims.py). At the end of a
+run, interrupted trims are completed, and objects below a floor are deleted.
 
-Then the same for each snapshot below the archived end, and for seals (seals.py). The last segment of a partition is
-still being written, and is left out.
+Snapshots below the archived end and seals (seals.py) follow in the same way. The last segment of a partition is left
+out, because it is still being written.
 
 - A crash before step 4 leaves objects that no entry names. The next run packs the same bytes and finds them.
-- Partitions that a repartition adds have manifests from the next run on, before the metadata log says that queues are
-  there.
-- Two archivers of one history do the same work, and one of them extends the manifest. An archiver of another history
-  is stopped by `archive.json`, or by the hash chain.
+- Partitions added by a repartition have manifests from the next run on, before the metadata log places queues there.
+- Two archivers of one history do the same work, and one of them extends the manifest. `archive.json`, or the hash
+  chain, stops an archiver of another history.
 - Keys of subjects are not archived.
 """
 
@@ -62,7 +61,7 @@ from rewindmq.projections.store.snapshots import Snapshots
 
 @dataclass(slots=True)
 class PartitionReport:
-    """The result of a run for one partition. Sizes are in bytes: of segments, and of the objects that hold them."""
+    """The result of a run for one partition. Sizes of segments, and of the objects that hold them, are in bytes."""
 
     partition: str
     archived_end: int = 0
@@ -75,14 +74,14 @@ class PartitionReport:
 
 @dataclass(slots=True)
 class ArchiveReport:
-    """The result of a run. `stopped`: it was asked to end before everything was archived."""
+    """The result of a run. `stopped`: it was told to end before everything was archived."""
 
     partitions: list[PartitionReport] = field(default_factory=list)
     stopped: bool = False
 
 
 class Archiver:
-    """Archives the history of one data directory."""
+    """An archiver of one data directory's history."""
 
     def __init__(self, objects: Objects, data_dir: Path) -> None:
         self._objects = objects
@@ -95,10 +94,10 @@ class Archiver:
     def run(
         self, until: Callable[[], bool] = lambda: False, progress: Callable[[int, int], None] = lambda done, all: None
     ) -> ArchiveReport:
-        """Archive all that is closed and not archived yet.
+        """Archive everything closed that is not yet archived.
 
-        `until`: asked before each segment whether to stop. `progress`: told the bytes done and those of all segments.
-        Raises OtherHistory, CorruptLog (of the log, or of an object that was read back), LogError, NoAnswer."""
+        `until`: called before each segment, True to stop. `progress`: called with the bytes done and all bytes.
+        Raises OtherHistory, CorruptLog (of the log, or of an object read back), LogError, NoAnswer."""
         identity = identity_of(self._data_dir)
         try:
             manifests = self._read_manifests(identity)
@@ -110,7 +109,7 @@ class Archiver:
             if self._begins_behind(manifest):
                 self._end_trim(manifest)
         waiting = [self._waiting(manifest) for manifest in manifests]
-        if identity_of(self._data_dir) != identity:  # the metadata log may say by now what is in partitions that came
+        if identity_of(self._data_dir) != identity:  # queues may be in added ones now
             return self.run(until, progress)
         total = sum(path.stat().st_size for paths in waiting for path in paths)
         done = 0
@@ -118,12 +117,12 @@ class Archiver:
         for manifest, paths in zip(manifests, waiting, strict=True):
             of_partition = PartitionReport(manifest.partition)
             report.partitions.append(of_partition)
-            manifest.make_pages()  # that a run left out which was ended
+            manifest.make_pages()  # left out by a run that was stopped
             for path in paths:
                 if report.stopped or until():
                     report.stopped = True
                     break
-                if base_offset_of(path) == manifest.end:  # else another archiver has just done it
+                if base_offset_of(path) == manifest.end:  # otherwise another archiver has just done it
                     self._archive_segment(manifest, path, of_partition)
                 done += path.stat().st_size
                 progress(done, total)
@@ -139,7 +138,7 @@ class Archiver:
         return report
 
     def _read_manifests(self, identity: HistoryIdentity) -> list[Manifest]:
-        """All manifests of this history; a later run reads only the entries that came since.
+        """Return all manifests of this history; a later run reads only the new entries.
 
         Raises OtherHistory, ArchiveError, NoAnswer."""
         known, self.manifests = self.manifests, []  # after an error, the next run reads all entries again
@@ -163,13 +162,13 @@ class Archiver:
         return bool(files) and base_offset_of(files[0]) > manifest.end
 
     def _end_trim(self, manifest: Manifest) -> None:
-        """End a trim that was cut short, and delete what it left."""
+        """Complete an interrupted trim, and delete the remaining objects."""
         floor = durable_floors(self._data_dir).get(manifest.partition)
         if floor is not None:
             end_trim(manifest, floor.event, self._bases)
 
     def _waiting(self, manifest: Manifest) -> list[Path]:
-        """The closed segments behind the end of the manifest.
+        """Return the closed segments after the end of the manifest.
 
         Raises OtherHistory where the log does not go on where the manifest ends."""
         return segments_behind(partition_directory(self._data_dir, manifest.partition), manifest)[:-1]
@@ -206,7 +205,7 @@ def add_segment(manifest: Manifest, packed: Packed, report: PartitionReport) -> 
 
 
 def archive_snapshot(manifest: Manifest, snapshots: Snapshots, offset: int, report: PartitionReport) -> None:
-    """Archive a snapshot, unless it is archived already, or lies below the floor or beyond the archived end.
+    """Archive a snapshot, unless it is already archived, below the floor, or beyond the archived end.
 
     Raises CorruptObject, ArchiveError, NoAnswer."""
     if not manifest.floor <= offset <= manifest.end or any(each.offset == offset for each in manifest.snapshots):
@@ -220,7 +219,7 @@ def archive_snapshot(manifest: Manifest, snapshots: Snapshots, offset: int, repo
 
 
 def segments_behind(directory: Path, manifest: Manifest) -> list[Path]:
-    """The segments from the end of the manifest on: the closed ones, and the last one, which is open.
+    """Return the segments from the end of the manifest on: the closed ones, and the last one, which is open.
 
     Raises OtherHistory where the log does not go on where the manifest ends."""
     files = segment_files(directory)
@@ -229,13 +228,13 @@ def segments_behind(directory: Path, manifest: Manifest) -> list[Path]:
         what = "ends before" if not behind else "has no segment that begins at"
         raise OtherHistory(f"{directory}: the log {what} offset {manifest.end}, up to which it is archived")
     if stated_chain(behind[0]) != manifest.chain:
-        why = f"its records before offset {manifest.end} are others than the archived ones"
+        why = f"its records before offset {manifest.end} differ from the archived ones"
         raise OtherHistory(f"{behind[0]}: {why}: archive to another URL")
     return behind
 
 
 def first_waiting_ms(directory: Path, archived_end: int) -> int | None:
-    """The time of the first record of a partition that is not archived; None if there is none.
+    """Return the time of a partition's first unarchived record; None if there is none.
 
     Raises LogError, CorruptLog."""
     for block in PartitionReader(directory).read(archived_end, archived_end + 1):
@@ -247,7 +246,7 @@ def close_segments(data_dir: Path) -> None:
     """Begin a new segment in each partition, so that all records can be archived. No broker may run.
 
     Raises LogError, CorruptLog."""
-    read_layout(data_dir)  # there must be a log: none is made here
+    read_layout(data_dir)  # the log must exist: none is made here
     log = EmbeddedLog.open(data_dir, None)
     try:
         for partition in (log.metadata, *log.queues):
@@ -259,10 +258,10 @@ def close_segments(data_dir: Path) -> None:
 
 
 def verify(objects: Objects, partition: str) -> Iterator[tuple[Entry | None, LogError | None]]:
-    """Read all that is archived of a partition. Yields each entry, with what is wrong with it, if anything.
+    """Read everything archived of a partition. Yield each entry with its fault or None.
 
-    What was trimmed is passed over. The last trim holds if the base at the floor is the one with which it was made.
-    What is wrong with the manifest or its pages comes last, without an entry. Raises NoAnswer."""
+    Trimmed entries are skipped. The last trim is valid if the base at the floor is the one with which it was made.
+    Faults in the manifest or its pages come last, without an entry. Raises NoAnswer."""
     manifest = Manifest(objects, partition, use_pages=False)
     broken: ArchiveError | None = None
     try:
@@ -304,7 +303,7 @@ def _wrong_floor(manifest: Manifest) -> LogError | None:
 
 
 def _wrong_pages(manifest: Manifest) -> Iterator[CorruptObject]:
-    """Yields what is wrong with the pages of a manifest. One that is missing is not wrong.
+    """Yield the faults in the pages of a manifest. A missing page is not a fault.
 
     Raises NoAnswer."""
     for number in range(manifest.whole_pages):
@@ -317,5 +316,5 @@ def _wrong_pages(manifest: Manifest) -> Iterator[CorruptObject]:
         if page != wanted:
             same = (ours == theirs for ours, theirs in zip(page, wanted, strict=False))
             position = sum(1 for _ in takewhile(bool, same))
-            why = "its entries are not those of the manifest: delete it, and the next archive run makes it again"
+            why = "its entries are not those of the manifest: delete it, and the next archive run recreates it"
             yield CorruptObject(manifest.objects.place(key), position, 0, why)

@@ -1,12 +1,12 @@
 """Finds where a fork branches from an archived history: a moment becomes an offset of each partition.
 
     branch = branch_at(metadata, queues, identity, identity.history, "mark:before-release")
-    branch.ends["queues-0"]        the offset behind the last record that both histories have in common
+    branch.ends["queues-0"]        the offset after the last record that both histories share
 
-- A time: a partition ends at the first offset whose time is greater. So a time behind the archived end is the end.
-- A mark: a queue partition ends at the position in the mark, the metadata log behind the event that set it.
-- What happened in the same millisecond in two partitions may be torn apart, as a crash tears it. The start of a broker
-  repairs that (engine/embedded/start.py).
+- A time: a partition ends at the first offset whose time is greater, so a time after the archived end means the end.
+- A mark: a queue partition ends at the position in the mark, the metadata log after the event that set it.
+- Events of the same millisecond in two partitions may be torn apart, as by a crash. A broker's start repairs that
+  (engine/embedded/start.py).
 """
 
 import secrets
@@ -35,10 +35,10 @@ from rewindmq.schemas.placement_events import PartitionsAdded
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A fork, and where it branches.
+    """A fork, and its branching point.
 
-    `asked`: the moment in the words of the command. `moment`: the same, but `-10m` as a time. `parent` and `identity`:
-    the two histories. `ends`: by partition, the offset behind the last record that they have in common."""
+    `asked`: the moment as given to the command. `moment`: the same, but `-10m` as a time. `parent` and `identity`: the
+    two histories. `ends`: by partition, the offset after their last shared record."""
 
     asked: str
     moment: str
@@ -47,7 +47,7 @@ class Branch:
     ends: dict[str, int]
 
     def event(self, source: str) -> HistoryForked:
-        """The event with which the fork begins."""
+        """Return the event with which the fork begins."""
         positions = tuple((name, end) for name, end in self.ends.items() if name != METADATA)
         return HistoryForked(self.parent, self.identity, self.moment, positions, source)
 
@@ -59,10 +59,10 @@ def branch_at(
     begun_as: str,
     asked: str,
 ) -> Branch:
-    """Find where a fork at this moment branches. The fork gets a random identity, and no partition that came later.
+    """Find the branching point of a fork at this moment. It gets a random identity, and no partition added later.
 
     `begun_as`: the identity with which the metadata log begins. Raises UnreadableTime, NoSuchMark; OutsideHistory for
-    a moment before the history or below a floor, a time in the future, a mark behind the archived end; CorruptObject,
+    a moment before the history or below a floor, a time in the future, a mark after the archived end; CorruptObject,
     ArchiveError, NoAnswer."""
     name = name_in(asked)
     if name is not None:
@@ -78,9 +78,9 @@ def branch_at(
 
 
 def partitions_until(metadata: PartitionLog, end: int, made_with: int) -> int:
-    """The number of queue partitions that the log had at offset `end` of its metadata log.
+    """Return the number of the log's queue partitions at offset `end` of its metadata log.
 
-    `made_with`: the number where none were ever added. Raises CorruptLog, LogError."""
+    `made_with`: the number if none were ever added. Raises CorruptLog, LogError."""
     found = made_with
     for offset, _, _, event in events_of(metadata):
         if isinstance(event, PartitionsAdded):
@@ -91,7 +91,7 @@ def partitions_until(metadata: PartitionLog, end: int, made_with: int) -> int:
 
 
 def identity_in(metadata: PartitionLog, begun_as: str, end: int | None = None) -> str:
-    """The identity of the history up to offset `end` of its metadata log (None: its end).
+    """Return the identity of the history up to offset `end` of its metadata log (None: its end).
 
     The last HistoryForked decides. Raises CorruptLog, LogError."""
     identity = begun_as
@@ -113,11 +113,11 @@ def _ends_at(metadata: ArchivedPartition, queues: Sequence[ArchivedPartition], t
             raise explained(error, topology_of(metadata).history.floors) from None
     newest_ms = max(segment.max_timestamp_ms for partition in partitions for segment in partition.segments)
     if time_ms > max(newest_ms, time.time_ns() // 1_000_000):
-        raise OutsideHistory(f"{format_time(time_ms)} lies in the future: its history is not there yet")
+        raise OutsideHistory(f"{format_time(time_ms)} is in the future: there is no history of it yet")
     ends = {partition.name: partition.offset_at(time_ms) for partition in partitions}
     if not ends[METADATA]:
         begin = format_time(begin_ms(metadata) or 0)
-        raise OutsideHistory(f"{format_time(time_ms)} lies before the history, which begins {begin}")
+        raise OutsideHistory(f"{format_time(time_ms)} is before the history, which begins {begin}")
     return ends
 
 
@@ -136,16 +136,16 @@ def _ends_of_mark(metadata: ArchivedPartition, queues: Sequence[ArchivedPartitio
     ends = {METADATA: set_at + 1}
     for partition in queues[: partitions_until(metadata, set_at, len(queues))]:
         if partition.name not in positions:
-            raise NoSuchMark(f"mark {name!r} says nothing of {partition.name}")
+            raise NoSuchMark(f"mark {name!r} has no position in {partition.name}")
         ends[partition.name] = positions[partition.name]
         if ends[partition.name] < partition.start_offset:
-            what = f"mark {name!r} stands at offset {ends[partition.name]} of {partition.name}"
+            what = f"mark {name!r} is at offset {ends[partition.name]} of {partition.name}"
             begins = f"the history begins at offset {partition.start_offset}"
             error = BelowFloor(partition.name, partition.start_offset, f"{what}, and {begins}")
             raise explained(error, topology_of(metadata).history.floors)
         if ends[partition.name] > partition.next_offset:
             raise OutsideHistory(
-                f"mark {name!r} lies behind the archived end: it stands at offset {ends[partition.name]} of"
-                f" {partition.name}, which is archived up to offset {partition.next_offset}: archive what came since"
+                f"mark {name!r} is after the archived end: it is at offset {ends[partition.name]} of"
+                f" {partition.name}, which is archived up to offset {partition.next_offset}: archive the newer records"
             )
     return ends

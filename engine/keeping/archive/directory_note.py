@@ -1,8 +1,8 @@
-"""`DIR/log/archive.json`: which archive has the history of a data directory; of a node on Kafka `DIR/archive.json`.
+"""`DIR/log/archive.json` names the archive of a data directory's history; for a node on Kafka `DIR/archive.json`.
 
     {"format": 1, "url": "s3://BUCKET/PREFIX"}      written when a run of an archiver has succeeded; no login is in it
 
-Readers find by it the part of the history that is in the archive alone.
+Readers use it to find history that is only in the archive.
 """
 
 import os
@@ -14,11 +14,11 @@ from rewindmq.engine.log.embedded.segments import sync_directory
 from rewindmq.schemas.formats import formatted, values_in
 
 NAME: Final = "archive.json"
-NODE: Final = "kafka"  # a file of a node's directory, which has no log (engine/cluster/node.py)
+NODE: Final = "kafka"  # a file in a node's directory, which has no log (engine/cluster/node.py)
 
 
 def archive_of(data_dir: Path) -> str | None:
-    """The URL of the archive of a data directory; None if nothing of it was archived.
+    """Return the URL of a data directory's archive; None if nothing of it was archived.
 
     Raises LogError."""
     file = _note_in(data_dir)
@@ -36,15 +36,15 @@ def archive_of(data_dir: Path) -> str | None:
 
 
 def note_archive(data_dir: Path, url: str) -> None:
-    """Write down, durably, which archive has the history. Does nothing where that is written already.
+    """Note durably which archive has the history, unless that is already noted.
 
-    Raises LogError: the disk refuses."""
+    Raises LogError if the disk refuses."""
     file = _note_in(data_dir)
     try:
         if archive_of(data_dir) == url:
             return
     except LogError:
-        pass  # it is written anew
+        pass  # it is rewritten
     new = file.with_name(f"{NAME}.{os.getpid()}.new")
     try:
         with new.open("w") as written:

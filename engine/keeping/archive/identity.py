@@ -1,12 +1,12 @@
-"""The identity of an archive: which history it holds, and in how many partitions.
+"""The identity of an archive: its history, and the number of its partitions.
 
-    URL/archive.json      created once; the number of queue partitions is the one with which the log was made
+    URL/archive.json      created once, with the log's original number of queue partitions
     `grown`               an entry in the manifest of the metadata log: from here on there are more (manifest.py)
 
     read_identity(objects)               None: no archive was begun
     require_identity(objects, identity)  begins the archive, or lets it grow
 
-- A history gets more partitions when it is repartitioned. The entry is there before anything of a new partition is.
+- A history gets more partitions when it is repartitioned. The entry exists before anything of a new partition does.
 """
 
 from collections.abc import Callable
@@ -25,10 +25,10 @@ IDENTITY: Final = "archive.json"
 
 @dataclass(frozen=True, slots=True)
 class HistoryIdentity:
-    """Which history a log or an archive holds.
+    """The history in a log or an archive.
 
-    `history`: the hash chain behind the first segment header of the metadata log, whose sync marker is random.
-    `queue_partitions`: how many there are by now. `begun_with`: of an archive, how many there were at its beginning."""
+    `history`: the hash chain after the first segment header of the metadata log, whose sync marker is random.
+    `queue_partitions`: their current number. `begun_with`: of an archive, their number at its beginning."""
 
     history: str
     queue_partitions: int
@@ -36,22 +36,22 @@ class HistoryIdentity:
     begun_with: int = field(default=0, compare=False)
 
     def is_of(self, history: "HistoryIdentity") -> bool:
-        """Return True if an archive with this identity is the history's, which may have more partitions by now."""
+        """Return True if an archive with this identity is the history's, which may have gained partitions."""
         same = (self.history, self.log) == (history.history, history.log)
         return same and self.queue_partitions <= history.queue_partitions
 
 
 def identity_of(data_dir: Path) -> HistoryIdentity:
-    """Which history a data directory holds.
+    """Return the identity of a data directory's history.
 
-    A fork has an identity of its own. Raises LogError where there is no history, or not yet any record."""
+    A fork has its own identity. Raises LogError if there is no history, or no record yet."""
     count = read_layout(data_dir)
     fork = read_fork(data_dir)
     return HistoryIdentity(root_of(data_dir) if fork is None else fork, count)
 
 
 def read_identity(objects: Objects, metadata: Manifest | None = None) -> HistoryIdentity | None:
-    """The history that is archived here; None if no archive was begun.
+    """Return the identity of the archived history; None if no archive was begun.
 
     `metadata`: the manifest of the metadata log, if the caller has just read it. Raises ArchiveError, NoAnswer."""
     begun = begun_identity(objects)
@@ -64,10 +64,10 @@ def require_identity(
     metadata: Manifest | None = None,
     made_with: Callable[[], int] | None = None,
 ) -> Manifest:
-    """Begin the archive of this history, or check that it is the one that is archived here.
+    """Begin the archive of this history, or check that this history is archived here.
 
-    If the history has more partitions by now, the archive has them, too, from here on. `metadata`: as `read_identity`.
-    `made_with`: the number of partitions with which the log was made; it is asked when the archive is begun.
+    If the history has gained partitions, the archive also gets them. `metadata`: as for `read_identity`. `made_with`:
+    returns the log's original number of partitions; called when the archive is begun.
     Returns the manifest of the metadata log. Raises OtherHistory, ArchiveError, NoAnswer."""
     begun = begun_identity(objects)
     if begun is None:
@@ -88,7 +88,7 @@ def require_identity(
 
 
 def begun_identity(objects: Objects) -> HistoryIdentity | None:
-    """The history with the partitions that the archive was begun with; None if none was.
+    """Return the history with the archive's original partitions; None if no archive was begun.
 
     Raises ArchiveError, NoAnswer."""
     try:

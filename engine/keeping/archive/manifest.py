@@ -1,25 +1,25 @@
-"""The manifest of an archived partition: which objects hold its history, in which order.
+"""The manifest of an archived partition: the objects that hold its history, in order.
 
     URL/PARTITION/manifest/0000000000.json      entry 0, then 1, 2 ...
     URL/PARTITION/pages/0000000000.json         many entries in one object (pages.py)
     URL/PARTITION/segments/..., snapshots/..., bases/...   the objects that the entries name
 
     manifest = Manifest.load(objects, "queues-0")
-    manifest.segments, .snapshots, .bases       the entries whose objects count: those from the floor on
-    manifest.trims, .floor                      what was trimmed, and the offset below which nothing is any more
-    manifest.end                                the offset behind the last archived record
+    manifest.segments, .snapshots, .bases       the valid entries: those from the floor on
+    manifest.trims, .floor                      the trims, and the offset below which nothing remains
+    manifest.end                                the offset after the last archived record
     manifest.extend(entry)                      at the next number
 
-- An entry is created under its number, read back, and never changed. Of two archivers one creates it, and both read
-  it.
-- An entry states the SHA-256 of the entry before it. So the last one stands for all: none can be changed or taken out.
-  It has a check of its own, too (descriptions.py).
-- Segments follow on one another in offset and hash chain, as they do in the log (engine/log/embedded/index.py).
-- An object counts from the moment in which an entry names it. An object that no entry names is harmless.
-- An entry of the kind `trimmed` says that all below its offset went for good. The base there is archived before it. The
-  entries of what went stay, and their objects may be gone (trims.py).
-- An entry of the kind `grown` stands in the manifest of the metadata log alone. It says how many queue partitions there
-  are from there on (identity.py).
+- An entry is created under its number, read back, and never changed. If two archivers run, one creates it, and both
+  read it.
+- An entry states the SHA-256 of the previous one, so the last entry vouches for all: none can be changed or removed.
+  It also has its own check (descriptions.py).
+- Segments continue one another in offset and hash chain, as they do in the log (engine/log/embedded/index.py).
+- An object counts as archived once an entry names it. An object that no entry names is harmless.
+- An entry of the kind `trimmed` records that everything below its offset was removed for good. The base there is
+  archived first. The entries of removed objects stay (trims.py).
+- An entry of the kind `grown`, only in the manifest of the metadata log, gives the number of queue partitions from
+  there on (identity.py).
 """
 
 import hashlib
@@ -35,18 +35,18 @@ from rewindmq.engine.log.chain import first_chain
 NOTHING_BEFORE: Final = "0" * 64
 _DIGITS: Final = 10
 _CHAINS: Final = "chain_before", "chain", "linked_chain"
-_NUMBERS: Final = "offset", "_ms", "number", "bytes", "queue_partitions"  # how the names of numbers end
+_NUMBERS: Final = "offset", "_ms", "number", "bytes", "queue_partitions"  # endings of the names of numbers
 
 E = TypeVar("E", "SegmentEntry", "SnapshotEntry", "BaseEntry", "TrimmedEntry", "GrownEntry")
 
 
 class OtherHistory(ArchiveError):
-    """The archive holds another history, or this one in another way than the data directory."""
+    """The archive holds another history, or differs from the data directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object that an entry names: its name below `segments` or `snapshots`, its size, its SHA-256 in hex."""
+    """An object in an entry: its name below `segments` or `snapshots`, its size, its SHA-256 in hex."""
 
     name: str
     size_bytes: int
@@ -57,9 +57,9 @@ class StoredObject:
 class SegmentEntry:
     """A closed segment, or a stretch of a topic in Kafka.
 
-    Its objects begin with a group (engine/log/chain.py), at `group_offset`, with the hash chain `chain_before`. Where
-    that is below `base_offset`, they repeat what the entry before has. `chain`: the hash chain at `next_offset`;
-    `linked_offset`, `linked_chain`: behind the last whole group. `size_bytes`: of the segment file, or of the keys and
+    Its objects begin with a group (engine/log/chain.py), at `group_offset`, with the hash chain `chain_before`. If that
+    is below `base_offset`, they repeat records of the previous entry. `chain`: the hash chain at `next_offset`;
+    `linked_offset`, `linked_chain`: after the last whole group. `size_bytes`: of the segment file, or of the keys and
     values. `first_ms`: the time of the record at `base_offset`. `max_timestamp_ms`: the largest so far. `number` and
     `before` are the manifest's own (`Manifest.extend`)."""
 
@@ -94,7 +94,7 @@ class SnapshotEntry:
 
 @dataclass(frozen=True, slots=True)
 class BaseEntry:
-    """A base at `offset`: the state there, and the records of what was queued (projections/store/bases.py)."""
+    """A base at `offset`: the state there, and the records of queued messages (projections/store/bases.py)."""
 
     offset: int
     object: StoredObject
@@ -105,10 +105,10 @@ class BaseEntry:
 
 @dataclass(frozen=True, slots=True)
 class TrimmedEntry:
-    """All below `offset`, the floor, was trimmed for good; an earlier entry names the base there.
+    """A trim for good of everything below `offset`, the floor; an earlier entry names the base there.
 
     `chain`, `digest`, `until_ms`, `findings` and `reason` are those of the HistoryTrimmed in the metadata log. They are
-    here too, since the archive may lose the end of the metadata log: a recovery logs them anew (recovery.py)."""
+    repeated here because the archive may lack the end of the metadata log: a recovery logs them anew (recovery.py)."""
 
     offset: int
     chain: bytes
@@ -123,7 +123,7 @@ class TrimmedEntry:
 
 @dataclass(frozen=True, slots=True)
 class GrownEntry:
-    """The history has `queue_partitions` queue partitions from here on, more than before."""
+    """A growth of the history to `queue_partitions` queue partitions."""
 
     queue_partitions: int
     archived_ms: int
@@ -143,27 +143,27 @@ _KINDS: Final[dict[str, type[Entry]]] = {
 
 
 def objects_of(entry: Entry) -> tuple[StoredObject, ...]:
-    """The objects that an entry names."""
+    """Return the objects that an entry names."""
     if isinstance(entry, SegmentEntry):
         return entry.avro, entry.blocks
     return (entry.object,) if isinstance(entry, FileEntry) else ()
 
 
 def archived_bytes(entry: Entry) -> int:
-    """The size of the objects of an entry."""
+    """Return the size of an entry's objects in bytes."""
     return sum(each.size_bytes for each in objects_of(entry))
 
 
 def now_ms() -> int:
-    """The time, in milliseconds since the epoch."""
+    """Return the time, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 class Manifest:
-    """The entries of one partition, in order, and where they end."""
+    """The entries of one partition, in order, and their end."""
 
     def __init__(self, objects: Objects, partition: str, use_pages: bool = True) -> None:
-        """`use_pages`: take entries from pages where they are proven; else read each one by itself."""
+        """Begin without entries. `use_pages`: take proven entries from pages; otherwise read each one separately."""
         self.objects = objects
         self.partition = partition
         self.segments: list[SegmentEntry] = []
@@ -171,39 +171,39 @@ class Manifest:
         self.bases: list[BaseEntry] = []
         self.trims: list[TrimmedEntry] = []
         self.grown: GrownEntry | None = None  # the last one
-        self.trimmed_keys: dict[str, int] = {}  # of the objects below the floor: the first offset behind each
-        self.deleted = 0  # how many of these are known to be gone (trims.py)
+        self.trimmed_keys: dict[str, int] = {}  # of the objects below the floor: the first offset after each
+        self.deleted = 0  # the number of these known to be gone (trims.py)
         self.archived_bytes = 0  # size of the objects from the floor on
         self._count = 0
         self._last = NOTHING_BEFORE  # SHA-256 of the last entry
         self._use_pages = use_pages
         self._passed_over = -1  # the last page that was missing or wrong
-        self._without_page: set[int] = set()  # numbers of the pages whose entries were not taken from them
+        self._without_page: set[int] = set()  # numbers of the pages whose entries were read singly
 
     @classmethod
     def load(cls, objects: Objects, partition: str) -> "Manifest":
-        """Read and check all entries; an archive without this partition has none.
+        """Read and check all entries; there are none if the archive lacks this partition.
 
-        Raises ArchiveError for a gap, a changed entry, or segments that do not follow on one another; NoAnswer."""
+        Raises ArchiveError for a gap, a changed entry, or segments that do not continue one another; NoAnswer."""
         manifest = cls(objects, partition)
         manifest.refresh()
         return manifest
 
     def refresh(self) -> None:
-        """Read the entries that were added since.
+        """Read the new entries.
 
         Raises as `load`."""
         end, behind = self._listed(self._count)
-        if behind:  # a directory that is listed while entries come may show a later one, and not the one before
+        if behind:  # a listing may miss an entry that arrives with a later one
             end, behind = self._listed(end)
         while self._count < end:
             if not self._take_page(end):
                 self._take(self.objects.get(self._key(self._count)))
         if behind:
-            raise ArchiveError(f"{self.objects.place(self._key(end))}: this entry is gone, and {behind} is there")
+            raise ArchiveError(f"{self.objects.place(self._key(end))}: this entry is gone, although {behind} exists")
 
     def _listed(self, count: int) -> tuple[int, str]:
-        """Return the number of entries that are listed without a gap, and the key of the first one after the gap.
+        """Return the number of entries listed without a gap, and the key of the first one after the gap.
 
         The first `count` entries are known. The key is empty if there is no such entry."""
         end = count
@@ -214,12 +214,12 @@ class Manifest:
         return end, ""
 
     def _take_page(self, end: int) -> bool:
-        """Count in the next entries from their page, and the entry that proves it. `end`: how many entries there are.
+        """Add the next entries from their page, and the entry that proves it. `end`: the number of entries.
 
-        Returns False where no such page is proven. Raises as `load`."""
+        Returns False if no such page is proven. Raises as `load`."""
         number, known = divmod(self._count, ENTRIES)
         proof = (number + 1) * ENTRIES - 1
-        few = proof - self._count < 2  # the page would save no request
+        few = proof - self._count < 2  # the page would save nothing
         if not self._use_pages or proof >= end or few or number == self._passed_over:
             return False
         self._passed_over = number
@@ -237,7 +237,7 @@ class Manifest:
         return True
 
     def make_pages(self) -> None:
-        """Create the pages of all entries that were not taken from one.
+        """Create the pages of all entries that were read singly.
 
         Raises ArchiveError, NoAnswer."""
         for number in sorted(self._without_page):
@@ -245,7 +245,7 @@ class Manifest:
             self._without_page.discard(number)
 
     def page(self, number: int) -> bytes:
-        """A page as it must be, made of its entries.
+        """Return a page as it must be, made from its entries.
 
         Raises ArchiveError, NoAnswer."""
         first = number * ENTRIES
@@ -253,65 +253,65 @@ class Manifest:
 
     @property
     def whole_pages(self) -> int:
-        """The number of pages that the archive can have."""
+        """Return the number of possible pages."""
         return self._count // ENTRIES
 
     @property
     def queue_partitions(self) -> int:
-        """The number of queue partitions to which the archive grew, as the metadata manifest says; 0: it did not."""
+        """Return the number of queue partitions after growth, by the metadata manifest; 0: it did not grow."""
         return 0 if self.grown is None else self.grown.queue_partitions
 
     @property
     def floor(self) -> int:
-        """The oldest offset that is archived, or that an archived segment can begin with: the last trim's, or 0."""
+        """Return the oldest offset that is or can be archived: the last trim's, or 0."""
         return self.trims[-1].offset if self.trims else 0
 
     @property
     def end(self) -> int:
-        """The offset behind the last archived record; the floor if nothing behind that is archived."""
+        """Return the offset after the last archived record; the floor if nothing after that is archived."""
         return self.segments[-1].next_offset if self.segments else self.floor
 
     @property
     def chain(self) -> bytes:
-        """The hash chain up to `end`."""
+        """Return the hash chain up to `end`."""
         if self.segments:
             return self.segments[-1].chain
         return self.trims[-1].chain if self.trims else first_chain(self.partition)
 
     @property
     def linked(self) -> tuple[int, bytes]:
-        """The end of the last whole group, at which the next objects begin, and the hash chain there.
+        """Return the end of the last whole group, at which the next objects begin, and the hash chain there.
 
-        It is `end`, or in a topic the beginning of the group in which `end` is."""
+        It is `end`, or in a topic the beginning of the group that contains `end`."""
         last = self.segments[-1] if self.segments else None
         return (self.end, self.chain) if last is None else (last.linked_offset, last.linked_chain)
 
     @property
     def max_timestamp_ms(self) -> int:
-        """The largest time up to `end`, as the index has it."""
+        """Return the largest time up to `end`, as in the index."""
         return self.segments[-1].max_timestamp_ms if self.segments else 0
 
     @property
     def entries(self) -> "list[Entry]":
-        """All entries that count: segments, snapshots, bases, then trims."""
+        """Return all valid entries: segments, snapshots, bases, then trims."""
         return [*self.segments, *self.snapshots, *self.bases, *self.trims]
 
     def bytes_below(self, offset: int) -> int:
-        """The size of the objects that a trim up to this offset lets go."""
+        """Return the size of the objects that a trim up to this offset removes."""
         files: list[FileEntry] = [*self.snapshots, *self.bases]
         size = sum(archived_bytes(each) for each in files if each.offset < offset)
         return size + sum(archived_bytes(each) for each in self.segments if each.base_offset < offset)
 
     def key(self, entry: Entry, stored: StoredObject) -> str:
-        """The key of an object that an entry names."""
+        """Return the key of an object that an entry names."""
         folder = "segments" if isinstance(entry, SegmentEntry) else f"{_kind_of(entry)}s"
         return f"{self.partition}/{folder}/{stored.name}"
 
     def extend(self, entry: E) -> E:
-        """Add an entry behind the others. Returns it as the archive has it now, with its number.
+        """Add an entry after the others. Return it as the archive now has it, with its number.
 
-        If another archiver has added the same history meanwhile, its entry is returned. Raises ArchiveError when it
-        has added something else, and NoAnswer."""
+        If another archiver has just added the same history, its entry is returned. Raises ArchiveError if it has added
+        something else, and NoAnswer."""
         found = None
         while found is None:
             numbered = replace(entry, number=self._count, before=self._last)
@@ -328,7 +328,7 @@ class Manifest:
         return found
 
     def _same(self, entry: E) -> E | None:
-        """The last entry, if it says of the same stretch of history what `entry` says."""
+        """Return the last entry if it describes the same stretch of history as `entry`."""
         if isinstance(entry, TrimmedEntry):
             return next((each for each in self.trims if each.offset >= entry.offset), None)
         if isinstance(entry, GrownEntry):
@@ -343,7 +343,7 @@ class Manifest:
         return next((each for each in self.bases if each.offset == entry.offset), None)
 
     def require_behind(self, entry: Entry) -> None:
-        """Check that a segment goes on where the last one ends, a trim is of this history, and partitions are more.
+        """Check that a segment continues the last one, a trim is of this history, or partitions increase.
 
         Raises OtherHistory."""
         why = None
@@ -352,21 +352,21 @@ class Manifest:
             *self.linked,
         ):
             why = f"another history, or offset {entry.base_offset}, while the segments before end at {self.end}"
-            why = f"its segment does not go on ({why})"
+            why = f"its segment does not continue the last one ({why})"
         elif isinstance(entry, TrimmedEntry):
             why = self._wrong_trim(entry)
         elif isinstance(entry, GrownEntry) and entry.queue_partitions <= self.queue_partitions:
-            why = f"{entry.queue_partitions} partitions, and there are {self.queue_partitions} already"
+            why = f"{entry.queue_partitions} partitions, but there are already {self.queue_partitions}"
         if why is not None:
             raise OtherHistory(f"{self.objects.place(self._key(entry.number))}: {why}")
 
     def _wrong_trim(self, entry: TrimmedEntry) -> str | None:
-        """Why this partition cannot begin with the offset of a trim; None if it can."""
+        """Return why this partition cannot begin with the offset of a trim; None if it can."""
         at = entry.offset
         if at <= self.floor:
-            return f"it trims up to offset {at}, and the history begins at {self.floor} already"
+            return f"it trims up to offset {at}, but the history already begins at {self.floor}"
         if not any(base.offset == at for base in self.bases):
-            return f"it trims up to offset {at}, and no base is archived there"
+            return f"it trims up to offset {at}, but no base is archived there"
         chains = {segment.group_offset: segment.chain_before for segment in self.segments}
         if self.linked[0] == self.end:
             chains[self.end] = self.chain
@@ -375,7 +375,7 @@ class Manifest:
         return None
 
     def _take(self, stored: bytes) -> None:
-        """Check the entry with the next number, and count it in."""
+        """Check the entry with the next number, and add it."""
         place = self.objects.place(self._key(self._count))
         try:
             entry = _from_json(stored, place)
@@ -383,7 +383,7 @@ class Manifest:
             why = f"{type(error).__name__}: {error}"
             raise ArchiveError(f"{place}: not an entry of a manifest ({why}): it was changed") from None
         if entry.number != self._count or entry.before != self._last:
-            raise ArchiveError(f"{place}: it does not follow on the entry before: one of both was changed")
+            raise ArchiveError(f"{place}: it does not continue the entry before it: one of the two was changed")
         self.require_behind(entry)
         self._count_in(entry)
         self._last = hashlib.sha256(stored).hexdigest()
@@ -409,7 +409,7 @@ class Manifest:
                 self._let_go(each)
         elif isinstance(entry, GrownEntry):
             self.grown = entry
-        elif entry.offset < self.floor:  # of another archiver, which did not know of the trim
+        elif entry.offset < self.floor:  # by another archiver, which did not know of the trim
             self._let_go(entry)
         elif isinstance(entry, SnapshotEntry):
             self.snapshots.append(entry)
@@ -417,7 +417,7 @@ class Manifest:
             self.bases.append(entry)
 
     def _let_go(self, entry: SegmentEntry | FileEntry) -> None:
-        """Note that the objects of an entry below the floor count no more."""
+        """Note that the objects of an entry below the floor no longer count."""
         behind = entry.next_offset if isinstance(entry, SegmentEntry) else entry.offset + 1
         self.trimmed_keys |= {self.key(entry, each): behind for each in objects_of(entry)}
         self.archived_bytes -= archived_bytes(entry)
@@ -439,9 +439,9 @@ def _as_json(entry: Entry) -> dict[str, Any]:
 
 
 def _from_json(stored: bytes, place: str) -> Entry:
-    """The entry in these bytes.
+    """Return the entry in these bytes.
 
-    Raises ArchiveError for another format; KeyError, TypeError, ValueError, AttributeError for bytes that are none."""
+    Raises ArchiveError for another format; KeyError, TypeError, ValueError, AttributeError for other bytes."""
     values = decode_checked(stored, place)
     kind = _KINDS[values["kind"]]
     given = {each.name: values[each.name] for each in fields(kind)}

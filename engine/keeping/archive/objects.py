@@ -1,11 +1,11 @@
-"""Object storage as the archive uses it: S3, Google Cloud Storage, Azure, or a local directory.
+"""The archive's object storage: S3, Google Cloud Storage, Azure, or a local directory.
 
     objects = open_objects("s3://bucket/prefix")       gs://, az://, file:///DIR, or a plain path
-    objects.create(key, data)                          False: an object of that name is there already
+    objects.create(key, data)                          False: an object of that name already exists
     objects.get_range(key, start, end)
 
-- An object is created whole, under a name that is free, and is never changed: two archivers cannot harm each other.
-- Credentials and endpoints come from the environment, under the names that the store's own tools use (AWS_REGION,
+- An object is created whole, under a free name, and is never changed, so two archivers cannot harm each other.
+- Credentials and endpoints are read from the environment, under the names of the store's own tools (AWS_REGION,
   AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_SERVICE_ACCOUNT ...). A URL holds none, so it may be printed.
 - In a directory an object is durable when `create` returns: it is written under another name, synced and linked.
 """
@@ -31,28 +31,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SCHEMES: Final = ("s3", "gs", "az")
-# The variables that name a server other than the store's own one, by scheme; the first one that is set holds.
+# The variables that name a server other than the store's own, by scheme; the first one that is set applies.
 _ENDPOINTS: Final = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "gs": ("GOOGLE_BASE_URL",),
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
 PIECE_BYTES: Final = 4 << 20
-# An object may be large and the line slow, and a store that is away should be known as such within seconds.
+# An object may be large and the line slow, yet an unreachable store should be noticed within seconds.
 _CLIENT: Final = {"timeout": timedelta(minutes=5), "connect_timeout": timedelta(seconds=5)}
 _RETRIES: Final = {"max_retries": 4, "retry_timeout": timedelta(minutes=1)}
 _STATUS: Final = re.compile(r"status code: (\d{3}[\w ]*)")
 _ERROR_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
-# Variables of a client of the scheme; those that go into headers as they are; and what an endpoint looks like.
+# Variables of a scheme's client; those that go into headers unchanged; and the form of an endpoint.
 _PREFIXES: Final = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 _IN_HEADERS: Final = re.compile(r"TOKEN$|KEY_ID$|SAS|REGION$|ACCOUNT_NAME$")
 _ENDPOINT: Final = re.compile(r"https?://[A-Za-z0-9.\-_\[\]:]+(?:/[A-Za-z0-9.\-_~/]*)?")
-_MISSING: Final = ("NoSuchKey", "BlobNotFound")  # of all that is not found, an object: else a bucket, or a login
+_MISSING: Final = ("NoSuchKey", "BlobNotFound")  # a missing object; other things not found are a bucket or a login
 _REFUSALS: Final = ("HTTP 401", "HTTP 403", "HTTP 404")
 
 
 class ArchiveError(LogError):
-    """The archive cannot be used as asked; the text names its URL and the object."""
+    """The archive cannot be used as requested; the text names its URL and the object."""
 
 
 class MissingObject(ArchiveError):
@@ -60,18 +60,18 @@ class MissingObject(ArchiveError):
 
 
 class BadUrl(ArchiveError):
-    """The URL names no archive."""
+    """The URL does not name an archive."""
 
 
 class ObstoreNotInstalled(ArchiveError):
-    """This installation has no client of object storage."""
+    """This installation has no client for object storage."""
 
 
 class Objects:
     """The objects below one URL. Keys are names with slashes, relative to it."""
 
     def __init__(self, url: str, store: "ObjectStore", directory: Path | None = None) -> None:
-        """`directory`: the one that `store` keeps the objects in, if it is local."""
+        """Use the objects of a store. `directory`: where a local `store` keeps them."""
         self.url = url
         self._store = store
         self._directory = directory
@@ -83,15 +83,15 @@ class Objects:
         return open_objects, (self.url,)
 
     def place(self, key: str) -> str:
-        """The object's place, for people."""
+        """Return the object's place, for people."""
         return f"{self.url}/{key}"
 
     def create(self, key: str, data: bytes | BinaryIO) -> bool:
-        """Store an object: these bytes, or those of a file from its beginning on. S3 takes up to 5 GB.
+        """Store an object: these bytes, or a file from its beginning. S3 accepts up to 5 GB.
 
-        A file is sent from the page cache and takes no memory of the process. There is no upload in parts that is
-        refused where the name is taken.
-        Returns False if an object of this name is there already; it stays as it is. Raises NoAnswer."""
+        A file is sent from the page cache and takes no memory of the process. There is no upload in parts, because that
+        could not be refused for a taken name.
+        Returns False if an object of this name already exists, which is left unchanged. Raises NoAnswer."""
         if not isinstance(data, bytes):
             data.seek(0)
         if self._directory is not None:
@@ -114,7 +114,7 @@ class Objects:
             raise NoAnswer(f"{self.place(key)}: the store refuses (HTTP 404): check bucket and login") from None
 
     def get(self, key: str) -> bytes:
-        """All bytes of an object.
+        """Return all bytes of an object.
 
         Raises MissingObject, NoAnswer."""
         import obstore
@@ -122,7 +122,7 @@ class Objects:
         return self._asked(key, lambda: obstore.get(self._store, key).bytes().to_bytes())
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        """The bytes from `start` to `end` (exclusive): fewer, or none, where the object ends before.
+        """Return the bytes from `start` to `end` (exclusive): fewer, or none, if the object ends earlier.
 
         Raises MissingObject, NoAnswer."""
         import obstore
@@ -133,12 +133,12 @@ class Objects:
             return self._asked(key, lambda: obstore.get_range(self._store, key, start=start, end=end).to_bytes())
         except NoAnswer:
             size = self.size(key)
-            if size is not None and size <= start:  # a store refuses a range behind the end of an object
+            if size is not None and size <= start:  # a store refuses a range after the end of an object
                 return b""
             raise
 
     def pieces(self, key: str) -> Iterator[bytes]:
-        """Yields all bytes of an object, which may be large, in pieces.
+        """Yield all bytes of an object, which may be large, in pieces.
 
         Raises MissingObject, NoAnswer."""
         at = 0
@@ -147,7 +147,7 @@ class Objects:
             at += len(piece)
 
     def size(self, key: str) -> int | None:
-        """The size of an object in bytes; None if there is none.
+        """Return the size of an object in bytes; None if there is none.
 
         Raises NoAnswer."""
         import obstore
@@ -158,9 +158,9 @@ class Objects:
             return None
 
     def delete(self, key: str) -> None:
-        """Delete an object. One that is gone already is passed over.
+        """Delete an object, if it exists.
 
-        Raises NoAnswer, also where the store refuses: a right may be missing, or the object is locked."""
+        Raises NoAnswer, also if the store refuses because a permission is missing or the object is locked."""
         if self._directory is not None:
             path = self._directory / key
             try:
@@ -174,7 +174,7 @@ class Objects:
             self._asked(key, lambda: obstore.delete(self._store, key))
 
     def list(self, prefix: str, after: str = "") -> Iterator[str]:
-        """Yields the keys below `prefix`, a folder, in order; those behind the key `after`.
+        """Yield the keys below `prefix`, a folder, in order, from after the key `after`.
 
         Raises NoAnswer."""
         import obstore
@@ -183,13 +183,13 @@ class Objects:
             pages = obstore.list(self._store, prefix, offset=after or None)
             return [each["path"] for page in pages for each in page]
 
-        # A directory gives its names in no order, and may hold half a file that a crash left. A store may take the
-        # offset as a hint only: Azure's does.
+        # A directory lists names unordered, and may hold half a file after a crash. A store may treat the offset as a
+        # mere hint, as Azure's does.
         keys = self._asked(prefix, listed)
         yield from sorted(key for key in keys if key > after and not key.rpartition("/")[2].startswith("."))
 
     def _asked(self, key: str, ask: Callable[[], T]) -> T:
-        """The answer of the store; its errors as ours."""
+        """Return the answer of the store; convert its errors to ours."""
         from obstore.exceptions import BaseError, NotFoundError
 
         place = self.place(key)
@@ -205,7 +205,7 @@ class Objects:
             raise NoAnswer(f"{place}: the store does not answer ({reason}): try again later") from None
 
     def _create_file(self, path: Path, data: bytes | BinaryIO) -> bool:
-        """`create` in a directory. obstore's own way is atomic too, and syncs nothing."""
+        """Create an object in a directory. obstore's own way is also atomic, but syncs nothing."""
         try:
             _make_directories(path.parent)
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as file:
@@ -229,7 +229,7 @@ class Objects:
 
 
 def open_objects(url: str, make: bool = False) -> Objects:
-    """The object storage at a URL. Nothing is asked of it yet. `make`: a directory that is not there is made.
+    """Return the object storage at a URL, without a request to it. `make`: create a missing directory.
 
     Raises BadUrl, ObstoreNotInstalled."""
     parts = urlsplit(url)
@@ -264,7 +264,7 @@ def open_objects(url: str, make: bool = False) -> Objects:
     options: dict[str, Any] = dict(_CLIENT)
     endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS[parts.scheme])), "")
     if endpoint.startswith("http://"):
-        options["allow_http"] = True  # the endpoint says so by itself
+        options["allow_http"] = True  # the endpoint itself decides
     try:
         store: Any = from_url(url, client_options=options, retry_config=_RETRIES)  # type: ignore[call-overload]
     except (BaseError, ValueError) as error:
@@ -273,18 +273,18 @@ def open_objects(url: str, make: bool = False) -> Objects:
 
 
 def _require_sound_environment(scheme: str) -> None:
-    """Raises BadUrl for a value that no request can hold: the client would end the process."""
+    """Raise BadUrl for a value that no request can hold, because the client would end the process."""
     for name, value in os.environ.items():
         if not name.startswith(_PREFIXES[scheme]):
             continue
         if name in _ENDPOINTS[scheme] and value and not _ENDPOINT.fullmatch(value):
             raise BadUrl(f"{name}: give the address of a server, such as https://HOST:PORT")
         if _IN_HEADERS.search(name) and not (value.isascii() and value.isprintable()):
-            raise BadUrl(f"{name}: it has a line break or another character that no login has")
+            raise BadUrl(f"{name}: it has a line break or another character that a login cannot have")
 
 
 def _mapped(file: BinaryIO) -> mmap.mmap | bytes:
-    """All bytes of a file: obstore would read a file into memory, and copy it there once more."""
+    """Return all bytes of a file, because obstore would read it into memory and copy it there once more."""
     size = file.seek(0, os.SEEK_END)
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
 
@@ -292,7 +292,7 @@ def _mapped(file: BinaryIO) -> mmap.mmap | bytes:
 def _reason(error: Exception) -> str:
     """Return a store's error in a few words.
 
-    The store's own texts have many lines, and some name the values with which the login was signed."""
+    The store's own texts have many lines, and some contain the values that signed the login."""
     text = str(error)
     if status := _STATUS.search(text):
         code = _ERROR_CODE.search(text)
@@ -303,7 +303,7 @@ def _reason(error: Exception) -> str:
 
 
 def _make_directories(directory: Path) -> None:
-    """Make a directory and those above it, durably."""
+    """Make a directory and its parents, durably."""
     if not directory.is_dir():
         _make_directories(directory.parent)
         directory.mkdir(exist_ok=True)

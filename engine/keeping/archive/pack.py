@@ -23,16 +23,16 @@
     | values that are not in the .avro, one behind the other                                           |
     +--------------------------------------------------------------------------------------------------+
     description: the partition, the ten bytes, the archived blocks; of a segment, its header; of a topic its keys, its
-                 records' headers, and the gaps: offsets without a record, as where a transaction ended
+                 records' headers, and the gaps: offsets without a record, such as the end of a transaction
 
-- Groups, and the chain over them, are those of the log (engine/log/chain.py). Records are given out only if the chain
-  behind them is the one before the next archived block. An archived block holds whole groups: about 4 MiB, or one that
-  is larger. The last group of a stretch of a topic may be a part of one. The next stretch begins with
-  this group, so it repeats that part.
-- A value is not in the .avro when it is no record of its schema: one of another version, bytes of a service, or none at
-  all. It stands in the .blocks as it is. The texts in a record are not checked for UTF-8.
-- A segment can be made again byte for byte: its blocks are encoded from their groups, behind its header.
-- Equal segments become equal objects, whose names are equal too: a run that begins again finds its objects.
+- Groups, and the chain over them, are those of the log (engine/log/chain.py). Records are returned only if the chain
+  after them is the one before the next archived block. An archived block holds whole groups: about 4 MiB, or a single
+  larger one. The last group of a stretch of a topic may be incomplete; the next stretch begins with the same group, so
+  it repeats that part.
+- A value that is not a record of the schema (one of another version, bytes of a service, or none at all) is stored in
+  the .blocks unchanged, not in the .avro. The texts in a record are not checked for UTF-8.
+- A segment can be reproduced byte for byte: its blocks are encoded from their groups, after its header.
+- Equal segments become equal objects with equal names, so a repeated run finds its objects.
 """
 
 import hashlib
@@ -72,7 +72,7 @@ else:
 BLOCK_BYTES: Final = 4 << 20  # of records in an archived block
 STRETCH_BYTES: Final = 64 << 20  # of keys and values in a stretch of a topic
 STRETCH_RECORDS: Final = 1_000_000
-ASIDE_BYTES: Final = 1 << 20  # of values that are not in the .avro; with more, another schema gets its own stretch
+ASIDE_BYTES: Final = 1 << 20  # of values outside the .avro; with more, another schema gets its own stretch
 LEVEL: Final = 3  # of zstd
 BLOCKS_MAGIC: Final = b"rwmqblk1"
 BLOCKS_HEAD: Final = struct.Struct(">IQQ")
@@ -82,7 +82,7 @@ RecordHeaders = Sequence[tuple[str, bytes | None]]
 
 
 class KafkaRecord(NamedTuple):
-    """A record as Kafka has it. `value`, `key`: None where there is none."""
+    """A record as Kafka has it. `value`, `key`: None if missing."""
 
     offset: int
     timestamp_ms: int
@@ -92,9 +92,9 @@ class KafkaRecord(NamedTuple):
 
 
 class ArchivedBlock(NamedTuple):
-    """A block of an .avro, at byte `position` of it. `first_record`, `first_group`: their numbers in the stretch.
+    """A block of an .avro, at its byte `position`. `first_record`, `first_group`: their numbers in the stretch.
 
-    `records`: with those that are not in the .avro. `max_timestamp_ms`: the largest time so far."""
+    `records`: including those outside the .avro. `max_timestamp_ms`: the largest time so far."""
 
     position: int
     length: int
@@ -110,9 +110,9 @@ class ArchivedBlock(NamedTuple):
 
 @dataclass(slots=True)
 class Packed:
-    """A stretch as the two objects that it becomes. Close it: `avro` is a temporary file.
+    """A stretch packed as two objects. Close it, because `avro` is a temporary file.
 
-    `entry`: what the manifest says of it."""
+    `entry`: its entry for the manifest."""
 
     entry: SegmentEntry
     avro: BinaryIO
@@ -126,7 +126,7 @@ class Packed:
 
 
 def pack(path: Path, before: BlockEnd, archived_ms: int) -> Packed:
-    """Pack a closed segment, which goes on `before`: the end of the segment before it.
+    """Pack a closed segment, which continues at `before`, the end of the previous segment.
 
     Every block is verified. Memory: two archived blocks, and 16 bytes a record. Raises CorruptLog, LogError."""
     segment = SegmentReader(path, last=False)
@@ -147,24 +147,24 @@ def pack(path: Path, before: BlockEnd, archived_ms: int) -> Packed:
 
 
 class Packer:
-    """Gathers successive records of a partition, and makes the two objects of them.
+    """A packer of successive records of a partition into two objects.
 
     Memory: an archived block, 16 bytes a record and the keys; the rest is in a temporary file."""
 
     def __init__(self, partition: str, base_offset: int, group_offset: int, chain: bytes, newest_ms: int) -> None:
-        """`chain`: the hash chain at `group_offset`, at which a group begins. Records below `base_offset` are repeated.
+        """Begin a stretch with the hash chain at `group_offset`, where a group begins.
 
-        `newest_ms`: the largest time before `base_offset`."""
+        Records below `base_offset` are repeated. `newest_ms`: the largest time before `base_offset`."""
         self.partition = partition
         self.base_offset = base_offset
         self.group_offset = group_offset
-        self.next_offset = group_offset  # behind the last record
+        self.next_offset = group_offset  # after the last record
         self.chain_before = chain
         self.first_ms: int | None = None
         self.size_bytes = 0
         self._header: Header | None = None  # of the segment
         self._links = TopicChain(group_offset, chain)
-        self._chain = chain  # behind the last whole group
+        self._chain = chain  # after the last whole group
         self._newest_ms = newest_ms
         self._file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  Packed closes it, or `close`
         self._sha = hashlib.sha256()
@@ -172,7 +172,7 @@ class Packer:
         self._prefix = b""
         self._program: Program = []
         self._parts: list[bytes | memoryview] = []
-        self._inside = 0  # how many records `_parts` has
+        self._inside = 0  # the number of records in `_parts`
         self._block_bytes = 0
         self._block: tuple[int, int, int, bytes] = 0, 0, group_offset, chain  # record, group, offset, chain before
         self._archived: list[ArchivedBlock] = []
@@ -187,7 +187,7 @@ class Packer:
 
     @classmethod
     def of_segment(cls, header: Header, before: BlockEnd) -> "Packer":
-        """A packer of the blocks of one segment."""
+        """Return a packer for the blocks of one segment."""
         newest_ms = 0 if header.begins_anew else before.max_timestamp_ms
         packer = cls(header.partition, header.base_offset, header.base_offset, before.chain, newest_ms)
         packer._header = header
@@ -196,11 +196,11 @@ class Packer:
         return packer
 
     def close(self) -> None:
-        """Drop what was gathered."""
+        """Drop the gathered records."""
         self._file.close()
 
     def add_block(self, block: StoredBlock) -> None:
-        """Take the next block of a segment, which is a group. It is verified."""
+        """Verify and add the next block of a segment, which is a group."""
         entry = block.entry
         lengths = numbers_in("I", block.lengths)
         size = sum(lengths)
@@ -228,7 +228,7 @@ class Packer:
         return self._aside_bytes > ASIDE_BYTES and known_schema(_prefix_of(record.value)) is not None
 
     def add(self, record: KafkaRecord) -> None:
-        """Take the next record of a topic."""
+        """Add the next record of a topic."""
         offset, timestamp_ms, value, key, headers = record
         index = len(self._lengths)
         if not self._counts:
@@ -264,7 +264,7 @@ class Packer:
                 self.first_ms = timestamp_ms
 
     def finish(self, next_offset: int, archived_ms: int) -> Packed:
-        """The two objects. `next_offset`: behind the last record, or behind a gap at the end."""
+        """Return the two objects. `next_offset`: after the last record, or after a gap at the end."""
         assert self.first_ms is not None, "a stretch has a record of its own"
         if self._header is None:
             chain = self._links.ends_at(next_offset)
@@ -303,7 +303,7 @@ class Packer:
         self._write(avro_header(self.partition, self.group_offset, schema, self._sync))
 
     def _begin_group(self, offset: int) -> None:
-        """Begin the group of a topic in which this offset is."""
+        """Begin the group of a topic that contains this offset."""
         if self._counts:
             self._links.ends_at(offset)
             self._chain = self._links.chain
@@ -350,7 +350,7 @@ class Packer:
         self._position += len(data)
 
     def _blocks(self) -> bytes:
-        """The object that has what the events alone do not say."""
+        """Return the object with everything that the events alone lack."""
         description: dict[str, object] = {
             "partition": self.partition,
             "prefix": self._prefix.hex(),
@@ -378,12 +378,12 @@ class Packer:
 
 
 def _prefix_of(value: bytes | None) -> bytes:
-    """The first ten bytes of a single object; empty for other values."""
+    """Return the first ten bytes of a single object; empty for other values."""
     return value[:PREFIX_BYTES] if value is not None and value.startswith(MARKER) else b""
 
 
 def known_schema(prefix: bytes) -> str | None:
-    """The schema of single objects that begin with these ten bytes; None for one that this version does not know."""
+    """Return the schema of single objects that begin with these ten bytes; None if unknown to this version."""
     if len(prefix) != PREFIX_BYTES:
         return None
     fingerprint = prefix[len(MARKER) :].hex()
@@ -396,7 +396,7 @@ def known_schema(prefix: bytes) -> str | None:
 
 
 def sync_of(partition: str, group_offset: int, chain: bytes) -> bytes:
-    """The sync marker of an .avro: nobody can foresee the hash chain of a history."""
+    """Return the sync marker of an .avro, unpredictable because nobody can foresee the hash chain of a history."""
     return hashlib.sha256(b"archive %s %d %s" % (partition.encode(), group_offset, chain)).digest()[:SYNC_BYTES]
 
 

@@ -1,38 +1,38 @@
-"""Finds messages that are archived in part as they go from one partition to another: each partition is archived up to
-an end of its own.
+"""Finds messages that are archived only in part during a move between partitions, because each partition is archived up
+to its own end.
 
-    torn = torn_at(metadata, queues, identity.begun_with)       None: all is whole
+    torn = torn_at(metadata, queues, identity.begun_with)       None: everything is whole
     torn.whole_ms                          up to this time the archive is whole in all partitions
-    torn.text                              what is missing, in one line
-    ends, torn = whole_ends(partitions, identity.begun_with)    offsets up to which all is whole, of a log in Kafka
-    torn = torn_letters(partitions, ends, identity.begun_with)  None: each dead letter has died in its source, too
+    torn.text                              the missing part, in one line
+    ends, torn = whole_ends(partitions, identity.begun_with)    offsets up to which a log in Kafka is whole
+    torn = torn_letters(partitions, ends, identity.begun_with)  None: each dead letter's death is also archived
 
     archived in one partition                            needs, in another one
-    source       DeadLettersForwarded.relocated          the last of the messages that it names, in the target
-    target       a message that came from the source     the QueueDrained with which it has left, in the source
+    source       DeadLettersForwarded.relocated          the last message that it names, in the target
+    target       a message from the source               the QueueDrained with which it left, in the source
     metadata     QueueMoveEnded                          the incarnation that it names, in the target
     source       QueueDrained                            QueueMoveBegan, in the metadata log
     a partition  a queue that is declared there          an event of the metadata log that places its name there
-    target       a dead letter that came from a queue    the event by which the message died there
+    target       a dead letter from a queue              the event by which the message died there
 
-- A recovery up to the archived ends would lose messages, or have a queue where no name leads. All of it is in the
-  archive as of an earlier time.
-- What is missing of a partition came at the time of its last archived record, or later. So what needs it came then, or
-  later, too: only that is read. In Kafka each partition has the clock of its broker: a minute more is read there.
-- `whole_ms` lies just before the first record that needs something which is missing. It does not go back to the end of
-  the partition that lacks it: nothing may have happened there for hours.
-- Nothing needs a partition that came later before queues are placed by its number. If an archiver was ended, its
-  archive may not count it yet.
-- A message that follows a queue which was deleted arrives nowhere, and nothing lacks it. The state of the partition
-  where the queue was tells so. It is folded only if a message is found nowhere: else an archive that is whole could not
-  be recovered. It also knows of messages that came below the floor.
-- Messages are numbered when they leave, dead letters too. If they had come, and not left, other ones would leave with
-  their numbers: the target would take these for those that it has.
-- Dead letters are found by the states of partitions at their archived ends: a target knows the numbers that came from
-  each queue. Only what is torn is looked for in the events. A recovery tells of it and continues, because partitions
-  end hours apart, and to end all of them with the first one would lose more. It appends the events `Torn.passing_over`
-  to the sources, so that their next letters do not look like those that the targets have.
-- For moves only a history that was repartitioned is read.
+- A recovery up to the archived ends would lose messages, or have a queue that no name reaches. As of an earlier time
+  the archive is complete.
+- A missing record is never older than the last record archived for its partition. A record that needs it is not older
+  either, so only those are read. In Kafka each partition has its broker's clock, so a further minute is read there.
+- `whole_ms` is just before the first record that needs a missing one. It does not go back to the end of the partition
+  that lacks it, where nothing may have happened for hours.
+- An added partition matters only after queues are placed by the new number. If an archiver was stopped, its archive may
+  not count it yet.
+- A message that follows a deleted queue arrives nowhere, and is not missed. The state of the queue's former partition
+  shows this. It is folded only if a message is found nowhere, because otherwise a whole archive could not be recovered.
+  It also covers messages that arrived below the floor.
+- Messages, including dead letters, are numbered when they leave. If some had arrived without having left, others would
+  leave with their numbers, and the target would take these for the ones that it has.
+- Dead letters are found by the states of partitions at their archived ends, because a target knows the numbers that
+  arrived from each queue. Only torn ones are searched for in the events. A recovery reports them and continues: the
+  partitions' ends are hours apart, and ending all of them with the first would lose more. It appends the events
+  `Torn.passing_over` to the sources, so that their next letters do not look like those that the targets have.
+- For moves only a repartitioned history is read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,15 +59,15 @@ from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import DeadLettersForwarded, Event, Published, QueueDeclared, QueueDrained
 from rewindmq.schemas.placement_events import PlacementEvent, QueueMoveBegan, QueueMoveEnded
 
-SKEW_MS: Final = 60_000  # by which the clocks of Kafka's brokers may differ
-_WINDOW: Final = 1_000  # records at the end of a target that are looked at first
+SKEW_MS: Final = 60_000  # the largest difference between the clocks of Kafka's brokers
+_WINDOW: Final = 1_000  # records at the end of a target that are checked first
 _Source = tuple[str, str, int, int]  # vhost, queue, incarnation, partition as in Origin
-_Heard = tuple[int, int, int]  # number of a message, the offset that tells of it, and its time
+_Heard = tuple[int, int, int]  # number of a message, the offset of the record about it, and its time
 
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """Says what a recovery up to the archived ends would lack. See the module.
+    """The part that a recovery up to the archived ends would lack. See the module.
 
     `needs`: by partition, the first offset whose record needs what is missing in another one. `passing_over`: by
     partition, events after which no queue there gives a letter a number that a target has seen."""
@@ -79,16 +79,16 @@ class Torn:
 
     @property
     def told(self) -> str:
-        """A line about dead letters: the effect on a recovery, and the time up to which nothing is missing."""
+        """Return a line about dead letters: the effect on a recovery, and the time up to which nothing is missing."""
         twice = "they are in that queue again, and may be dead-lettered a second time"
-        return f"{self.text}: {twice}. As of {format_time(self.whole_ms)} all is whole"
+        return f"{self.text}: {twice}. As of {format_time(self.whole_ms)} everything is whole"
 
 
 def torn_at(metadata: ArchivedPartition, queues: Sequence[ArchivedPartition], begun_with: int) -> Torn | None:
-    """The moves that are archived in part; None: there are none.
+    """Return the moves that are archived in part; None: there are none.
 
-    `begun_with`: the number of queue partitions with which the archive was begun. Raises CorruptObject, ArchiveError,
-    NoAnswer; LogError where this version cannot fold a partition."""
+    `begun_with`: the archive's original number of queue partitions. Raises CorruptObject, ArchiveError, NoAnswer;
+    LogError if this version cannot fold a partition."""
     moves = _Moves(metadata)
     placement = moves.placement
     if not placement.count and len(queues) == begun_with:
@@ -117,11 +117,11 @@ def torn_letters(
 
 
 def whole_ends(partitions: Sequence[ArchivedPartition], begun_with: int) -> tuple[list[int], Torn | None]:
-    """Finds the ends of the partitions of a log in Kafka at which all is whole: the archived ones, or earlier ones.
+    """Return ends of a Kafka log's partitions at which everything is whole: the archived ones, or earlier ones.
 
-    The clocks of Kafka's brokers differ. So at one time the one partition may have that messages have gone, and the
-    other one not that they have come. Then the one ends before that. `partitions`: the metadata log comes first.
-    Raises as `torn_at`."""
+    The clocks of Kafka's brokers differ, so at a given time one partition may record that messages have left before the
+    other records their arrival. Then the first one ends before that. `partitions`: the metadata log comes first. Raises
+    as `torn_at`."""
     torn = torn_at(partitions[0], partitions[1:], begun_with)
     if torn is None:
         return [each.next_offset for each in partitions], None
@@ -133,11 +133,11 @@ def whole_ends(partitions: Sequence[ArchivedPartition], begun_with: int) -> tupl
             return ends, torn
         before, ends = ends, [more.needs.get(each.name, end) for each, end in zip(partitions, ends, strict=True)]
         if ends == before:
-            raise ArchiveError(f"{more.text}: the archive has grown meanwhile: run it again")
+            raise ArchiveError(f"{more.text}: the archive has grown in the meantime: run the command again")
 
 
 class _Part(ArchivedPartition):
-    """An archived partition up to an offset, and to a time at most."""
+    """An archived partition up to an offset, and at most up to a time."""
 
     def __init__(self, whole: ArchivedPartition, end: int, most_ms: int) -> None:
         super().__init__(whole.manifest.objects, whole.name, whole.shared, whole.manifest)
@@ -163,7 +163,7 @@ class _Part(ArchivedPartition):
 
 
 class _Moves:
-    """Moves of queues, as the archived metadata log has them.
+    """The moves of queues in the archived metadata log.
 
     `begun`: vhost, queue and incarnation of all queues that began to move. `ended_at`: the offset of the QueueMoveEnded
     of each move in `placement.moves`."""
@@ -174,7 +174,7 @@ class _Moves:
         self.ended_at: dict[tuple[str, str, int], int] = {}  # by vhost, queue, and the number of the move
         for offset, timestamp_ms, _, event in events_of(metadata):
             if isinstance(event, PlacementEvent):
-                with suppress(Nonsense):  # the fold passes it over, too
+                with suppress(Nonsense):  # the fold also skips it
                     self.placement.apply(timestamp_ms, event)
                     if isinstance(event, QueueMoveEnded):
                         number = len(self.placement.moves[event.vhost, event.queue]) - 1
@@ -183,7 +183,7 @@ class _Moves:
                     self.begun.add((event.vhost, event.queue, event.queue_id))
 
     def targets(self, vhost: str, queue: str, source: int, queue_id: int) -> list[int]:
-        """The partitions to which the messages of an incarnation have gone: the next one, or one that came later."""
+        """Return the partitions to which an incarnation's messages have moved: the next one, or a later one."""
         moves, moving = self.placement.moves.get((vhost, queue), []), self.placement.moving.get((vhost, queue))
         numbers = [number for number, each in enumerate(moves) if (each.source, each.from_id) == (source, queue_id)]
         found = [each.target for each in moves[numbers[0] :]] if numbers else []
@@ -192,7 +192,7 @@ class _Moves:
         return found
 
     def neighbours(self, partition: int) -> set[int]:
-        """The partitions to which any messages of a partition have gone, or from which any have come."""
+        """Return the partitions to which any messages of a partition have moved, or from which any have arrived."""
         found = set()
         for source, (vhost, queue), queue_id in self.placement.strays():
             targets = self.targets(vhost, queue, source, queue_id)
@@ -205,9 +205,9 @@ class _Moves:
 
 @dataclass(slots=True)
 class _Gone:
-    """Messages that have gone from a queue to one of the targets, as its partition has heard.
+    """Messages that have moved from a queue to one of the targets, by the records of its partition.
 
-    `heard`: the numbers up to which they have come. `came`: up to this number they are found."""
+    `heard`: the numbers up to which they are said to have arrived. `came`: up to this number they are found."""
 
     index: int
     source: _Source
@@ -231,14 +231,14 @@ class _Search:
         self._begun_with = begun_with
         self._moves = moves
         self._skew_ms = SKEW_MS if metadata.shared else 0
-        self._first: tuple[int, str] | None = None  # time and text of the first record that needs what is missing
+        self._first: tuple[int, str] | None = None  # time and text of the first record that needs a missing one
         self._needs: dict[str, int] = {}
         self._taken: dict[_Source, int] = {}  # the last number that a target has seen of a queue which has not given it
         self._folded: dict[int, Machine] = {}  # by number of the partition
         self._forwarded: dict[int, dict[tuple[str, str, int], int]] = {}  # as `_has_forwarded`, by number of partition
 
     def found(self) -> Torn | None:
-        """The earliest of what is torn."""
+        """Return the earliest torn move."""
         self._look_at_ends()
         gone: list[_Gone] = []
         for index in range(len(self._queues)):
@@ -247,7 +247,7 @@ class _Search:
         return self._torn()
 
     def found_letters(self) -> Torn | None:
-        """The earliest of the dead letters whose death is missing."""
+        """Return the earliest dead letter whose death is missing."""
         for index in range(len(self._queues)):
             self._look_for_deaths(index)
         return self._torn()
@@ -263,7 +263,7 @@ class _Search:
         return Torn(self._first[0] - 1, self._first[1], self._needs, passing_over)
 
     def _look_at_ends(self) -> None:
-        """Look at the queues that have come to a partition, and at partitions that came later."""
+        """Check the queues that have moved to a partition, and partitions that were added later."""
         placement, metadata = self._moves.placement, self._metadata
         for (vhost, queue), moves in placement.moves.items():
             for number, move in enumerate(moves):
@@ -278,9 +278,9 @@ class _Search:
                     self._note(later, later.start_offset, begin, metadata, f"{later.name} was added later")
 
     def _look_at(self, index: int) -> "Iterator[_Gone]":
-        """Look at what was archived of a partition behind the ends of those that it needs.
+        """Check the archived records of a partition after the ends of the partitions that it needs.
 
-        Yields the messages that have gone, and that may not have come."""
+        Yields the messages that have left, but may not have arrived."""
         partition, moves, metadata = self._queues[index], self._moves, self._metadata
         needed = [metadata, *(self._queues[each] for each in moves.neighbours(index))]
         since_ms = min(map(self._end_ms, needed)) - self._skew_ms
@@ -298,7 +298,7 @@ class _Search:
                 if (event.vhost, event.queue, event.queue_id) not in moves.begun:
                     self._note(partition, at, time_ms, metadata, f"queue '{event.queue}' began to move later")
             elif isinstance(event, QueueDeclared) and not self._is_placed(event, index, time_ms):
-                what = f"queue '{event.queue}' came to {partition.name} later"
+                what = f"queue '{event.queue}' moved to {partition.name} later"
                 self._note(partition, at, time_ms, metadata, what)
         self._look_for_drained(partition, arrived)
         for (vhost, queue, queue_id), heard in forwarded.items():
@@ -311,7 +311,7 @@ class _Search:
                     yield _Gone(index, source, targets, late)
 
     def _look_for_drained(self, target: ArchivedPartition, arrived: Mapping[_Source, list[_Heard]]) -> None:
-        """Look whether messages that came to a partition have left the ones from which they came."""
+        """Check that messages that arrived in a partition have left their sources."""
         for key, heard in arrived.items():
             vhost, name, queue_id, _ = key
             index = self._index_of(key)
@@ -328,8 +328,8 @@ class _Search:
                     self._note(target, at, time_ms, source, f"messages of queue '{name}' have left it later")
 
     def _look_for_deaths(self, index: int) -> None:
-        """Look whether the dead letters that came to a partition have died where they came from."""
-        early: dict[_Source, int] = {}  # the first number that the archived history of the source has not given yet
+        """Check that the dead letters that arrived in a partition have died in their sources."""
+        early: dict[_Source, int] = {}  # the first number not yet used in the archived history of the source
         for queue in self._state(index).by_id.values():
             for (vhost, name, queue_id, number, relocated), seen in queue.letters_seen.items():
                 source = vhost, name, queue_id, number
@@ -358,16 +358,16 @@ class _Search:
         queue = self._state(index).by_id.get(queue_id)
         if queue is not None and not queue.gone:
             return queue.next_sequence
-        return 0 if queue_id >= self._queues[index].next_offset else None  # else it was deleted
+        return 0 if queue_id >= self._queues[index].next_offset else None  # otherwise it was deleted
 
     def _index_of(self, source: _Source) -> int:
-        """The number of the partition in which a source is."""
+        """Return the number of a source's partition."""
         vhost, name, _, origin = source
         made_with = self._moves.placement.made_with or self._begun_with
         return partition_of(vhost, name, made_with) if origin == -1 else origin
 
     def _has_forwarded(self, index: int, queue: tuple[str, str, int]) -> int:
-        """The number up to which the end of a partition says that the messages of a queue have come; -1: nothing."""
+        """Return the number up to which a queue's messages arrived, by the end of a partition; -1: none."""
         if index not in self._forwarded:
             partition, found = self._queues[index], dict[tuple[str, str, int], int]()
             start = partition.offset_at(self._end_ms(partition) - 2 * self._skew_ms - 1)
@@ -378,7 +378,7 @@ class _Search:
         return self._forwarded[index].get(queue, -1)
 
     def _look_for(self, gone: "Sequence[_Gone]") -> None:
-        """Look for messages that have gone, in the partitions to which they went: once in each, for all of them."""
+        """Search for moved messages in their target partitions: once in each, for all of them."""
         for target, partition in enumerate(self._queues):
             looked_for = {each.source: each.most for each in gone if target in each.targets and each.came < each.most}
             found = _last_come(partition, looked_for)
@@ -393,7 +393,7 @@ class _Search:
                     self._note(self._queues[each.index], at, time_ms, self._queues[each.targets[-1]], what)
 
     def _look_at_state(self, gone: "_Gone") -> None:
-        """Look whether the queue was deleted where it went, so that its messages were, too, or has had them."""
+        """Check whether the moved queue was deleted, along with its messages, or has had them."""
         vhost, name, queue_id, origin = gone.source
         placement, target = self._moves.placement, self._queues[gone.targets[-1]]
         now = placement.followed(vhost, name, gone.index, queue_id)
@@ -402,13 +402,13 @@ class _Search:
         queue = None if now == -1 else self._state(gone.targets[-1]).queue(vhost, name)
         if queue is None or queue.gone or queue.queue_id != now:
             gone.came = gone.most
-        elif len(gone.targets) == 1:  # else it knows, too, what it has only heard of in the one before
+        elif len(gone.targets) == 1:  # otherwise it also knows what it has only heard of in the previous one
             gone.came = max(gone.came, queue.letters_seen.get((vhost, name, queue_id, origin, True), -1))
 
     def _state(self, index: int) -> Machine:
-        """The state of a partition at its archived end.
+        """Return the state of a partition at its archived end.
 
-        Raises CorruptObject, ArchiveError, NoAnswer; LogError where this version cannot fold it."""
+        Raises CorruptObject, ArchiveError, NoAnswer; LogError if this version cannot fold it."""
         if index not in self._folded:
             partition = self._queues[index]
             try:
@@ -419,7 +419,7 @@ class _Search:
         return self._folded[index]
 
     def _is_placed(self, event: QueueDeclared, index: int, time_ms: int) -> bool:
-        """Return True if the archived metadata log has the queue in this partition at this time or later."""
+        """Return True if the archived metadata log places the queue in this partition at this time or later."""
         came = event.moved_from
         if came is not None:
             return (event.vhost, event.queue, came.queue_id) in self._moves.begun
@@ -435,7 +435,7 @@ class _Search:
         return index in homes
 
     def _note(self, partition: ArchivedPartition, at: int, time_ms: int, lacking: ArchivedPartition, what: str) -> None:
-        """Note that a record of a partition needs what another one lacks."""
+        """Note that a record of a partition needs a record that another one lacks."""
         self._needs[partition.name] = min(at, self._needs.get(partition.name, at))
         if self._first is None or time_ms < self._first[0]:
             there = f"{lacking.name} is archived up to {format_time(self._end_ms(lacking))}"
@@ -444,8 +444,8 @@ class _Search:
             self._first = time_ms, f"{there}, and {what}"
 
     def _end_ms(self, partition: ArchivedPartition) -> int:
-        """The time of the last archived record, trimmed or not. If there is none: the time from which on queues were
-        placed there, or 0 if they always were."""
+        """Return the time of the last archived record, trimmed or not. If there is none: the time from which queues
+        were placed there, or 0 if they always were."""
         if partition.until_ms is not None:
             return partition.until_ms
         if partition.manifest.trims:
@@ -455,7 +455,7 @@ class _Search:
 
 
 def _newest(partition: ArchivedPartition) -> Machine | None:
-    """The newest archived state of a partition that can be used; None if there is none."""
+    """Return the newest usable archived state of a partition; None if there is none."""
     snapshots = ArchivedSnapshots(partition.manifest.objects.url)
     for offset in reversed(snapshots.offsets(partition.name)):
         if partition.start_offset <= offset <= partition.next_offset:
@@ -465,7 +465,7 @@ def _newest(partition: ArchivedPartition) -> Machine | None:
 
 
 def _events(partition: ArchivedPartition, start: int, end: int) -> Iterator[tuple[int, int, Event]]:
-    """Yields the events between two offsets, without bodies, with their offsets and times."""
+    """Yield the events between two offsets, without bodies, with their offsets and times."""
     decode = decoder_for(partition).decode
     for offsets, records, times in groups_of(partition, start, end):
         for index, (offset, record) in enumerate(zip(offsets, records, strict=True)):
@@ -476,7 +476,7 @@ def _events(partition: ArchivedPartition, start: int, end: int) -> Iterator[tupl
 
 
 def _came_from(event: Event) -> tuple[_Source, int] | None:
-    """The source of a message that moved with its queue, and its number there; None for any other event."""
+    """Return the source of a message that moved with its queue, and its number there; None for any other event."""
     origin = event.origin if isinstance(event, Published) else None
     if origin is None or origin.reason != RELOCATED:
         return None
@@ -484,9 +484,9 @@ def _came_from(event: Event) -> tuple[_Source, int] | None:
 
 
 def _last_come(target: ArchivedPartition, looked_for: Mapping[_Source, int]) -> dict[_Source, int]:
-    """By source, the number of the last message that has come from it to the target; none if none has.
+    """Return, by source, the number of the last message that arrived from it in the target, if any.
 
-    They are looked for from the end on, up to the number given: a message came just before its source heard of it."""
+    The search goes back from the end to the given number, as a message arrives just before its source hears of it."""
     end, window, left, found = target.next_offset, _WINDOW, dict(looked_for), dict[_Source, int]()
     while end > target.start_offset and left:
         start = max(target.start_offset, end - window)

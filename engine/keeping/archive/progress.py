@@ -1,10 +1,10 @@
-"""The messages between a broker and the process beside it, through a pipe. Nothing heavy is imported here.
+"""The messages between a broker and the process beside it, through a pipe. This module imports nothing heavy.
 
 ArchiveOrder ->     <- Opened or NoArchivePossible     None ->     <- ArchiveProgress, again and again: of the archive
                                                          <- Kept: of a look at --keep-history
                                                          <- TrimAsked     TrimAnswer ->
 
-On Kafka the broker sends the names of the partitions that it owns in place of None, and again when they change.
+On Kafka the broker sends the names of its partitions instead of None, and again when they change.
 """
 
 from collections.abc import Mapping
@@ -27,8 +27,8 @@ class ArchiveOrder:
 
     `url`: None: nothing is archived. `topics`: the log is in these topics, and the directory, a node's, has the
     snapshots. `age_ms`: a stretch of a partition is archived when its first record is this old. `keep_local`: the
-    limits of the log in the directory, or in Kafka, as operators write them; empty: all of it stays. `keep_history_ms`:
-    older history is trimmed; None: all of it stays."""
+    limits of the log in the directory, or in Kafka, as operators write them; empty: everything stays.
+    `keep_history_ms`: older history is trimmed; None: everything stays."""
 
     data_dir: Path
     url: str | None
@@ -41,9 +41,9 @@ class ArchiveOrder:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The process can begin. `url`: of the archive, as it is shown; empty: there is none.
+    """The process can begin. `url`: of the archive, in its displayed form; empty: there is none.
 
-    `ends`: where the archive of the directory's own history ends, by partition; empty where that is not known yet."""
+    `ends`: the ends of the archive of the directory's own history, by partition; empty if not yet known."""
 
     url: str
     ends: Mapping[str, int]
@@ -51,7 +51,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class NoArchivePossible:
-    """There can be no archive. `wrong_url`: the URL is to blame, else this installation."""
+    """There can be no archive. `wrong_url`: the URL is to blame; otherwise this installation."""
 
     text: str
     wrong_url: bool
@@ -61,9 +61,9 @@ class NoArchivePossible:
 class InTopic:
     """The part of a partition that is in Kafka.
 
-    `size_bytes`: of keys and values, without replicas; the size of records that are not archived is an estimate.
+    `size_bytes`: of keys and values, without replicas; the size of unarchived records is an estimate.
     `retention_used`: the part of Kafka's own retention that these records use; None: the topic has none. `lost`: the
-    first offset that Kafka removed before it was archived, and the one behind the last."""
+    first offset that Kafka removed before it was archived, and the one after the last."""
 
     start_offset: int
     size_bytes: int
@@ -75,9 +75,9 @@ class InTopic:
 class PartitionProgress:
     """The progress of a partition's archive.
 
-    `archived_bytes`: size of its objects, including snapshots. `oldest_waiting_ms`: time of the first record that is
-    not archived; None: there was none. `waiting_bytes`: of the local segments that are not archived, including the last
-    one. `in_topic`: of a log in Kafka, once it is known."""
+    `archived_bytes`: size of its objects, including snapshots. `oldest_waiting_ms`: time of the first unarchived
+    record; None: there was none. `waiting_bytes`: of the unarchived local segments, including the last one. `in_topic`:
+    of a log in Kafka, once known."""
 
     partition: str
     archived_end: int
@@ -91,8 +91,8 @@ class PartitionProgress:
 class ArchiveProgress:
     """The progress of the archive. Empty `partitions`: not known yet. `ended`: the pass is over.
 
-    `error`: why it failed. `freed_bytes`: of archived segments that were removed here since the last report. `stays`:
-    why other segments that were due were not. `retention`: what a person has to do about Kafka's own retention."""
+    `error`: why it failed. `freed_bytes`: of archived segments removed here since the last report. `stays`: why other
+    due segments were not removed. `retention`: the remedy for a problem with Kafka's own retention."""
 
     partitions: tuple[PartitionProgress, ...]
     ended: bool
@@ -104,10 +104,10 @@ class ArchiveProgress:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A look at --keep-history. `before_ms`: what is older goes; None: that is not known yet.
+    """The result of a check of --keep-history. `before_ms`: older history is trimmed; None: not known yet.
 
-    `stays`: partitions with older segments that were not trimmed, each with the reason. `freed_bytes`: of segments that
-    were removed. `error`: why the look failed. `trimmed`: what the process itself has appended, on Kafka."""
+    `stays`: partitions with older segments that were not trimmed, each with the reason. `freed_bytes`: of removed
+    segments. `error`: why the check failed. `trimmed`: the events that the process itself has appended, on Kafka."""
 
     before_ms: int | None
     stays: tuple[tuple[str, str], ...] = ()
@@ -118,13 +118,13 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class TrimAsked:
-    """The base at a floor is written and proven: the broker is to log this event."""
+    """A request to log this event, sent once the base at a floor is written and proven."""
 
     event: HistoryTrimmed
 
 
 @dataclass(frozen=True, slots=True)
 class TrimAnswer:
-    """The event is durable in the metadata log. `refused`: it is not logged; the reason."""
+    """The event is durable in the metadata log, unless `refused`: the reason why it was not logged."""
 
     refused: str | None

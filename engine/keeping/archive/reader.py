@@ -1,14 +1,14 @@
-"""Reads an archived history: by offset, by time, or all of it, with one request for each piece that is asked for.
+"""Reads an archived history by offset, by time, or as a whole, with one request for each piece.
 
-    log = ArchivedLog("s3://bucket/prefix")            # can be sent to another process, which opens it by itself
+    log = ArchivedLog("s3://bucket/prefix")            # can be sent to another process, which then opens it
     for block in log.queues[0].read(1_000, 2_000): ...
 
 - Reading ten records fetches the manifest's new entries, one .blocks object, and one archived block by its range.
-- Every block is proven by the hash chain before it is given out (pack.py). Damage is CorruptObject: object and byte.
-- What was fetched is kept for the next question, up to `CACHE_BYTES` a process: manifests, .blocks, archived blocks.
-- The archive ends where its last closed segment ends. A partition without any archived segment is empty.
-- A trimmed partition begins at its floor, with the base there. What a trim removes while it is read is BelowStart.
-- What is pickled is the URL: each process takes credentials from its own environment.
+- Every block is proven by the hash chain before it is returned (pack.py). Damage is CorruptObject: object and byte.
+- Fetched data is kept for the next question, up to `CACHE_BYTES` a process: manifests, .blocks, archived blocks.
+- The archive ends with its last closed segment. A partition without any archived segment is empty.
+- A trimmed partition begins at its floor, with the base there. A read that a trim overtakes raises BelowStart.
+- Only the URL is pickled: each process takes credentials from its own environment.
 """
 
 from bisect import bisect_right
@@ -39,7 +39,7 @@ _RECORD_BYTES: Final = 4  # of a record in an unpacked .blocks
 
 
 class _Cache:
-    """A cache of the latest fetches, up to a size in bytes; it keeps the last one whatever its size."""
+    """A cache of the latest fetches, up to a size in bytes, except that it always keeps the last one."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
@@ -68,11 +68,11 @@ _refreshing = Lock()
 
 
 class ArchivedPartition:
-    """One partition of an archived history, as far as this process has read its manifest."""
+    """One partition of an archived history, up to the entries that this process has read."""
 
     def __init__(self, objects: Objects, name: str, shared: bool = False, manifest: Manifest | None = None) -> None:
-        """`shared`: the archive is that of a log in Kafka. `manifest`: what the caller has read; else all entries that
-        the archive has now."""
+        """Open a partition. `shared`: the archive is of a log in Kafka. `manifest`: as the caller has read it;
+        otherwise all current entries are read."""
         self.name = name
         self.shared = shared
         self._objects = objects
@@ -84,11 +84,11 @@ class ArchivedPartition:
 
     @property
     def start_offset(self) -> int:
-        """The floor: the oldest offset that was not trimmed."""
+        """Return the floor, the oldest offset that was not trimmed."""
         return self.manifest.floor
 
     def base(self) -> Base | None:
-        """The base at the floor; None if nothing was trimmed. A process keeps the last one of each partition.
+        """Return the base at the floor; None if nothing was trimmed. A process keeps the last one of each partition.
 
         Raises CorruptObject, OtherBase, NoAnswer."""
         manifest, key = self.manifest, (self._objects.url, self.name)
@@ -100,50 +100,50 @@ class ArchivedPartition:
         return kept
 
     def beside(self, name: str) -> "ArchivedPartition":
-        """Another partition of the same archive."""
+        """Return another partition of the same archive."""
         return ArchivedPartition(self._objects, name, self.shared)
 
     def base_of(self, entry: BaseEntry) -> Base:
-        """An archived base, fetched and checked.
+        """Fetch and check an archived base.
 
         Raises CorruptObject, NoAnswer, OSError."""
         return archived_base(self.manifest, entry)
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last archived record."""
+        """Return the offset after the last archived record."""
         return self.manifest.end
 
     @property
     def durable_offset(self) -> int:
-        """The same: what is archived is durable."""
+        """Return the same offset, because archived records are durable."""
         return self.manifest.end
 
     @property
     def until_ms(self) -> int | None:
-        """The largest time of the archived records; None if there are none."""
+        """Return the largest time of the archived records; None if there are none."""
         segments = self.segments
         return segments[-1].max_timestamp_ms if segments else None
 
     @property
     def segments(self) -> Sequence[SegmentEntry]:
-        """The archived segments, in order."""
+        """Return the archived segments, in order."""
         return self.manifest.segments
 
     @property
     def snapshots(self) -> Sequence[SnapshotEntry]:
-        """The archived snapshots, in the order in which they came."""
+        """Return the archived snapshots, in the order in which they were archived."""
         return self.manifest.snapshots
 
     @property
     def bases(self) -> Sequence[BaseEntry]:
-        """The archived bases, in the order in which they came."""
+        """Return the archived bases, in the order in which they were archived."""
         return self.manifest.bases
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
-        """Yields blocks, as `LogPartition.read`. `position`: of the archived block that holds it.
+        """Yield blocks, as `LogPartition.read`. Their `position` is that of the archived block that holds them.
 
-        Raises BelowStart for what was trimmed, CorruptObject, ArchiveError, NoAnswer."""
+        Raises BelowStart for trimmed records, CorruptObject, ArchiveError, NoAnswer."""
         at = offset
         self._require_kept(at)
         try:
@@ -153,14 +153,14 @@ class ArchivedPartition:
         except CorruptObject:
             with _refreshing:
                 self.manifest.refresh()
-            self._require_kept(at)  # else it was trimmed meanwhile
+            self._require_kept(at)  # otherwise it was trimmed in the meantime
             raise
 
     def _require_kept(self, offset: int) -> None:
         if offset < self.manifest.floor:
             trim = self.manifest.trims[-1]
-            begins = f"offset {offset} lies below offset {trim.offset}, where the history begins"
-            until = f"the events of {format_time(trim.until_ms)} and before were trimmed"
+            begins = f"offset {offset} is below offset {trim.offset}, where the history begins"
+            until = f"the events of {format_time(trim.until_ms)} and earlier were trimmed"
             raise BelowStart(f"{self.name}: {begins}: {until}" + (f": {trim.reason}" if trim.reason else ""))
 
     def _read(self, offset: int, end: int | None) -> Iterator[Block]:
@@ -181,17 +181,17 @@ class ArchivedPartition:
                             yield _from(block, at) if at > offset else block
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
-        """Yields the blocks of many short ranges (first offset, end).
+        """Yield the blocks of many short ranges (first offset, end).
 
         Raises as `read`."""
         for offset, end in ranges:
             yield from self.read(offset, end)
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """The offset as `LogPartition.offset_at`.
+        """Return the offset as `LogPartition.offset_at` does.
 
-        A new segment begins where the clock was set. The last such stretch counts that begins at the time or before
-        it. Raises as `read`."""
+        A new segment begins where the clock was set. Of such stretches the last one that begins at or before the time
+        counts. Raises as `read`."""
         segments = self.segments
         end = len(segments)
         for number in reversed(range(len(segments))):
@@ -203,7 +203,7 @@ class ArchivedPartition:
         return self.next_offset
 
     def _offset_among(self, segments: Sequence[SegmentEntry], timestamp_ms: int) -> int:
-        """`offset_at` in successive segments, in which timestamps never go back."""
+        """Find the offset in successive segments whose timestamps never go back."""
         for entry in segments:
             if entry.max_timestamp_ms <= timestamp_ms:
                 continue
@@ -218,7 +218,7 @@ class ArchivedPartition:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """All entries that the archive has now; those that this process knows are not read again."""
+        """Return all current entries of the archive, reading only those that this process does not know."""
         key = "manifest", self._objects.url, self.name
 
         def loaded() -> Manifest:
@@ -230,9 +230,9 @@ class ArchivedPartition:
         return manifest
 
     def _unpacked(self, entry: SegmentEntry) -> Unpacked:
-        """An archived segment, to read.
+        """Return a reader of an archived segment.
 
-        Raises ArchiveError where another version of RewindMQ wrote it."""
+        Raises ArchiveError if another version of RewindMQ wrote it."""
 
         def made() -> Unpacked:
             segment = Unpacked(self._objects, self.name, entry)
@@ -251,14 +251,14 @@ class ArchivedPartition:
 class ArchivedLog:
     """The partitions of an archived history, read-only.
 
-    Raises BadUrl, ArchiveError where there is no archive, NoAnswer."""
+    Raises BadUrl, ArchiveError if there is no archive, NoAnswer."""
 
     def __init__(self, url: str) -> None:
         objects = open_objects(url)
         metadata = ArchivedPartition(objects, METADATA)
         identity = read_identity(objects, metadata.manifest)
         if identity is None:
-            raise ArchiveError(f"{objects.place(IDENTITY)}: no archive is here (`rewindmq archive` makes one)")
+            raise ArchiveError(f"{objects.place(IDENTITY)}: there is no archive here: make one with `rewindmq archive`")
         self.url = objects.url
         self.objects = objects
         self.identity = identity
@@ -272,7 +272,7 @@ class ArchivedLog:
 
     @property
     def partitions(self) -> list[ArchivedPartition]:
-        """All partitions, the metadata log first."""
+        """Return all partitions, the metadata log first."""
         return [self.metadata, *self.queues]
 
 
@@ -286,7 +286,7 @@ def _key(entry: SegmentEntry) -> tuple[str, ...]:
 
 
 def _from(block: Block, offset: int) -> Block:
-    """The block without the records before `offset`, which the stretch before has, too."""
+    """Return the block without the records before `offset`, which the previous stretch also has."""
     skipped = offset - block.first_offset
     if skipped <= 0:
         return block

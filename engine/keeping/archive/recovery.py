@@ -1,32 +1,32 @@
-"""Makes a data directory from an archive: its segments byte for byte, proven, and its snapshots.
+"""Makes a data directory from an archive: its proven segments, byte for byte, and its snapshots.
 
     recover(open_objects(url), data_dir)                       the history up to its archived end
     recover(open_objects(url), data_dir, at="mark:release")    a fork: the history up to a moment, then its own
 
-    1  DIR/log/recovery.json       which history is being recovered, from where; of a fork: where it branches
+    1  DIR/log/recovery.json       the history being recovered, and its archive; of a fork, its branching point
     2  DIR/log/PARTITION/          each archived segment: written under another name, synced, renamed; its sidecars
     3  DIR/snapshots/PARTITION/    each archived snapshot, in the same way; DIR/bases/PARTITION/ the base at the floor
     4  the log's own recovery      of each partition (embedded/writer.py): it must lead to the archived hash chain. Then
                                    an empty segment, so that the recovered ones stay as they were archived
     5  DIR/log/layout.json         from here on it is a log; recovery.json is removed
 
-A fork differs from that in its last segment of a partition, and in its metadata log:
+A fork differs in its last segment of a partition, and in its metadata log:
 
-- The segment that holds the moment ends behind the last archived block that lies before the moment. If the moment
-  divides a block, the records before it become a block of their own, which the log's own writer adds in step 4. So the
-  hash chain goes on from the archived one, and then goes its own way.
-- The metadata log goes on with HistoryForked, in a segment of its own. It gives the fork its identity.
+- The segment that holds the moment ends after the last archived block before the moment. If the moment divides a block,
+  the records before it become a separate block, which the log's own writer adds in step 4. So the hash chain continues
+  the archived one, and then diverges.
+- The metadata log continues with HistoryForked, in a separate segment, which gives the fork its identity.
 
-A trimmed partition begins at its floor. The archived metadata log may lack the HistoryTrimmed that says so: it is
-archived later than the trim, and a fork may branch before it. Then it is logged anew, from the manifest. The same holds
-for a PartitionsAdded: the archive may count partitions that its metadata log does not name yet.
+A trimmed partition begins at its floor. The archived metadata log may lack its HistoryTrimmed, which is archived later
+than the trim, and a fork may branch before it. Then it is logged anew, from the manifest. The same applies to a
+PartitionsAdded, because the archive may count partitions that its metadata log does not name yet.
 
-- A killed recovery is begun again by the same command: it keeps whole segments. Until step 5 no broker starts there.
-- Nothing is written where a queue that moved is archived in part (partial_moves.py): its messages would be lost. A
-  mark is one moment in all partitions, so a fork at a mark that is archived is whole.
+- The same command continues a killed recovery and keeps whole segments. Until step 5 no broker starts there.
+- Nothing is written if a moved queue is archived only in part (partial_moves.py), because its messages would be lost. A
+  mark is one moment in all partitions, so a fork at an archived mark is whole.
 - A directory that has a log, or a broker's state, is refused.
-- The recovered history ends where each partition is archived. A broker that starts there repairs what that tears apart
-  between partitions, as after a crash. Dead letters whose death is not archived are told of, and a
+- The recovered history ends at each partition's archived end. A broker that starts there repairs the differences
+  between partitions, as after a crash. Dead letters whose death is not archived are reported, and a
   DeadLettersForwarded in their source makes its next letters pass over the numbers that they have.
 """
 
@@ -83,11 +83,11 @@ from rewindmq.schemas.placement_events import PartitionsAdded
 from rewindmq.schemas.registry import envelope_schema_json
 from rewindmq.schemas.values import BROKER
 
-_UNBOUNDED = 1 << 62  # bytes of a segment: a recovery begins no segment by size
+_UNBOUNDED = 1 << 62  # bytes of a segment, because a recovery begins no segment by size
 
 
 class NotYetArchived(LogError):
-    """The archive has a trim in its metadata, and not what the trimmed partition begins with."""
+    """The archive has a trim in its metadata, but not the base with which the trimmed partition begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class RecoveredPartition:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """The content of recovery.json. `branch`: None where the history is recovered up to its archived end."""
+    """The content of recovery.json. `branch`: None if the history is recovered up to its archived end."""
 
     history: str
     branch: Branch | None
@@ -117,9 +117,9 @@ class _Begun:
 
 @dataclass(slots=True)
 class _Reached:
-    """The end of the segments that were written of a partition: an offset, and the hash chain up to it.
+    """The end of a partition's written segments: an offset, and the hash chain up to it.
 
-    `rest`: the records that still belong before the moment of a fork, which divides their block."""
+    `rest`: the remaining records before the moment of a fork that divides their block."""
 
     offset: int
     chain: bytes
@@ -133,11 +133,11 @@ def recover(
     at: str | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[RecoveredPartition]:
-    """Make the log and the snapshots of a data directory from an archive. `progress`: bytes done, and all bytes.
+    """Make a data directory's log and snapshots from an archive. `progress`: called with bytes done and all bytes.
 
-    `at`: a moment; the result is a fork of the history. `tell`: told of dead letters whose death is not archived.
-    Raises ArchiveError, CorruptObject, NoAnswer; LogError where the directory has a log, or another recovery was begun;
-    RewindError for a moment that the archive does not have; OSError."""
+    `at`: a moment; the result is a fork of the history. `tell`: receives a text about dead letters whose death is not
+    archived. Raises ArchiveError, CorruptObject, NoAnswer; LogError if the directory has a log, or another recovery was
+    begun; RewindError for a moment that the archive does not have; OSError."""
     metadata = Manifest.load(objects, METADATA)
     identity = read_identity(objects, metadata)
     if identity is None:
@@ -155,7 +155,7 @@ def recover(
             branch = None if at is None else branch_at(partitions[0], partitions[1:], identity, begun_as, at)
             begun = _Begun(identity.history, branch)
             _require_whole(objects, partitions, identity.begun_with, branch)
-        elif begun.branch is None:  # the archive may have more by now
+        elif begun.branch is None:  # the archive may have grown
             _require_whole(objects, partitions, identity.begun_with, None)
         ends = _ends(manifests, begun)
         letters = _torn_letters(partitions, ends, identity.begun_with, begun.branch)
@@ -180,7 +180,7 @@ def recover(
             _end(data_dir)
         finally:
             os.close(descriptor)
-    else:  # it was killed behind its last step; the archive may have more by now
+    else:  # it was killed after its last step; the archive may have grown
         _end(data_dir)
         ends = _ends(manifests[: 1 + read_layout(data_dir)], begun)
         ends = {name: min(end, _local_end(data_dir, name)) for name, end in ends.items()}
@@ -210,7 +210,7 @@ def _is_whole(partitions: Iterable[ArchivedPartition], branch: Branch) -> bool:
 def _require_whole(
     objects: Objects, partitions: Sequence[ArchivedPartition], begun_with: int, branch: Branch | None
 ) -> None:
-    """Check that each queue that moved is archived whole, up to the archived ends, or up to the time of a fork.
+    """Check that each moved queue is archived whole, up to the archived ends or the time of a fork.
 
     Raises ArchiveError, CorruptObject, NoAnswer."""
     until_ms = None
@@ -224,7 +224,7 @@ def _require_whole(
         return
     how = "let an archiver run to its end"
     if torn.whole_ms >= (begin_ms(metadata) or 0):
-        how += f", or recover --at {format_time(torn.whole_ms)}: what had happened by then is whole"
+        how += f", or recover --at {format_time(torn.whole_ms)}: everything up to then is whole"
     raise ArchiveError(f"{objects.url}: {torn.text}, so messages would be lost: {how}")
 
 
@@ -233,7 +233,7 @@ def _local_end(data_dir: Path, partition: str) -> int:
 
 
 def _ends(manifests: Iterable[Manifest], begun: _Begun) -> dict[str, int]:
-    """The offset of each partition at which the recovered history ends."""
+    """Return the offset of each partition at which the recovered history ends."""
     if begun.branch is not None:
         return begun.branch.ends
     return {manifest.partition: manifest.end for manifest in manifests}
@@ -246,7 +246,7 @@ def _recover_partitions(
     data_dir: Path,
     progress: Callable[[int, int], None],
 ) -> None:
-    """Steps 2 to 4."""
+    """Do steps 2 to 4."""
     wanted = {each.partition: [e for e in each.segments if e.base_offset < ends[each.partition]] for each in manifests}
     total = sum(entry.size_bytes for entries in wanted.values() for entry in entries)
     done = 0
@@ -266,7 +266,7 @@ def _recover_partitions(
         for snapshot in manifest.snapshots:
             if begun.branch is None or snapshot.offset <= at.offset:
                 _recover_file(manifest, snapshot, Snapshots(data_dir / "snapshots").path(name, snapshot.offset))
-        if begun.branch is None:  # a fork has the seals of its parent nowhere: they count only up to the branch
+        if begun.branch is None:  # a fork gets no seals of its parent, because they count only up to the branch
             for path, content in recover_seals(manifest, directory):
                 _write(path, [content])
     for manifest in manifests:
@@ -275,7 +275,7 @@ def _recover_partitions(
 
 
 def _beginning(manifest: Manifest, data_dir: Path) -> _Reached:
-    """Where a partition begins. If it was trimmed, the base there is written.
+    """Return the beginning of a partition, and write the base there if it was trimmed.
 
     Raises CorruptObject, OtherBase, NoAnswer."""
     if not manifest.trims:
@@ -294,17 +294,17 @@ def _recover_base(manifest: Manifest, trim: TrimmedEntry | HistoryTrimmed, data_
 
 
 def _recover_trims(manifests: Iterable[Manifest], ends: dict[str, int], data_dir: Path) -> None:
-    """Write the bases of trims that the recovered metadata log names, and that were not ended in the archive.
+    """Write the bases of trims in the recovered metadata log that were not completed in the archive.
 
-    The start of a broker ends them. Raises NotYetArchived, CorruptObject, OtherBase, NoAnswer."""
+    A broker's start completes them. Raises NotYetArchived, CorruptObject, OtherBase, NoAnswer."""
     for manifest in manifests:
         name, floor = manifest.partition, floors_of(data_dir).get(manifest.partition)
         if floor is None or floor.event.offset <= manifest.floor:
             continue
         if floor.event.offset > ends[name]:
             raise NotYetArchived(
-                f"{manifest.objects.url}: {name} is archived up to offset {ends[name]} only, and its history begins at"
-                f" {floor.event.offset}: an archiver was ended in the middle, let one run to its end"
+                f"{manifest.objects.url}: {name} is archived only up to offset {ends[name]}, but its history begins at"
+                f" {floor.event.offset}: an archiver was interrupted: let one run to its end"
             )
         _recover_base(manifest, floor.event, data_dir)
 
@@ -312,7 +312,7 @@ def _recover_trims(manifests: Iterable[Manifest], ends: dict[str, int], data_dir
 def _missing_events(
     objects: Objects, identity: HistoryIdentity, manifests: Sequence[Manifest], begun: _Begun, data_dir: Path
 ) -> list[MetadataEvent]:
-    """The events with which the recovered metadata log goes on."""
+    """Return the events with which the recovered metadata log continues."""
     events: list[MetadataEvent] = [*_missing_trims(manifests[1:], data_dir)]
     if begun.branch is not None:
         return [*events, begun.branch.event(objects.url)]
@@ -324,7 +324,7 @@ def _missing_events(
 
 
 def _missing_trims(manifests: Iterable[Manifest], data_dir: Path) -> Iterator[HistoryTrimmed]:
-    """Yields the trims of the archive that the recovered metadata log does not name."""
+    """Yield the trims of the archive that the recovered metadata log lacks."""
     for manifest in manifests:
         floor = floors_of(data_dir).get(manifest.partition)
         if manifest.floor > (0 if floor is None else floor.event.offset):
@@ -335,26 +335,26 @@ def _missing_trims(manifests: Iterable[Manifest], data_dir: Path) -> Iterator[Hi
 
 
 def _require_kept(manifests: Iterable[Manifest], ends: dict[str, int]) -> None:
-    """Check that nothing was trimmed since the recovery was begun that it needs.
+    """Check that no trim since the beginning of the recovery removed what it needs.
 
     Raises BelowFloor."""
     for manifest in manifests:
         name, end = manifest.partition, ends[manifest.partition]
         if end < manifest.floor:
-            what = f"{name} begins at offset {manifest.floor} now, and the recovery was begun up to offset {end}"
-            raise BelowFloor(name, manifest.floor, f"{what}: it was trimmed: recover to another directory")
+            what = f"{name} now begins at offset {manifest.floor}, but the recovery was begun up to offset {end}"
+            raise BelowFloor(name, manifest.floor, f"{what}: it has been trimmed: recover to another directory")
 
 
 def _end(data_dir: Path) -> None:
-    """Say that the recovery is done."""
+    """Note that the recovery is done."""
     (data_dir / "log" / RECOVERY).unlink()
     sync_directory(data_dir / "log")
 
 
 def _require_history(metadata: Manifest, history: str) -> str:
-    """Check that the archived metadata log is that of the archive's history.
+    """Check that the archived metadata log belongs to the archive's history.
 
-    Returns the identity with which it begins: another one if the archive is that of a fork. Raises ArchiveError."""
+    Returns the identity with which it begins, which differs if the archive is a fork's. Raises ArchiveError."""
     if not metadata.segments:
         raise ArchiveError(f"{metadata.objects.url}: nothing of {METADATA} is archived yet: archive it first")
     header = Unpacked(metadata.objects, METADATA, metadata.segments[0]).header
@@ -366,7 +366,7 @@ def _require_history(metadata: Manifest, history: str) -> str:
 
 
 def _require_begun(data_dir: Path, history: str, at: str | None) -> _Begun | None:
-    """The recovery that was begun here; None if there is none.
+    """Return the recovery that was begun here; None if there is none.
 
     Raises LogError for the recovery of another history, or as of another moment."""
     file = data_dir / "log" / RECOVERY
@@ -395,21 +395,21 @@ def _write_begun(data_dir: Path, objects: Objects, begun: _Begun) -> None:
 
 
 def _require_no_log(data_dir: Path, begun: _Begun | None) -> None:
-    """Check that nothing of another history is in the directory.
+    """Check that the directory has nothing of another history.
 
     Raises LogError."""
     if layout_file(data_dir).exists():
-        raise LogError(f"{data_dir}: there is a log already: recover to another directory")
+        raise LogError(f"{data_dir}: it already has a log: recover to another directory")
     if begun is not None:
         return
     here = [data_dir / name for name in ("state", "snapshots", "kafka") if (data_dir / name).exists()]
     here += [path for path in (data_dir / "log").glob("*-[0-9]*") if segment_files(path)]
     if here:
-        raise LogError(f"{here[0]}: exists already: recover to another directory")
+        raise LogError(f"{here[0]}: already exists: recover to another directory")
 
 
 def _remove_others(directory: Path, wanted: Iterable[SegmentEntry]) -> None:
-    """Remove the segments that a killed recovery had begun behind the archived ones."""
+    """Remove the segments that a killed recovery had begun after the archived ones."""
     bases = {entry.base_offset for entry in wanted}
     for path in segment_files(directory):
         if base_offset_of(path) not in bases:
@@ -419,9 +419,9 @@ def _remove_others(directory: Path, wanted: Iterable[SegmentEntry]) -> None:
 def _recover_segment(
     manifest: Manifest, entry: SegmentEntry, end: int, newest_before_ms: int, directory: Path
 ) -> _Reached:
-    """Write a segment and its sidecars: as it was, or its whole blocks below offset `end` of a fork.
+    """Write a segment and its sidecars: unchanged, or for a fork its whole blocks below offset `end`.
 
-    `newest_before_ms`: the largest time before it, for the index. A segment that is there as it was is left alone."""
+    `newest_before_ms`: the largest time before it, for the index. A segment that is already complete is left alone."""
     path = segment_path(directory, entry.base_offset)
     if entry.next_offset <= end and path.exists() and path.stat().st_size == entry.size_bytes:
         return _Reached(entry.next_offset, entry.chain)
@@ -455,7 +455,7 @@ def _recover_segment(
 
 
 def _recover_file(manifest: Manifest, entry: FileEntry, path: Path) -> None:
-    """Write a snapshot or a base as it was, unless it is there already.
+    """Write a snapshot or a base unchanged, unless it already exists.
 
     Raises CorruptObject, NoAnswer."""
     if not path.exists():
@@ -463,9 +463,9 @@ def _recover_file(manifest: Manifest, entry: FileEntry, path: Path) -> None:
 
 
 def _complete(directory: Path, reached: _Reached, floor: int) -> None:
-    """Open the partition as a broker does, and begin a segment behind the recovered ones.
+    """Open the partition as a broker does, and begin a segment after the recovered ones.
 
-    Raises CorruptLog; LogError where the files do not lead to the archived hash chain."""
+    Raises CorruptLog; LogError if the files do not lead to the archived hash chain."""
     begins = reached.offset == floor and not segment_files(directory)
     if begins and floor > 0:
         header = encode_header(envelope_schema_json(), directory.name, floor, reached.chain, False)

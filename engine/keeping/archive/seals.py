@@ -1,9 +1,9 @@
-"""Seals in the archive: a copy of each seal and of its opening, once all records that it seals are archived.
+"""Seals in the archive: a copy of each seal and of its opening, once all its records are archived.
 
     PARTITION/seals/BASE20.seal, BASE20.secret
 
-A seal proves itself by its signature, so no entry of the manifest names it. As with every object, it is created once
-and never replaced, and it is read back before it counts as archived. A seal that is damaged is left to `verify_seals`.
+A seal proves itself by its signature, so no entry of the manifest names it. Like every object, it is created once and
+never replaced, and it is read back before it counts as archived. A damaged seal is left to `verify_seals`.
 """
 
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
 from rewindmq.engine.keeping.seals.seal import BadSeal, parsed_line
 from rewindmq.engine.log.whole_file import OWNER_ALONE
 
-SUFFIXES = (".secret", ".seal")  # a seal counts when its opening is there
+SUFFIXES = (".secret", ".seal")  # a seal counts once its opening is there
 
 
 def archive_seals(manifest: Manifest, directory: Path, after: str = "") -> str:
-    """Archive the seals of a partition that are not archived yet.
+    """Archive the unarchived seals of a partition.
 
-    `after`: the key of a seal that is known to be archived, as those before it; the seals of a partition are archived
-    in their order. Returns the key of the last one. Raises ArchiveError, NoAnswer, OSError."""
+    `after`: the key of a seal that is known to be archived with all earlier ones, because seals are archived in order.
+    Returns the key of the last one. Raises ArchiveError, NoAnswer, OSError."""
     partition, objects = manifest.partition, manifest.objects
     local = [path for path in sorted(directory.glob("_*.seal")) if _key(partition, path, ".seal") > after]
     if not local:
@@ -39,16 +39,16 @@ def archive_seals(manifest: Manifest, directory: Path, after: str = "") -> str:
             break
         for suffix in SUFFIXES:
             file = path.with_suffix(suffix)
-            if file.exists():  # `verify_seals` tells of a secret that is gone
+            if file.exists():  # `verify_seals` reports a missing secret
                 create_seal(objects, _key(partition, path, suffix), file.read_bytes())
         after = _key(partition, path, ".seal")
     return after
 
 
 def recover_seals(manifest: Manifest, directory: Path) -> Iterator[tuple[Path, bytes]]:
-    """Yields the files of the archived seals of a partition that are not in the directory, with their content.
+    """Yield the files of a partition's archived seals that are not in the directory, with their content.
 
-    The caller writes each before it asks for the next one: then only the owner may read a secret.
+    The caller writes each before it requests the next; then only the owner may read a secret.
 
     Raises ArchiveError, NoAnswer."""
     for key in manifest.objects.list(seals_folder(manifest.partition)):
@@ -60,7 +60,7 @@ def recover_seals(manifest: Manifest, directory: Path) -> Iterator[tuple[Path, b
 
 
 def create_seal(objects: Objects, key: str, content: bytes) -> None:
-    """Create an object, or find that it is there as it should be.
+    """Create an object, or check that it already exists unchanged.
 
     Raises ArchiveError."""
     objects.create(key, content)

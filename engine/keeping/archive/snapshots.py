@@ -1,9 +1,9 @@
-"""The snapshots of an archived history, read as those of a data directory are.
+"""The snapshots of an archived history, read like those of a data directory.
 
     ArchivedSnapshots("s3://bucket/prefix").load("queues-0", 1_000_000)
 
-A snapshot is fetched when it is loaded. Its SHA-256 must be the one in the manifest; then it is checked as a file is.
-What is pickled is the URL.
+A snapshot is fetched when it is loaded. Its SHA-256 must be the one in the manifest; then it is checked like a file.
+Only the URL is pickled.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from rewindmq.projections.store.snapshots import SnapshotError, load_from
 
 
 class ArchivedSnapshots:
-    """The snapshots in the archive at `url`, as they were when they were first asked for."""
+    """The snapshots in the archive at `url`, as of the first request."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -31,21 +31,21 @@ class ArchivedSnapshots:
         return ArchivedLog(self.url)
 
     def partitions(self) -> list[str]:
-        """Names of the queue partitions that have snapshots."""
+        """Return the names of the queue partitions that have snapshots."""
         return sorted(each.name for each in self._log.queues if self._entries(each.name))
 
     def offsets(self, partition: str) -> list[int]:
-        """The offsets of the partition's snapshots, ascending."""
+        """Return the offsets of the partition's snapshots, ascending."""
         return sorted(self._entries(partition))
 
     def place(self, partition: str, offset: int) -> str:
-        """The object of a snapshot, for people."""
+        """Return the object of a snapshot, for people."""
         return self._log.objects.place(self._key(partition, offset))
 
     def load(self, partition: str, offset: int) -> Machine:
-        """The machine as a snapshot holds it.
+        """Return the machine in a snapshot.
 
-        Raises SnapshotError for one that is gone or damaged, NoAnswer."""
+        Raises SnapshotError for a missing or damaged one, NoAnswer."""
         place, entry = self.place(partition, offset), self._entries(partition)[offset]
         sha = hashlib.sha256()
         with tempfile.TemporaryFile() as file:

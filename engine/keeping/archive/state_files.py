@@ -1,12 +1,12 @@
-"""Archived snapshots and bases: files that the archive has as they are, under names that their bytes give them.
+"""Archived snapshots and bases: unchanged files in the archive, under names derived from their bytes.
 
     entry = archive_file(manifest, Bases(data_dir / "bases").path("queues-0", 1_000), BaseEntry)
-    prove_file(manifest, entry)                 it is read, and compared with the manifest
+    prove_file(manifest, entry)                 is read, and compared with the manifest
     fetch_file(manifest, entry, path)           ... and written to a file
     base = archived_base(manifest, entry)       ... and opened
-    base = floor_base(manifest)                 the one with which the archived history begins
+    base = floor_base(manifest)                 the base at the beginning of the archived history
 
-None is given out before its SHA-256 was compared with the one in the manifest.
+None is returned before its SHA-256 has been compared with the one in the manifest.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ F = TypeVar("F", SnapshotEntry, BaseEntry)
 
 
 class OtherBase(LogError):
-    """A base is not the one with which a history was trimmed."""
+    """A base other than the one with which a history was trimmed."""
 
 
 def archive_file(manifest: Manifest, path: Path, kind: type[F]) -> F:
-    """Bring a snapshot or a base, which is named after its offset, into the archive. Returns its entry there.
+    """Archive a snapshot or a base, a file named after its offset, and return its entry.
 
     Raises FileNotFoundError, ArchiveError, NoAnswer."""
     with path.open("rb") as file:
@@ -44,7 +44,7 @@ def archive_file(manifest: Manifest, path: Path, kind: type[F]) -> F:
 
 
 def prove_file(manifest: Manifest, entry: FileEntry) -> None:
-    """Read an archived snapshot or base: it is what its entry says.
+    """Read an archived snapshot or base, and check it against its entry.
 
     Raises CorruptObject, NoAnswer."""
     for _ in proven_pieces(manifest, entry):
@@ -52,7 +52,7 @@ def prove_file(manifest: Manifest, entry: FileEntry) -> None:
 
 
 def proven_pieces(manifest: Manifest, entry: FileEntry) -> Iterator[bytes]:
-    """Yields the bytes of an archived snapshot or base, and at the end proves that they are what its entry says.
+    """Yield the bytes of an archived snapshot or base, and finally check them against its entry.
 
     Raises CorruptObject, NoAnswer."""
     key = manifest.key(entry, entry.object)
@@ -85,7 +85,7 @@ def fetch_file(manifest: Manifest, entry: FileEntry, path: Path) -> None:
 
 
 def archived_base(manifest: Manifest, entry: BaseEntry) -> Base:
-    """Open an archived base. Its bytes are in a file without a name, which goes with the Base.
+    """Open an archived base. Its bytes are in a nameless file, which ends with the Base.
 
     Raises CorruptObject, NoAnswer, OSError."""
     place = manifest.objects.place(manifest.key(entry, entry.object))
@@ -95,12 +95,12 @@ def archived_base(manifest: Manifest, entry: BaseEntry) -> Base:
     file.flush()
     try:
         return Base(Path(place).parent.parent / manifest.partition / f"{entry.offset:020d}{SUFFIX}", file)
-    except BaseError as error:  # its bytes are as they were archived
+    except BaseError as error:  # its bytes are those archived
         raise CorruptObject(place, 0, entry.offset, str(error)) from None
 
 
 def prove_base_of(base: Base, chain: bytes, digest: str) -> None:
-    """Check that a base is the one with which a history was trimmed, and that its state has the digest that it says.
+    """Check that a base is the one with which a history was trimmed, and that its state has the stated digest.
 
     Raises OtherBase."""
     try:
@@ -112,7 +112,7 @@ def prove_base_of(base: Base, chain: bytes, digest: str) -> None:
 
 
 def sound_base(manifest: Manifest, offset: int, chain: bytes, digest: str) -> tuple[BaseEntry, Base]:
-    """The archived base with this chain and digest, and its entry. Of several at the offset, the last sound one.
+    """Return the archived base with this chain and digest, and its entry; of several at the offset the last sound one.
 
     Raises CorruptObject, OtherBase if none is sound, NoAnswer, OSError."""
     wrong: LogError = OtherBase(f"{manifest.objects.url}: no base of {manifest.partition} is archived at {offset}")
@@ -121,7 +121,7 @@ def sound_base(manifest: Manifest, offset: int, chain: bytes, digest: str) -> tu
             try:
                 base = archived_base(manifest, entry)
                 prove_base_of(base, chain, digest)
-            except (CorruptObject, OtherBase) as error:  # another one may be archived there
+            except (CorruptObject, OtherBase) as error:  # another one may be archived
                 wrong = error
             else:
                 return entry, base
@@ -129,7 +129,7 @@ def sound_base(manifest: Manifest, offset: int, chain: bytes, digest: str) -> tu
 
 
 def floor_base(manifest: Manifest) -> Base | None:
-    """The base at the floor of an archived partition; None if it begins at offset 0.
+    """Return the base at the floor of an archived partition; None if it begins at offset 0.
 
     Raises as `sound_base`."""
     if not manifest.trims:

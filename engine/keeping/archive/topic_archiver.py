@@ -1,29 +1,29 @@
-"""Archives a log in Kafka: brings what is new in its topics into the archive. Nodes may run meanwhile.
+"""Archives a log in Kafka: copies new records of its topics into the archive, even while nodes run.
 
     archiver = TopicArchiver(open_objects(url, make=True), KafkaLogReader(bootstrap, prefix))
     report = archiver.run(roll=True)
 
-Each record is archived with its offset, Kafka's time, key and headers. The records of a partition go in stretches:
+Each record is archived with its offset, Kafka's time, key and headers. A partition is archived in stretches:
 
-    1  read        the records behind the end of the manifest, below the high watermark of two seconds ago
-    2  pack        a stretch ends when it is large (pack.py), or old enough, or with `roll`
+    1  read        the records after the end of the manifest, below the high watermark of two seconds ago
+    2  pack        a stretch ends when it is large (pack.py) or old enough, or with `roll`
     3  create      both objects; they are read back and proven
     4  extend      one entry in the manifest: from here on the stretch counts as archived
 
-- An archiver that runs again and again keeps the stretch that is not whole yet, and reads each record once.
-- Two archivers of one history do the same work, and cut it at different places. The first one adds its stretch, and the
-  other one goes on behind it.
+- An archiver that runs repeatedly keeps the incomplete stretch, and reads each record once.
+- Two archivers of one history do the same work, but cut it at different places. The first one adds its stretch, and the
+  other one continues after it.
 - The metadata log is archived before a stretch of queues, up to a later end. So a recovered history knows all nodes
   whose events are in its queues, and no node gets the number of a former one.
-- The archive knows its history by the first record of the metadata log, not by the ids of topics: so the archive goes
-  on when topics were made from it (topic_recovery.py).
-- Seals in Kafka are archived when all that they seal is (topic_seals.py).
-- A trim that was cut short is ended (trims.py).
-- After a repartition the archive grows when the first record is in a new partition. A program that was started before
-  does not know the new partitions. It archives the others.
-- Topics that have other records than the archive are refused. The first run of each program compares all partitions,
-  also those that it does not archive: topics that were made of a part of the archive would else go on with the others.
-- A partition of queues that lost records is not archived any further; the others are.
+- The archive identifies its history by the first record of the metadata log, not by the ids of topics, so that it can
+  be continued by topics that were made from it (topic_recovery.py).
+- Seals in Kafka are archived once all their records are (topic_seals.py).
+- An interrupted trim is completed (trims.py).
+- After a repartition the archive grows once a new partition has a record. A program that was started earlier does not
+  know the new partitions, and archives the others.
+- Topics whose records differ from the archive are refused. The first run of each program compares all partitions, even
+  those that it does not archive, because topics made from a part of the archive could otherwise continue the others.
+- A queue partition that lost records is not archived any further; the others are.
 """
 
 import time
@@ -58,15 +58,15 @@ SEGMENT_AGE_MS: Final = 3_600_000
 
 
 class LostRecords(LogError):
-    """Kafka has removed records that are not archived."""
+    """Kafka has removed unarchived records."""
 
 
 class TopicArchiver:
-    """Archives the history of one prefix of topics.
+    """An archiver of the history in one prefix of topics.
 
-    `partitions`: names of the queue partitions to archive; None: all. The metadata log goes with each. `snapshots`: a
-    node's directory of snapshots, whose snapshots are archived, too. `age_ms`: a stretch is archived when its first
-    record is as old, although it is not large. `settle_seconds`: records that are younger wait for the next run."""
+    `partitions`: names of the queue partitions to archive; None: all. The metadata log is always included. `snapshots`:
+    a node's directory of snapshots to archive. `age_ms`: a small stretch is archived when its first record is this old.
+    `settle_seconds`: younger records wait for the next run."""
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class TopicArchiver:
         self.manifests: dict[str, Manifest] = {}  # by partition, once a run has read them
         self._floors = TopicFloors(log.metadata)
         self._added = AddedPartitions(log)
-        self._is_compared = False  # all partitions with what is archived of them
-        self._behind: dict[str, int] = {}  # the end of each manifest behind which Kafka goes on, as was checked
-        self._gathering: dict[str, Packer] = {}  # stretches that are not whole, by partition
+        self._is_compared = False  # all partitions with their archive
+        self._behind: dict[str, int] = {}  # the checked end of each manifest, after which Kafka continues
+        self._gathering: dict[str, Packer] = {}  # incomplete stretches, by partition
 
     def run(
         self,
@@ -97,10 +97,10 @@ class TopicArchiver:
         until: Callable[[], bool] = lambda: False,
         progress: Callable[[int, int], None] = lambda done, all: None,
     ) -> ArchiveReport:
-        """Archive what is new. `roll`: the last stretches, too, although they are neither large nor old.
+        """Archive new records. `roll`: also the last stretches, although they are neither large nor old.
 
-        `until`: asked before each stretch whether to stop. `progress`: told the records done and all of them.
-        Raises OtherHistory, CorruptObject, LostRecords where all else is done, LogError where Kafka cannot be read,
+        `until`: called before each stretch, True to stop. `progress`: called with the records done and all of them.
+        Raises OtherHistory, CorruptObject, LostRecords once all other work is done, LogError if Kafka cannot be read,
         NoAnswer."""
         metadata = self._refreshed(METADATA)
         topics = self._log.queues[: require_topics(self.objects, self._log, metadata, self._added)]
@@ -128,17 +128,17 @@ class TopicArchiver:
         return report
 
     def _end_trims(self, queues: list[KafkaPartition]) -> None:
-        """End the trims that the metadata topic names, and that were cut short (trims.py).
+        """Complete the interrupted trims that the metadata topic names (trims.py).
 
         Raises LogError, CorruptObject, NoAnswer."""
         floors = self._floors.now() if queues else {}
         for each in queues:
             floor = floors.get(each.name)
-            if floor is not None and self.manifests[METADATA].end > floor.at:  # what is made from the archive knows it
+            if floor is not None and self.manifests[METADATA].end > floor.at:  # topics made from the archive know it
                 end_trim(self.manifests[each.name], floor.event, None, each.delete_below)
 
     def _refreshed(self, name: str) -> Manifest:
-        """Return the manifest of a partition, as the archive has it now. Later runs read only the new entries.
+        """Return the current manifest of a partition. Later runs read only the new entries.
 
         Raises ArchiveError, NoAnswer."""
         known = self.manifests.pop(name, None)  # after an error, the next run reads all entries again
@@ -148,19 +148,19 @@ class TopicArchiver:
         return known
 
     def _take(self, partition: KafkaPartition, manifest: Manifest) -> None:
-        """Take a partition into this run.
+        """Include a partition in this run.
 
         Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
         try:
             self.require_behind(partition, manifest)
         except LostRecords:
-            self.manifests[partition.name] = manifest  # it is as it was read
+            self.manifests[partition.name] = manifest  # unchanged since it was read
             raise
-        manifest.make_pages()  # that a run left out which was ended
+        manifest.make_pages()  # left out by a run that was stopped
         self.manifests[partition.name] = manifest
 
     def _compare(self, others: Iterable[KafkaPartition]) -> None:
-        """Check, once, that the topic goes on where the archive ends, for the partitions that others archive.
+        """Check once, for the partitions that others archive, that the topic continues where the archive ends.
 
         Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
         if self._is_compared:
@@ -182,18 +182,18 @@ class TopicArchiver:
         self._behind[manifest.partition] = manifest.end
 
     def _settled(self, partitions: list[KafkaPartition]) -> dict[str, int]:
-        """The end of each partition a moment ago, below which all records are still there.
+        """Return the end of each partition a moment ago, below which all records still exist.
 
-        The partitions are asked in order: the end of the metadata log, the last one, is not before any other."""
+        The partitions are queried in order, so the end of the metadata log, the last one, is not before any other."""
         ends = {each.name: each.next_offset for each in partitions}
         time.sleep(self._settle_seconds)
         for each in partitions:
             if each.next_offset < ends[each.name]:
-                raise LogError(f"Kafka: {each.name} ended at offset {ends[each.name]}, and has lost its end")
+                raise LogError(f"Kafka: {each.name} ended at offset {ends[each.name]}, but has lost its end")
         return ends
 
     def gathered(self, manifest: Manifest) -> Packer:
-        """The stretch that goes on behind the end of the manifest: the one that an earlier run began, or a new one."""
+        """Return the stretch after the end of the manifest: the one that an earlier run began, or a new one."""
         packer = self._gathering.pop(manifest.partition, None)
         if packer is not None and (packer.base_offset, packer.chain_before) == (manifest.end, manifest.linked[1]):
             return packer
@@ -202,11 +202,11 @@ class TopicArchiver:
         return packer_behind(manifest)
 
     def keep(self, packer: Packer) -> None:
-        """Keep a stretch that is not whole for the next run."""
+        """Keep an incomplete stretch for the next run."""
         self._gathering[packer.partition] = packer
 
     def waiting(self, partition: str) -> tuple[int | None, int]:
-        """Of the records that are read and not archived: the time of the first one, and the size of all in bytes."""
+        """Return the time of the first record that is read but not archived, and the size of all such in bytes."""
         packer = self._gathering.get(partition)
         return (None, 0) if packer is None else (packer.first_ms, packer.size_bytes)
 
@@ -222,7 +222,7 @@ class TopicArchiver:
             archive_snapshot(manifest, self._snapshots, offset, report)
 
     def close(self) -> None:
-        """Drop what was gathered."""
+        """Drop the gathered stretches."""
         while self._gathering:
             self._gathering.popitem()[1].close()
 
@@ -305,7 +305,7 @@ class _Run:
 
 
 def packer_behind(manifest: Manifest) -> Packer:
-    """A packer of the stretch that goes on where the archive ends.
+    """Return a packer for the stretch that continues the archive.
 
     Raises CorruptObject, NoAnswer."""
     packer = Packer(manifest.partition, manifest.end, *manifest.linked, manifest.max_timestamp_ms)
@@ -315,7 +315,7 @@ def packer_behind(manifest: Manifest) -> Packer:
 
 
 def _repeated(manifest: Manifest) -> Iterator[KafkaRecord]:
-    """Yields the archived records of the group in which the archive ends. The next stretch repeats them."""
+    """Yield the archived records of the group in which the archive ends. The next stretch repeats them."""
     begin, _ = manifest.linked
     for entry in manifest.segments if begin < manifest.end else ():
         if entry.next_offset > begin:
@@ -325,7 +325,7 @@ def _repeated(manifest: Manifest) -> Iterator[KafkaRecord]:
 
 
 def _gather(packer: Packer, partition: KafkaPartition, end: int) -> int | None:
-    """Gather the records up to `end`. Returns the offset at which the stretch should end; None: `end`."""
+    """Gather the records up to `end`. Return the offset at which the stretch should end; None: `end`."""
     for batch in partition.batches(max(packer.next_offset, packer.base_offset), end):
         for message in batch:
             record = record_of(message)
@@ -336,7 +336,7 @@ def _gather(packer: Packer, partition: KafkaPartition, end: int) -> int | None:
 
 
 def first_waiting_ms(partition: KafkaPartition, archived_end: int) -> int | None:
-    """The time of the first record that is not archived; None if there is none.
+    """Return the time of the first unarchived record; None if there is none.
 
     Raises LogError, NoAnswer."""
     first = next(records_of(partition, archived_end, partition.next_offset), None)
@@ -344,27 +344,27 @@ def first_waiting_ms(partition: KafkaPartition, archived_end: int) -> int | None
 
 
 def topic_identity(log: KafkaLogReader) -> HistoryIdentity:
-    """Which history the topics hold.
+    """Return the identity of the history in the topics.
 
     Raises as `history_in`."""
     return HistoryIdentity(history_in(log.metadata), len(log.queues), "kafka")
 
 
 def archived_topics(objects: Objects, log: KafkaLogReader, metadata: Manifest | None = None) -> HistoryIdentity:
-    """Return the present identity of the archive of the history in these topics. `metadata`: as for `read_identity`.
+    """Return the current identity of the archive of these topics' history. `metadata`: as for `read_identity`.
 
     Raises OtherHistory, LogError if there is no archive, NoAnswer."""
     found, here = read_identity(objects, metadata), topic_identity(log)
     if found is None:
-        raise ArchiveError(f"{objects.place(IDENTITY)}: no archive is here (`rewindmq archive` makes one)")
+        raise ArchiveError(f"{objects.place(IDENTITY)}: there is no archive here: make one with `rewindmq archive`")
     if (found.history, found.log) != (here.history, here.log):
         raise OtherHistory(f"{objects.url}: not the archive of the history in {log.topics.metadata}")
     return found
 
 
 class AddedPartitions:
-    """The queue partitions that a repartition has added to the topics. Each question reads what is new in the metadata
-    topic."""
+    """The queue partitions that a repartition has added to the topics. Each question reads only new records of the
+    metadata topic."""
 
     def __init__(self, log: KafkaLogReader) -> None:
         self._log = log
@@ -372,10 +372,10 @@ class AddedPartitions:
         self._count = 0
 
     def now(self, archived: int) -> int:
-        """Return the number of queue partitions of the history, if the archive has `archived` of them.
+        """Return the number of the history's queue partitions, if the archive has `archived` of them.
 
-        Added partitions count once one of them has a record: until then no node works with them. Partitions that
-        somebody else added to the topic do not count.
+        Added partitions count once one of them has a record, because until then no node works with them. Partitions
+        that somebody else added to the topic do not count.
 
         Raises LogError, NoAnswer."""
         if not any(each.next_offset for each in self._log.queues[archived:]):
@@ -390,11 +390,11 @@ class AddedPartitions:
 
 
 def require_topics(objects: Objects, log: KafkaLogReader, metadata: Manifest, added: AddedPartitions) -> int:
-    """Begin the archive of the history in these topics, or check that it is the one that is archived here.
+    """Begin the archive of the history in these topics, or check that this history is archived here.
 
-    After a repartition it grows when the first record is in a new partition. `metadata`: the manifest of the metadata
-    log, as it is now. Returns how many queue partitions the archive has; a program that was started before they came
-    knows fewer. Raises OtherHistory, LogError, NoAnswer."""
+    After a repartition it grows once a new partition has a record. `metadata`: the current manifest of the metadata
+    log. Returns the archive's number of queue partitions; a program started earlier may know fewer. Raises
+    OtherHistory, LogError, NoAnswer."""
     identity = topic_identity(log)
     found = read_identity(objects, metadata)
     if found is not None:
@@ -405,7 +405,7 @@ def require_topics(objects: Objects, log: KafkaLogReader, metadata: Manifest, ad
 
 
 def require_all_behind(partitions: Iterable[KafkaPartition], manifest_of: Callable[[str], Manifest]) -> None:
-    """Check that these partitions go on where the archive ends. Lost records are another question.
+    """Check that these partitions continue where the archive ends, apart from lost records.
 
     Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
     for partition in partitions:
@@ -417,10 +417,10 @@ def require_all_behind(partitions: Iterable[KafkaPartition], manifest_of: Callab
 def require_reach(partition: KafkaPartition, manifest: Manifest) -> int:
     """Check that no record between the end of the archive and that of the topic is gone.
 
-    Returns where the topic begins. Raises LostRecords, OtherHistory, LogError, NoAnswer."""
+    Returns the topic's first offset. Raises LostRecords, OtherHistory, LogError, NoAnswer."""
     start, end = partition.start_offset, partition.next_offset
     if start > manifest.end:
-        why = f"begins at offset {start}, and is archived up to {manifest.end} only: {start - manifest.end} offsets"
+        why = f"begins at offset {start}, but is archived only up to {manifest.end}: {start - manifest.end} offsets"
         raise LostRecords(f"Kafka: {partition.name} {why} are lost")
     if end < manifest.end:
         why = f"ends at offset {end}, and is archived up to {manifest.end}: archive to another URL"
@@ -440,14 +440,14 @@ def require_same(partition: KafkaPartition, manifest: Manifest, start: int) -> N
     except BelowStart:
         if partition.start_offset <= archived.offset:
             raise
-        return  # it was removed meanwhile
+        return  # it was removed in the meantime
     if found is None or (found.timestamp_ms, found.value) != (archived.timestamp_ms, archived.value):
-        why = f"its record at offset {archived.offset} is another than the archived one: archive to another URL"
+        why = f"its record at offset {archived.offset} differs from the archived one: archive to another URL"
         raise OtherHistory(f"Kafka: {partition.name}: {why}")
 
 
 def _last_record(manifest: Manifest) -> KafkaRecord | None:
-    """The last archived record; None while there is none."""
+    """Return the last archived record; None if there is none."""
     if not manifest.segments:
         return None
     segment = Unpacked(manifest.objects, manifest.partition, manifest.segments[-1])

@@ -1,4 +1,4 @@
-"""Records of a partition in Kafka as the archive keeps them, and the history that they belong to."""
+"""Records of a partition in Kafka in the archive's form, and their history."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -13,13 +13,13 @@ from rewindmq.engine.log.kafka.reader import KafkaPartition
 
 
 def record_of(message: Message) -> KafkaRecord:
-    """A record as the archive keeps it."""
+    """Return a record in the archive's form."""
     key, headers = message.key(), cast("RecordHeaders | None", message.headers())
     return KafkaRecord(message.offset() or 0, message.timestamp()[1], message.value(), key, headers or ())
 
 
 def records_of(partition: KafkaPartition, start: int, end: int) -> Iterator[KafkaRecord]:
-    """Yields the records of a partition from `start` up to `end` (exclusive).
+    """Yield the records of a partition from `start` up to `end` (exclusive).
 
     Raises LogError, NoAnswer."""
     for batch in partition.batches(start, end):
@@ -27,12 +27,12 @@ def records_of(partition: KafkaPartition, start: int, end: int) -> Iterator[Kafk
 
 
 def history_in(metadata: KafkaPartition) -> str:
-    """The history that a metadata log belongs to: the hash chain behind its first record says it.
+    """Return the history of a metadata log, identified by the hash chain after its first record.
 
-    Raises LogError where there is no record yet, or the beginning is gone; NoAnswer."""
+    Raises LogError if there is no record yet, or the beginning is gone; NoAnswer."""
     start, end = metadata.start_offset, metadata.next_offset
     if start > 0:
-        raise LogError(f"Kafka: {metadata.topic} begins at offset {start}: nothing says which history this is")
+        raise LogError(f"Kafka: {metadata.topic} begins at offset {start}: nothing identifies its history")
     for record in records_of(metadata, 0, end):
         links = TopicChain(0, first_chain(METADATA))
         links.add(record.offset, record.timestamp_ms, record.value)

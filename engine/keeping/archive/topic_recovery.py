@@ -1,24 +1,24 @@
-"""Makes topics on a new Kafka from the archive of a log in Kafka: each record at its offset, with its time.
+"""Makes topics on a new Kafka from the archive of a log in Kafka, each record at its offset, with its time.
 
     recover_topics(open_objects(url), KafkaClients(bootstrap), prefix)
 
     1  make the topics         with the times of the writer (CreateTime): no node starts on such topics
-    2  fill them               records with time, key and headers, and fillers where the history has no record
+    2  fill them               records with time, key and headers, and fillers for offsets without a record
     3  prove them              all records are read back: the hash chain of each archived stretch
-    4  bring back the seals    into a topic of their own, if any are archived
-    5  let Kafka give times    (LogAppendTime) queues first, the metadata log last: from here on nodes may start
+    4  bring back the seals    into a separate topic, if any are archived
+    5  let Kafka set times     (LogAppendTime) queues first, the metadata log last: from here on nodes may start
 
-- A recovery that was killed is begun again by the same command. It goes on where each topic ends.
-- Topics that exist already, and that no recovery made, are refused.
-- A trimmed partition gets a filler for each offset below its floor: Kafka lets nobody say with which offset a topic
-  begins. They go there compressed, and Kafka drops them a few million at a time, before the records come. So they take
-  time, and no room: decision 0048. The nodes of such a partition need the archive.
-- The recovered history ends where each partition is archived. Nodes that start there repair what that tears apart
-  between partitions, as after a crash, and declare the former nodes lost. Dead letters whose death is not archived are
-  treated as in recovery.py, behind step 3.
-- No node can repair a move of a queue that is archived in part (partial_moves.py). Then the topics end at an
-  earlier time, up to which all is whole. They are another history from there on. Its archive has another URL: the
-  one from which it was recovered refuses it (topic_archiver.py).
+- The same command continues a killed recovery at the end of each topic.
+- Existing topics that no recovery made are refused.
+- A trimmed partition gets a filler for each offset below its floor, because Kafka does not let anybody choose the first
+  offset of a topic. They are sent compressed, and Kafka drops them a few million at a time, before the records arrive,
+  so they take time, but no room: decision 0048. The nodes of such a partition need the archive.
+- The recovered history ends at each partition's archived end. Nodes that start there repair the differences between
+  partitions, as after a crash, and declare the former nodes lost. Dead letters whose death is not archived are treated
+  as in recovery.py, after step 3.
+- No node can repair a queue's move that is archived in part (partial_moves.py). Then the topics end at an earlier time,
+  up to which everything is whole, and are another history from there on. It needs an archive at another URL, because
+  the one from which it was recovered refuses it (topic_archiver.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,11 +51,11 @@ from rewindmq.schemas.events import DeadLettersForwarded
 from rewindmq.schemas.older_schemas import encoder_under
 from rewindmq.schemas.values import BROKER
 
-FILLERS: Final = 5_000_000  # below a floor, after which Kafka drops those that are there
-FILLER_BYTES: Final = 30  # of a record take as long as a filler: for the progress that is told
-FILLER_SECONDS: Final = 2e-6  # of a core, as measured
+FILLERS: Final = 5_000_000  # below a floor, after which Kafka drops the ones sent so far
+FILLER_BYTES: Final = 30  # of a record take as long as a filler, for the reported progress
+FILLER_SECONDS: Final = 2e-6  # of a core, measured
 _WAIT_SECONDS = 1.0
-# Memory for records that wait; one of them may have 64 MiB.
+# Memory for waiting records; a single one may have 64 MiB.
 _PRODUCER: Final = {
     "message.max.bytes": MAX_MESSAGE_BYTES,
     "queue.buffering.max.messages": 100_000,
@@ -74,7 +74,7 @@ _FILLER_PRODUCER: Final = {
 class RecoveredTopic:
     """The result of recovering a partition. `until_ms`: the largest time of its records; None if it has none.
 
-    `segments`: the number of archived stretches that have records in it."""
+    `segments`: the number of archived stretches with records in it."""
 
     partition: str
     next_offset: int
@@ -91,12 +91,11 @@ def recover_topics(
     progress: Callable[[int, int], None] = lambda done, all: None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[RecoveredTopic]:
-    """Make the topics of `prefix` from an archive. `progress`: bytes of records done, and all bytes.
+    """Make the topics of `prefix` from an archive. `progress`: called with bytes of records done and all bytes.
 
-    `tell`: told what takes long, where the topics end if that is not the archived end, and of dead letters whose death
-    is not archived. `replication`: of the
-    topics; None: three, or as many as Kafka has brokers. Raises ArchiveError, CorruptObject, NoAnswer; LogError where
-    there are such topics already, or Kafka refuses."""
+    `tell`: receives texts about slow steps, about ends of topics other than the archived ones, and about dead letters
+    whose death is not archived. `replication`: of the topics; None: three, or the number of Kafka's brokers if that is
+    less. Raises ArchiveError, CorruptObject, NoAnswer; LogError if such topics already exist, or Kafka refuses."""
     metadata = Manifest.load(objects, METADATA)
     identity = read_identity(objects, metadata)
     if identity is None:
@@ -116,8 +115,8 @@ def recover_topics(
     manifests = manifests[: len(ends)]
     if torn is not None:
         _require_untrimmed(torn, manifests)
-        until = f"the topics end with {format_time(torn.whole_ms)}, up to which all is whole"
-        tell(f"{torn.text}: {until}. Archive them to another URL: {objects.url} goes on otherwise")
+        until = f"the topics end at {format_time(torn.whole_ms)}, up to which everything is whole"
+        tell(f"{torn.text}: {until}. Archive them to another URL: {objects.url} continues differently")
     if letters is not None:
         tell(letters.told)
     topics = KafkaTopics(clients, prefix)
@@ -128,7 +127,7 @@ def recover_topics(
     floors = sum(manifest.floor for manifest in manifests)
     if floors > FILLERS:
         minutes = floors * FILLER_SECONDS / 60
-        tell(f"{floors:,} offsets below floors take a filler each: {minutes:.0f} minutes at least")
+        tell(f"{floors:,} offsets below floors need a filler each, which takes at least {minutes:.0f} minutes")
     total = sum(_size_bytes(manifest, ends[manifest.partition]) for manifest in manifests) + floors * FILLER_BYTES
     filling = _Filling(clients, total, progress)
     for place, manifest in zip(places, manifests, strict=True):
@@ -145,9 +144,9 @@ def recover_topics(
 
 
 def _ends(partitions: Sequence[ArchivedPartition], identity: HistoryIdentity) -> tuple[dict[str, int], Torn | None]:
-    """The offset behind the last record of each partition that is recovered, and why that is not the archived end.
+    """Return the offset after the last recovered record of each partition, and why that is not the archived end.
 
-    Partitions without records that came later than the end of the metadata log are left out."""
+    Partitions without records that were added after the end of the metadata log are left out."""
     ends, torn = whole_ends(partitions, identity.begun_with)
     count = partitions_until(partitions[0], ends[0], identity.begun_with)
     count = max([count, *(number for number, end in enumerate(ends) if end)])
@@ -155,7 +154,7 @@ def _ends(partitions: Sequence[ArchivedPartition], identity: HistoryIdentity) ->
 
 
 def _require_untrimmed(torn: Torn, manifests: Sequence[Manifest]) -> None:
-    """Check that no partition was trimmed: nodes on topics that begin at a floor need its base, and so this archive.
+    """Check that no partition was trimmed, because nodes on topics that begin at a floor need its base in this archive.
 
     Raises ArchiveError."""
     for manifest in manifests:
@@ -171,7 +170,7 @@ def _size_bytes(manifest: Manifest, end: int) -> int:
 
 
 def _records(manifest: Manifest, entry: SegmentEntry, start: int, end: int) -> Iterator[KafkaRecord]:
-    """Yields the records of an archived stretch from `start` up to `end` (exclusive)."""
+    """Yield the records of an archived stretch from `start` up to `end` (exclusive)."""
     segment = Unpacked(manifest.objects, manifest.partition, entry)
     for number in range(segment.find_offset(start), len(segment.archived)):
         for record in segment.records(number):
@@ -182,7 +181,7 @@ def _records(manifest: Manifest, entry: SegmentEntry, start: int, end: int) -> I
 
 
 class _Filling:
-    """Appends the archived records to topics."""
+    """A writer of the archived records to topics."""
 
     def __init__(self, clients: KafkaClients, total: int, progress: Callable[[int, int], None]) -> None:
         self._refusals: list[KafkaError] = []
@@ -192,9 +191,9 @@ class _Filling:
         self._done = 0
 
     def fill(self, place: KafkaPartition, manifest: Manifest, end: int) -> None:
-        """Append what a topic does not have yet of the archived records below `end`.
+        """Append the archived records below `end` that a topic lacks.
 
-        Raises LogError where it has more."""
+        Raises LogError if it has more."""
         begin = place.next_offset
         if begin > end or place.start_offset > manifest.floor:
             raise LogError(
@@ -228,9 +227,9 @@ class _Filling:
         return self._clients.producer({**settings, "on_delivery": self._refused})
 
     def _reach_floor(self, place: KafkaPartition, manifest: Manifest, begin: int) -> int:
-        """Fill a topic up to its floor, and let Kafka drop that. Returns where it ends.
+        """Fill a topic up to its floor, let Kafka drop the fillers, and return the topic's end.
 
-        Raises LogError where it does not end at the floor then."""
+        Raises LogError unless it then ends at the floor."""
         floor = manifest.floor
         if begin < floor:
             records, self._producer = self._producer, self._made(_FILLER_PRODUCER)
@@ -266,7 +265,7 @@ class _Filling:
                 self._producer.poll(_WAIT_SECONDS)
                 self._check()
             except KafkaException as error:
-                raise LogError(f"Kafka: {place.topic} takes no record: {text_of(error)}") from error
+                raise LogError(f"Kafka: {place.topic} accepts no record: {text_of(error)}") from error
 
     def end(self) -> None:
         """Wait until Kafka has all records.
@@ -278,22 +277,22 @@ class _Filling:
             self._check()
             if left >= before:
                 self._producer.purge()
-                raise NoAnswer(f"Kafka: {left} records were not taken within {TIMEOUT_SECONDS:.0f} seconds")
+                raise NoAnswer(f"Kafka: {left} records were not accepted within {TIMEOUT_SECONDS:.0f} seconds")
 
     def _check(self) -> None:
         if self._refusals:
             self._producer.purge()
-            raise LogError(f"Kafka: it takes no record: {text_of(self._refusals[0])}")
+            raise LogError(f"Kafka: it accepts no record: {text_of(self._refusals[0])}")
 
     def _refused(self, error: KafkaError, _: Message) -> None:
-        """Note a record that cannot be delivered; only these are reported."""
+        """Note an undeliverable record; only these are reported."""
         self._refusals.append(error)
 
 
 def prove_topic(place: KafkaPartition, manifest: Manifest, end: int) -> RecoveredTopic:
-    """Read a topic: it has the archived records below `end` at their offsets with their times, and nothing behind.
+    """Check that a topic has the archived records below `end` at their offsets with their times, and nothing after.
 
-    Whole stretches are proven by their hash chain, and one that `end` divides record by record. Raises LogError."""
+    Whole stretches are proven by their hash chain, one that `end` divides record by record. Raises LogError."""
     found = place.next_offset
     if found != end:
         raise _other(place, f"it ends at offset {found}, and is archived up to {end}")
@@ -321,7 +320,7 @@ def prove_topic(place: KafkaPartition, manifest: Manifest, end: int) -> Recovere
 
 
 def _told(records: Iterator[KafkaRecord], told: RecoveredTopic) -> Iterator[KafkaRecord]:
-    """Yields the records, and tells what they are."""
+    """Yield the records, and note their largest time and their size."""
     for record in records:
         told.until_ms = max(told.until_ms or 0, record.timestamp_ms)
         told.record_bytes += len(record.value or b"") + len(record.key or b"")
@@ -329,5 +328,5 @@ def _told(records: Iterator[KafkaRecord], told: RecoveredTopic) -> Iterator[Kafk
 
 
 def _other(place: KafkaPartition, why: str) -> LogError:
-    again = "delete the topics, and recover again, or recover to another prefix"
+    again = "delete the topics and recover again, or recover to another prefix"
     return LogError(f"Kafka: {place.topic}-{place.number}: {why} (does another program write there?): {again}")

@@ -1,10 +1,10 @@
-"""Seals of a log in Kafka in the archive: a copy of each seal and of its opening, once all that it seals is archived.
+"""Seals of a log in Kafka in the archive: a copy of each seal and of its opening, once its records are archived.
 
     PARTITION/seals/BASE20-DIGEST16.seal, BASE20-DIGEST16.secret
 
-As with the seals of a directory (seals.py), no entry names them: a seal proves itself by its signature. Two sealers may
-seal the same stretch at once, so the digest of the seal is part of the name. A record of the topic that is no seal is
-left out. `recover` writes the archived seals into the topic of the new history.
+As with the seals of a directory (seals.py), no entry names them, because a seal proves itself by its signature. Two
+sealers may seal the same stretch at once, so the digest of the seal is part of the name. A record of the topic that is
+not a seal is left out. `recover` writes the archived seals into the topic of the new history.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from rewindmq.engine.log.kafka.reader import KafkaLogReader
 
 
 class TopicSeals:
-    """The seals of topics, as an archiver that runs again and again sees them: it reads each of them once."""
+    """The seals of topics, read once each by an archiver that runs repeatedly."""
 
     def __init__(self, log: KafkaLogReader) -> None:
         self._chain = ChainTopic(log)
@@ -27,7 +27,7 @@ class TopicSeals:
         self._there: dict[str, set[str]] = {}  # names of the archived objects, by partition
 
     def archive(self, manifests: Mapping[str, Manifest]) -> None:
-        """Archive the seals of these partitions that are not archived yet.
+        """Archive the unarchived seals of these partitions.
 
         Raises ArchiveError, LogError, NoAnswer."""
         if not self._chain.exists:
@@ -58,9 +58,9 @@ class TopicSeals:
 
 
 def recover_topic_seals(objects: Objects, log: KafkaLogReader, ends: Mapping[str, int]) -> int:
-    """Write the archived seals into the topic of the seals, those that are not there. Returns how many.
+    """Write the missing archived seals into the topic of the seals, and return their number.
 
-    `ends`: where the partitions end: what seals more is left out. Raises ArchiveError, LogError, NoAnswer."""
+    `ends`: the ends of the partitions; seals beyond them are left out. Raises ArchiveError, LogError, NoAnswer."""
     chain = ChainTopic(log)
     there = {stored.seal.digest for stored in chain.seals[0]}
     count = 0
@@ -73,7 +73,7 @@ def recover_topic_seals(objects: Objects, log: KafkaLogReader, ends: Mapping[str
 
 
 def _archived(objects: Objects, partition: str) -> Iterator[tuple[StoredSeal, bytes]]:
-    """Yields the archived seals of a partition with their openings, which are empty where they are gone."""
+    """Yield the archived seals of a partition with their openings, which are empty if they are gone."""
     for key in objects.list(seals_folder(partition)):
         if not key.endswith(".seal"):
             continue

@@ -1,19 +1,19 @@
-"""Trims an archive: what lies below the floor of a partition goes, when the metadata log says durably that it may.
+"""Trims an archive: removes everything below the floor of a partition, once the metadata log durably permits it.
 
     archive_base(manifest, bases, event)               before the HistoryTrimmed is logged (engine/keeping/trim.py)
-    freed = end_trim(manifest, event, bases)           behind it
+    freed = end_trim(manifest, event, bases)           after it
 
     1  base      of the floor: in the archive, read back, with the chain and the digest of the HistoryTrimmed
     2  event     HistoryTrimmed in the metadata log, durable
     3  topic     Kafka drops its records below the floor (DeleteRecords)
     4  entry     `trimmed` in the manifest: from here on the archived history begins at the floor
-    5  objects   those below the floor go, the oldest first
+    5  objects   those below the floor are removed, the oldest first
 
-- An object goes only if an entry names it, that entry lies below the floor of the manifest, and below the floor of a
-  HistoryTrimmed that is durable in the data directory, or in the metadata topic.
-- On Kafka the archive has the HistoryTrimmed before step 3, so topics that are made from it begin where it does.
-- A kill between two steps is made good by the next run of an archiver, or by the next trim: the floor of the metadata
-  log is compared with the manifest's. What is gone already is passed over.
+- An object is removed only if an entry names it, and that entry is below the floor of the manifest, and below the floor
+  of a HistoryTrimmed that is durable in the data directory or in the metadata topic.
+- On Kafka the archive has the HistoryTrimmed before step 3, so that topics made from it begin at the same floor.
+- After a kill between two steps, the next run of an archiver or the next trim completes the work: it compares the floor
+  of the metadata log with the manifest's, and skips objects that are already gone.
 - A history that was trimmed before its first archive begins with steps 1 and 4.
 """
 
@@ -41,12 +41,12 @@ FOLDERS = ("segments", "snapshots", "bases")
 
 
 def durable_floors(data_dir: Path) -> dict[str, Floor]:
-    """Return the last trim of each partition that was trimmed. They are durable when this returns.
+    """Return the last trim of each trimmed partition. They are durable when this returns.
 
     Raises CorruptLog, LogError."""
     floors = floors_of(data_dir)
     if floors:
-        durable = PartitionReader(partition_directory(data_dir, METADATA)).durable_offset  # it syncs what is not yet
+        durable = PartitionReader(partition_directory(data_dir, METADATA)).durable_offset  # it syncs the rest
         assert all(floor.at < durable for floor in floors.values()), "they were read, so they lie before the end"
     return floors
 
@@ -57,11 +57,11 @@ def end_trim(
     bases: Bases | None = None,
     drop_below: Callable[[int], object] = lambda offset: None,
 ) -> int:
-    """Let the archived history of a partition begin at its floor, and delete what lies below. Returns the bytes of it.
+    """Let the archived history of a partition begin at its floor, delete everything below, and return its bytes.
 
     `event`: the last durable HistoryTrimmed of the partition. `bases`: those beside the log, if there are any.
-    `drop_below`: lets Kafka do the same, before the manifest says so. It may be called again at any time: it does what
-    is left to do. Raises OtherHistory, CorruptObject, OtherBase, LogError, NoAnswer."""
+    `drop_below`: lets Kafka do the same, before the manifest records it. It may be repeated at any time, and does the
+    remaining work. Raises OtherHistory, CorruptObject, OtherBase, LogError, NoAnswer."""
     before = manifest.archived_bytes
     if event.offset > manifest.floor:
         archive_base(manifest, bases, event)
@@ -72,33 +72,33 @@ def end_trim(
 
 
 def trimmed_entry(event: HistoryTrimmed) -> TrimmedEntry:
-    """The entry that says of an archive what the event says of a history."""
+    """Return the archive's entry for the event of a history."""
     return TrimmedEntry(event.offset, event.chain, event.digest, event.until_ms, event.findings, event.reason, now_ms())
 
 
 def archive_base(manifest: Manifest, bases: Bases | None, event: HistoryTrimmed) -> None:
-    """Bring the base at the floor of a trim into the archive, unless it is there. It is read back and proven.
+    """Archive the base at the floor of a trim, unless it is there; read it back and prove it.
 
     Raises CorruptObject, OtherBase if neither the archive nor `bases` has this base, NoAnswer."""
-    with suppress(CorruptObject, OtherBase):  # then another one is archived beside it
+    with suppress(CorruptObject, OtherBase):  # then another one is archived as well
         sound_base(manifest, event.offset, event.chain, event.digest)
         return
-    where = f"{event.partition} is to begin at offset {event.offset}, and the archive has no base there"
+    where = f"{event.partition} is to begin at offset {event.offset}, but the archive has no base there"
     if bases is None:
         raise OtherBase(where)
     try:
         base = bases.open(event.partition, event.offset)
     except BaseError as error:
-        raise OtherBase(f"{where}: {error}: bring it back from a backup") from None
+        raise OtherBase(f"{where}: {error}: restore it from a backup") from None
     prove_base_of(base, event.chain, event.digest)
     prove_base_of(archived_base(manifest, archive_file(manifest, base.path, BaseEntry)), event.chain, event.digest)
 
 
 def delete_trimmed(manifest: Manifest, event: HistoryTrimmed) -> int:
-    """Delete the objects below the floor that are still there, the oldest first. Returns how many went.
+    """Delete the remaining objects below the floor, the oldest first, and return their number.
 
-    What the same manifest has seen gone is not looked for again. `event`: the last durable HistoryTrimmed of the
-    partition. Raises LogError, NoAnswer."""
+    Objects that the same manifest has seen removed are not checked again. `event`: the last durable HistoryTrimmed of
+    the partition. Raises LogError, NoAnswer."""
     floor = min(event.offset, manifest.floor)
     goes = {key for key, behind in manifest.trimmed_keys.items() if behind <= floor}
     if len(goes) == manifest.deleted:

@@ -1,4 +1,4 @@
-"""Reads a stretch of the archive: records that are proven by the hash chain (the form is drawn in pack.py).
+"""Reads a stretch of the archive: records proven by the hash chain (pack.py has a picture of the form).
 
 segment = Unpacked(objects, "queues-0", entry)
 segment.groups(3)            the groups in archived block 3
@@ -51,13 +51,13 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-_MOST_BLOCKS_BYTES: Final = 1 << 30  # of a .blocks, inflated: more is refused
+_MOST_BLOCKS_BYTES: Final = 1 << 30  # of an inflated .blocks: more is refused
 
 
 class CorruptObject(CorruptLog):
     """Bytes in an object of the archive are not the bytes that were archived.
 
-    `place`: its URL; byte `position` in it; first `offset` of what is damaged."""
+    `place`: its URL; byte `position` in it; first damaged `offset`."""
 
     def __init__(self, place: str, position: int, offset: int, why: str) -> None:
         LogError.__init__(self, f"{place}: damaged at byte {position} (offset {offset}): {why}")
@@ -75,9 +75,9 @@ class CorruptObject(CorruptLog):
 class LinkedRecords:
     """Successive records with one link of the chain: a block of a segment, or records of a topic.
 
-    `offsets`: of each record, if there are gaps between them. `times_ms`: the log's own time of each record; None where
-    the events' own count. `newest_ms`: the largest time of the partition so far, since time began anew. `lengths`: of
-    the records without their first ten bytes, little-endian, 4 bytes each; `chain`: behind the group."""
+    `offsets`: of each record, if there are gaps between them. `times_ms`: the log's own time of each record; None if
+    the events' own times count. `newest_ms`: the partition's largest time since time last began anew. `lengths`: of the
+    records without their first ten bytes, little-endian, 4 bytes each; `chain`: after the group."""
 
     first_offset: int
     values: list[bytes]
@@ -89,23 +89,23 @@ class LinkedRecords:
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last record."""
+        """Return the offset after the last record."""
         return self.first_offset + len(self.values) if self.offsets is None else self.offsets[-1] + 1
 
     @property
     def all_offsets(self) -> Sequence[int]:
-        """The offset of each record."""
+        """Return the offset of each record."""
         return range(self.first_offset, self.next_offset) if self.offsets is None else self.offsets
 
     @property
     def all_times_ms(self) -> Sequence[int]:
-        """The time of each record: the log's own, or the event's."""
+        """Return the time of each record: the log's own, or the event's."""
         if self.times_ms is not None:
             return self.times_ms
         return list(map(record_timestamp, self.values))
 
     def runs(self, file: Path, position: int) -> Iterator[Block]:
-        """Yields the records as blocks without gaps, those of a topic without a chain.
+        """Yield the records as blocks without gaps, those of a topic without a chain.
 
         `position`: of the archived block in `file`."""
         if self.times_ms is None:
@@ -119,15 +119,14 @@ class LinkedRecords:
 
     @property
     def size_bytes(self) -> int:
-        """About the memory that it takes."""
+        """Return the approximate memory that it takes, in bytes."""
         return sum(map(len, self.values)) + 100 * len(self.values)
 
 
 class Unpacked:
     """A stretch in the archive, to read. `header`: of the segment; None for a stretch of a topic.
 
-    An object that is not the one that was archived raises CorruptObject. An archive that does not answer raises
-    NoAnswer."""
+    An object other than the archived one raises CorruptObject, an archive that does not answer NoAnswer."""
 
     def __init__(self, objects: Objects, partition: str, entry: SegmentEntry) -> None:
         self.entry = entry
@@ -146,25 +145,25 @@ class Unpacked:
 
     @property
     def place(self) -> str:
-        """The place of the records, for people."""
+        """Return the place of the records, for people."""
         return self._objects.place(self._avro)
 
     def find_offset(self, offset: int) -> int:
-        """The number of the archived block that holds `offset`; behind the end, how many there are."""
+        """Return the number of the archived block that holds `offset`; after the end, the number of blocks."""
         return bisect_right(self.archived, offset, key=lambda block: block.next_offset)
 
     def find_timestamp(self, timestamp_ms: int) -> int:
-        """The number of the first archived block with a time greater than this; else how many there are."""
+        """Return the number of the first archived block with a greater time; if none, the number of blocks."""
         return bisect_right(self.archived, timestamp_ms, key=lambda block: block.max_timestamp_ms)
 
     def groups(self, number: int) -> list[LinkedRecords]:
-        """The groups in the archived block with this number, proven.
+        """Return the groups in the archived block with this number, proven.
 
         Raises CorruptObject, NoAnswer."""
         return self._proven(number, self._fetched(number))
 
     def records(self, number: int) -> Iterator[KafkaRecord]:
-        """Yields the records of a topic in an archived block, proven, without those that the stretch repeats.
+        """Yield the records of a topic in an archived block, proven, without those that the stretch repeats.
 
         Raises CorruptObject, NoAnswer."""
         index = self.archived[number].first_record
@@ -177,7 +176,7 @@ class Unpacked:
                 index += 1
 
     def stored_blocks(self, number: int, position: int) -> Iterator[StoredBlock]:
-        """Yields the blocks of a segment in an archived block as they were stored, proven.
+        """Yield the blocks of a segment in an archived block in their stored form, proven.
 
         `position`: of the first one in the segment. Raises CorruptObject, NoAnswer."""
         assert self.header is not None, "a segment has a header"
@@ -192,7 +191,7 @@ class Unpacked:
             position += len(raw)
 
     def original_bytes(self) -> Iterator[bytes]:
-        """Yields the segment file, byte for byte.
+        """Yield the segment file, byte for byte.
 
         Raises CorruptObject, NoAnswer."""
         assert self.header is not None, "a segment has a header"
@@ -204,7 +203,7 @@ class Unpacked:
                 yield block.raw
 
     def prove(self) -> None:
-        """Read every byte of both objects: they are what the manifest says, and make the hash chain of the log.
+        """Check every byte of both objects against the manifest and the hash chain of the log.
 
         Raises CorruptObject, NoAnswer."""
         end = self.archived[0].position
@@ -215,18 +214,18 @@ class Unpacked:
         sha = hashlib.sha256(head)
         for number, archived in enumerate(self.archived):
             if archived.position != end:
-                raise CorruptObject(self.place, end, archived.first_offset, "no block is said to begin here")
+                raise CorruptObject(self.place, end, archived.first_offset, "no block begins here by the index")
             end += archived.length
             raw = self._fetched(number)
             sha.update(raw)
             self._proven(number, raw)
         if self._range(end, end + 1):
-            raise CorruptObject(self.place, end, self.entry.next_offset, "bytes stand behind the last block")
+            raise CorruptObject(self.place, end, self.entry.next_offset, "there are bytes after the last block")
         if sha.hexdigest() != self.entry.avro.sha256:
             raise CorruptObject(self.place, 0, self.entry.base_offset, "its SHA-256 is not the one in the manifest")
 
     def _proven(self, number: int, raw: bytes) -> list[LinkedRecords]:
-        """The groups in the bytes of an archived block, after the hash chain behind them was compared."""
+        """Return the groups in the bytes of an archived block, once their hash chain has been compared."""
         archived = self.archived[number]
         data = self._inflated(archived, raw)
         groups: list[LinkedRecords] = []
@@ -248,7 +247,7 @@ class Unpacked:
     def _block_of_segment(
         self, number: int, first: int, behind: int, offset: int, chain: bytes, data: bytes, at: int
     ) -> tuple[LinkedRecords, int]:
-        """The group with this number, whose records begin at byte `at` of `data`, and the byte behind it."""
+        """Return the group with this number, whose records begin at byte `at` of `data`, and the byte after it."""
         lengths = self._lengths[first:behind]
         ends = list(accumulate(lengths, initial=at))
         stored = little_endian(lengths)
@@ -260,7 +259,7 @@ class Unpacked:
     def _group_of_topic(
         self, first: int, behind: int, offset: int, chain: bytes, data: bytes, at: int
     ) -> tuple[LinkedRecords, int]:
-        """The group of these records, which begin at byte `at` of `data`, and the byte behind it."""
+        """Return the group of these records, which begin at byte `at` of `data`, and the byte after it."""
         links = TopicChain(group_start(offset), chain)
         offsets, values = [], []
         prefix, times = self._prefix, self._times
@@ -285,7 +284,7 @@ class Unpacked:
         return group, at
 
     def _inflated(self, archived: ArchivedBlock, raw: bytes) -> bytes:
-        """The records in an archived block, one behind the other, without those that stand aside."""
+        """Return the records in an archived block, concatenated, without those stored in the .blocks."""
         if len(raw) != archived.length:
             raise self._corrupt(archived, f"the object ends {len(raw)} bytes into a block of {archived.length}")
         lengths = self._lengths[archived.first_record : archived.first_record + archived.records]
@@ -311,7 +310,7 @@ class Unpacked:
         return data
 
     def _parse(self, body: bytes) -> None:
-        """Take description and columns out of the .blocks.
+        """Parse description and columns of the .blocks.
 
         Raises IndexError, KeyError, TypeError, ValueError, struct.error."""
         size, records, groups = BLOCKS_HEAD.unpack_from(body)
@@ -361,14 +360,14 @@ class Unpacked:
         ]
         begins = [(each.first_record, each.first_group, each.first_offset) for each in blocks]
         if ends[:-1] != begins or ends[-1] != (records, groups, behind):
-            raise ValueError("the archived blocks do not follow on one another")
+            raise ValueError("the archived blocks do not continue one another")
         if sum(self._counts) != records or 0 in self._counts:
             raise ValueError("the groups do not have the records")
         if blocks[0].chain_before != entry.chain_before:
-            raise ValueError("it goes on another hash chain")
+            raise ValueError("it continues another hash chain")
 
     def _fetched(self, number: int) -> bytes:
-        """The bytes of an archived block, as stored."""
+        """Return the bytes of an archived block, as stored."""
         archived = self.archived[number]
         if not archived.length:
             return b""
@@ -381,7 +380,7 @@ class Unpacked:
             raise CorruptObject(self.place, start, self.entry.base_offset, "the object is gone") from None
 
     def _blocks_body(self) -> bytes:
-        """The content of the .blocks, which the manifest's SHA-256 proves."""
+        """Return the content of the .blocks, which the manifest's SHA-256 proves."""
         try:
             stored = self._objects.get(self._blocks)
         except MissingObject:

@@ -1,17 +1,17 @@
-"""Commitments: a seal states a record without the fields that a copy may withhold (schemas/private_fields.py).
+"""Commitments: a seal covers a record without the fields that a copy may withhold (schemas/private_fields.py).
 
-    entry = number of commitments, 1 byte | for each: form, 1 | where it is in the record, 4 | size of the field, 4
-          | the record with the commitment in the place of the field
+    entry = number of commitments, 1 byte | for each: form, 1 | position in the record, 4 | size of the field, 4
+          | the record with the commitment instead of the field
     leaf = SHA-256(0x00 | entry)                                     merkle.py; numbers are big-endian
     commitment = SHA-256(salt | field as stored)                     32 bytes; in a text, 64 hexadecimal digits
     salt = SHA-256(secret | number of the field in its record, 1 | offset, 8)
 
-- `secret` is 32 random bytes of one seal. A salt is shown by the proof of its record alone. It says nothing about the
-  secret or another salt: SHA-256 over one block that begins with an unknown key is a pseudorandom function.
+- `secret` is 32 random bytes of one seal. Only the proof of a record shows its salt, which reveals nothing about the
+  secret or another salt, because SHA-256 over one block that begins with an unknown key is a pseudorandom function.
 - The record stays a value of its schema, which any Avro tool reads; the length of the field is that of the commitment.
-  A value that is no event of ours becomes the commitment of the whole value. An offset without a record is empty.
-- The opening of a seal is for its owner alone: the secret, the hash chain, and a print of each record. The chain and
-  the prints would show a guess of a short body to be right, so the seal has hashes of them that need the secret:
+  A value that is not one of our events becomes the commitment of the whole value. An offset without a record is empty.
+- The opening of a seal is only for its owner: the secret, the hash chain, and a print of each record. The chain and the
+  prints would confirm a guess of a short body, so the seal has hashes of them that need the secret:
 
     seal.chain = SHA-256(SHA-256(secret | 255 | next offset, 8) | chain)
     print = the first 4 bytes of SHA-256(SHA-256(secret | 254 | 0, 8) | record)        fingerprints.py
@@ -44,19 +44,19 @@ class Opening:
 
     @property
     def content(self) -> bytes:
-        """The stored form."""
+        """Return the stored form."""
         return self.secret + self.chain + self.prints
 
 
 def opened(content: bytes, chain: str, next_offset: int) -> Opening | None:
-    """The opening in its stored form, if it is that of a seal with this `chain` and end. Its prints are not checked."""
+    """Parse a stored opening, if it is that of a seal with this `chain` and end. Its prints are not checked."""
     found = Opening(content[:SECRET_BYTES], content[SECRET_BYTES:HEAD_BYTES], content[HEAD_BYTES:])
     whole = len(content) >= HEAD_BYTES
     return found if whole and committed_chain(found.secret, next_offset, found.chain) == chain else None
 
 
 def committed_chain(secret: bytes, next_offset: int, chain: bytes) -> str:
-    """The commitment to the hash chain before an offset, as a seal states it."""
+    """Return the commitment to the hash chain before an offset, as in a seal."""
     return committed(_derived(secret, _CHAIN, next_offset), chain).hex()
 
 
@@ -65,17 +65,17 @@ def _derived(secret: bytes, purpose: int, number: int) -> bytes:
 
 
 class Commitments:
-    """Makes the leaves and the prints of the records of one stretch."""
+    """The maker of the leaves and the prints of one stretch's records."""
 
     def __init__(self, secret: bytes, fields: WithheldFields, value_at: int) -> None:
-        """`value_at`: where the value begins in a record as it is sealed."""
+        """Use this secret. `value_at`: the position of the value in a sealed record."""
         self._fields = fields
         self._value_at = value_at
         self._salts_key = secret + b"\0"  # of field number 0: no event has two
         self._prints_key = _derived(secret, _PRINTS, 0)
 
     def leaves(self, offset: int, records: Iterable[bytes]) -> Iterator[bytes]:
-        """Yields the leaf in the Merkle tree of each of these successive records, beginning at `offset`."""
+        """Yield the leaf in the Merkle tree of each of these successive records, beginning at `offset`."""
         find, value_at = self._fields.find, self._value_at
         for at, record in enumerate(records, offset):
             field = find(record, value_at) if record else None
@@ -89,15 +89,15 @@ class Commitments:
             yield sha256(head + sealed_field(form, commitment) + record[end:]).digest()
 
     def print_of(self, record: bytes) -> bytes:
-        """Return the print of a record, by which it is known at any offset."""
+        """Return the print of a record, which is the same at any offset."""
         return sha256(self._prints_key + record).digest()[:WIDTH]
 
     def salt(self, offset: int) -> bytes:
-        """The salt of the field in the record at an offset."""
+        """Return the salt of the field in the record at an offset."""
         return sha256(self._salts_key + offset.to_bytes(8, "big")).digest()
 
     def parts(self, offset: int, record: bytes, with_body: bool) -> Iterator[dict[str, str | int]]:
-        """Yields the parts of a record in a proof: what is shown, and the opened commitment.
+        """Yield the parts of a record in a proof: the shown bytes, and the opened commitment.
 
         `with_body` False: the commitment remains closed."""
         field = self._fields.find(record, self._value_at) if record else None

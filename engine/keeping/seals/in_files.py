@@ -1,7 +1,7 @@
 """The seals of an embedded log: one file a seal beside the segments, `_<offset of the first record>.seal`.
 
 A `.secret` file of the same name is its opening, which only the owner may read (commitments.py). A record is sealed
-with the ten bytes before it that name the segment's schema. A file is written whole under another name and then linked,
+with the preceding ten bytes that name the segment's schema. A file is written whole under another name and then linked,
 so a seal is never replaced.
 """
 
@@ -39,7 +39,7 @@ class SegmentedPartition:
             return 0, first_chain(self.name)
         try:
             segment = _opened(files[0], len(files) == 1)
-        except CorruptLog:  # `walk` says where
+        except CorruptLog:  # `walk` reports where
             return base_offset_of(files[0]), b""
         try:
             return first_chain_of(files[0], segment.header.chain_before)
@@ -61,7 +61,7 @@ class SegmentedPartition:
             try:
                 if segment.header.base_offset > offset:
                     if SegmentedPartition(self.directory).beginning[0] > self.beginning[0]:
-                        raise CutMeanwhile(f"{self.directory}: the log was cut while it was read")
+                        raise CutMeanwhile(f"{self.directory}: the log was cut during the read")
                     raise CorruptLog(segment.path, 0, offset, "the records before it are gone")
                 for run in _runs(segment, offset, end, chain):
                     offset, chain = run.next_offset, run.chain
@@ -87,12 +87,12 @@ class SegmentedPartition:
             return b""
 
     def make_durable(self) -> None:
-        """Sync the last segment: its newest records may not be durable. Earlier segments are."""
+        """Sync the last segment, whose newest records may not be durable. Earlier segments are."""
         with segment_files(self.directory)[-1].open("rb") as file:
             os.fsync(file.fileno())
 
     def store(self, sealed: StoredSeal, opening: bytes) -> StoredSeal:
-        """The opening is written first: a seal whose secret a crash has lost could never be checked again."""
+        """Store a seal after its opening, because a seal whose secret a crash has lost could never be checked again."""
         path = seal_path(self.directory, sealed.seal.base_offset)
         with self._alone():
             if not path.exists():
@@ -101,11 +101,11 @@ class SegmentedPartition:
                 if write_whole(path, (sealed.line + "\n").encode(), os.link):
                     sync_directory(self.directory)
                     return sealed
-        raise LogError(f"{path}: exists already: another process is sealing, or the file is damaged")
+        raise LogError(f"{path}: already exists: another process is sealing, or the file is damaged")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Wait until no other sealer stores a seal here: its opening must not be replaced."""
+        """Wait until no other sealer stores a seal here, because its opening must not be replaced."""
         descriptor = os.open(self.directory, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -115,17 +115,17 @@ class SegmentedPartition:
 
 
 def seal_path(directory: Path, base_offset: int) -> Path:
-    """The path of the seal of the stretch that begins at this offset."""
+    """Return the path of the seal of the stretch that begins at this offset."""
     return directory / f"_{base_offset:020d}.seal"
 
 
 def opening_path(directory: Path, base_offset: int) -> Path:
-    """The path of the opening of the seal whose stretch begins at this offset."""
+    """Return the path of the opening of the seal whose stretch begins at this offset."""
     return directory / f"_{base_offset:020d}.secret"
 
 
 def segmented(data_dir: Path) -> list[SegmentedPartition]:
-    """The partitions of a data directory.
+    """Return the partitions of a data directory.
 
     Raises LogError when there is no log."""
     names = (METADATA, *map(queue_partition, range(read_layout(data_dir))))
@@ -133,9 +133,9 @@ def segmented(data_dir: Path) -> list[SegmentedPartition]:
 
 
 def _opened(path: Path, last: bool) -> SegmentReader:
-    """A segment, open for reading.
+    """Open a segment for reading.
 
-    Raises CorruptLog, also for a schema of another version: one changed byte can make it so. Raises CutMeanwhile."""
+    Raises CorruptLog, also for a schema of another version, which one changed byte can cause. Raises CutMeanwhile."""
     try:
         return SegmentReader(path, last)
     except FileNotFoundError:
@@ -147,7 +147,7 @@ def _opened(path: Path, last: bool) -> SegmentReader:
 
 
 def _runs(segment: SegmentReader, start: int, end: int | None, chain: bytes) -> Iterator[Run]:
-    """Yields the runs of one segment. The chain is computed anew, from the chain that was sealed.
+    """Yield the runs of one segment. The chain is computed anew, from the sealed chain.
 
     The reading also checks that the index agrees with itself, even if it was replaced, and names a block that is not as
     it was."""

@@ -1,11 +1,11 @@
-"""The seals of a log in Kafka: in a topic of their own, to which only the sealer has to write.
+"""The seals of a log in Kafka, in a separate topic, to which only the sealer has to write.
 
     <prefix>.chain    partition 0: a line of JSON each, the seal (seal.py)
                       partition 1: its digest (32 bytes), and its opening, with the secret (commitments.py)
 
 A record is sealed as its timestamp (milliseconds, 8 bytes, big-endian; the fold goes by Kafka's times) and its value.
 An offset without a record, for example at the end of a transaction, is sealed as empty, so every offset has a leaf in
-the tree. A seal states the hash chain behind the last whole group (engine/log/chain.py) at its end or before.
+the tree. A seal states the hash chain after the last whole group (engine/log/chain.py) at its end or before.
 """
 
 import dataclasses
@@ -26,12 +26,12 @@ from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.kafka.topics import MAX_MESSAGE_BYTES
 
 CHAIN, OPENINGS = "chain-0", "chain-1"
-_NEAR = 8  # another sealer may have put its openings between at the same time
+_NEAR = 8  # another sealer may have interleaved its openings
 _TIME = struct.Struct(">q")
 
 
 class ChainTopic:
-    """The topic of the seals. It reads the seals once."""
+    """The topic of the seals, which are read once."""
 
     def __init__(self, log: KafkaLogReader | TieredTopics) -> None:
         self._log = log
@@ -44,16 +44,16 @@ class ChainTopic:
 
     @cached_property
     def seals(self) -> tuple[list[StoredSeal], list[Harm]]:
-        """The seals of all partitions, in the order in which they were made, and damaged ones."""
+        """Return the seals of all partitions, in the order in which they were made, and damaged ones."""
         return self.seals_from(0)[:2] if self.exists else ([], [])
 
     @property
     def exists(self) -> bool:
-        """Return True if the topic was made."""
+        """Return True if the topic exists."""
         return self._log.topics.has_chain()
 
     def seals_from(self, start: int) -> tuple[list[StoredSeal], list[Harm], int]:
-        """The seals from an offset of the topic on, damaged ones, and the offset behind them."""
+        """Return the seals from an offset of the topic on, damaged ones, and the offset after them."""
         found: list[StoredSeal] = []
         harms: list[Harm] = []
         end = self._partition.next_offset
@@ -66,7 +66,7 @@ class ChainTopic:
         return found, harms, end
 
     def opening(self, stored: StoredSeal) -> bytes:
-        """The opening of a seal; empty if it is gone."""
+        """Return the opening of a seal; empty if it is gone."""
         if stored.opening_at is None or not self.exists:
             return b""
         digest, at = bytes.fromhex(stored.seal.digest), stored.opening_at
@@ -94,12 +94,12 @@ class ChainTopic:
             self._producer.produce(self.topic, value, sealed.seal.partition.encode(), number)
             left = self._producer.flush(TIMEOUT_SECONDS)
         except KafkaException as error:
-            raise LogError(f"Kafka: {self.topic} takes no seal: {text_of(error)}") from error
+            raise LogError(f"Kafka: {self.topic} accepts no seal: {text_of(error)}") from error
         if self._refusals:
-            raise LogError(f"Kafka: {self.topic} takes no seal: {text_of(self._refusals[0])}")
+            raise LogError(f"Kafka: {self.topic} accepts no seal: {text_of(self._refusals[0])}")
         if left:
             self._producer.purge()
-            raise LogError(f"Kafka: {self.topic} has not taken a seal within {TIMEOUT_SECONDS:.0f} seconds")
+            raise LogError(f"Kafka: {self.topic} has accepted no seal within {TIMEOUT_SECONDS:.0f} seconds")
 
     @cached_property
     def _producer(self) -> Producer:
@@ -107,7 +107,7 @@ class ChainTopic:
         return self._log.clients.producer(settings)
 
     def _refused(self, error: KafkaError, _: Message) -> None:
-        """Note a record that cannot be delivered; only these are reported."""
+        """Note an undeliverable record; only these are reported."""
         self._refusals.append(error)
 
 
@@ -124,7 +124,7 @@ class SealableTopicPartition:
 
     @property
     def beginning(self) -> tuple[int, bytes]:
-        """Offset 0: `walk` refuses topics that have lost their beginning."""
+        """Return offset 0, because `walk` refuses topics that have lost their beginning."""
         return 0, first_chain(self.name)
 
     @property
@@ -132,9 +132,9 @@ class SealableTopicPartition:
         return self._partition.next_offset
 
     def walk(self, start: int, end: int | None, chain: bytes) -> Iterator[Run]:
-        """Yields the records as they are sealed.
+        """Yield the records in their sealed form.
 
-        Raises BadSeal, before anything is read, when the history to be sealed has lost its beginning."""
+        Raises BadSeal, before anything is read, if the history to be sealed has lost its beginning."""
         begins, high = self._partition.start_offset, self._partition.next_offset
         if end is None and begins > 0:
             raise BadSeal(f"{self.name}: its history begins at offset {begins}: the records before it are gone")
@@ -158,7 +158,7 @@ class SealableTopicPartition:
             yield Run(offset, [b""] * (end - offset), links.chain)
 
     def seals(self) -> tuple[list[StoredSeal], list[Harm]]:
-        """The seals of this partition. The metadata reports seals in the topic that belong to no existing partition."""
+        """Return the seals of this partition. The metadata log's also reports seals of partitions that do not exist."""
         stored, harms = self._chain.seals
         mine = [each for each in stored if each.seal.partition == self.name]
         if self.name == METADATA:
@@ -173,14 +173,14 @@ class SealableTopicPartition:
         return self._chain.opening(stored)
 
     def make_durable(self) -> None:
-        """Do nothing: every record that can be read is durable."""
+        """Do nothing, because every readable record is durable."""
 
     def store(self, sealed: StoredSeal, opening: bytes) -> StoredSeal:
         return self._chain.append(sealed, opening)
 
 
 def in_topics(reader: KafkaLogReader, archive: str | None = None) -> list[SealableTopicPartition]:
-    """The partitions of a log in Kafka. `archive`: the URL of the archive that has what Kafka no longer has.
+    """Return the partitions of a log in Kafka. `archive`: the URL of the archive with the records that left Kafka.
 
     Raises LogError when there is no log."""
     log = reader if archive is None else TieredTopics(reader, archive)
@@ -189,5 +189,5 @@ def in_topics(reader: KafkaLogReader, archive: str | None = None) -> list[Sealab
 
 
 def split_time(record: bytes) -> tuple[int, bytes]:
-    """(milliseconds, value) of a record in its sealed form."""
+    """Return (milliseconds, value) of a record in its sealed form."""
     return _TIME.unpack_from(record)[0], record[_TIME.size :]

@@ -1,10 +1,10 @@
 """Merkle trees over records, as in Certificate Transparency (RFC 9162, section 2.1).
 
-One hash stands for all records, and a short proof shows that a record is among them.
+One hash covers all records, and a short proof shows that a record is among them.
 
     leaf = SHA-256(0x00 || record)          node = SHA-256(0x01 || left || right)
 
-The left part of a tree has as many leaves as the largest power of two that leaves some for the right part.
+The number of leaves in the left part of a tree is the largest power of two that leaves some for the right part.
 proof_verifier.py has the hashes, and checks a proof.
 """
 
@@ -15,7 +15,7 @@ from rewindmq.engine.keeping.seals.proof_verifier import node_hash
 
 
 class Tree:
-    """Computes the root of leaves that come one by one, in memory of a few hashes."""
+    """The tree of leaves that are added one by one, in memory of a few hashes."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -31,7 +31,7 @@ class Tree:
         self.size += 1
 
     def root(self) -> bytes:
-        """The root over all leaves so far."""
+        """Return the root over all leaves so far."""
         if not self._whole:
             return hashlib.sha256(b"").digest()
         *rest, found = self._whole
@@ -41,7 +41,7 @@ class Tree:
 
 
 def proof(leaves: Sequence[bytes], index: int) -> list[bytes]:
-    """The hashes that lead from leaf number `index` to the root, the lowest first."""
+    """Return the hashes that lead from leaf number `index` to the root, the lowest first."""
     if len(leaves) == 1:
         return []
     left = 1 << (len(leaves) - 1).bit_length() - 1
@@ -51,14 +51,14 @@ def proof(leaves: Sequence[bytes], index: int) -> list[bytes]:
 
 
 def consistency(leaves: Sequence[bytes], size: int) -> list[bytes]:
-    """The hashes that show that the tree of the first `size` leaves is the beginning of the whole tree.
+    """Return the hashes that show that the tree of the first `size` leaves is the beginning of the whole tree.
 
-    RFC 6962, section 2.1.2. `size` 0: nothing has to be shown."""
+    RFC 6962, section 2.1.2. `size` 0: nothing needs proof."""
     return _consistency(leaves, size, True) if size else []
 
 
 def _consistency(leaves: Sequence[bytes], size: int, whole: bool) -> list[bytes]:
-    """`whole`: the reader knows the root of these first leaves already."""
+    """Return the hashes. `whole`: the reader already knows the root of these first leaves."""
     if size == len(leaves):
         return [] if whole else [root(leaves)]
     left = 1 << (len(leaves) - 1).bit_length() - 1
@@ -68,7 +68,7 @@ def _consistency(leaves: Sequence[bytes], size: int, whole: bool) -> list[bytes]
 
 
 def root(leaves: Sequence[bytes]) -> bytes:
-    """The root over these leaves."""
+    """Return the root over these leaves."""
     tree = Tree()
     for leaf in leaves:
         tree.add(leaf)

@@ -1,4 +1,4 @@
-"""Asks witnesses and time-stamp authorities, which other people run: a question has bounded bytes and seconds."""
+"""Asks other people's witnesses and time-stamp authorities, with bounded bytes and seconds for each request."""
 
 import asyncio
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _SHOWN = 200  # characters of a reason
 
 
 class NotGiven(Exception):
-    """A witness or an authority did not give what it was asked for; the text says which one, and why."""
+    """A witness or an authority did not fulfil a request; the text says which one, and why."""
 
 
 def is_address(url: str) -> bool:
@@ -27,7 +27,7 @@ def is_address(url: str) -> bool:
 
 
 def asked(url: str, content: bytes, kind: str) -> tuple[int, Mapping[str, str], bytes]:
-    """(status, headers, body) of the answer to a POST. `kind`: the content type. Raises NotGiven."""
+    """Return (status, headers, body) of the answer to a POST. `kind`: the content type. Raises NotGiven."""
     try:
         return asyncio.run(asyncio.wait_for(_asked(url, content, kind), ANSWER_SECONDS))
     except TimeoutError:
@@ -43,7 +43,7 @@ async def _asked(url: str, content: bytes, kind: str) -> tuple[int, Mapping[str,
         client.stream("POST", url, content=content, headers=headers) as answer,
     ):
         body = b""
-        async for piece in answer.aiter_raw():  # not unpacked: what is packed can be of any size
+        async for piece in answer.aiter_raw():  # not unpacked, because unpacked it can be of any size
             body += piece
             if len(body) > MOST_BYTES:
                 raise NotGiven(f"{url}: its answer is longer than {MOST_BYTES} bytes")
@@ -51,6 +51,6 @@ async def _asked(url: str, content: bytes, kind: str) -> tuple[int, Mapping[str,
 
 
 def reason_in(body: bytes) -> str:
-    """The beginning of an answer, for people."""
+    """Return the beginning of an answer, for people."""
     text = " ".join(body[: 4 * _SHOWN].decode(errors="replace").split())[:_SHOWN]
     return "".join(each if each.isprintable() else "?" for each in text)

@@ -1,19 +1,19 @@
-"""Checks a proof of `rewindmq prove` with this file and Python 3.9 or newer alone: no broker, no log, no other package.
+"""Checks a proof of `rewindmq prove` with just this file and Python 3.9 or newer: no broker, log or other package.
 
     python3 -I proof_verifier.py proof.json --public-key seal.pub
     python3 -I proof_verifier.py proof.json --public-key seal.pub --witness VKEY --timestamp-roots tsa.pem
 
-It exits with 0 if the proof holds, 1 if it does not, 64 for a wrong argument, 65 for a file that cannot be used, 69 if
-the program openssl is missing. The format is proof.schema.json. Each step leads from the record to the next one:
+It exits with 0 if the proof is valid, 1 if it is not, 64 for a wrong argument, 65 for an unusable file, 69 if the
+program openssl is missing. The format is proof.schema.json. Each step leads from the record to the next one:
 
-    record --salt--> entry                  the record with commitments in the place of fields that may be withheld
+    record --salt--> entry                  the record with commitments instead of fields that may be withheld
     entry --path--> root in the seal        a tree of RFC 6962 over a stretch of records; the seal is signed (Ed25519)
     seal --register.path--> root in the note         a tree over all seals; the note is signed (C2SP signed-note)
     note --> witnesses                      cosignatures (C2SP tlog-cosignature, v1) of the witnesses that you name
-    note --> time stamp                     RFC 3161, over the note with the signature of the register alone
+    note --> time stamp                     RFC 3161, over the note with only the register's signature
 
-The last three are there if the proof has a register. openssl checks a time stamp, if roots are given. RewindMQ itself
-uses this file, too. A field that it does not know, or that `prove` writes in another way, makes a proof invalid.
+The last three exist if the proof has a register. openssl checks a time stamp, if roots are given. RewindMQ itself also
+uses this file. An unknown field, or one that `prove` writes differently, makes a proof invalid.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SIGNATURE, COSIGNATURE = 1, 4  # kinds of keys in signed notes: Ed25519, and Ed2
 
 
 class Unsound(Exception):
-    """The proof does not hold; the text says why."""
+    """The proof is not valid; the text says why."""
 
 
 class Unusable(Exception):
@@ -112,17 +112,17 @@ def is_signed(public: bytes, signature: bytes, message: bytes) -> bool:
 
 
 def leaf_hash(content: bytes) -> bytes:
-    """The hash of a leaf."""
+    """Return the hash of a leaf."""
     return hashlib.sha256(b"\x00" + content).digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """The hash of a node above two others."""
+    """Return the hash of a node above two others."""
     return hashlib.sha256(b"\x01" + left + right).digest()
 
 
 def root_of(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes:
-    """The root to which a path leads.
+    """Return the root to which a path leads.
 
     Raises ValueError when the path cannot be one of a tree of this size."""
     if not 0 <= index < size:
@@ -147,32 +147,32 @@ def root_of(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes:
 
 # -- commitments -------------------------------------------------------------------------------------------------------
 
-# A sealed record has a commitment in the place of a body, say. The entry, which is hashed, says where each of them is,
+# A sealed record has a commitment instead of a body, for example. The hashed entry gives the place of each commitment,
 # so that shown bytes cannot be passed off as a commitment, nor a commitment as shown bytes:
 #
 #     number of commitments, 1 byte | for each: form, 1 | its place in the record, 4 | size of the field, 4 | the record
 #
-# The numbers are big-endian. In front of a field of bytes or text is the length of its commitment, as Avro writes it.
-FORMS = ("bytes", "text", "value")  # text: in hexadecimal digits; value: no field, but the whole value
+# The numbers are big-endian. A field of bytes or text is preceded by the length of its commitment, in Avro's form.
+FORMS = ("bytes", "text", "value")  # text: in hexadecimal digits; value: not a field, but the whole value
 PREFIXES = (b"\x40", b"\x80\x01", b"")
 TEXT = 1
 PLACE = struct.Struct(">BII")
 
 
 def committed(salt: bytes, content: bytes) -> bytes:
-    """The commitment to a field."""
+    """Return the commitment to a field."""
     return hashlib.sha256(salt + content).digest()
 
 
 def sealed_field(form: int, commitment: bytes) -> bytes:
-    """The bytes of a commitment in a sealed record, without the length before them."""
+    """Return the bytes of a commitment in a sealed record, without the length before them."""
     return commitment.hex().encode() if form == TEXT else commitment
 
 
 def _entry(given: Any) -> tuple[bytes, bytes, list[int]]:
-    """The entry of a record in a proof, the record, and the sizes of the fields that the proof does not show.
+    """Return the entry of a record in a proof, the record, and the sizes of the fields that the proof does not show.
 
-    The record has a commitment in the place of such a field. Raises ValueError, TypeError."""
+    The record has a commitment instead of such a field. Raises ValueError, TypeError."""
     places, withheld, was_shown = [], [], False
     sealed, record = bytearray(), bytearray()
     for part in given:
@@ -205,7 +205,7 @@ def _entry(given: Any) -> tuple[bytes, bytes, list[int]]:
 
 
 def _length(size: int, form: int) -> bytes:
-    """The length of a field as Avro writes it; empty for a whole value."""
+    """Return the length of a field as Avro writes it; empty for a whole value."""
     found, rest = bytearray(), size << 1
     while rest > 127:
         found.append(rest & 127 | 128)
@@ -226,7 +226,7 @@ class VerifierKey:
 
     @property
     def id(self) -> bytes:
-        """Four bytes that stand before each of its signatures."""
+        """Return the four bytes before each of its signatures."""
         return hashlib.sha256(self.name.encode() + b"\n" + bytes([self.kind]) + self.public).digest()[:4]
 
     def __str__(self) -> str:
@@ -234,7 +234,7 @@ class VerifierKey:
 
 
 def witness_key(text: str) -> VerifierKey:
-    """The key of a witness in `NAME+HEX+BASE64`. Raises ValueError."""
+    """Return the key of a witness in `NAME+HEX+BASE64`. Raises ValueError."""
     name, _, rest = text.partition("+")
     material = base64.b64decode(rest.partition("+")[2], validate=True)
     found = VerifierKey(name, COSIGNATURE, material[1:])
@@ -244,13 +244,13 @@ def witness_key(text: str) -> VerifierKey:
 
 
 def is_name(name: str) -> bool:
-    """Return True if a register or a witness can have this name: it must fit in one line of a note, and in a key."""
+    """Return True if a register or a witness can have this name, which must fit in one line of a note and in a key."""
     return 0 < len(name) <= 200 and "+" not in name and name.isprintable() and not any(map(str.isspace, name))
 
 
 @dataclass(frozen=True)
 class Note:
-    """A checkpoint of C2SP: the size and the root of the tree over all seals in the register that is named `origin`.
+    """A checkpoint of C2SP: the size and the root of the tree over all seals in the register named `origin`.
 
     `signatures`: (name, key id and signature) in their order. `text`: what is signed."""
 
@@ -261,7 +261,7 @@ class Note:
     signatures: list[tuple[str, bytes]]
 
     def with_signatures(self, signatures: Iterable[tuple[str, bytes]]) -> str:
-        """The note as it is stored and sent, with these signatures."""
+        """Return the note as it is stored and sent, with these signatures."""
         lines = [f"— {name} {base64.b64encode(signature).decode()}\n" for name, signature in signatures]
         return f"{self.text}\n{''.join(lines)}"
 
@@ -271,7 +271,7 @@ def parsed_note(given: str) -> Note:
     if len(given) > MOST_NOTE_BYTES:
         raise ValueError("the note is too long")
     text, blank, rest = given.rpartition("\n\n")
-    given.encode()  # half a surrogate pair raises ValueError, too
+    given.encode()  # half a surrogate pair also raises ValueError
     if not blank or any(each < " " and each != "\n" for each in given) or not rest.endswith("\n"):
         raise ValueError("not a signed note")
     lines = text.split("\n")
@@ -287,9 +287,9 @@ def parsed_note(given: str) -> Note:
 
 
 def signed_by(note: Note, keys: Iterable[VerifierKey]) -> dict[VerifierKey, int | None]:
-    """The keys that signed a note, each with the time in its cosignature, in seconds.
+    """Return the keys that signed a note, each with the time in its cosignature, in seconds.
 
-    Signatures of other keys are left out, as the format wants it. Raises Unsound for a known key's that is wrong."""
+    Signatures of other keys are left out, as the format demands. Raises Unsound for a known key's wrong signature."""
     found: dict[VerifierKey, int | None] = {}
     known = {(key.name, key.id): key for key in keys}
     for name, signature in note.signatures:
@@ -329,7 +329,7 @@ class Stamp:
 
 
 def _values(content: bytes) -> list[tuple[int, bytes]]:
-    """(tag, content) of each value in DER. Raises ValueError."""
+    """Return (tag, content) of each value in DER. Raises ValueError."""
     found, at = [], 0
     while at < len(content):
         tag, length = content[at], content[at + 1] if at + 1 < len(content) else 128
@@ -426,7 +426,7 @@ _REGISTER = {"entry": int, "path": list, "note": str}
 class Trust:
     """The things that a proof's reader trusts. `keys`: public keys of the sealer, 32 bytes each. `roots`: a PEM file.
 
-    If `origin`, `witnesses` or `roots` are given, the proof must have what they ask for."""
+    If `origin`, `witnesses` or `roots` are given, the proof must satisfy them."""
 
     keys: Sequence[bytes]
     origin: str | None = None
@@ -438,7 +438,7 @@ class Trust:
 class Proven:
     """A checked proof. `key`: SHA-256 of the public key, as hexadecimal digits.
 
-    `withheld`: sizes of the fields that the proof does not show; the record has commitments in their place.
+    `withheld`: sizes of the fields that the proof does not show; the record has commitments instead.
     `origin`, `entry`, `size`: of the register, if the proof has one. `witnesses`: names of the trusted witnesses, and
     the seconds at which each saw the register. `stamp`: its time, which counts if `stamp_is_checked`."""
 
@@ -458,7 +458,7 @@ class Proven:
 
 
 def statement(seal: Mapping[str, Any]) -> bytes:
-    """A seal as canonical JSON: the bytes that are signed, and that are a leaf of the register's tree."""
+    """Return a seal as canonical JSON: the bytes that are signed, and that are a leaf of the register's tree."""
     return json.dumps(seal, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -535,7 +535,7 @@ def _add_register(proven: Proven, given: Mapping[str, Any], trust: Trust) -> Non
 
 
 def _decoded(text: str, length: int | None = None) -> bytes:
-    """Bytes in base64, which stand there in the one usual way. Raises ValueError, TypeError."""
+    """Return the bytes in base64, which must be in canonical form. Raises ValueError, TypeError."""
     found = base64.b64decode(text, validate=True)
     if base64.b64encode(found).decode() != text or length not in (None, len(found)):
         raise ValueError("its base64 is unusual")
@@ -550,7 +550,7 @@ def _hashes(given: Sequence[str]) -> list[bytes]:
 
 
 def parsed_proof(content: bytes) -> Any:
-    """The JSON of a proof, in which no name comes twice. Raises ValueError, RecursionError."""
+    """Return the JSON of a proof, in which no name comes twice. Raises ValueError, RecursionError."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) != len(pairs):
@@ -567,7 +567,7 @@ _ED25519_KEY = bytes.fromhex("302a300506032b6570032100")
 
 
 def public_key(path: Path) -> bytes:
-    """The 32 bytes of an Ed25519 public key in PEM. Raises Unusable, OSError."""
+    """Return the 32 bytes of an Ed25519 public key in PEM. Raises Unusable, OSError."""
     found = _PEM.fullmatch(_read(path, MOST_NOTE_BYTES))
     try:
         der = base64.b64decode(b"".join(found.group(1).split()), validate=True) if found else b""
@@ -587,7 +587,7 @@ def _read(path: Path, most: int) -> bytes:
 
 
 def utc(seconds: float) -> str:
-    """A time in ISO 8601, UTC; the number itself when it is in no year of a calendar."""
+    """Return a time in ISO 8601, UTC; the number itself if it is outside the calendar."""
     try:
         return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(seconds))
     except (OverflowError, ValueError, OSError):
@@ -650,7 +650,7 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 def printable(text: str) -> str:
-    """The text without characters that a terminal obeys."""
+    """Return the text without a terminal's control characters."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
 

@@ -7,10 +7,10 @@
     DIR/notes/SIZE20.cosignatures     signature lines of witnesses
     DIR/notes/SIZE20.tsr              the answer of a time-stamp authority about the bytes of SIZE20.note (RFC 3161)
 
-Seals are appended as they are found in the log, so the seals of all partitions stand in one order. A line is never
-changed, and a note never replaced: one cosigned note stands for every seal before it. The register is kept away from
-the log, by the person who seals, and is also a file of copies (`--copies DIR/seals.jsonl`). One process writes it at a
-time. A line without an end is what a crash left: the next process cuts it, and adds the seal again.
+Seals are appended as they are found in the log, so the seals of all partitions are in one order. A line is never
+changed, and a note never replaced, so one cosigned note covers every seal before it. The sealing person keeps the
+register away from the log; it is also a file of copies (`--copies DIR/seals.jsonl`). One process writes it at a time. A
+crash may leave an unfinished line, which the next process cuts before it adds the seal again.
 """
 
 import base64
@@ -44,7 +44,7 @@ SEALS, NOTES, NEWEST, VERIFIER_KEY = "seals.jsonl", "notes", "note", "verifier_k
 
 
 class Register:
-    """A register as it is in a directory."""
+    """A register in a directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -52,7 +52,7 @@ class Register:
 
     @cached_property
     def seals(self) -> list[StoredSeal]:
-        """The seals, in the order of the register. Raises BadFile."""
+        """Return the seals, in the order of the register. Raises BadFile."""
         path = self.directory / SEALS
         lines = self._content(path).split(b"\n")[:-1]
         try:
@@ -62,22 +62,22 @@ class Register:
 
     @cached_property
     def leaves(self) -> list[bytes]:
-        """The hashes of the leaves of the tree."""
+        """Return the hashes of the leaves of the tree."""
         return [leaf_hash(each.seal.statement) for each in self.seals]
 
     @property
     def sizes(self) -> list[int]:
-        """The number of seals that each note covers, ascending."""
+        """Return the number of seals that each note covers, ascending."""
         return sorted(int(path.stem) for path in self._notes.glob("*.note") if path.stem.isdecimal())
 
     def note(self, size: int) -> Note:
-        """The note over the first `size` seals, with all its signatures.
+        """Return the note over the first `size` seals, with all its signatures.
 
         Raises BadFile, BadSeal: the note is not over these seals."""
         return self._note(size, root(self.leaves[:size]) if size <= len(self.leaves) else None)
 
     def _note(self, size: int, wanted: bytes | None) -> Note:
-        """`wanted`: the root over the first `size` seals."""
+        """Return the note. `wanted`: the root over the first `size` seals."""
         path = self._path(size, "note")
         try:
             note = parsed_note((self._content(path) + self._content(self._path(size, "cosignatures"))).decode())
@@ -88,15 +88,15 @@ class Register:
         return note
 
     def signed_note(self, size: int) -> bytes:
-        """The note as the sealer signed it, without witnesses: a time stamp is about these bytes. Raises BadFile."""
+        """Return the note as the sealer signed it, without witnesses, the bytes for a time stamp. Raises BadFile."""
         return self._content(self._path(size, "note"))
 
     def time_stamp(self, size: int) -> bytes:
-        """The answer of an authority about the note; empty if there is none. Raises BadFile."""
+        """Return the answer of an authority about the note; empty if there is none. Raises BadFile."""
         return self._content(self._path(size, "tsr"))
 
     def check(self, keys: Keys) -> Iterator[str]:
-        """Yields what is wrong with the notes. Raises BadFile."""
+        """Yield the faults of the notes. Raises BadFile."""
         tree, roots, sizes = Tree(), {}, dict.fromkeys(self.sizes)
         for leaf in self.leaves:
             tree.add(leaf)
@@ -109,9 +109,9 @@ class Register:
                 yield str(bad)
 
     def way_to(self, digest: str) -> dict[str, Any]:
-        """The part of a proof that leads from a seal to a note.
+        """Return the part of a proof that leads from a seal to a note.
 
-        The first note with a time stamp and a witness is taken, else the first with one of them, else the first.
+        The first note with a time stamp and a witness is used, or the first with one of them, or the first.
         Raises BadFile, BadSeal."""
         entry = self._entries.get(digest)
         sizes = [] if entry is None else [size for size in self.sizes if size > entry]
@@ -130,12 +130,12 @@ class Register:
 
     @property
     def digests(self) -> Collection[str]:
-        """The digests of all seals."""
+        """Return the digests of all seals."""
         return self._entries.keys()
 
     @cached_property
     def _entries(self) -> dict[str, int]:
-        """The number of each seal, by its digest."""
+        """Return the number of each seal, by its digest."""
         return {each.seal.digest: number for number, each in enumerate(self.seals)}
 
     def _check_signature(self, note: Note, keys: Keys) -> None:
@@ -150,7 +150,7 @@ class Register:
         return self._notes / f"{size:020d}.{suffix}"
 
     def _content(self, path: Path) -> bytes:
-        """The content of a file; empty if it is not there. Raises BadFile."""
+        """Return the content of a file; empty if it does not exist. Raises BadFile."""
         try:
             if path.parent == self._notes and path.stat().st_size > MOST_NOTE_BYTES:
                 raise BadFile(f"{path}: longer than {MOST_NOTE_BYTES} bytes")
@@ -162,29 +162,29 @@ class Register:
 
 
 class Registrar(Register):
-    """A register that is written, by this process alone."""
+    """A register that this process alone writes."""
 
     def __init__(self, directory: Path, origin: str | None, key: Ed25519PrivateKey, keys: Keys) -> None:
-        """`key` signs new notes; `keys`: it, and those that signed before.
+        """Check the register. `key` signs new notes; `keys`: it, and earlier ones.
 
-        Raises BadFile; BadSeal: seals or notes are not as they were written."""
+        Raises BadFile; BadSeal if seals or notes were changed."""
         super().__init__(directory)
         self._key, self._keys = key, keys
         newest = self.note(self.sizes[-1]) if self.sizes else None
         if newest is not None:
             self._check_signature(newest, keys)
             if origin not in (None, newest.origin):
-                raise BadFile(f"{directory}: it is the register {newest.origin}, and not {origin}")
+                raise BadFile(f"{directory}: it is the register {newest.origin}, not {origin}")
             origin = newest.origin
         if origin is None:
             raise BadFile(f"{directory}: a new register needs a name: give --origin, such as example.org/orders")
         if not is_name(origin):
-            raise BadFile(f"--origin: {origin!r} is no name of a register: it has no space and no +")
+            raise BadFile(f"--origin: {origin!r} is not a valid register name: no space and no + may be in it")
         self.verifier_key = VerifierKey(origin, SIGNATURE, key.public_key().public_bytes_raw())
         write_whole(directory / VERIFIER_KEY, f"{self.verifier_key}\n".encode(), os.rename)
 
     def add(self, found: Iterable[StoredSeal]) -> None:
-        """Append the seals that are not in the register yet, durably."""
+        """Append the seals that are not yet in the register, durably."""
         unknown = {each.seal.digest: each for each in found if each.seal.digest not in self._entries}
         new = [each.public for each in unknown.values()]
         if not new:
@@ -199,7 +199,7 @@ class Registrar(Register):
             self.seals.append(each)
 
     def sign(self) -> int:
-        """Sign a note over all seals, if there is none. Returns how many seals the newest note is over; 0: none."""
+        """Sign a note over all seals, if there is none, and return the number of seals in the newest note; 0: none."""
         size = len(self.seals)
         if size and size not in self.sizes:
             text = f"{self.verifier_key.name}\n{size}\n{base64.b64encode(root(self.leaves)).decode()}\n"
@@ -228,7 +228,7 @@ class Registrar(Register):
 
 @contextmanager
 def opened(directory: Path, origin: str | None, key: Ed25519PrivateKey, keys: Keys) -> Iterator[Registrar]:
-    """Open a register to write it; create it if it is not there.
+    """Open a register for writing; create it if it does not exist.
 
     Raises BadFile, also while another process writes it; BadSeal."""
     try:
@@ -245,7 +245,7 @@ def opened(directory: Path, origin: str | None, key: Ed25519PrivateKey, keys: Ke
 
 
 def _cut_torn_line(descriptor: int) -> None:
-    """Cut off what follows the last line end of a file."""
+    """Cut off everything after the last line end of a file."""
     end = at = os.fstat(descriptor).st_size
     while at:
         begin = max(0, at - 65_536)

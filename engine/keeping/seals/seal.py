@@ -1,22 +1,22 @@
-"""Seals: signed statements about stretches of a log, which need no broker to be checked.
+"""Seals: signed statements about stretches of a log, which can be checked without a broker.
 
     {"format": 1, "seal": {log, partition, base_offset, next_offset, schema, root, chain, prints, previous, time_ms},
      "key", "signature"}
 
-- `root` is the Merkle root over the records base_offset .. next_offset - 1 (merkle.py), with commitments in the place
-  of bodies (commitments.py). `chain` is a commitment to the partition's hash chain behind the last of them, `previous`
-  the SHA-256 of the seal before in the same partition. Stretches follow on each other from offset 0. So one seal stands
-  for all the history of its partition up to its end: the owner of a copy can tell if any byte was changed, or is gone.
-- `schema` is the newest schema that the sealer knew: a record of a later one was to it no event, but a foreign value.
+- `root` is the Merkle root over the records base_offset .. next_offset - 1 (merkle.py), with commitments instead of
+  bodies (commitments.py). `chain` is a commitment to the partition's hash chain after the last of them, `previous` the
+  SHA-256 of the previous seal in the same partition. Stretches are contiguous from offset 0, so one seal covers the
+  whole history of its partition up to its end: the owner of a copy can tell if any byte was changed or removed.
+- `schema` is the newest schema known to the sealer, for whom a record of a later one was not an event but foreign.
 - The signature is Ed25519 over the seal as canonical JSON; `key` is the SHA-256 of the public key, to tell keys apart.
 - `prints` is the SHA-256 of four bytes of each record's keyed hash, which locate a change (fingerprints.py).
 - The opening of a seal, with its secret, the hash chain and the prints, is stored elsewhere. A seal is one line of
-  JSON, of some 750 bytes, and nobody who has seals alone can check a guess of a body.
-- A seal is never changed, and never taken away. in_files.py (`log` "embedded", files) and in_topic.py ("kafka", a
-  topic) say where seals live, and which bytes a record is. sealer.py makes and checks them.
-- A proof is the record, the salt of its commitment, its path to the root, and the seal. A reader needs only the public
-  key to check it, and proof_verifier.py. With a register (register.py) it also has the way from the seal to a note that
-  others have signed.
+  JSON, of some 750 bytes, and seals alone do not let anybody check a guess of a body.
+- A seal is never changed, and never removed. in_files.py (`log` "embedded", files) and in_topic.py ("kafka", a topic)
+  define the place of seals and the bytes of a record. sealer.py makes and checks them.
+- A proof is the record, the salt of its commitment, its path to the root, and the seal. To check it, a reader needs
+  only the public key and proof_verifier.py. With a register (register.py) the proof also leads from the seal to a note
+  that others have signed.
 """
 
 import base64
@@ -41,7 +41,7 @@ class BadSeal(Exception):
 
 
 class BadFile(LogError):
-    """A given file is no usable key, or no usable copies of seals."""
+    """A given file is not a usable key, or has no usable copies of seals."""
 
 
 Keys = Mapping[str, Ed25519PublicKey]  # by fingerprint
@@ -66,23 +66,23 @@ class Seal:
 
     @property
     def statement(self) -> bytes:
-        """The seal as canonical JSON: the bytes that are signed."""
+        """Return the seal as canonical JSON, the bytes that are signed."""
         return statement({name: getattr(self, name) for name in self.__slots__})
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the statement, by which the next seal names this one."""
+        """Return the SHA-256 of the statement, by which the next seal names this one."""
         return hashlib.sha256(self.statement).hexdigest()
 
     @property
     def offsets(self) -> str:
-        """The range of offsets, for people; its end is inclusive."""
+        """Return the range of offsets, for people; its end is inclusive."""
         return f"offsets {self.base_offset} to {self.next_offset - 1}"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSeal:
-    """A seal as it was found.
+    """A seal as found in the log.
 
     `where`: its place, for people; `at`: its place, for the code that stored it. Not signed: `opening_at`, the offset
     at which its opening may be, in Kafka; `opening`, in a copy with secrets, its opening without the prints."""
@@ -97,12 +97,12 @@ class StoredSeal:
 
     @property
     def public(self) -> "StoredSeal":
-        """The part that anybody may read, without a way to the opening."""
+        """Return the part that anybody may read, without a way to the opening."""
         return replace(self, opening_at=None, opening=b"")
 
     @property
     def content(self) -> dict[str, Any]:
-        """The stored form, before it becomes JSON."""
+        """Return the stored form, before it becomes JSON."""
         found: dict[str, Any] = {
             "seal": json.loads(self.seal.statement),
             "key": self.key,
@@ -116,7 +116,7 @@ class StoredSeal:
 
     @property
     def line(self) -> str:
-        """The stored form: a line of JSON."""
+        """Return the stored form, a line of JSON."""
         return formatted(self.content)
 
 
@@ -124,7 +124,7 @@ class StoredSeal:
 
 
 def private_key(path: Path) -> Ed25519PrivateKey:
-    """The private key in a file.
+    """Return the private key in a file.
 
     Raises BadFile."""
     try:
@@ -137,14 +137,14 @@ def private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def public_keys(paths: Iterable[Path]) -> Keys:
-    """The public keys in these files.
+    """Return the public keys in these files.
 
     Raises BadFile."""
     return keys_in({str(path): _read(path) for path in paths})
 
 
 def keys_in(texts: Mapping[str, bytes]) -> Keys:
-    """The public keys in these texts, which are PEM, by where they come from.
+    """Return the public keys in these texts in PEM, which are given by their origin.
 
     Raises BadFile."""
     found = {}
@@ -160,7 +160,7 @@ def keys_in(texts: Mapping[str, bytes]) -> Keys:
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """The name of a key: the SHA-256 of its public half."""
+    """Return the name of a key, the SHA-256 of its public half."""
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()
 
 
@@ -180,7 +180,7 @@ def signed(seal: Seal, key: Ed25519PrivateKey) -> StoredSeal:
 
 
 def parsed_line(line: str | bytes, where: str, at: int | None = None) -> StoredSeal:
-    """The seal in a line of JSON.
+    """Return the seal in a line of JSON.
 
     Raises BadSeal."""
     try:

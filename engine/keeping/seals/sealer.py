@@ -1,15 +1,15 @@
-"""Makes seals, checks them, and proves events, in the same way for a log in files and for one in Kafka.
+"""Makes seals, checks them, and proves events, for a log in files and for one in Kafka alike.
 
     partitions = segmented(data_dir)  or  in_topics(KafkaLogReader(...))         in_files.py, in_topic.py
     for new in seal(partition, private, now_ms): ...
     for checked in check(partitions, keys, copies): ...
 
-A partition is cut into stretches, and each has a seal whose opening states the hash chain at its end. So every stretch
-can be checked by itself, from the chain at the end of the one before: `plan` checks the seals among themselves, without
-the log, and `examine` checks one stretch of the log against its seal (Spark examines many at the same time).
+A partition is cut into stretches, each with a seal whose opening has the hash chain at its end. So every stretch can be
+checked separately, from the chain at the end of the previous one: `plan` checks the seals among themselves, without the
+log, and `examine` checks one stretch of the log against its seal (Spark examines many at the same time).
 
-Where an opening is gone, the records cannot be compared with the seal's root. The chain of a later seal still proves
-them, if it was made before: it is walked to from the last seal before whose opening is there.
+If an opening is lost, the records cannot be compared with the seal's root. The chain of a later seal still proves them,
+if that was made before the loss; it is computed from the last earlier seal with an opening.
 
 Two sealers at the same time make two seals of one stretch. Both are true, and both are checked.
 """
@@ -41,12 +41,12 @@ from rewindmq.schemas.private_fields import WithheldFields
 from rewindmq.schemas.registry import envelope_fingerprint
 from rewindmq.schemas.shapes import UnknownSchema
 
-STRETCH_RECORDS = 65_536  # a stretch is sealed when it has this many, or where the log ends
+STRETCH_RECORDS = 65_536  # a stretch is sealed when it has this many, or at the end of the log
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Successive records, as they are sealed before any commitment, and the hash chain behind the last of them."""
+    """Successive records in their sealed form before any commitment, and the hash chain after the last of them."""
 
     first_offset: int
     records: Sequence[bytes]
@@ -59,9 +59,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """A statement that does not hold, and its place: the first offset that it concerns.
+    """A statement that is false, and its place: the first affected offset.
 
-    `records`: whether the history itself is concerned, and not only the opening of a seal."""
+    `records`: True if the history itself is affected, not only the opening of a seal."""
 
     partition: str
     offset: int | None
@@ -78,11 +78,11 @@ class Sealable(Protocol):
 
     log: str  # Seal.log
     name: str
-    value_at: int  # where the value begins in a record as it is sealed
+    value_at: int  # the position of the value in a sealed record
 
     @property
     def beginning(self) -> tuple[int, bytes]:
-        """The offset of the first record that is there, and the hash chain before it.
+        """Return the offset of the first existing record, and the hash chain before it.
 
         Raises CorruptLog, LogError."""
 
@@ -90,31 +90,31 @@ class Sealable(Protocol):
     def next_offset(self) -> int: ...
 
     def walk(self, start: int, end: int | None, chain: bytes) -> Iterator[Run]:
-        """Yields the records from offset `start` up to `end` (None: the end of the log).
+        """Yield the records from offset `start` up to `end` (None: the end of the log).
 
         `chain` is the hash chain before them. Raises CorruptLog, LogError."""
 
     def seals(self) -> tuple[list[StoredSeal], list[Harm]]:
-        """The seals, in the order in which they were made, as far as that is known; and entries that are no seals."""
+        """Return the seals, in the order in which they were made, if known; and entries that are not seals."""
 
     def opening(self, stored: StoredSeal) -> bytes:
-        """The stored opening of a seal; empty where it is gone. The seal says whether it is its own."""
+        """Return the stored opening of a seal; empty if it is gone. The seal tells whether it is its own."""
 
     def make_durable(self) -> None:
-        """Make all records durable that `walk` has given out."""
+        """Make all records durable that `walk` has yielded."""
 
     def store(self, sealed: StoredSeal, opening: bytes) -> StoredSeal:
-        """Add a seal and its opening, durably. Returns it as stored.
+        """Add a seal and its opening durably, and return it as stored.
 
         Raises LogError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A stretch to be examined.
+    """A stretch to examine.
 
-    `chain`: the hash chain before its first record, where the history begins. `before`: the seal that it follows on,
-    whose opening has the chain. Neither: the chain is not known."""
+    `chain`: the hash chain before its first record, at the beginning of the history. `before`: the previous seal, whose
+    opening has the chain. Neither: the chain is not known."""
 
     stored: StoredSeal
     chain: bytes | None
@@ -123,10 +123,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A seal that holds, or the harm that was found.
+    """A valid seal, or the harm that was found.
 
-    `unchecked`: what of its stretch can't be checked any more. `beyond`: the seal is that of a parent, and reaches
-    beyond the offset at which this history branched: it counts for nothing here."""
+    `unchecked`: the part of its stretch that can no longer be checked. `beyond`: the seal is a parent's, and extends
+    beyond the offset at which this history branched, so it does not count here."""
 
     seal: Seal | None
     harm: Harm | None
@@ -144,15 +144,15 @@ def seal(
     older: Keys | None = None,
     copies: Sequence[StoredSeal] = (),
 ) -> Iterator[StoredSeal]:
-    """Seal the records that are not sealed yet. Yields the new seals.
+    """Seal the unsealed records, and yield the new seals.
 
-    It is safe beside a running broker. `older`: former keys. `copies`: seals that must still exist: if one is missing,
-    it was taken away, and the remaining log must not be signed again. Raises CorruptLog, LogError, BadSeal."""
+    It is safe beside a running broker. `older`: former keys. `copies`: seals that must still exist: a missing one was
+    removed, and the remaining log must not be signed again. Raises CorruptLog, LogError, BadSeal."""
     trusted = {fingerprint(key.public_key()): key.public_key(), **(older or {})}
     stored, _ = partition.seals()
     before = sound(partition, stored, trusted)
     if stored and not before:
-        raise BadSeal(f"{partition.name}: its seals are of another key ({stored[-1].key[:16]}...): name that one, too")
+        raise BadSeal(f"{partition.name}: its seals are of another key ({stored[-1].key[:16]}...): name that one also")
     there = {each.seal.digest for each in stored}
     for copy in copies:
         if copy.seal.partition == partition.name and copy.seal.digest not in there:
@@ -162,7 +162,7 @@ def seal(
     offset, chain, previous = start, begun, ""
     if last is not None:
         offset, previous = last.seal.next_offset, last.seal.digest
-        if offset < start:  # the records behind the last seal were trimmed
+        if offset < start:  # the records after the last seal were trimmed
             offset = start
         elif offset <= partition.next_offset:
             chain = _chain_behind(partition, last)[1]
@@ -192,7 +192,7 @@ def seal(
 
 
 def sound(partition: Sealable, stored: Iterable[StoredSeal], keys: Keys | None) -> list[StoredSeal]:
-    """The seals that are about the partition and signed by one of the keys. `keys` None: signed by anybody."""
+    """Return the seals of the partition that are signed by one of the keys. `keys` None: by anybody."""
     return [each for each in stored if _wrong(partition, each, keys) is None]
 
 
@@ -200,7 +200,7 @@ class _Stretch:
     """The tree and the prints of successive records from `base_offset` on."""
 
     def __init__(self, partition: Sealable, base_offset: int, secret: bytes, schema: str) -> None:
-        """Raises UnknownSchema."""
+        """Begin a stretch. Raises UnknownSchema."""
         self.base_offset = base_offset
         self.secret = secret
         self.tree = Tree()
@@ -212,18 +212,18 @@ class _Stretch:
         return self.base_offset + self.tree.size
 
     def add(self, run: Run) -> None:
-        """Take the next records."""
+        """Add the next records."""
         for leaf in self._commitments.leaves(self.next_offset, run.records):
             self.tree.add(leaf)
         self.prints += b"".join(map(self._commitments.print_of, run.records))
 
     def located(self, sealed: bytes) -> tuple[int, str]:
-        """The first offset at which the records are not those of these prints, and what was done to them."""
+        """Return the first offset at which the records differ from these prints, and the apparent change."""
         return located(sealed, bytes(self.prints), self.base_offset, self._commitments.print_of(b""))
 
 
 def _stretches(partition: Sealable, offset: int, chain: bytes) -> Iterator[tuple[_Stretch, bytes]]:
-    """Yields each stretch from an offset on, under a new secret, and the hash chain at its end."""
+    """Yield each stretch from an offset on, under a new secret, and the hash chain at its end."""
     stretch: _Stretch | None = None
     for run in partition.walk(offset, None, chain):
         if stretch is None:
@@ -238,21 +238,21 @@ def _stretches(partition: Sealable, offset: int, chain: bytes) -> Iterator[tuple
 
 
 def _opening(partition: Sealable, stored: StoredSeal) -> Opening | None:
-    """The opening of a seal, beside it or in a copy of it; None where there is none of this seal."""
+    """Return the opening of a seal, stored beside it or in a copy of it; None if there is none."""
     seal = stored.seal
     found = (opened(content, seal.chain, seal.next_offset) for content in (partition.opening(stored), stored.opening))
     return next((each for each in found if each is not None), None)
 
 
 def with_secret(partition: Sealable, stored: StoredSeal) -> StoredSeal:
-    """A copy of a seal with its opening, as far as that is there. Only the prints are left out."""
+    """Return a copy of a seal with its opening, if that exists, but without the prints."""
     return replace(stored, opening=partition.opening(stored)[:HEAD_BYTES])
 
 
 def _chain_behind(partition: Sealable, stored: StoredSeal) -> tuple[int, bytes]:
-    """The hash chain at the end of a sealed stretch, and the offset from which it was walked to.
+    """Return the hash chain at the end of a sealed stretch, and the offset from which it was computed.
 
-    This is the end itself if the seal's opening is there, else the end of a seal before it, or the beginning. Raises
+    This is the end itself if the seal's opening exists, otherwise the end of an earlier seal, or the beginning. Raises
     CorruptLog, LogError."""
     offset, chain = partition.beginning
     known: dict[str, StoredSeal] = {}
@@ -274,10 +274,10 @@ def _chain_behind(partition: Sealable, stored: StoredSeal) -> tuple[int, bytes]:
 
 
 def check(partitions: Iterable[Sealable], keys: Keys, copies: Sequence[StoredSeal] = ()) -> Iterator[Checked]:
-    """Yields every seal that holds, and every harm.
+    """Yield every valid seal, and every harm.
 
-    Records behind the last seal are not sealed yet. If a partition has records and no seal at all, it was never sealed,
-    or its seals are gone. Raises LogError."""
+    Records after the last seal are not yet sealed. A partition with records but no seals was never sealed, or its seals
+    are gone. Raises LogError."""
     partitions = list(partitions)
     yield from (Checked(None, harm) for harm in astray(partitions, copies))
     for partition in partitions:
@@ -292,14 +292,14 @@ def check(partitions: Iterable[Sealable], keys: Keys, copies: Sequence[StoredSea
 def check_parent(
     partitions: Iterable[Sealable], keys: Keys, copies: Sequence[StoredSeal], branched_at: Mapping[str, int]
 ) -> Iterator[Checked]:
-    """Yields the seals of the history from which a fork branched, as `check`.
+    """Yield the seals of the history from which a fork branched, as `check` does.
 
-    A seal that ends at the branch or before it must hold: both histories have its records in common. `branched_at`: an
-    offset by partition; a partition that is not there came later. Raises LogError."""
+    A seal that ends at the branch or before it must be valid, because both histories share its records. `branched_at`:
+    an offset by partition; a missing partition was added later. Raises LogError."""
     partitions = list(partitions)
     yield from (Checked(None, harm) for harm in astray(partitions, copies))
     for partition in partitions:
-        end = branched_at.get(partition.name, 0)  # a partition that came later
+        end = branched_at.get(partition.name, 0)  # 0: a partition added later
         common: list[StoredSeal] = []
         harms: list[Harm] = []
         for copy in [each for each in copies if each.seal.partition == partition.name]:
@@ -319,14 +319,14 @@ def check_parent(
 
 
 def astray(partitions: Iterable[Sealable], copies: Iterable[StoredSeal]) -> list[Harm]:
-    """Copies of seals about partitions that do not exist."""
+    """Return copies of seals about partitions that do not exist."""
     names = {each.name for each in partitions}
     gone = {copy.seal.partition: copy for copy in copies if copy.seal.partition not in names}
     return [Harm(name, None, f"it is gone; there is a copy of a seal, {copy.where}") for name, copy in gone.items()]
 
 
 def plan(partition: Sealable, keys: Keys | None, copies: Sequence[StoredSeal] = ()) -> tuple[list[Step], list[Harm]]:
-    """The stretches to be examined, in order, and the harms of the seals themselves.
+    """Return the stretches to examine, in order, and the harms of the seals themselves.
 
     `keys` None: signatures are not checked. Raises LogError."""
     stored, harms = partition.seals()
@@ -368,7 +368,7 @@ def _wrong(partition: Sealable, stored: StoredSeal, keys: Keys | None) -> str | 
 
 
 def _linked(partition: Sealable, stored: Iterable[StoredSeal]) -> tuple[list[Step], list[Harm]]:
-    """Check that each seal follows on the one that it names, or begins with the history. Returns steps and harms."""
+    """Check that each seal continues the one that it names, or begins the history. Return steps and harms."""
     name = partition.name
     start, begun = partition.beginning if stored else (0, b"")
     known: dict[str, tuple[int, StoredSeal | None]] = {"": (0, None)}  # digest -> its end, and the seal
@@ -381,16 +381,16 @@ def _linked(partition: Sealable, stored: Iterable[StoredSeal]) -> tuple[list[Ste
         if seal.base_offset == start > 0:
             chain, before = begun, None
         elif not seal.previous and 0 < seal.base_offset < start:
-            pass  # the history began there when its first seal was made, and was trimmed on
+            pass  # the history began there when its first seal was made, and was trimmed later
         elif end == seal.base_offset:
             chain = first_chain(name) if before is None else None
         else:
             before = None
             if reached < seal.base_offset:
-                what = f"the seal of offsets {reached} to {seal.base_offset - 1} is gone, which {each.where} follows on"
+                what = f"the seal of offsets {reached} to {seal.base_offset - 1} is gone, which {each.where} continues"
                 harms.append(Harm(name, reached, what))
             else:
-                harms.append(Harm(name, seal.base_offset, f"{each.where}: it does not follow on the seal before it"))
+                harms.append(Harm(name, seal.base_offset, f"{each.where}: it does not continue the seal before it"))
         steps.append(Step(each, chain, before))
         known[seal.digest] = seal.next_offset, each
         reached = max(reached, seal.next_offset)
@@ -398,9 +398,9 @@ def _linked(partition: Sealable, stored: Iterable[StoredSeal]) -> tuple[list[Ste
 
 
 def examine(partition: Sealable, step: Step, in_copies: bool = False) -> Harm | None:
-    """Check that a stretch of the log is as it was sealed, and its opening too. Returns the harm, or None.
+    """Check that a stretch of the log and its opening are unchanged since it was sealed. Return the harm, or None.
 
-    `in_copies`: the opening is in a copy of the seal, which has no prints. Raises LogError when the stretch cannot be
+    `in_copies`: the opening is in a copy of the seal, which has no prints. Raises LogError if the stretch cannot be
     read."""
     seal = step.stored.seal
     name, base = partition.name, seal.base_offset
@@ -429,7 +429,7 @@ def examine(partition: Sealable, step: Step, in_copies: bool = False) -> Harm | 
     sealed = opening.prints
     known = hashlib.sha256(sealed).hexdigest() == seal.prints
     if corrupt is not None:
-        if known and not sealed.startswith(stretch.prints):  # the log broke behind the first record that differs
+        if known and not sealed.startswith(stretch.prints):  # the log broke after the first differing record
             offset, what = stretch.located(sealed)
             return Harm(name, offset, f"{what}; and {corrupt}")
         return Harm(name, corrupt.offset, str(corrupt))
@@ -439,7 +439,7 @@ def examine(partition: Sealable, step: Step, in_copies: bool = False) -> Harm | 
         return Harm(name, base, f"{seal.offsets} are not the records that were sealed")
     if chain is not None and reached != opening.chain:
         if begun_at < base:
-            what = f"something from there to offset {seal.next_offset - 1} is not what was sealed, by the hash chain"
+            what = f"something from there to offset {seal.next_offset - 1} is not as sealed, by the hash chain"
             return Harm(name, begun_at, what)
         what = f"{seal.offsets} were written anew: the records are those that were sealed, the hash chain is not"
         return Harm(name, base, what)
@@ -450,18 +450,18 @@ def examine(partition: Sealable, step: Step, in_copies: bool = False) -> Harm | 
 
 
 def _chain_before(partition: Sealable, step: Step) -> tuple[int, bytes | None]:
-    """The hash chain before a stretch, and the offset from which it was walked to. None: it cannot be known."""
+    """Return the hash chain before a stretch, and the offset from which it was computed. None: unknowable."""
     base = step.stored.seal.base_offset
     if step.before is None:
         return base, step.chain
     try:
         return _chain_behind(partition, step.before)
-    except CorruptLog:  # the stretch in which it is says so
+    except CorruptLog:  # its own stretch reports it
         return base, None
 
 
 def _broken(partition: Sealable, start: int, end: int) -> Harm | None:
-    """The place at which the log is damaged in itself, or ends before these offsets do."""
+    """Return the place at which the log itself is damaged, or ends before these offsets do."""
     reached = start
     try:
         for run in partition.walk(start, end, b""):
@@ -485,7 +485,7 @@ def _without_secret(partition: str, seal: Seal, in_copies: bool) -> Harm:
 def _examine_rest(
     partition: Sealable, seal: Seal, start: int, chain: bytes, opening: Opening | None, in_copies: bool
 ) -> Harm | None:
-    """Check what is left of a stretch whose beginning was trimmed: the hash chain at its end."""
+    """Check the rest of a stretch whose beginning was trimmed, by the hash chain at its end."""
     try:
         for run in partition.walk(start, seal.next_offset, chain) if start < seal.next_offset else ():
             chain = run.chain
@@ -514,10 +514,10 @@ def unchecked(start: int, seal: Seal) -> str:
 
 
 def prove(partition: Sealable, offset: int, register: Register | None = None, with_body: bool = True) -> dict[str, Any]:
-    """A proof that the record at `offset` is in the sealed history, and in a note of the register.
+    """Return a proof that the record at `offset` is in the sealed history, and in a note of the register.
 
-    `with_body` False: it has a commitment in the place of a body or a hash. Raises BadSeal when no seal or no note
-    covers it, or the seal's secret is gone; BadFile; LogError."""
+    `with_body` False: it has a commitment instead of a body or a hash. Raises BadSeal if no seal or no note covers it,
+    or the seal's secret is gone; BadFile; LogError."""
     stored = sound(partition, partition.seals()[0], None)
     covering = [each for each in stored if each.seal.base_offset <= offset < each.seal.next_offset]
     if not covering:

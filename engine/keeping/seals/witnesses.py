@@ -1,7 +1,7 @@
 """Asks a witness to cosign a note (C2SP tlog-witness, add-checkpoint).
 
 A witness remembers the newest note of a register that it has seen. It signs the next one if a consistency proof shows
-that the seals of the one before are its beginning. So an owner who changes or takes away seals gets no more signatures.
+that the previous note's seals are its beginning, so an owner who changes or removes seals gets no more signatures.
 """
 
 import base64
@@ -16,12 +16,12 @@ _UNKNOWN = "it does not know the register, or this key of it: give it the line i
 _REASONS = {
     403: _UNKNOWN,
     404: _UNKNOWN,
-    422: "it has seen other seals: the register was changed, or is not the one that it knows",
+    422: "it has seen other seals: the register was changed, or is not the one it knows",
 }
 
 
 def cosign(register: Registrar, size: int, witness: VerifierKey, url: str) -> None:
-    """Ask a witness for its cosignature of a note, and add it; nothing if the note has it.
+    """Ask a witness for its cosignature of a note, and add it, unless the note has it.
 
     Raises NotGiven, BadFile, BadSeal."""
     try:
@@ -29,13 +29,13 @@ def cosign(register: Registrar, size: int, witness: VerifierKey, url: str) -> No
             return
     except Unsound as error:
         raise BadSeal(f"{register.directory}: {error}") from None
-    seen = max((each for each in register.sizes if each < size), default=0)  # a guess; else it says how many
+    seen = max((each for each in register.sizes if each < size), default=0)  # a guess; if wrong, it answers the number
     status, headers, body = _add_checkpoint(register, size, seen, url)
     if status == 409 and headers.get("content-type", "").startswith("text/x.tlog.size"):
         said = body.decode(errors="replace").strip()
         seen = int(said) if said.isascii() and said.isdecimal() and len(said) < 20 else -1
         if seen > size:
-            raise NotGiven(f"{url}: it has seen {seen} seals, and the register has {size}: seals were taken away")
+            raise NotGiven(f"{url}: it has seen {seen} seals, and the register has {size}: seals were removed")
         if seen >= 0:
             status, headers, body = _add_checkpoint(register, size, seen, url)
     if status != 200:
@@ -52,12 +52,12 @@ def _add_checkpoint(register: Registrar, size: int, seen: int, url: str) -> tupl
 
 
 def _cosignature(register: Registrar, size: int, witness: VerifierKey, body: bytes, url: str) -> tuple[str, bytes]:
-    """The cosignature in an answer, checked. Raises NotGiven, BadFile, BadSeal."""
+    """Return the checked cosignature in an answer. Raises NotGiven, BadFile, BadSeal."""
     note = register.note(size)
     try:
         answer = parsed_note(note.with_signatures([]) + body.decode())
         if witness not in signed_by(answer, [witness]):
             raise ValueError("no signature is one of the key that was given for it")
     except (ValueError, Unsound) as error:
-        raise NotGiven(f"{url}: its answer is no cosignature: {error}") from None
+        raise NotGiven(f"{url}: its answer is not a cosignature: {error}") from None
     return next(each for each in answer.signatures if (each[0], each[1][:4]) == (witness.name, witness.id))

@@ -1,10 +1,10 @@
-"""Records of queued messages below the beginning of a partition: its base keeps them (projections/store/bases.py).
+"""Records of queued messages below the beginning of a partition, from its base (projections/store/bases.py).
 
     BaseRecords(directory).record(start, 17)
 
-The loop asks for a record that the state store has lost (Partition.message). A base is checked whole when it is opened,
-and it may be large. So a thread opens it, and the loop waits for at most `WAIT_SECONDS`. While another process cuts the
-log, the base is the one at the end of that cut.
+The loop asks for a record that the state store has lost (Partition.message). Opening a base checks all of it, and it
+may be large, so a thread opens it, and the loop waits for at most `WAIT_SECONDS`. While another process cuts the log,
+the base is the one at the end of that cut.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,13 +23,13 @@ class BaseRecords:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._start = 0  # the beginning to which the base belongs
+        self._start = 0  # the beginning for which the base was made
         self._base: Future[Base | None] | None = None
 
     def record(self, start: int, offset: int) -> bytes | None:
-        """The record at `offset` of a partition that begins at `start`; None if the base has no such record.
+        """Return the record at `offset` of a partition that begins at `start`; None if the base has no such record.
 
-        Raises LogError; NoAnswer while the base is being read: ask again."""
+        Raises LogError; NoAnswer while the base is being read, after which the caller may ask again."""
         if self._base is None or self._start != start:
             thread = ThreadPoolExecutor(1, thread_name_prefix="base")
             self._start, self._base = start, thread.submit(_base, self._directory)
@@ -51,7 +51,7 @@ class BaseRecords:
 
 
 def _base(directory: Path) -> Base | None:
-    """The base with which a partition begins; while another process cuts the log, the one at the end of that cut.
+    """Return the base with which a partition begins; while another process cuts the log, that at the end of the cut.
 
     None if it begins at offset 0. Raises LogError, BaseError."""
     cut = unfinished_cut(directory)

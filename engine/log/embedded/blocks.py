@@ -1,25 +1,25 @@
-"""A block of a segment: one group commit as bytes, which state their place and carry a checksum.
+"""A block of a segment: one group commit as bytes that state their place and carry a checksum.
 
     raw = encode_block(bare, size, sync, first_offset, chain_before)
     parse_block(raw, position, header)                   BadBlock: not whole
-    require_place(block, position, offset, chain)        Misplaced: whole, and it belongs elsewhere
+    require_place(block, position, offset, chain)        Misplaced: whole, but it belongs elsewhere
 
-The format is drawn in segments.py. A check of 15 bytes stands in a file that every Avro tool reads, in this way:
+segments.py has a picture of the format. A check of 15 bytes is hidden in a file that every Avro tool reads:
 
-- A segment names Avro's codec `deflate`, which every implementation has. Nothing is compressed: the records stand in
-  stored blocks of deflate (RFC 1951, 3.2.4), as they are, after 5 bytes for each 65,535 of them.
-- Before them are 24 stored blocks of no bytes. A stored block begins with 3 bits, and the rest of their byte is
-  ignored, as the RFC says. So each of the 24 carries 5 bits of the check, and a tool inflates it to nothing.
+- A segment names Avro's codec `deflate`, which every implementation has. Nothing is compressed: the records are
+  unchanged in stored blocks of deflate (RFC 1951, 3.2.4), after 5 bytes for each 65,535 of them.
+- They are preceded by 24 empty stored blocks. A stored block begins with 3 bits, and by the RFC the rest of their byte
+  is ignored. So each of the 24 carries 5 bits of the check, and a tool inflates it to nothing.
 
       1 byte: 5 bits of the check, 000 | 00 00 | FF FF        24 times; the high bits of the check come first
 
   first offset (6 bytes) | hash chain before (its first 5 bytes) | CRC-32 (4 bytes)
 
-- The CRC covers the rest of the check, and then all other bytes of the block in their order.
+- The CRC covers the rest of the check, and then all other bytes of the block in order.
 
-Other ways were measured or tried (docs/benchmarks.md): a file of checksums beside the segment takes a second fdatasync
-for every commit; Avro's sync marker must be the same in a whole file; bytes behind the records of a block, or a block
-of no records, stop Avro's Java reader; a record of a type of its own would be an event, and take an offset.
+Alternatives were measured or tried (docs/benchmarks.md): a file of checksums beside the segment needs a second
+fdatasync for every commit; Avro's sync marker must be the same in a whole file; bytes after the records of a block, or
+a block without records, stop Avro's Java reader; a record of a special type would be an event, and take an offset.
 """
 
 import struct
@@ -33,8 +33,8 @@ from rewindmq.schemas.walk import MalformedRecord, record_lengths
 
 CHECK_BYTES: Final = 120
 STORED_BYTES: Final = 65_535  # the most that a stored block of deflate holds
-# A large block is made, hashed and written in pieces of this size: Python copies into one while it holds the lock
-# without which the loop cannot run.
+# A large block is made, hashed and written in pieces of this size, because Python holds the lock that the loop needs
+# while it copies into one.
 PIECE_BYTES: Final = 4 << 20
 LARGE_BYTES: Final = 4_096  # of a record on average
 CHAIN_BYTES: Final = 5  # bytes of the hash chain before a block that are in its check
@@ -43,13 +43,13 @@ _CHECK: Final = struct.Struct(">6s5sI")
 _EMPTY: Final = [bytes((bits << 3, 0, 0, 255, 255)) for bits in range(32)]
 _TWO: Final = [_EMPTY[bits >> 5] + _EMPTY[bits & 31] for bits in range(1_024)]
 _SHIFTS: Final = range(110, -1, -10)
-# The first byte of an empty stored block as a digit to base 32; any other byte becomes no digit.
+# The first byte of an empty stored block as a digit to base 32; any other byte is not a digit.
 _DIGITS: Final = bytes(b"0123456789abcdefghijklmnopqrstuv"[byte >> 3] if byte & 7 == 0 else 33 for byte in range(256))
 _ZEROS: Final = bytes(24)
 _ONES: Final = b"\xff" * 24
 
 
-Bare = bytes | memoryview  # a record as a block has it: without its header (schemas/single_object.py)
+Bare = bytes | memoryview  # a record as stored in a block, without its header (schemas/single_object.py)
 
 
 class BadBlock(Exception):
@@ -62,13 +62,13 @@ class BadBlock(Exception):
 
 
 class Misplaced(BadBlock):
-    """The bytes at `position` are a whole block, and another one belongs there."""
+    """The bytes at `position` are a whole block, but another one belongs there."""
 
 
 class ParsedBlock(NamedTuple):
     """A whole block with this number of `records`: the bytes of `data` from `start` to `end`.
 
-    `first_offset` and the beginning of the hash chain before it (`chain_before`) are stated by the block itself."""
+    The block itself states `first_offset` and the beginning of the hash chain before it (`chain_before`)."""
 
     records: int
     data: bytes
@@ -79,22 +79,22 @@ class ParsedBlock(NamedTuple):
 
 
 def encode_block(records: Sequence[Bare], size: int, sync: bytes, first_offset: int, chain_before: bytes) -> bytes:
-    """The bytes of one block; `size` is the length of all records together."""
+    """Return the bytes of one block; `size` is the length of all records together."""
     parts = one_behind_the_other(records, size)
     return b"".join(encode_pieces(parts, len(records), size, sync, first_offset, chain_before))
 
 
 def one_behind_the_other(records: Sequence[Bare], size: int) -> Sequence[Bare]:
-    """The records in few parts. Only small ones are copied. `size`: of all records."""
+    """Return the records in few parts, copying only small ones. `size`: of all records."""
     return records if size > len(records) * LARGE_BYTES else (b"".join(records),)
 
 
 def encode_pieces(
     parts: Sequence[Bare], count: int, size: int, sync: bytes, first_offset: int, chain_before: bytes
 ) -> list[bytes]:
-    """The bytes of `encode_block` in pieces: one behind the other they are the block.
+    """Return the bytes of `encode_block` in pieces, which concatenated are the block.
 
-    `parts`: the `count` records one behind the other, `size` bytes in all."""
+    `parts`: the `count` records concatenated, `size` bytes in all."""
     if size <= STORED_BYTES:
         pieces = [b"".join((_stored_header(size, True), *parts, sync))]
     else:
@@ -103,7 +103,7 @@ def encode_pieces(
 
 
 def _with_check(pieces: list[bytes], count: int, first_offset: int, chain_before: bytes) -> list[bytes]:
-    """The pieces of a block behind its frame and check."""
+    """Return the pieces of a block, preceded by its frame and check."""
     frame = encode_long(count) + encode_long(CHECK_BYTES + sum(map(len, pieces)) - SYNC_BYTES)
     place = first_offset.to_bytes(6, "big") + chain_before[:CHAIN_BYTES]
     crc = crc32(frame, crc32(place))
@@ -114,7 +114,7 @@ def _with_check(pieces: list[bytes], count: int, first_offset: int, chain_before
 
 
 def read_block(descriptor: int, position: int, file_size: int, header: Header) -> tuple[bytes, ParsedBlock]:
-    """The bytes of the block at `position`, and the block that `parse_block` finds in them.
+    """Return the bytes of the block at `position`, and the block that `parse_block` finds in them.
 
     Raises BadBlock."""
     left = file_size - position
@@ -136,7 +136,7 @@ def read_block(descriptor: int, position: int, file_size: int, header: Header) -
 def parse_block(raw: bytes, position: int, header: Header) -> ParsedBlock:
     """Check that a block is whole: count, size, sync marker, and its checksum, over every byte.
 
-    The records are not looked at. Raises BadBlock, and Misplaced for a whole block of another segment."""
+    The records are not read. Raises BadBlock, and Misplaced for a whole block of another segment."""
     if len(raw) > 17 and raw[0] < 128 and raw[1] < 128:  # small numbers, as in many blocks
         count, size, start = raw[0] >> 1 ^ -(raw[0] & 1), raw[1] >> 1 ^ -(raw[1] & 1), 2
     else:
@@ -162,7 +162,7 @@ def parse_block(raw: bytes, position: int, header: Header) -> ParsedBlock:
 
 
 def require_place(block: ParsedBlock, position: int, offset: int, chain: bytes) -> None:
-    """Check that a block states that it begins with record `offset`, behind `chain`.
+    """Check that a block states that it begins with record `offset`, after `chain`.
 
     Raises Misplaced."""
     if block.first_offset != offset:
@@ -173,7 +173,7 @@ def require_place(block: ParsedBlock, position: int, offset: int, chain: bytes) 
 
 
 def block_lengths(block: ParsedBlock, position: int, header: Header) -> "array[int]":
-    """The lengths of a block's records, found by walking over them.
+    """Return the lengths of a block's records, found by walking over them.
 
     Raises BadBlock."""
     try:
@@ -183,11 +183,11 @@ def block_lengths(block: ParsedBlock, position: int, header: Header) -> "array[i
 
 
 def whole_block_behind(descriptor: int, header: Header, position: int, file_size: int, offset: int) -> int | None:
-    """The position of a whole block behind the bad one at `position`; None if there is none (a torn tail).
+    """Return the position of a whole block after the bad one at `position`; None if there is none (a torn tail).
 
-    `offset`: the record with which the bad block should begin. The search looks at the end that the bad block states,
-    and behind each sync marker. A block with this offset or a smaller one does not count: the sectors of a torn block
-    may hold older bytes.
+    `offset`: the record with which the bad block should begin. The search checks the end that the bad block states,
+    and the bytes after each sync marker. A block with this offset or a smaller one does not count, because the sectors
+    of a torn block may hold older bytes.
     """
     rest = read_at(descriptor, file_size - position, position)
     candidates = []
@@ -217,7 +217,7 @@ def _stored_header(length: int, last: bool) -> bytes:
 
 
 def _stored_blocks(given: Sequence[Bare], size: int) -> list[bytes | memoryview]:
-    """The parts of a block that is larger than a stored block: the given ones with headers between, not copied."""
+    """Return the parts of a block larger than a stored block: the given ones with headers between, uncopied."""
     parts: list[bytes | memoryview] = []
     room = 0
     for piece in given:
@@ -235,7 +235,7 @@ def _stored_blocks(given: Sequence[Bare], size: int) -> list[bytes | memoryview]
 
 
 def _joined(parts: Iterable[bytes | memoryview]) -> list[bytes]:
-    """The parts joined to pieces of PIECE_BYTES or a part more."""
+    """Return the parts joined to pieces of PIECE_BYTES or a part more."""
     pieces = []
     some: list[bytes | memoryview] = []
     size = 0
@@ -251,7 +251,7 @@ def _joined(parts: Iterable[bytes | memoryview]) -> list[bytes]:
 
 
 def _stored(raw: bytes, at: int, end: int, position: int) -> tuple[bytes, int, int]:
-    """The records in the stored blocks from byte `at` to `end`.
+    """Return the records in the stored blocks from byte `at` to `end`.
 
     Returns the bytes, the index at which the records begin in them, and their end. One stored block is not copied.
     Raises BadBlock."""
@@ -278,7 +278,7 @@ def _encode_check(check: bytes) -> bytes:
 
 
 def _decode_check(raw: bytes, position: int) -> tuple[bytes, bytes, int]:
-    """First offset, chain before, CRC.
+    """Return first offset, chain before, CRC.
 
     Raises BadBlock."""
     if raw[1::5] == _ZEROS and raw[2::5] == _ZEROS and raw[3::5] == _ONES and raw[4::5] == _ONES:

@@ -4,12 +4,12 @@
                                               v                        ^
     thread                        write + fdatasync + index, per partition
 
-While a commit is under way the next groups gather, and are not part of it: so a confirm waits for no record that came
-after the commit began. They are written as soon as the first has landed (under load, not before a millisecond has
-passed since that began). So the group grows with the load, and one write and one fsync serve all waiting publishers.
+During a commit the next groups gather, and are not part of it, so a confirm waits for no record that arrived after the
+commit began. They are written as soon as the first has landed (under load, at least a millisecond after it began). So
+the group grows with the load, and one write and one fsync serve all waiting publishers.
 When a commit fails (disk full, I/O error), the loop calls the listener's commit_failed(), and the same groups are
-written again after a second, and so on until it works. Appended records are kept in order, so nothing is lost; the
-broker has to stop taking more.
+written again after a second, and so on until it succeeds. Appended records are kept in order, so nothing is lost; the
+broker must stop accepting more.
 """
 
 import asyncio
@@ -21,51 +21,51 @@ from typing import Final, Protocol
 from rewindmq.engine.log.contract import LogListener
 
 RETRY_SECONDS = 1.0
-# After a commit of this many records the next one begins a millisecond after it did, or later. A commit costs 0.1 to
-# 0.15 ms of CPU however small it is, and an fsync may take no longer, so that a busy broker would spend a third of its
-# time on them. After a smaller commit there is no such wait.
+# After a commit of this many records the next one begins at least a millisecond after it did. A commit costs 0.1 to
+# 0.15 ms of CPU however small it is, and an fsync may take no longer, so a busy broker would spend a third of its time
+# on them. After a smaller commit there is no such wait.
 BUSY_RECORDS: Final = 20
 INTERVAL_SECONDS: Final = 0.001
 
 
 class Gathering(Protocol):
-    """The methods of a partition that the committer needs."""
+    """The part of a partition that the committer needs."""
 
     def close_group(self) -> int:
-        """In the loop: close the group that gathers; the next commit ends here. Returns how many records wait to be
-        written; a segment that is to begin counts as one."""
+        """In the loop: close the current group, where the next commit ends. Return the number of unwritten records;
+        a pending segment counts as one."""
 
     def write_closed(self) -> None:
         """In the thread: write and sync the groups of this commit.
 
-        Raises LogError; the groups that could not be written stay."""
+        Raises LogError; unwritten groups stay."""
 
     def land(self) -> bool:
-        """In the loop: move the durable offset to the end of the written records. Returns whether it moved."""
+        """In the loop: move the durable offset to the end of the written records, and return True if it moved."""
 
 
 class Committer:
-    """Commits the groups of all partitions together, in a thread."""
+    """The thread that commits the groups of all partitions together."""
 
     def __init__(self, partitions: Sequence[Gathering]) -> None:
         self._partitions = partitions
         self._listener: LogListener | None = None
         self._under_way = False
         self._closed = False
-        self._began = 0.0  # the time at which the last commit began, by the loop's clock
-        self._records = 0  # how many records the last commit had
-        self._waits = False  # a commit begins when the interval is over
+        self._began = 0.0  # the beginning of the last commit, by the loop's clock
+        self._records = 0  # the number of records in the last commit
+        self._waits = False  # a commit begins after the interval
         self.whole = True  # the last commit wrote the groups of every partition
         self._writing = threading.Lock()
         self._jobs: SimpleQueue[asyncio.AbstractEventLoop | None] = SimpleQueue()
         self._worker: threading.Thread | None = None
 
     def start(self, listener: LogListener) -> None:
-        """Tell the listener from now on."""
+        """Notify the listener from now on."""
         self._listener = listener
 
     def commit(self) -> None:
-        """Start a commit, unless one is under way or nothing waits. Only in the loop."""
+        """Start a commit, unless one is in progress or nothing waits. Only in the loop."""
         if self._under_way or self._waits or self._closed:
             return
         loop = asyncio.get_running_loop()
@@ -101,7 +101,7 @@ class Committer:
             raise error
 
     def close(self) -> None:
-        """Stop the thread; records that are not written stay unwritten."""
+        """Stop the thread; unwritten records stay unwritten."""
         self._closed = True
         if self._worker is not None:
             self._jobs.put(None)
@@ -118,15 +118,15 @@ class Committer:
                     raise
 
     def _write(self) -> Exception | None:
-        """Write the closed groups of every partition. Returns the first error, or None.
+        """Write the closed groups of every partition, and return the first error or None.
 
-        A partition that fails doesn't hold up the others."""
+        A failing partition does not delay the others."""
         first = None
         with self._writing:
             for partition in self._partitions:
                 try:
                     partition.write_closed()
-                except Exception as error:  # of any kind: the loop must hear of it, or the broker would wait for ever
+                except Exception as error:  # of any kind: the loop must learn of it, or the broker would wait for ever
                     first = first or error
         return first
 
@@ -135,7 +135,7 @@ class Committer:
         self.whole = error is None
         self._under_way = error is not None
         if error is None:
-            self.commit()  # the next group is on its way to the disk while this one's confirms go out
+            self.commit()  # the next group is written while this one's confirms are sent
         else:
             loop.call_later(RETRY_SECONDS, self._retry)
         if self._listener is None:

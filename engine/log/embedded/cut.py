@@ -1,18 +1,18 @@
-"""Removes the oldest segments of a partition: the log begins at a later offset then, with the base there.
+"""Removes the oldest segments of a partition, so that the log begins at a later offset, with the base there.
 
     freed = cut(data_dir, "queues-0", 1_000_000)
 
     the base at the offset is proven: checksum, digest, and the hash chain with which the segment there begins
-    DIR/bases/PARTITION/OFFSET.cut: an empty file that says that the cut has begun
+    DIR/bases/PARTITION/OFFSET.cut: an empty file, the note of a begun cut
     then, the oldest segment first:  segment -> directory synced -> its sidecars
     OFFSET.cut is removed
 
 A kill in between leaves OFFSET.cut, the base at the offset, and a log that begins at a segment below it. The next
-`EmbeddedLog.open` ends the cut. Without OFFSET.cut nothing is removed: a base alone does not say that what is below it
-may go. The metadata log is never cut: it says what was trimmed.
+`EmbeddedLog.open` completes the cut. Without OFFSET.cut nothing is removed, because a base alone does not permit the
+removal of older records. The metadata log is never cut, because it records the trims.
 
-A process that reads the partition meanwhile finds a listed segment gone: CutMeanwhile (reader.py), or it begins anew at
-the new start.
+A process that is reading the partition finds a listed segment gone: CutMeanwhile (reader.py), or it begins anew at the
+new start.
 """
 
 import logging
@@ -39,10 +39,10 @@ logger = logging.getLogger(__name__)
 
 
 def cut(data_dir: Path, partition: str, offset: int) -> int:
-    """Remove the segments of a partition below `offset`. Returns how many bytes this freed.
+    """Remove the segments of a partition below `offset`, and return the number of bytes freed.
 
-    Raises LogError: `offset` is not the base offset of a segment, the base there is missing or does not prove, or it
-    is the metadata log. Nothing is removed then."""
+    Raises LogError, without any removal, if `offset` is not the base offset of a segment, if the base there is missing
+    or unproven, or for the metadata log."""
     directory = partition_directory(data_dir, partition)
     older = [path for path in segment_files(directory) if base_offset_of(path) < offset]
     base = prove_base(directory, offset)
@@ -55,7 +55,7 @@ def cut(data_dir: Path, partition: str, offset: int) -> int:
 
 
 def end_cut(directory: Path) -> None:
-    """End a cut of this partition that was ended half way, if there is one.
+    """Complete an interrupted cut of this partition, if there is one.
 
     Raises LogError, CorruptLog."""
     files = segment_files(directory) if directory.is_dir() else []
@@ -69,9 +69,9 @@ def end_cut(directory: Path) -> None:
 
 
 def prove_base(directory: Path, offset: int) -> Base:
-    """Read the base at `offset` whole, and compare it with the log. Returns it.
+    """Read the base at `offset` whole, compare it with the log, and return it.
 
-    Raises LogError: it does not prove that the log can begin there."""
+    Raises LogError unless it proves that the log can begin there."""
     name = directory.name
     if name == METADATA:
         raise LogError(f"{name} is never cut: it says what was trimmed")
@@ -90,9 +90,9 @@ def prove_base(directory: Path, offset: int) -> Base:
 
 
 def _remove(path: Path) -> int:
-    """Remove a segment, durably, then its sidecars. Returns their size.
+    """Remove a segment durably, then its sidecars, and return their size in bytes.
 
-    Another process may remove the same ones: that of a broker that was killed, and the start of the next one."""
+    Another process may remove the same ones: that of a killed broker, and the start of the next one."""
     freed = 0
     for each in (path, index_path(path), lengths_path(path)):
         with suppress(FileNotFoundError):
@@ -105,7 +105,7 @@ def _remove(path: Path) -> int:
 
 
 def _remove_orphans(directory: Path) -> None:
-    """Remove the sidecars of segments that are gone, and the notes of cuts that are done."""
+    """Remove the sidecars of missing segments, and the notes of completed cuts."""
     first = base_offset_of(segment_files(directory)[0])
     for kind in ("index", "lengths"):
         for path in directory.glob(f"_{'[0-9]' * 20}.{kind}"):
@@ -117,20 +117,20 @@ def _remove_orphans(directory: Path) -> None:
 
 
 def end_trims(data_dir: Path, queues: Iterable[LogPartition], topology: Topology) -> None:
-    """End the trims that the metadata log names and that a crash cut short, and look for the bases of the logs."""
+    """Complete the trims in the metadata log that a crash interrupted, and check the bases of the logs."""
     for partition in queues:
         floor = topology.history.floors.get(partition.name)
         if floor is not None and partition.start_offset < floor.event.offset:
             try:
                 cut(data_dir, partition.name, floor.event.offset)
                 Snapshots(data_dir / "snapshots").discard_below(partition.name, floor.event.offset)
-            except (LogError, OSError) as error:  # the log has everything still, so nothing is lost
-                logger.error("%s: a trim of it could not be ended: %s", partition.name, error)
+            except (LogError, OSError) as error:  # the log still has everything, so nothing is lost
+                logger.error("%s: a trim of it could not be completed: %s", partition.name, error)
         start = partition.start_offset
         base = Bases(data_dir / "bases").path(partition.name, start)
         if start > 0 and chain_of(base) is None:
             logger.warning(
-                "%s begins at offset %d, and its base is lost (%s): the stored state goes on. If that is lost too,"
+                "%s begins at offset %d, and its base is lost (%s): the stored state is used. If that is lost too,"
                 " this partition is: bring the base back from a backup, or trim again",
                 partition.name,
                 start,

@@ -1,7 +1,7 @@
-"""Makes and reads the directory of an embedded log, and its layout.
+"""Makes and reads the directory and the layout of an embedded log.
 
     DIR/log/_reserve             room for a full disk (reserve.py)
-    DIR/log/archive.json         which archive has the history, if any (engine/keeping/archive/directory_note.py)
+    DIR/log/archive.json         the archive of the history, if any (engine/keeping/archive/directory_note.py)
     DIR/log/layout.json          {"format": 1, "queue_partitions": N}, written once, when all of these are made.
                                  Of a fork also {"history": its identity}, which the metadata log decides
     DIR/log/growing.json         {"format": 1, "queue_partitions": N}, while partitions are added (`begin_growing`)
@@ -9,7 +9,7 @@
     DIR/log/queues-0/ .. queues-N-1/
     DIR/snapshots/               states
 
-N grows by a repartition (engine/placement/repartition.py), and by nothing else: a queue's partition follows from N.
+N grows only by a repartition (engine/placement/repartition.py), because a queue's partition follows from N.
 """
 
 import os
@@ -27,19 +27,19 @@ NEW_PARTITIONS = 2  # one for each core of a small machine when Spark folds (ARC
 
 
 def partition_directory(data_dir: Path, name: str) -> Path:
-    """The directory of a partition."""
+    """Return the directory of a partition."""
     return data_dir / "log" / name
 
 
 def queue_partition(number: int) -> str:
-    """The name of a queue partition."""
+    """Return the name of a queue partition."""
     return f"queues-{number}"
 
 
 def read_layout(data_dir: Path) -> int:
-    """The number of queue partitions. The directory of each exists, and no others.
+    """Return the number of queue partitions. The directory of each exists, and no others.
 
-    Raises LogError if there is no log, or one that this version doesn't know."""
+    Raises LogError if there is no log, or one unknown to this version."""
     file = layout_file(data_dir)
     try:
         found = values_in(file.read_text(), file, LogError)["queue_partitions"]
@@ -61,8 +61,8 @@ def read_layout(data_dir: Path) -> int:
 def prepare(data_dir: Path, partitions: int | None) -> tuple[int, bool]:
     """Make the log's directories, unless there is a log.
 
-    Returns how many queue partitions it has, and whether it is new. `partitions` None: the existing number, in a new
-    log `NEW_PARTITIONS`. Raises LogError if there is another number."""
+    Returns its number of queue partitions, and True if it is new. `partitions` None: the existing number, in a new log
+    `NEW_PARTITIONS`. Raises LogError if there is another number."""
     if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
         raise LogError(f"a log has 1 to {MAX_PARTITIONS} queue partitions, not {partitions}")
     if layout_file(data_dir).exists():
@@ -80,13 +80,13 @@ def prepare(data_dir: Path, partitions: int | None) -> tuple[int, bool]:
 
 
 def other_number(data_dir: Path, there: int, asked: int) -> LogError:
-    """The error of a start that asks for another number of queue partitions."""
+    """Return the error for a start with another number of queue partitions."""
     why = f"made with {there} queue partitions, and a log keeps its number; this start asks for {asked}"
     return LogError(f"{data_dir}: this log was {why}")
 
 
 def begin_growing(data_dir: Path, partitions: int) -> None:
-    """Note, durably, that the log is to have so many queue partitions. So a crash leaves no partition unexplained."""
+    """Note durably that the log is to have `partitions` queue partitions, so that a crash leaves none unexplained."""
     _write_durably(data_dir / "log" / GROWING, {"queue_partitions": partitions})
 
 
@@ -96,7 +96,7 @@ def end_growing(data_dir: Path) -> None:
 
 
 def _growing_to(data_dir: Path) -> int:
-    """The number of queue partitions to which the log was growing when a crash came; 0: none."""
+    """Return the number of queue partitions to which the log was growing at a crash; 0: it was not."""
     file = data_dir / "log" / GROWING
     try:
         return int(values_in(file.read_text(), file, LogError)["queue_partitions"])
@@ -107,7 +107,7 @@ def _growing_to(data_dir: Path) -> int:
 
 
 def _require_no_more(data_dir: Path, partitions: int) -> None:
-    """Raise LogError if a directory has a partition that the layout does not count: readers would not see it."""
+    """Raise LogError if a directory has a partition outside the layout, because readers would not see it."""
     partitions, named = max(partitions, _growing_to(data_dir)), partitions
     for directory in sorted((data_dir / "log").glob("queues-*")):
         number = directory.name.removeprefix("queues-")
@@ -116,7 +116,7 @@ def _require_no_more(data_dir: Path, partitions: int) -> None:
 
 
 def read_fork(data_dir: Path) -> str | None:
-    """The identity of the fork that this log is, by its layout; None: it is no fork, or has no layout.
+    """Return the identity of this log as a fork, from its layout; None: it is not a fork, or has no layout.
 
     Raises LogError."""
     file = layout_file(data_dir)
@@ -130,7 +130,7 @@ def read_fork(data_dir: Path) -> str | None:
 
 
 def write_layout(data_dir: Path, partitions: int, fork: str | None = None) -> None:
-    """Write the layout, durably: the log is made, every partition has its first segment.
+    """Write the layout durably, once every partition has its first segment.
 
     `fork`: the identity of the history, if it is a fork."""
     layout: dict[str, object] = {"queue_partitions": partitions}
@@ -153,5 +153,5 @@ def _write_durably(file: Path, content: dict[str, object]) -> None:
 
 
 def layout_file(data_dir: Path) -> Path:
-    """The file whose presence says that there is a log."""
+    """Return the file whose presence means that there is a log."""
     return data_dir / "log" / "layout.json"

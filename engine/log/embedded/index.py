@@ -1,4 +1,4 @@
-"""The sidecars of a segment: a reader finds a block by offset or time with them, splits it at once, and proves it.
+"""The sidecars of a segment, with which a reader finds a block by offset or time, splits it at once, and proves it.
 
     _<base>.index                                            _<base>.lengths
     +-------------------------------------------------+      +--------------------------------------+
@@ -10,13 +10,13 @@
     | CRC of the entry                                |
     +-------------------------------------------------+
 
-- Both are derived from the segment and can be lost: a reader that finds an entry missing or damaged (its CRC tells)
-  goes on from the last good one by walking the segment. They are written after their block is durable and are not
+- Both are derived from the segment and can be lost: a reader that finds an entry missing or damaged (by its CRC)
+  continues from the last good one by walking the segment. They are written after their block is durable, and are not
   synced.
 - An entry is therefore proof that its block was durable. But the block's own check (blocks.py) decides: an entry that
   disagrees with a sound block is ignored.
-- chain: the hash chain behind the block (engine/log/chain.py). A new segment goes on with the chain of the one before.
-- Opening a log looks at the end of each index only. Damage in the middle costs time at every read, until the broker is
+- chain: the hash chain after the block (engine/log/chain.py). A new segment continues the chain of the previous one.
+- Opening a log checks only the end of each index. Damage in the middle costs time at every read, until the broker is
   started without the file.
 - `max timestamp` is the largest of the partition so far (milliseconds), so that it never runs backwards; but a segment
   whose header says that time begins anew with it (the clock was set) begins at 0.
@@ -40,7 +40,7 @@ from rewindmq.engine.log.embedded.segments import read_at
 MAGIC: Final = b"rwmqidx1"
 HEADER: Final = struct.Struct(">8sQ32sqI")
 ENTRY: Final = struct.Struct(">QIIQq32sII")
-LARGE_BYTES: Final = 4_096  # a record of this size is not copied more often than it must be
+LARGE_BYTES: Final = 4_096  # a record of this size is copied as rarely as possible
 _ENTRIES_AT_ONCE: Final = 256
 
 
@@ -80,34 +80,34 @@ class Entry:
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the block's last record."""
+        """Return the offset after the block's last record."""
         return self.first_offset + self.count
 
     @property
     def end(self) -> int:
-        """The byte behind the block."""
+        """Return the byte after the block."""
         return self.position + self.length
 
 
 def index_path(segment: Path) -> Path:
-    """The path of a segment's index."""
+    """Return the path of a segment's index."""
     return segment.with_name(f"_{segment.stem}.index")
 
 
 def lengths_path(segment: Path) -> Path:
-    """The path of a segment's file of lengths."""
+    """Return the path of a segment's file of lengths."""
     return segment.with_name(f"_{segment.stem}.lengths")
 
 
 def encode_lengths(lengths: "array[int]") -> bytes:
-    """The lengths of records, as stored."""
+    """Return the lengths of records, as stored."""
     return _little_endian(lengths).tobytes()
 
 
 def split(raw: bytes, start: int, lengths: bytes, header: bytes = b"") -> list[bytes]:
-    """The records of a block, cut by their stored lengths; the first begins at byte `start`.
+    """Return the records of a block, cut by their stored lengths; the first begins at byte `start`.
 
-    `header`: their first bytes, which the block leaves out; b"" for bare records."""
+    `header`: their first bytes, omitted in the block; b"" for bare records."""
     if len(lengths) == 4:
         size = int.from_bytes(lengths, "little")
         if size < LARGE_BYTES:
@@ -123,13 +123,13 @@ def split(raw: bytes, start: int, lengths: bytes, header: bytes = b"") -> list[b
 
 
 def encode_index_header(base_offset: int, chain_before: bytes, max_timestamp_before_ms: int) -> bytes:
-    """The header of an index, as stored."""
+    """Return the header of an index, as stored."""
     body = HEADER.pack(MAGIC, base_offset, chain_before, max_timestamp_before_ms, 0)[:-4]
     return body + struct.pack(">I", crc32(body))
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """An entry of an index, as stored."""
+    """Return an entry of an index, as stored."""
     body = ENTRY.pack(
         entry.first_offset,
         entry.count,
@@ -144,7 +144,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(data: bytes) -> Entry:
-    """The entry in these bytes.
+    """Return the entry in these bytes.
 
     Raises BadIndex."""
     if len(data) != ENTRY.size or crc32(data[:-4]) != int.from_bytes(data[-4:], "big"):
@@ -156,7 +156,7 @@ class Index:
     """The index of one segment, opened for reading. A missing index, and one with a bad header, has no entries."""
 
     def __init__(self, segment: Path, base_offset: int, header_bytes: int) -> None:
-        """`header_bytes`: the size of the segment's header, where the first block begins."""
+        """Open the index. `header_bytes`: the size of the segment's header, where the first block begins."""
         self.chain_before: bytes | None = None  # None: not known
         self.max_timestamp_before_ms = 0
         self.count = 0
@@ -173,7 +173,7 @@ class Index:
                 self.count = (os.fstat(self._index).st_size - HEADER.size) // ENTRY.size
 
     def forget(self) -> None:
-        """Ignore the whole index: it belongs to another segment."""
+        """Ignore the whole index, because it belongs to another segment."""
         self.chain_before = None
         self.count = 0
 
@@ -185,15 +185,15 @@ class Index:
         self._index = self._lengths = -1
 
     def entry(self, number: int) -> Entry:
-        """The entry with this number.
+        """Return the entry with this number.
 
         Raises BadIndex."""
         return decode_entry(os.pread(self._index, ENTRY.size, HEADER.size + number * ENTRY.size))
 
     def entries(self, number: int) -> Iterator[list[Entry]]:
-        """Yields the entries from `number` on, some at a time, up to the first bad one.
+        """Yield the entries from `number` on, some at a time, up to the first bad one.
 
-        Each follows on the one before. Raises BadIndex when the entry before `number` is bad."""
+        Each continues the previous one. Raises BadIndex if the entry before `number` is bad."""
         offset, position = self._base_offset, self._header_bytes
         if number:
             before = self.entry(number - 1)
@@ -218,15 +218,15 @@ class Index:
             number += wanted
 
     def find_offset(self, offset: int) -> int:
-        """The number of the block that holds `offset`; else of the first good block behind it, or `count`."""
+        """Return the number of the block that holds `offset`, or of the first good block after it, or `count`."""
         return self._bisect(lambda entry: entry.next_offset > offset)
 
     def find_position(self, position: int) -> int:
-        """The number of the first block that begins at byte `position` or behind it, or `count`."""
+        """Return the number of the first block that begins at or after byte `position`, or `count`."""
         return self._bisect(lambda entry: entry.position >= position)
 
     def find_timestamp(self, timestamp_ms: int) -> int:
-        """The number of the first block with a timestamp greater than `timestamp_ms`, or `count`."""
+        """Return the number of the first block with a timestamp greater than `timestamp_ms`, or `count`."""
         return self._bisect(lambda entry: entry.max_timestamp_ms > timestamp_ms)
 
     def has_lengths(self, next_offset: int) -> bool:
@@ -234,7 +234,7 @@ class Index:
         return self._lengths >= 0 and os.fstat(self._lengths).st_size >= 4 * (next_offset - self._base_offset)
 
     def lengths(self, entries: Sequence[Entry]) -> list[bytes | None]:
-        """The stored lengths of the records of successive blocks; None for a block whose lengths are damaged."""
+        """Return the stored lengths of the records of successive blocks; None for a block whose lengths are damaged."""
         first = entries[0].first_offset
         data = b""
         if self._lengths >= 0:
@@ -250,7 +250,7 @@ class Index:
     def keep_good_entries(self) -> tuple[int, int]:
         """Read all entries and ignore those from the first bad one on.
 
-        Returns how many remain, and how many of these, from the first on, have their lengths."""
+        Returns the number remaining, and the number of these, from the first on, that have their lengths."""
         good = whole = 0
         for entries in self.entries(0):
             if whole == good:
@@ -260,9 +260,9 @@ class Index:
         return good, whole
 
     def keep_what_ends_well(self) -> tuple[int, int]:
-        """Check the last two entries only: if they are good, the others are taken to be. Else `keep_good_entries`.
+        """Check only the last two entries: if they are good, trust the others; otherwise `keep_good_entries`.
 
-        It is quick, and enough to check the last block and write on behind it."""
+        It is quick, and enough to check the last block and to continue writing after it."""
         try:
             last_two = [self.entry(number) for number in range(max(0, self.count - 2), self.count)]
         except BadIndex:
@@ -272,9 +272,9 @@ class Index:
         return self.keep_good_entries()
 
     def _bisect(self, behind: Callable[[Entry], bool]) -> int:
-        """The first entry for which `behind` holds (once true, it stays true), or `count`.
+        """Return the first entry for which `behind` is true (and then stays true), or `count`.
 
-        A bad entry on the way lets `count` shrink to the good ones."""
+        A bad entry on the way reduces `count` to the good ones."""
         try:
             low, high = 0, self.count
             while low < high:

@@ -1,8 +1,8 @@
-"""The lock of a data directory: it keeps a second broker from writing. Readers, Spark too, need none.
+"""The lock of a data directory, which keeps a second broker from writing. Readers, including Spark, need none.
 
     DIR/lock                     held (flock) by the broker that writes; holds its process id
 
-It stands beside `DIR/log` and not in it: a backup copies that directory, and other tools read it.
+It is beside `DIR/log`, not in it, because a backup copies that directory, and other tools read it.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ def lock(data_dir: Path) -> int:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
         raise LogInUse(f"{data_dir}: in use by another broker (process {holder}, lock {file})") from None
-    with contextlib.suppress(OSError):  # the number is for a broker that is kept out; a full disk prevents no start
+    with contextlib.suppress(OSError):  # the number is for a broker that is locked out; a full disk prevents no start
         os.ftruncate(descriptor, 0)
         write_at(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor

@@ -32,7 +32,7 @@ from rewindmq.engine.log.embedded.reserve import RESERVE_BYTES, START_BYTES, Res
 from rewindmq.engine.log.embedded.writer import PartitionWriter
 from rewindmq.projections.store.bases import Base
 
-# This many bytes may wait for the disk before publishers wait. They and the acks behind them fit into the reserve.
+# This many bytes may wait for the disk before publishers wait. They and the following acks fit into the reserve.
 WAITING_BYTES: Final = RESERVE_BYTES // 2
 BLOCK_BYTES = 4 << 20  # a group that reaches this becomes a block, and the next one begins
 
@@ -40,15 +40,15 @@ logger = logging.getLogger(__name__)
 
 
 class CommitGroup:
-    """Records on their way into one block. `schema`: the fingerprint of theirs."""
+    """Records for one block. `schema`: the fingerprint of their schema."""
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
         self.records: list[bytes] = []
         self.size = 0
-        self.large_bytes = 0  # the part of `size` that is in large records
+        self.large_bytes = 0  # the part of `size` in large records
         self.max_timestamp_ms = 0
-        self.begins_anew = False  # in time: the group goes into a segment of its own
+        self.begins_anew = False  # in time: the group begins a new segment
 
 
 class EmbeddedPartition:
@@ -64,7 +64,7 @@ class EmbeddedPartition:
         self.name = directory.name
         self._reserve = reserve
         self._writer = PartitionWriter(directory, segment_bytes, begin, schema=schema)
-        self.schema = self._writer.schema  # the fingerprint of the schema of what is appended
+        self.schema = self._writer.schema  # the fingerprint of the schema of appended records
         self._reader = PartitionReader(directory)
         self._kept = BaseRecords(directory)
         self.next_offset = self._writer.place.offset
@@ -72,7 +72,7 @@ class EmbeddedPartition:
         self.durable_end = self._writer.end  # of the last durable block
         self._group = CommitGroup(self.schema)
         self._closed_groups: deque[CommitGroup] = deque()
-        self._commit_end = self.next_offset  # the commit that is under way, or the next one, ends here
+        self._commit_end = self.next_offset  # the current commit, or the next one, ends here
         self._closed_bytes = 0  # all bytes of groups ever closed; counted in the loop
         self._written_bytes = 0  # all bytes ever written; counted in the thread
         self._closed_large_bytes = 0  # the same, of large records
@@ -81,17 +81,17 @@ class EmbeddedPartition:
 
     @property
     def start_offset(self) -> int:
-        """The oldest record that is here. Another process may cut older segments meanwhile."""
+        """Return the offset of the oldest record. Another process may be cutting older segments."""
         return self._reader.start_offset
 
     @property
     def waiting_bytes(self) -> int:
-        """Size of the records that are not yet written."""
+        """Return the size of the unwritten records."""
         return self._group.size + self._closed_bytes - self._written_bytes
 
     @property
     def waiting_large_bytes(self) -> int:
-        """The part of `waiting_bytes` that is in large records."""
+        """Return the part of `waiting_bytes` in large records."""
         return self._group.large_bytes + self._closed_large_bytes - self._written_large_bytes
 
     def append(self, timestamp_ms: int, record: bytes) -> int:
@@ -118,7 +118,7 @@ class EmbeddedPartition:
         self.schema = self._group.schema = schema
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
-        """Yields blocks as the contract says; the durable offset at the call is the last possible end."""
+        """Yield blocks by the contract; the durable offset at the call is the last possible end."""
         end = self.durable_offset if end is None else min(end, self.durable_offset)
         return self._reader.read(offset, end)
 
@@ -126,14 +126,14 @@ class EmbeddedPartition:
         return min(self._reader.offset_at(timestamp_ms), self.durable_offset)
 
     def segments(self) -> list[Segment]:
-        """The partition's segments, in the order of their offsets."""
+        """Return the partition's segments, in the order of their offsets."""
         return self._reader.segments()
 
     def kept_record(self, offset: int) -> bytes | None:
         return self._kept.record(self.start_offset, offset)
 
     def base(self) -> Base | None:
-        """The base with which the partition begins; None if it begins at offset 0.
+        """Return the base with which the partition begins; None if it begins at offset 0.
 
         Raises LogError if the base is missing or damaged."""
         return self._reader.base()
@@ -141,7 +141,7 @@ class EmbeddedPartition:
     def close_group(self) -> int:
         self._end_group()
         self._commit_end = self.next_offset
-        waiting = self.next_offset - self._writer.place.offset  # no look at the groups: the thread may be taking them
+        waiting = self.next_offset - self._writer.place.offset  # the groups are not read: the thread may be taking them
         return waiting + self._roll_asked
 
     def _end_group(self) -> None:
@@ -152,7 +152,7 @@ class EmbeddedPartition:
             self._group = CommitGroup(self.schema)
 
     def write_closed(self) -> None:
-        end = self._commit_end  # groups that are closed meanwhile are the next commit's
+        end = self._commit_end  # groups closed from now on are the next commit's
         while self._closed_groups and self._writer.place.offset < end:
             group = self._closed_groups[0]
             try:
@@ -170,11 +170,11 @@ class EmbeddedPartition:
             self._roll()
 
     def _roll(self) -> None:
-        """Begin a segment, in the thread. If the disk refuses, the next block begins it."""
+        """Begin a segment, in the thread; if the disk refuses, leave that to the next block."""
         try:
             self._writer.roll()
         except OSError as error:
-            logger.warning("%s: no new segment could be begun, the last one goes on: %s", self.name, error)
+            logger.warning("%s: cannot begin a new segment, so the last one grows: %s", self.name, error)
 
     def land(self) -> bool:
         end = self._writer.end
@@ -185,15 +185,15 @@ class EmbeddedPartition:
 
     @property
     def last_base(self) -> int:
-        """The base offset of the last segment."""
+        """Return the base offset of the last segment."""
         return self._writer.last_base
 
     def roll_soon(self) -> None:
-        """Let the next commit end with a new segment, unless the last one is empty then."""
+        """Let the next commit end with a new segment, unless the last one is then empty."""
         self._roll_asked = True
 
     def roll(self) -> None:
-        """Begin a segment, unless the last one is empty. For tools: nothing waits to be written."""
+        """Begin a segment, unless the last one is empty. For tools, with nothing waiting to be written."""
         self._writer.roll()
 
     def close(self) -> None:
@@ -219,8 +219,8 @@ class EmbeddedLog:
     def open(cls, data_dir: Path, partitions: int | None, segment_bytes: int = 268_435_456) -> "EmbeddedLog":
         """Open or make the log in `data_dir`.
 
-        Raises LogError: another broker has it open, it was made for another number of queue partitions, or the disk
-        refuses. Raises CorruptLog: it is damaged."""
+        Raises LogError if another broker has it open, if it has another number of queue partitions, or if the disk
+        refuses; CorruptLog if it is damaged."""
         opened: list[EmbeddedPartition] = []
         descriptor = -1
         reserve: Reserve | None = None
@@ -248,9 +248,9 @@ class EmbeddedLog:
             raise
 
     def grow(self, partitions: int, segment_bytes: int, schema: str) -> None:
-        """Give the log more queue partitions, `partitions` in all, which begin under `schema`. Before `start`.
+        """Add queue partitions, up to `partitions` in all, which begin under `schema`. Before `start`.
 
-        A crash leaves a log that has as many as before, or all of them. Raises LogError: the disk refuses."""
+        A crash leaves a log with the former number, or all of them. Raises LogError if the disk refuses."""
         added: list[EmbeddedPartition] = []
         try:
             begin_growing(self.data_dir, partitions)
@@ -276,9 +276,9 @@ class EmbeddedLog:
         self._committer.commit()
 
     def commit_and_wait(self) -> None:
-        """Make everything appended durable, in this thread. For a start and a stop: it may use the last of the reserve.
+        """Make everything appended durable, in this thread. For a start and a stop, with the last of the reserve.
 
-        Raises LogError: the disk does not take it; the records are kept."""
+        Raises LogError if the disk refuses; the records are kept."""
         self._reserve.keep_bytes = 0
         try:
             self._committer.commit_and_wait()
@@ -286,23 +286,23 @@ class EmbeddedLog:
             self._reserve.keep_bytes = START_BYTES
 
     def full(self) -> bool:
-        """Return True if the disk is so full that the log has taken from its reserve, or could not make one."""
+        """Return True if the disk is so full that the log has used its reserve, or could not make one."""
         return not self._reserve.refill()
 
     @property
     def partitions(self) -> Sequence[EmbeddedPartition]:
-        """All partitions: the metadata log, then those of queues."""
+        """Return all partitions: the metadata log, then those of queues."""
         return (self.metadata, *self.queues)
 
     @property
     def crowded(self) -> bool:
-        """Return True if the waiting records take half of the reserve, or if the log has begun to use it up.
+        """Return True if the waiting records take half of the reserve, or if the log has begun to use it.
 
-        Large records do not count: the disk had room for them when they were appended (`has_room`)."""
+        Large records do not count, because the disk had room for them when they were appended (`has_room`)."""
         return self._waiting_bytes - self.waiting_large_bytes >= WAITING_BYTES or not self._reserve.whole
 
     def has_room(self, size: int) -> bool:
-        """Return True if this many bytes and the waiting records fit on the disk, beside the reserve."""
+        """Return True if this many bytes and the waiting records fit on the disk, besides the reserve."""
         return self._reserve.has_room_beside(self._waiting_bytes + size)
 
     @property
@@ -315,13 +315,13 @@ class EmbeddedLog:
 
     @property
     def whole(self) -> bool:
-        """Return True if the durable ends of all partitions are of one moment: no error left a partition behind."""
+        """Return True if the durable ends of all partitions are of one moment, so that no error left one behind."""
         return self._committer.whole
 
     def close(self) -> None:
         """Make everything appended durable, then free the directory.
 
-        Raises LogError: not everything could be written."""
+        Raises LogError if not everything could be written."""
         try:
             self.commit_and_wait()
         finally:

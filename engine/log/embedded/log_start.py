@@ -1,15 +1,15 @@
-"""The beginning of a partition: offset 0, or the offset up to which older segments were cut off on purpose (cut.py).
+"""The beginning of a partition: offset 0, or the offset up to which older segments were deliberately cut (cut.py).
 
-    DIR/log/queues-0/00000000000001000000.avro      the first segment that is there; its header states the hash chain
+    DIR/log/queues-0/00000000000001000000.avro      the first existing segment; its header states the hash chain
     DIR/bases/queues-0/00000000000001000000.base    the base there (projections/store/bases.py) states the same chain
 
-A first segment above 0 is accepted if something besides it says that the log begins there. Otherwise somebody removed
-segments by hand, and the log is refused: CorruptLog, what was before is gone. It is said by the first of these that is
-there:
+A first segment above 0 is accepted if something else confirms that the log begins there. Otherwise somebody removed
+segments by hand, and the log is refused: CorruptLog, the records before it are gone. The first of these that exists
+confirms it:
 
 1. the base at its offset
-2. a HistoryTrimmed of its offset in the metadata log: the base was lost. Stored state can still go on
-3. a cut to a later segment that was begun: OFFSET.cut beside its base (cut.py). `EmbeddedLog.open` ends it
+2. a HistoryTrimmed of its offset in the metadata log: the base was lost. Stored state can still continue
+3. a begun cut to a later segment: OFFSET.cut beside its base (cut.py). `EmbeddedLog.open` completes it
 4. DIR/log/archive.json: the older segments are in an archive
 """
 
@@ -30,21 +30,21 @@ _HEADER_BYTES = 1 << 20
 
 
 def bases_of(directory: Path) -> Bases:
-    """The bases of the data directory to which a partition's directory belongs."""
+    """Return the bases of the data directory to which a partition's directory belongs."""
     return Bases(data_dir_of(directory) / "bases")
 
 
 def data_dir_of(directory: Path) -> Path:
-    """The data directory to which a partition's directory belongs."""
+    """Return the data directory to which a partition's directory belongs."""
     return directory.parent.parent
 
 
 def beginning_of(first: Path, stated: bytes, metadata: Callable[[Path], Iterable[bytes]]) -> tuple[int, bytes]:
     """Offset and hash chain with which the partition of this first segment begins.
 
-    `stated`: the chain that the segment's header states. `metadata`: gives the records of the metadata log in a
-    directory. The result is (0, the chain of an empty partition) if nothing says that the log begins with this segment:
-    then the segment does not follow on it. Raises CorruptLog."""
+    `stated`: the chain in the segment's header. `metadata`: returns the records of the metadata log in a directory. The
+    result is (0, the chain of an empty partition), which the segment does not continue, if nothing confirms that the
+    log begins with it. Raises CorruptLog."""
     directory, offset = first.parent, base_offset_of(first)
     nothing = 0, first_chain(directory.name)
     if offset == 0 or directory.name == METADATA:
@@ -62,10 +62,10 @@ def beginning_of(first: Path, stated: bytes, metadata: Callable[[Path], Iterable
 
 
 def unfinished_cut(directory: Path) -> int | None:
-    """The offset of a cut that was ended half way; None if there is none.
+    """Return the offset of an interrupted cut; None if there is none.
 
     The log begins above 0, without a base there, and a cut to a later segment was begun. A base at a later segment is
-    not enough: a trim that was killed before its event leaves one, too."""
+    not enough, because a trim that was killed before its event also leaves one."""
     files = [base_offset_of(path) for path in segment_files(directory)]
     offsets = bases_of(directory).offsets(directory.name)
     if not files or files[0] == 0 or files[0] in offsets:
@@ -75,12 +75,12 @@ def unfinished_cut(directory: Path) -> int | None:
 
 
 def cut_notes(directory: Path) -> list[Path]:
-    """The notes of cuts of a partition that were begun: OFFSET.cut, beside OFFSET.base."""
+    """Return the notes of a partition's begun cuts: OFFSET.cut, beside OFFSET.base."""
     return list((bases_of(directory).directory / directory.name).glob(f"{'[0-9]' * 20}.cut"))
 
 
 def base_at_start(directory: Path) -> Base | None:
-    """The base with which a partition begins, checked whole; None if it begins at offset 0.
+    """Return the base with which a partition begins, checked whole; None if it begins at offset 0.
 
     Raises LogError if the base is missing or damaged."""
     files = segment_files(directory)
@@ -94,7 +94,7 @@ def base_at_start(directory: Path) -> Base | None:
 
 
 def chain_of(path: Path) -> bytes | None:
-    """The hash chain that a base states; None if the base is missing, or its first bytes are no metadata."""
+    """Return the hash chain in a base; None if the base is missing, or its first bytes are not metadata."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -110,9 +110,9 @@ def chain_of(path: Path) -> bytes | None:
 
 
 def _trimmed_chain(directory: Path, offset: int, metadata: Callable[[Path], Iterable[bytes]]) -> bytes | None:
-    """The chain that a HistoryTrimmed of this partition and offset states; None if there is none.
+    """Return the chain in a HistoryTrimmed of this partition and offset; None if there is none.
 
-    It reads the whole metadata log: the base is lost, which is rare. Raises CorruptLog."""
+    It reads the whole metadata log, because a lost base is rare. Raises CorruptLog."""
     if not (directory.parent / METADATA).is_dir():
         return None
     decode, needle = Decoder().decode, directory.name.encode()

@@ -1,12 +1,12 @@
-"""Reads stored bytes of a partition for another machine, and proves bytes that came from one.
+"""Reads stored bytes of a partition for another machine, and proves bytes received from one.
 
-    piece = piece_behind(directory, at, until, 4 << 20)      the leader: which bytes follow on `at`
+    piece = piece_behind(directory, at, until, 4 << 20)      the leader: the bytes after `at`
     header = proven_header(data, directory, end)             the follower: they belong here
     blocks = proven_blocks(data, place, header, path)
 
-A block proves itself (blocks.py): its checksum, its offset, and the beginning of the hash chain before it. So bytes of
-another history, or of another place, are refused before anything is written. The last block may be cut off: it is left
-out, and asked for again.
+A block proves itself (blocks.py) by its checksum, its offset, and the beginning of the hash chain before it. So bytes
+of another history, or of another place, are refused before anything is written. A last block that is cut off is left
+out, and requested again.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ _FRAME_BYTES = 20  # two longs at their longest
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """`size` bytes of the segment that begins at offset `base`, from byte `position` on."""
+    """A piece of `size` bytes of the segment that begins at offset `base`, from byte `position` on."""
 
     path: Path
     base: int
@@ -48,9 +48,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class ProvenBlocks:
-    """Whole blocks with their index entries and the lengths of their records, as the sidecars have them.
+    """Whole blocks with their index entries and the lengths of their records, in the form of the sidecars.
 
-    `size`: their bytes. `needed`: the size of the first block that was cut off, if no whole one was there."""
+    `size`: their bytes. `needed`: the size of the first, cut-off block, if there was no whole one."""
 
     entries: list[Entry]
     lengths: list[bytes]
@@ -59,14 +59,14 @@ class ProvenBlocks:
 
 
 def beginning_of_log(directory: Path) -> int:
-    """The offset at which a partition begins here."""
+    """Return the offset at which a partition begins here."""
     return base_offset_of(segment_files(directory)[0])
 
 
 def piece_behind(directory: Path, at: End, until: End, most: int) -> Piece | None:
-    """The stored bytes that follow on `at`, up to `until` and `most` bytes; None: there are none.
+    """Return the stored bytes after `at`, up to `until` and at most `most` bytes; None: there are none.
 
-    Raises BelowStart: they are not here any more."""
+    Raises BelowStart if they are gone."""
     if at.offset >= until.offset:
         return None
     base, position = at.base, at.position
@@ -76,12 +76,12 @@ def piece_behind(directory: Path, at: End, until: End, most: int) -> Piece | Non
             base, position = at.offset, 0
             size = until.position if base == until.base else segment_path(directory, base).stat().st_size
     except FileNotFoundError as error:
-        raise BelowStart(f"{error.filename}: it is not here any more") from None
+        raise BelowStart(f"{error.filename}: it is no longer here") from None
     return Piece(segment_path(directory, base), base, position, min(most, size - position))
 
 
 def chain_at(directory: Path, offset: int, end: End) -> bytes | None:
-    """The hash chain of a partition up to `offset`; None where no block ends there, or it is not here any more.
+    """Return the hash chain of a partition up to `offset`; None if no block ends there, or it is gone.
 
     `end`: the durable end. Raises CorruptLog, LogError."""
     if offset == end.offset:
@@ -97,7 +97,7 @@ def chain_at(directory: Path, offset: int, end: End) -> bytes | None:
 
 
 def end_at(directory: Path, offset: int) -> End | None:
-    """The end of the block that ends at `offset`; None where no block ends there.
+    """Return the end of the block that ends at `offset`; None if there is none.
 
     Raises CorruptLog, LogError."""
     for block in PartitionReader(directory).read(offset - 1, offset):
@@ -113,9 +113,9 @@ def end_at(directory: Path, offset: int) -> End | None:
 
 
 def proven_header(data: bytes, directory: Path, end: End) -> Header:
-    """The header of a segment that goes on behind `end`, with which these bytes begin.
+    """Return the header, at the beginning of these bytes, of a segment that continues after `end`.
 
-    Raises CorruptLog; LogError: it is of a newer version."""
+    Raises CorruptLog; LogError if it is of a newer version."""
     path = segment_path(directory, end.offset)
     try:
         header = parse_header(data)
@@ -133,7 +133,7 @@ def proven_header(data: bytes, directory: Path, end: End) -> Header:
 
 
 def proven_blocks(data: bytes, place: BlockEnd, header: Header, path: Path) -> ProvenBlocks:
-    """The whole blocks with which these bytes begin. They follow on `place`.
+    """Return the whole blocks at the beginning of these bytes. They continue `place`.
 
     Raises CorruptLog."""
     entries: list[Entry] = []
@@ -160,7 +160,7 @@ def proven_blocks(data: bytes, place: BlockEnd, header: Header, path: Path) -> P
 
 
 def _length_at(data: bytes, at: int) -> int:
-    """The length of the block at an index; more than is there where the bytes end before they say it."""
+    """Return the length of the block at an index; more than available if the bytes end before they state it."""
     try:
         start = read_long(data, at)[1]
         size, start = read_long(data, start)

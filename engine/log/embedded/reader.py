@@ -1,14 +1,14 @@
-"""Reads a partition's files, with or without a broker that writes them: by offset, by time, or all of it.
+"""Reads a partition's files by offset, by time, or as a whole, with or without a broker that writes them.
 
     log = EmbeddedLogReader(data_dir)                  # never writes; cheap to open; can be sent to another process
     for block in log.queues[0].read(1_000, 2_000): ...
 
-A block is given out when its own check holds (blocks.py): the checksum of its bytes, its offset, the chain before it.
-The index says where to look; where it disagrees with a sound block, it is ignored.
+A block is returned only if its own check passes (blocks.py): the checksum of its bytes, its offset, the chain before
+it. The index gives its place, and is ignored if it disagrees with a sound block.
 
-If the end of the last segment is not a whole block, it is being written or was torn by a crash, and the reading ends
-there. Anywhere else it is CorruptLog, and so is a whole block that belongs elsewhere, or half a block that the index
-knows as durable.
+An incomplete block at the end of the last segment is being written or was torn by a crash, so reading ends there.
+Anywhere else it is CorruptLog, as is a whole block that belongs elsewhere, or half a block that is durable by the
+index.
 """
 
 import os
@@ -46,15 +46,15 @@ from rewindmq.engine.log.embedded.segments import (
 from rewindmq.projections.store.bases import Base
 
 _BYTES_AT_ONCE = 1 << 20
-CUTS = 3  # while a question is answered
+CUTS = 3  # during one question
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class BlockEnd:
-    """The end of a block: the next one begins at byte `position` with record `offset`.
+    """The end of a block, where the next one begins at byte `position` with record `offset`.
 
-    `max_timestamp_ms`: the largest so far, since time began anew."""
+    `max_timestamp_ms`: the largest since time began anew."""
 
     offset: int
     position: int
@@ -62,11 +62,11 @@ class BlockEnd:
     max_timestamp_ms: int
 
 
-@dataclass(slots=True)  # not frozen, as there may be one for each record
+@dataclass(slots=True)  # not frozen, because there may be one for each record
 class StoredBlock:
-    """A block as stored (`raw`), with its index entry (as found, or as it must be).
+    """A stored block (`raw`), with its index entry (as found, or as it must be).
 
-    Its records stand from byte `start` to `end` of `data`; the sidecar's `lengths` are their lengths. They are bare:
+    Its records are from byte `start` to `end` of `data`; the sidecar's `lengths` are their lengths. They are bare:
     without the header, which is that of the segment's schema."""
 
     entry: Entry
@@ -78,11 +78,11 @@ class StoredBlock:
 
     @property
     def bare(self) -> list[bytes]:
-        """The records as they are stored."""
+        """Return the records in their stored form."""
         return split(self.data, self.start, self.lengths)
 
     def records(self, header: bytes) -> list[bytes]:
-        """The records behind their header."""
+        """Return the records, each preceded by its header."""
         return split(self.data, self.start, self.lengths, header)
 
 
@@ -103,11 +103,11 @@ class SegmentReader:
     def __init__(self, path: Path, last: bool, header: Header | None = None) -> None:
         self.path = path
         self.last = last
-        self.torn: BadBlock | None = None  # set by `stored` where the file's end is not a whole block
+        self.torn: BadBlock | None = None  # set by `stored` if the file's end is not a whole block
         self._entry: Entry | None = None  # entry of the last block that `stored` yielded
         self._beginning = BlockEnd(0, 0, b"", 0)
-        self.index_is_wrong = False  # set by `stored` where the index disagrees with sound blocks
-        self._known = 0  # where the index disagreed with the file: it lists durable blocks up to this byte
+        self.index_is_wrong = False  # set by `stored` if the index disagrees with sound blocks
+        self._known = 0  # if the index disagreed with the file: it lists durable blocks up to this byte
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self.header = header or read_header(path, self.descriptor)
@@ -121,7 +121,7 @@ class SegmentReader:
             raise
 
     def first_place(self) -> BlockEnd:
-        """The end of what was before, if this is the first segment that is there (log_start.py).
+        """Return the end before this segment, if it is the first existing one (log_start.py).
 
         Raises CorruptLog."""
         offset, chain = first_chain_of(self.path, self.header.chain_before)
@@ -136,18 +136,18 @@ class SegmentReader:
         return os.fstat(self.descriptor).st_size
 
     def require_behind(self, before: BlockEnd) -> None:
-        """Check that the segment goes on where the one before ended.
+        """Check that the segment continues where the previous one ended.
 
         Raises CorruptLog."""
         check_joint(self.path, self.header.base_offset, self.header.chain_before, before.offset, before.chain)
 
     def beginning(self, before: BlockEnd) -> BlockEnd:
-        """The place of the first block, behind `before`: the end of the partition's earlier segments."""
+        """Return the place of the first block, after `before`, the end of the partition's earlier segments."""
         newest = 0 if self.header.begins_anew else before.max_timestamp_ms
         return BlockEnd(self.header.base_offset, len(self.header.raw), before.chain, newest)
 
     def indexed_end(self) -> BlockEnd | None:
-        """The end of the segment, if its index reaches to the last byte; else None."""
+        """Return the end of the segment if its index reaches the last byte; otherwise None."""
         count = self.index.count
         if not count:
             return None
@@ -158,10 +158,10 @@ class SegmentReader:
         return self.behind(entry) if entry.end == self.size() else None
 
     def half_block(self) -> Entry | None:
-        """The last entry of the index, when the file ends within its block; else None.
+        """Return the last entry of the index if the file ends within its block; otherwise None.
 
-        A disk that reported a sync and had not done it leaves such a file. The index forgets the entry, so that the
-        block counts as torn."""
+        A disk that falsely reported a sync leaves such a file. The index forgets the entry, so that the block counts as
+        torn."""
         last = self.index.count - 1
         try:
             entry = self.index.entry(last) if last >= 0 else None
@@ -173,7 +173,7 @@ class SegmentReader:
         return entry
 
     def stored(self, number: int, beginning: BlockEnd) -> Iterator[StoredBlock]:
-        """Yields the blocks from the one with this number in the index on; each is checked whole.
+        """Yield the blocks from the one with this number in the index on; each is checked whole.
 
         Raises CorruptLog."""
         self._beginning = beginning
@@ -189,7 +189,7 @@ class SegmentReader:
                         yield block
             if not proven and self.place.position < self.size() and not self._holds(number - 1):
                 raise _Doubt(0)
-        except _Doubt as doubt:  # the file or its index is wrong: read the blocks themselves, from the first one on
+        except _Doubt as doubt:  # the file or its index is wrong, so read the blocks themselves, from the first one on
             self._known = doubt.end if proven or self._holds(number - 1) else 0
             self._entry = None
         while (found := self._unindexed(self.place)) is not None:
@@ -199,7 +199,7 @@ class SegmentReader:
                 yield found
 
     def _holds(self, number: int) -> bool:
-        """Return True if the block of this entry is as the entry says, and follows the previous block.
+        """Return True if the block of this entry agrees with it, and continues the previous block.
 
         If so, the next block begins where it ends."""
         if number < 0:
@@ -229,7 +229,7 @@ class SegmentReader:
 
     @property
     def place(self) -> BlockEnd:
-        """The place behind the last block that `stored` gave out."""
+        """Return the place after the last block that `stored` yielded."""
         return self._beginning if self._entry is None else self.behind(self._entry)
 
     @staticmethod
@@ -237,7 +237,7 @@ class SegmentReader:
         return BlockEnd(entry.next_offset, entry.end, entry.chain, entry.max_timestamp_ms)
 
     def _indexed(self, entries: list[Entry], chain: bytes) -> Iterator[StoredBlock]:
-        """Yields the blocks of successive index entries.
+        """Yield the blocks of successive index entries.
 
         Every difference between a block and its entry raises _Doubt."""
         first = entries[0].position
@@ -262,7 +262,7 @@ class SegmentReader:
             yield StoredBlock(entry, raw, block.data, block.start, block.end, lengths)
 
     def _unindexed(self, place: BlockEnd) -> StoredBlock | None:
-        """The block at `place`, which the index doesn't know; None at the end of the whole blocks.
+        """Return the block at `place`, which is not in the index; None at the end of the whole blocks.
 
         Raises CorruptLog."""
         known = place.position < self._known
@@ -295,7 +295,7 @@ class SegmentReader:
         return StoredBlock(entry, raw, block.data, block.start, block.end, lengths)
 
     def chain_behind(self, before: bytes, block: StoredBlock) -> bytes:
-        """The hash chain behind a block that follows on the chain `before`."""
+        """Return the hash chain after a block that continues the chain `before`."""
         data = memoryview(block.data)[block.start : block.end]
         return link(before, block.entry.first_offset, record_header(self.header.schema), block.lengths, [data])
 
@@ -303,13 +303,13 @@ class SegmentReader:
         return chain_behind(before, self.header, block, lengths)
 
     def _walked(self, block: ParsedBlock, position: int) -> bytes:
-        """The lengths of a block's records, found by walking over them.
+        """Return the lengths of a block's records, found by walking over them.
 
         Raises BadBlock."""
         return encode_lengths(block_lengths(block, position, self.header))
 
     def _belonging(self, block: ParsedBlock, place: BlockEnd) -> bytes:
-        """The lengths of the records of a block that belongs at `place`.
+        """Return the lengths of the records of a block that belongs at `place`.
 
         Raises Misplaced."""
         require_place(block, place.position, place.offset, place.chain)
@@ -320,17 +320,17 @@ class SegmentReader:
 
 
 def chain_behind(before: bytes, header: Header, block: ParsedBlock, lengths: bytes) -> bytes:
-    """The hash chain behind a block, which follows on the chain `before`. `lengths`: of its records, as stored."""
+    """Return the hash chain after a block that continues the chain `before`. `lengths`: of its records, as stored."""
     data = memoryview(block.data)[block.start : block.end]
     return link(before, block.first_offset, record_header(header.schema), lengths, [data])
 
 
 class CutMeanwhile(BelowStart):
-    """The records that were asked for were cut off while they were read."""
+    """The requested records were cut off during the read."""
 
 
 class _Doubt(Exception):
-    """A block and its index entry disagree. `end`: up to this byte the index knows of durable blocks."""
+    """A block and its index entry disagree. `end`: up to this byte the index lists durable blocks."""
 
     def __init__(self, end: int) -> None:
         super().__init__()
@@ -347,7 +347,7 @@ class PartitionReader:
         self.name = directory.name
         self._headers: dict[Path, Header] = {}
         self._first: tuple[Path, BlockEnd] | None = None  # the first segment, and the place before it
-        self._base: Base | None = None  # the last that was asked for
+        self._base: Base | None = None  # the last one requested
 
     def __reduce__(self) -> tuple[type["PartitionReader"], tuple[Path]]:
         return PartitionReader, (self.directory,)
@@ -357,7 +357,7 @@ class PartitionReader:
         return base_offset_of(self._files()[0])
 
     def base(self) -> Base | None:
-        """The base with which the partition begins; None if it begins at offset 0.
+        """Return the base with which the partition begins; None if it begins at offset 0.
 
         Raises LogError if the base is missing or damaged."""
         if self._base is None or self._base.offset != self.start_offset:
@@ -366,14 +366,14 @@ class PartitionReader:
 
     @property
     def next_offset(self) -> int:
-        """The end of the whole blocks now."""
+        """Return the current end of the whole blocks."""
         return self._anew(self._end).offset
 
     @property
     def durable_offset(self) -> int:
-        """The end of the whole blocks now, all durable.
+        """Return the current end of the whole blocks, all durable.
 
-        Blocks that the index does not know are synced first, as a starting broker does."""
+        Blocks that are not in the index are synced first, as by a starting broker."""
         return self._anew(self._durable_end)
 
     def _durable_end(self, files: list[Path]) -> int:
@@ -391,7 +391,7 @@ class PartitionReader:
             segment.close()
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
-        """Yields blocks as `LogPartition.read`."""
+        """Yield blocks as `LogPartition.read`."""
         files = self._files()
         first = _last_at_or_below(files, offset)
         before: BlockEnd | None = None
@@ -421,15 +421,15 @@ class PartitionReader:
                 segment.close()
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
-        """Yields the blocks of many short ranges (first offset, end)."""
+        """Yield the blocks of many short ranges (first offset, end)."""
         for offset, end in ranges:
             yield from self.read(offset, end)
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """The offset as `LogPartition.offset_at`.
+        """Return the offset as `LogPartition.offset_at` does.
 
-        A new segment begins where the clock was set. The last such stretch counts that begins at the time or before
-        it."""
+        A new segment begins where the clock was set. Of such stretches the last one that begins at or before the time
+        counts."""
         return self._anew(lambda files: self._offset_at(files, timestamp_ms))
 
     def _offset_at(self, files: list[Path], timestamp_ms: int) -> int:
@@ -448,7 +448,7 @@ class PartitionReader:
         raise AssertionError("the first segment is always taken")
 
     def _offset_between(self, files: list[Path], first: int, end: int, timestamp_ms: int) -> int:
-        """`offset_at` in the segments from `first` up to `end`, in which timestamps never go back."""
+        """Find the offset in the segments from `first` up to `end`, whose timestamps never go back."""
         for number in range(first, end):
             segment = self._open(files, number)
             try:
@@ -476,7 +476,7 @@ class PartitionReader:
         return listed
 
     def _anew(self, ask: Callable[[list[Path]], T]) -> T:
-        """Ask about the segments that are there; ask anew if some of them are cut off meanwhile."""
+        """Ask about the existing segments, and ask anew if a cut intervenes."""
         for _ in range(CUTS):
             try:
                 return ask(self._files())
@@ -491,7 +491,7 @@ class PartitionReader:
         return files
 
     def _reader(self, path: Path, last: bool) -> SegmentReader:
-        """Open a segment that was listed.
+        """Open a listed segment.
 
         Raises CutMeanwhile."""
         try:
@@ -502,12 +502,12 @@ class PartitionReader:
     def _open(self, files: list[Path], number: int) -> SegmentReader:
         path = files[number]
         segment = self._reader(path, number == len(files) - 1)
-        if segment.size() > len(segment.header.raw):  # an empty segment may be made again, with another sync marker
+        if segment.size() > len(segment.header.raw):  # an empty segment may be remade, with another sync marker
             self._headers[path] = segment.header
         return segment
 
     def _beginning(self, files: list[Path], number: int, segment: SegmentReader, before: BlockEnd | None) -> BlockEnd:
-        """The place of a segment's first block, checked against the end of the segment before, if that is known."""
+        """Return the place of a segment's first block, checked against the end of the previous segment, if known."""
         chain = segment.index.chain_before
         if before is None:
             if chain is not None and number > 0:
@@ -522,7 +522,7 @@ class PartitionReader:
         return self._first[1]
 
     def _end(self, files: list[Path], last: bool = True) -> BlockEnd:
-        """The end of the last of `files`."""
+        """Return the end of the last of `files`."""
         segment = self._reader(files[-1], last)
         try:
             indexed = segment.indexed_end()
@@ -539,8 +539,8 @@ class PartitionReader:
 def first_chain_of(first: Path, stated: bytes) -> tuple[int, bytes]:
     """Offset and hash chain with which the partition of this first segment begins (log_start.py).
 
-    `stated`: the chain that the segment's header states. Raises CorruptLog; CutMeanwhile: the segment is gone, and so
-    is what said that the log begins with it."""
+    `stated`: the chain in the segment's header. Raises CorruptLog; CutMeanwhile if the segment is gone, and with it the
+    confirmation that the log begins there."""
     offset, chain = beginning_of(first, stated, _records_of)
     if offset < base_offset_of(first) and not first.exists():
         raise CutMeanwhile(f"{first}: it was cut off")
@@ -569,7 +569,7 @@ class EmbeddedLogReader:
 
 
 def check_joint(path: Path, base_offset: int, chain_before: bytes, offset: int, chain: bytes) -> None:
-    """Check that a segment goes on with the `offset` and `chain` with which the segment before ended.
+    """Check that a segment continues the `offset` and `chain` with which the previous segment ended.
 
     `chain_before`: the chain that the segment itself states. Raises CorruptLog."""
     if base_offset != offset:
@@ -580,7 +580,7 @@ def check_joint(path: Path, base_offset: int, chain_before: bytes, offset: int, 
 
 
 def _at_once(entries: list[Entry]) -> Iterator[list[Entry]]:
-    """Yields the entries in groups that are worth one read each."""
+    """Yield the entries in groups for one read each."""
     some: list[Entry] = []
     for entry in entries:
         if some and entry.end - some[0].position > _BYTES_AT_ONCE:

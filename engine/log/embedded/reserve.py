@@ -1,16 +1,16 @@
-"""The log's reserve of disk space: acks that arrive while the disk is full become durable with it.
+"""The log's reserve of disk space, with which acks that arrive while the disk is full become durable.
 
-    DIR/log/_reserve     RESERVE_BYTES of allocated blocks that hold nothing; smaller while the log uses them up
+    DIR/log/_reserve     RESERVE_BYTES of allocated empty blocks; smaller while the log uses them
 
-    the disk is full -> `release` gives back as much as the next block needs, and the block is written
-    there is room    -> `refill` takes the same again; until then publishing is held back
+    the disk is full -> `release` frees as much as the next block needs, and the block is written
+    there is room    -> `refill` takes it back; until then publishing is held back
 
 Rules
-- Released in small steps, because another process takes any free space.
-- The last START_BYTES are only for `commit_and_wait`, with which a broker starts and stops: a broker that died on a
-  full disk can start again, and consumers make room.
-- A file system that compresses or copies on write may promise nothing by allocated blocks; the log then works as if it
-  had no reserve.
+- It is released in small steps, because another process may take any free space.
+- The last START_BYTES are only for `commit_and_wait`, with which a broker starts and stops, so that a broker that died
+  on a full disk can start again, and consumers make room.
+- On a file system that compresses or copies on write, allocated blocks may guarantee nothing; the log then works as if
+  it had no reserve.
 """
 
 import errno
@@ -20,8 +20,8 @@ from pathlib import Path
 
 RESERVE_BYTES = 16 * 1024 * 1024
 START_BYTES = 1024 * 1024
-STEP_BYTES = 32 * 1024  # in addition: for the sidecars, and for the file system's own blocks
-# This much must be free beside the reserve before publishing goes on, so that it does not stop again at once.
+STEP_BYTES = 32 * 1024  # in addition, for the sidecars and the file system's own blocks
+# This much must be free besides the reserve before publishing resumes, so that it does not stop again at once.
 MARGIN_BYTES = 16 * 1024 * 1024
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -46,7 +46,7 @@ class Reserve:
         return self.held_bytes == RESERVE_BYTES
 
     def release(self, error: OSError, needed_bytes: int) -> bool:
-        """Free room after a write of `needed_bytes` failed. Returns True if another try is worth it."""
+        """Free room after a failed write of `needed_bytes`. Return True if a retry makes sense."""
         with self._changing:
             if error.errno not in FULL or self.held_bytes <= self.keep_bytes:
                 return False
@@ -58,14 +58,14 @@ class Reserve:
             return True
 
     def refill(self) -> bool:
-        """Try to make the reserve whole. Returns whether it is."""
+        """Try to make the reserve whole, and return True if it is."""
         with self._changing:
             if not self.whole and self.has_room_beside(RESERVE_BYTES - self.held_bytes):
                 self._allocate()
             return self.whole
 
     def has_room_beside(self, needed_bytes: int) -> bool:
-        """Return True if the disk has room for this many bytes and a margin, beside the reserve."""
+        """Return True if the disk has room for this many bytes and a margin, besides the reserve."""
         space = os.fstatvfs(self._descriptor)
         return space.f_bavail * space.f_frsize >= needed_bytes + MARGIN_BYTES
 

@@ -1,11 +1,11 @@
-"""The role of a data directory: a broker's own, a follower's copy, or that of a leader that another node has replaced.
+"""The role of a data directory: a broker's own, a follower's copy, or a leader's that another node has replaced.
 
-    DIR/follower.json    it is a copy: which leader, and which copy this is. `rewindmq promote` removes the file
-    DIR/fenced.json      a follower of this broker was promoted: the history goes on there
-    DIR/followers.json   of a leader: {"format": 1, "followers": {name: which copy it is}}
-    DIR/aside/...        records that are not in the history that goes on (cut_back.py)
+    DIR/follower.json    of a copy: its leader and its identity. `rewindmq promote` removes the file
+    DIR/fenced.json      a follower of this broker was promoted, and continues the history
+    DIR/followers.json   of a leader: {"format": 1, "followers": {name: identity of the copy}}
+    DIR/aside/...        records that are not in the continued history (cut_back.py)
 
-A broker starts on neither of the first two.
+A broker does not start on either of the first two.
 """
 
 import os
@@ -28,7 +28,7 @@ def require_broker(data_dir: Path) -> None:
     if note is not None:
         raise LogError(
             f"{data_dir}: a copy that follows {note.get('leader')}: `rewindmq promote --data {data_dir}` makes it the"
-            " leader, `rewindmq follow` goes on"
+            " leader, `rewindmq follow` continues to copy"
         )
     note = read_note(data_dir / FENCED)
     if note is not None:
@@ -36,15 +36,15 @@ def require_broker(data_dir: Path) -> None:
 
 
 def fence_text(note: dict[str, Any]) -> str:
-    """One line about a fence."""
+    """Return one line about a fence."""
     return (
-        f"a follower of this broker was promoted ({note.get('promoted')}), and the history goes on there: make this one"
-        " its follower with `rewindmq follow URL --data DIR`; what only this one has is kept aside then"
+        f"a follower of this broker was promoted ({note.get('promoted')}), and the history continues there: make this"
+        " one its follower with `rewindmq follow URL --data DIR`; what only this one has is kept aside then"
     )
 
 
 def read_note(path: Path) -> dict[str, Any] | None:
-    """The content of a note; None if it is not there.
+    """Return the content of a note; None if it does not exist.
 
     Raises LogError."""
     try:
@@ -58,7 +58,7 @@ def read_note(path: Path) -> dict[str, Any] | None:
 
 
 def noted_followers(data_dir: Path) -> dict[str, str]:
-    """The followers of a leader, and which copy each of them is.
+    """Return the followers of a leader, with the identity of each copy.
 
     Raises LogError."""
     path = data_dir / FOLLOWERS

@@ -1,4 +1,4 @@
-"""The schema of a segment's records, which its header has: today's, or an older one."""
+"""The schema of a segment's records, from its header: today's, or an older one."""
 
 import functools
 import json
@@ -18,7 +18,7 @@ from rewindmq.schemas.single_object import header_of
 
 @functools.lru_cache(maxsize=64)
 def older_schema(schema_json: str) -> str | None:
-    """The fingerprint of a segment's schema; None if it means the same as today's schema."""
+    """Return the fingerprint of a segment's schema; None if it means the same as today's schema."""
     if schema_json == envelope_schema_json():
         return None
     fingerprint = fingerprint_of(json.loads(schema_json))
@@ -26,7 +26,7 @@ def older_schema(schema_json: str) -> str | None:
 
 
 def fingerprint_in(schema_json: str) -> str:
-    """The fingerprint of the schema in a segment's header."""
+    """Return the fingerprint of the schema in a segment's header."""
     return older_schema(schema_json) or envelope_fingerprint()
 
 
@@ -36,7 +36,7 @@ def check_schema(header: Header, path: Path) -> None:
     Raises NewerSchema if it does not, CorruptLog if the header holds no schema."""
     try:
         older_schema(header.schema)
-    except Exception as error:  # a damaged schema: JSON and fastavro fail in many ways over it
+    except Exception as error:  # a damaged schema makes JSON and fastavro fail in many ways
         why = f"not a whole segment header: its schema: {type(error).__name__}: {error}"
         raise CorruptLog(path, 0, header.base_offset, why) from None
     require_known_schema(header.schema, str(path))
@@ -56,5 +56,5 @@ def require_known_schema(schema_json: str, place: str) -> None:
 
 
 def record_header(schema_json: str) -> bytes:
-    """The first bytes of the records, which a segment with this schema leaves out."""
+    """Return the first bytes of the records, which a segment with this schema omits."""
     return header_of(fingerprint_in(schema_json))

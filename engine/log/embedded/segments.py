@@ -13,18 +13,18 @@
     check: first offset (6 bytes) | hash chain before (first 5 bytes) | CRC-32 of all other bytes of the block
 
 - Nothing is compressed: the records are stored blocks of deflate, one for each 65,535 bytes (only the last begins with
-  01). The check stands in bits that deflate ignores (blocks.py), so any Avro tool reads the records and nothing else.
-- So a block states its place itself. It is taken only if its checksum holds, its offset is the next one, and the hash
-  chain before it (index.py) is the one that it names. The chain begins with the partition's name.
+  01). The check is in bits that deflate ignores (blocks.py), so any Avro tool reads only the records.
+- So a block itself states its place. It is accepted only if its checksum is right, its offset is the next one, and the
+  hash chain before it (index.py) is the one that it names. The chain begins with the partition's name.
 - The sync marker is drawn at random for each file, so that no record can contain it.
-- A file with a segment's name has a whole header: it is written to `_<name>.new`, synced and renamed.
-- rewindmq.chain_before is the hash chain up to the header, 64 hexadecimal digits. So a segment is proven by itself, and
-  one comparison proves that it follows on the segment before.
-- Blocks are only ever added at the end, and a block is synced before the next one is written. So at most the last block
-  of the last segment can be torn by a crash, and any other block that is not whole is corruption.
+- A file with a segment's name has a whole header, because it is written to `_<name>.new`, synced and renamed.
+- rewindmq.chain_before is the hash chain up to the header, 64 hexadecimal digits. So a segment can be proven
+  separately, and one comparison proves that it continues the previous segment.
+- Blocks are only ever added at the end, and a block is synced before the next one is written. So a crash can tear at
+  most the last block of the last segment, and any other incomplete block is corruption.
 - A segment belongs to one schema: a broker with another one begins a new segment. So the header of each record, which
-  names the schema (schemas/single_object.py), is left out here, and readers put it back. In engine/log/embedded, `bare`
-  is a record as it is stored, and `record` one with its header.
+  names the schema (schemas/single_object.py), is omitted here, and readers restore it. In engine/log/embedded, `bare`
+  is a stored record, and `record` one with its header.
 """
 
 import os
@@ -45,18 +45,18 @@ FORMAT: Final = b"1"
 CODEC: Final = b"deflate"
 SYNC_BYTES: Final = 16
 MAGIC: Final = b"Obj\x01"
-_HEADER_BYTES: Final = 1 << 20  # bytes that are read to find the header; a larger header is refused
+_HEADER_BYTES: Final = 1 << 20  # bytes read to find the header; a larger header is refused
 
 
 class OtherFormat(ValueError):
-    """A segment is of another version of the format."""
+    """A segment has another version of the format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
     """The beginning of a segment.
 
-    `raw`: its bytes as stored; the blocks begin behind them. `chain_before`: the hash chain of the partition up to the
+    `raw`: its stored bytes, after which the blocks begin. `chain_before`: the hash chain of the partition up to the
     header."""
 
     schema: str
@@ -65,28 +65,28 @@ class Header:
     sync: bytes
     raw: bytes
     chain_before: bytes
-    begins_anew: bool = False  # the clock was set: timestamps may be lower than in the segment before
+    begins_anew: bool = False  # the clock was set, so timestamps may be lower than in the previous segment
 
     @property
     def program(self) -> Program:
-        """The program that walks over a record of this segment's schema."""
+        """Return the program that walks over a record of this segment's schema."""
         return compile_schema(self.schema)
 
 
 def segment_path(directory: Path, base_offset: int) -> Path:
-    """The path of the segment with this base offset."""
+    """Return the path of the segment with this base offset."""
     return directory / f"{base_offset:020d}{SUFFIX}"
 
 
 def segment_files(directory: Path) -> list[Path]:
-    """The segments of a partition in offset order."""
+    """Return the segments of a partition in offset order."""
     return sorted(path for path in directory.iterdir() if path.suffix == SUFFIX)
 
 
 def encode_header(
     schema: str, partition: str, base_offset: int, chain_before: bytes, begins_anew: bool = False
 ) -> bytes:
-    """The header of a segment, as bytes."""
+    """Return the header of a segment, as bytes."""
     metadata = {
         b"avro.schema": schema.encode(),
         b"avro.codec": CODEC,
@@ -102,7 +102,7 @@ def encode_header(
 
 
 def create(path: Path, header: bytes) -> int:
-    """Make a segment that holds `header`, durably. Returns its file descriptor, open for reading and writing."""
+    """Make a segment with `header`, durably, and return its file descriptor, open for reading and writing."""
     new = path.with_name(f"_{path.name}.new")
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
     try:
@@ -136,7 +136,7 @@ def read_header(path: Path, descriptor: int) -> Header:
 
 
 def stated_chain(path: Path) -> bytes:
-    """The hash chain up to a segment, as its header states it.
+    """Return the hash chain up to a segment, from its header.
 
     Raises CorruptLog, LogError, FileNotFoundError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -147,7 +147,7 @@ def stated_chain(path: Path) -> bytes:
 
 
 def base_offset_of(path: Path) -> int:
-    """The base offset in a segment's name.
+    """Return the base offset in a segment's name.
 
     Raises CorruptLog."""
     if not path.stem.isdigit():
@@ -156,19 +156,19 @@ def base_offset_of(path: Path) -> int:
 
 
 def record_timestamp(record: bytes) -> int:
-    """A record's timestamp: the envelope's first field, in milliseconds."""
+    """Return a record's timestamp: the envelope's first field, in milliseconds."""
     return read_long(record, HEADER_SIZE)[0]
 
 
 def bare_timestamp(bare: bytes) -> int:
-    """The timestamp of a record as a segment has it: without its header."""
+    """Return the timestamp of a bare record."""
     return read_long(bare, 0)[0]
 
 
 def max_bare_timestamp(bare: Sequence[bytes]) -> int:
-    """The largest timestamp of some records as a segment has them.
+    """Return the largest timestamp of some bare records.
 
-    Neighbours often have equal ones: equal bytes are not decoded again."""
+    Neighbours often have equal ones, so equal bytes are not decoded again."""
     newest = bare_timestamp(bare[0])
     same = b""
     for each in bare:
@@ -180,7 +180,7 @@ def max_bare_timestamp(bare: Sequence[bytes]) -> int:
 
 
 def read_at(descriptor: int, length: int, position: int) -> bytes:
-    """Read `length` bytes; fewer only where the file ends."""
+    """Read `length` bytes; fewer only at the end of the file."""
     data = os.pread(descriptor, length, position)
     while len(data) < length and (more := os.pread(descriptor, length - len(data), position + len(data))):
         data += more
@@ -190,7 +190,7 @@ def read_at(descriptor: int, length: int, position: int) -> bytes:
 def write_at(descriptor: int, data: bytes, position: int) -> None:
     """Write all of `data`.
 
-    Raises OSError (ENOSPC, EIO): an unknown part of it was written."""
+    Raises OSError (ENOSPC, EIO) after an unknown part was written."""
     view = memoryview(data)
     while view:
         written = os.pwrite(descriptor, view, position)
@@ -208,7 +208,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def container_metadata(data: bytes) -> tuple[dict[bytes, bytes], int]:
-    """The metadata of the Avro container file that begins with these bytes, and the index of the byte behind it.
+    """Return the metadata of the Avro container file that begins with these bytes, and the index of the byte after it.
 
     Raises IndexError, ValueError."""
     if data[:4] != MAGIC:
@@ -227,7 +227,7 @@ def container_metadata(data: bytes) -> tuple[dict[bytes, bytes], int]:
 
 
 def parse_header(data: bytes) -> Header:
-    """The header with which these bytes begin.
+    """Return the header at the beginning of these bytes.
 
     Raises IndexError, ValueError."""
     metadata, at = container_metadata(data)
@@ -263,7 +263,7 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
-    """Decode a number of Avro's. Returns it, and the index of the byte behind it.
+    """Decode one of Avro's numbers. Return it, and the index of the byte after it.
 
     Raises IndexError, ValueError."""
     value = shift = 0
@@ -279,7 +279,7 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
 
 
 def encode_long(value: int) -> bytes:
-    """A number that is not negative in Avro's variable-length zigzag encoding."""
+    """Encode a non-negative number in Avro's variable-length zigzag form."""
     value <<= 1
     encoded = bytearray()
     while value >= 128:

@@ -1,4 +1,4 @@
-"""Proves that records, as a segment has them, are envelopes of today's schema, most of them without decoding them.
+"""Proves that bare records are envelopes of today's schema, in most cases without decoding them.
 
     sound = SoundRecords()
     sound.first_unsound(bare)     # None, or the index of a record and its fault
@@ -7,10 +7,10 @@
     | timestamp: 2 bytes | rest of it, actor, event's index, vhost, queue, consumer   | ranges of ids |
                          |<-------------------------- head ------------------------->|
 
-A publish is sound if it has the head of the last sound one, and its size is that of what follows. Its body may be any
-bytes. An ack is sound if it has the head of the last sound one, and up to eight ranges follow. The first two bytes of a
-timestamp change with every millisecond, and have to say that it goes on behind them. Every other record is decoded,
-which is the judge.
+A publish is sound if it has the head of the last sound one, and its size is that of the remaining bytes. Its body may
+be any bytes. An ack is sound if it has the head of the last sound one, followed by up to eight ranges. The first two
+bytes of a timestamp change with every millisecond, and must mean that it continues after them. Every other record is
+judged by decoding it.
 """
 
 import re
@@ -22,7 +22,7 @@ from rewindmq.schemas.shapes import UndecodableRecord, long_bytes
 from rewindmq.schemas.single_object import HEADER
 
 _TIME_SIZE = 2
-_NEVER = b"\xff" * 11  # no record has this where a timestamp goes on
+_NEVER = b"\xff" * 11  # no record has this where a timestamp continues
 # One block of ranges, whose longs have at most 63 bits, and the end of the blocks
 _RANGES = re.compile(
     rb"(?:\x02(?:[\x80-\xff]{0,8}[\x00-\x7f]){2}"
@@ -39,18 +39,18 @@ _EMPTY_HOLDER = 4  # bytes of an ack before its ranges: index, no vhost, no queu
 
 
 class SoundRecords:
-    """The last publish and the last ack that were decoded, for comparison with the next records."""
+    """The last decoded publish and ack, for comparison with the next records."""
 
     def __init__(self) -> None:
         self._decode = Decoder().decode
         self._encode = Encoder().encode
         self._head = self._ack_head = _NEVER
-        self._end = self._ack_end = 0  # the positions behind the heads
+        self._end = self._ack_end = 0  # the positions after the heads
 
     def first_unsound(self, bare: Iterable[bytes]) -> tuple[int, str] | None:
-        """The first bare record that is no envelope of today's schema: its index, and what is wrong with it."""
+        """Return index and fault of the first bare record that is not an envelope of today's schema."""
         head, end = self._head, self._end
-        latest: bytes | None = None  # the head of the record before, with its time
+        latest: bytes | None = None  # the head of the previous record, with its time
         for at, record in enumerate(bare):
             alike = latest is not None and record.startswith(latest)
             if not alike and record.startswith(head, _TIME_SIZE) and _goes_on(record):
@@ -92,7 +92,7 @@ class SoundRecords:
     def _learn(self, record: bytes, body_size: int) -> None:
         size = long_bytes(body_size)
         end = len(record) - body_size - len(size)
-        if record.startswith(size, end):  # it may have been written in more bytes
+        if record.startswith(size, end):  # the size may have been written in more bytes
             self._head, self._end = record[_TIME_SIZE:end], end
 
 

@@ -1,21 +1,21 @@
-"""Verifies a partition's whole history, byte by byte: without a broker, or beside one.
+"""Verifies a partition's whole history, byte by byte, without a broker or beside one.
 
-    for segment in verify_chain(data_dir / "log" / "queues-0"):           one after the other
+    for segment in verify_chain(data_dir / "log" / "queues-0"):           one after another
         print(segment.file, segment.records)
 
     parts = [verify_segment(file, last) for file in ...]                  in any order, in any process
-    for segment in follow_on(parts): ...                                  and each goes on where the one before ended
+    for segment in follow_on(parts): ...                                  and each continues the previous one
 
-Every block must be whole, stand where it belongs (its own check states it; blocks.py), agree with the hash chain that
-runs from the partition's name, or from the base with which it begins (log_start.py), to its last block, and every
-record must be an envelope of the segment's schema. The first byte that is not as it should be raises CorruptLog with
-the file, the byte and the offset.
+Every block must be whole, be where it belongs (by its own check; blocks.py), and agree with the hash chain that runs
+from the partition's name, or from the base with which it begins (log_start.py), to its last block, and every record
+must be an envelope of the segment's schema. The first wrong byte raises CorruptLog with the file, the byte and the
+offset.
 
-A segment states the hash chain with which it begins, so it is proven by itself. One comparison proves that the segment
-before ends with this chain.
+A segment states the hash chain with which it begins, so it is proven separately. One comparison proves that the
+previous segment ends with this chain.
 
-The `chain` of the last segment stands for every byte before it: a copy of it that was noted earlier, and elsewhere,
-proves that nothing was changed since.
+The `chain` of the last segment covers every byte before it: a copy of it, noted earlier and elsewhere, proves that
+nothing was changed since.
 """
 
 import os
@@ -43,16 +43,16 @@ from rewindmq.schemas.evolution import read_older
 from rewindmq.schemas.shapes import UndecodableRecord
 from rewindmq.schemas.single_object import header_of
 
-PARALLEL_BYTES = 64 << 20  # below, the start of other processes costs more than they save
-# The first bare record that is no envelope of a schema: its index, and what is wrong with it; None: all are sound
+PARALLEL_BYTES = 64 << 20  # below this, starting other processes costs more than they save
+# Index and fault of the first bare record that is not an envelope of a schema; None: all are sound
 FirstUnsound = Callable[[Iterable[bytes]], tuple[int, str] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedSegment:
-    """A segment that is as it was written.
+    """A segment without changes since it was written.
 
-    `torn_bytes`: bytes behind the last whole block of the last segment: a block that is being written, or was when its
+    `torn_bytes`: bytes after the last whole block of the last segment: a block that is being written, or was when its
     broker ended. `chain_before` and `chain`: the hash chain up to the segment and up to its end."""
 
     file: Path
@@ -66,7 +66,7 @@ class VerifiedSegment:
 
 
 def verify_chain(directory: Path) -> Iterator[VerifiedSegment]:
-    """Yields the partition's segments, each as soon as it is verified.
+    """Yield the partition's segments, each as soon as it is verified.
 
     Raises CorruptLog, and LogError if there is no segment."""
     files = _files(directory)
@@ -74,7 +74,7 @@ def verify_chain(directory: Path) -> Iterator[VerifiedSegment]:
 
 
 def verify_chain_in_parallel(directory: Path) -> list[VerifiedSegment]:
-    """Verify as `verify_chain`, on all cores if the log is large enough. If the log is cut meanwhile, begin anew."""
+    """Verify as `verify_chain`, on all cores if the log is large enough. If a cut intervenes, begin anew."""
     for _ in range(CUTS):
         with suppress(CutMeanwhile):
             return _verified(directory)
@@ -96,9 +96,9 @@ def _verified(directory: Path) -> list[VerifiedSegment]:
 
 
 def verify_segment(path: Path, last: bool) -> VerifiedSegment:
-    """Verify one segment by itself.
+    """Verify one segment separately.
 
-    `last`: no segment follows, so its end may be torn. Raises CorruptLog, LogError; CutMeanwhile: the segment is
+    `last`: no segment follows, so its end may be torn. Raises CorruptLog, LogError; CutMeanwhile if the segment is
     gone."""
     try:
         segment = SegmentReader(path, last)
@@ -119,9 +119,9 @@ def verify_segment(path: Path, last: bool) -> VerifiedSegment:
 
 
 def follow_on(segments: Iterable[VerifiedSegment]) -> Iterator[VerifiedSegment]:
-    """Yields a partition's segments in the order of their offsets.
+    """Yield a partition's segments in the order of their offsets.
 
-    Each is checked to go on where the one before ended, in offset and chain. Raises CorruptLog."""
+    Each is checked to continue the previous one, in offset and chain. Raises CorruptLog."""
     before: VerifiedSegment | None = None
     for segment in segments:
         if before is None:
@@ -148,7 +148,7 @@ def _check_records(path: Path, block: StoredBlock, first_unsound: FirstUnsound) 
 
 
 def _checker(schema_json: str) -> FirstUnsound:
-    """The check of records of this schema. Today's schema has a fast one."""
+    """Return the check for records of this schema, a fast one for today's."""
     older = older_schema(schema_json)
     if older is None:
         return SoundRecords().first_unsound

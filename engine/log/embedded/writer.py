@@ -1,14 +1,14 @@
-"""The end of a partition where blocks are added: opened once, repaired where a crash left it, then only written to.
+"""The writable end of a partition, which is opened once, repaired after a crash, and then only written to.
 
-Opening    Every segment must go on where the one before ended. A sidecar that is behind, damaged or gone is made anew
-           from the segment. If the last block of the last segment is not whole, it is cut off. It was never confirmed,
-           unless the index knows it: then it is lost, and the start logs that as an error. Any other block that is not
-           whole, and a whole one that belongs elsewhere (blocks.py), is refused with its place: CorruptLog.
+Opening    Every segment must continue the previous one. A sidecar that is behind, damaged or missing is remade from
+           the segment. If the last block of the last segment is not whole, it is cut off. It was never confirmed,
+           unless it is in the index: then it is lost, and the start logs that as an error. Any other incomplete
+           block, and a whole one that belongs elsewhere (blocks.py), is refused with its place: CorruptLog.
            The newest part of the log is proven against the hash chain, and a short log is so proven whole.
            `verify_chain` proves all of a long one, because a start must not take longer with every year of history.
 Writing    block -> fdatasync -> index entry and lengths. When one of the first two fails (disk full, I/O error), the
            file is cut back to its last good block, and the same group is written again later: nothing is lost.
-Copying    a follower adds headers and blocks as its leader stored them (raw_blocks.py proves them before).
+Copying    a follower adds headers and blocks as its leader stored them (raw_blocks.py proves them first).
 """
 
 import logging
@@ -53,7 +53,7 @@ from rewindmq.schemas.single_object import HEADER_SIZE, header_of
 
 logger = logging.getLogger(__name__)
 
-# How much of the last segment is proven at every start: up to the smaller limit. Well under a second.
+# The part of the last segment proven at every start: up to the smaller limit. Well under a second.
 PROVEN_BYTES: Final = 64 * 1024 * 1024
 PROVEN_BLOCKS: Final = 50_000
 
@@ -61,8 +61,8 @@ PROVEN_BLOCKS: Final = 50_000
 class Sidecars:
     """The index and the lengths of a segment, open for writing.
 
-    Bytes that can't be written now (disk full) are kept and go with the next block: the sidecars are derived, and must
-    not hold up durable records."""
+    Bytes that cannot be written now (disk full) are kept and written with the next block, because the sidecars are
+    derived, and must not delay durable records."""
 
     def __init__(self, segment: Path, base_offset: int, chain_before: bytes, max_timestamp_before_ms: int) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -80,7 +80,7 @@ class Sidecars:
         self._cuts_at = 0
 
     def start(self, entries: int, offset: int) -> None:
-        """Keep the first `entries` entries, which end before `offset`, and write over what follows."""
+        """Keep the first `entries` entries, which end before `offset`, and overwrite the rest."""
         if entries:
             self._header = b""  # the file has it
         else:
@@ -96,12 +96,12 @@ class Sidecars:
             logger.warning("index of offset %d waits: %s", self._base_offset, error)
 
     def cut(self) -> None:
-        """Remove the bytes behind the last entry written."""
+        """Remove the bytes after the last entry written."""
         os.ftruncate(self._index, self._entries_at)
         os.ftruncate(self._lengths, self._cuts_at)
 
     def add(self, entry: Entry, lengths: bytes) -> None:
-        """Write an entry and the lengths of its records, or keep them for the next try."""
+        """Write an entry and the lengths of its records, or keep them for the next attempt."""
         self._entries += encode_entry(entry)
         self._cuts += lengths
         if self._header:
@@ -125,9 +125,9 @@ class Sidecars:
 
 
 class PartitionWriter:
-    """Adds blocks to a partition. Used by one thread at a time.
+    """The writer of a partition's blocks. Used by one thread at a time.
 
-    `schema`: the fingerprint of the last segment's schema, under which the next block is written if not told another.
+    `schema`: the fingerprint of the last segment's schema, under which the next block is written unless told otherwise.
     """
 
     def __init__(
@@ -138,8 +138,8 @@ class PartitionWriter:
         copied_from: End | None = None,
         schema: str | None = None,
     ) -> None:
-        """Open and repair the partition. `begin`: it may be a new one. `copied_from`: a new one waits for the header of
-        its first segment, which begins there. `schema`: that of a new one; None: today's.
+        """Open and repair the partition. `begin`: it may be new. `copied_from`: a new one waits for the header of its
+        first segment, which begins there. `schema`: that of a new one; None: today's.
 
         Raises CorruptLog, LogError."""
         self.directory = directory
@@ -151,7 +151,7 @@ class PartitionWriter:
         self._roll_next = False
         self._begins_anew = False  # time begins anew in the last segment
         self.place = BlockEnd(0, 0, first_chain(directory.name), 0)
-        self._before = self.place  # where the segment before the last one ends
+        self._before = self.place  # the end of the segment before the last one
         files = segment_files(directory)
         self.end = End(0, 0, 0, self.place.chain)  # of the last block
         if not files and not begin and copied_from is None:
@@ -160,7 +160,7 @@ class PartitionWriter:
             for path in files:
                 self.place = self._recover(path, path == files[0], path == files[-1])
             if files:
-                sync_directory(directory)  # a broker that was killed may not have done it
+                sync_directory(directory)  # a killed broker may not have done it
                 self.end = self._last_end([base_offset_of(path) for path in files[-2:]])
             elif copied_from is not None:
                 self.place = self._before = BlockEnd(copied_from.offset, 0, copied_from.chain, 0)
@@ -174,10 +174,10 @@ class PartitionWriter:
     def write(
         self, records: Sequence[bytes], max_timestamp_ms: int, begins_anew: bool = False, schema: str | None = None
     ) -> None:
-        """Add one block, durably; in a new segment if time `begins_anew` with it, or if it has another schema.
+        """Add one block durably, in a new segment if time `begins_anew` with it, or if it has another schema.
 
-        `schema`: that of all the records; None: that of the block before.
-        Raises OSError: nothing was added, and the caller may try the same block again."""
+        `schema`: that of all the records; None: that of the previous block.
+        Raises OSError without adding anything, so the caller may try the same block again."""
         schema = self.schema if schema is None else schema
         is_empty = self.place.offset == self._before.offset
         full = self.place.position >= self._segment_bytes and not is_empty
@@ -218,23 +218,23 @@ class PartitionWriter:
         self.end = End(self._before.offset, entry.end, entry.next_offset, entry.chain)
 
     def _last_end(self, bases: list[int]) -> End:
-        """The end of the last block of an opened partition. `bases`: of its last two segments."""
+        """Return the end of the last block of an opened partition. `bases`: of its last two segments."""
         place = self.place
         if place.offset > self._before.offset:
             return End(bases[-1], place.position, place.offset, place.chain)
         return End(bases[0], self._before.position, place.offset, self._before.chain)  # the last segment is empty
 
     def begin_copied(self, header: Header) -> None:
-        """Begin a segment as another machine began it. The caller has checked that it goes on where this one ends.
+        """Begin a segment as another machine began it. The caller has checked that it continues this one.
 
         Raises OSError."""
         before = self.place if self.place.offset > self._before.offset else self._before
         self._begin(header.raw, before, header.begins_anew, fingerprint_in(header.schema))
 
     def add_copied(self, data: bytes, entries: Sequence[Entry], lengths: Sequence[bytes]) -> None:
-        """Add blocks as another machine stored them, durably. They are proven, and follow on `place`.
+        """Add blocks durably as another machine stored them. They are proven, and continue `place`.
 
-        Raises OSError: nothing was added."""
+        Raises OSError without adding anything."""
         try:
             write_at(self._descriptor, data, self.place.position)
             os.fdatasync(self._descriptor)
@@ -248,15 +248,15 @@ class PartitionWriter:
 
     @property
     def last_base(self) -> int:
-        """The base offset of the last segment."""
+        """Return the base offset of the last segment."""
         return self._before.offset
 
     def roll(self) -> None:
         """Begin a segment, unless the last one is empty.
 
-        Raises OSError: the last one is still open, and the next block begins a segment."""
+        Raises OSError; then the last one is still open, and the next block begins a segment."""
         if self.place.offset > self._before.offset:
-            self._roll_next = True  # a file of the new name may be there: no block may go into the old one
+            self._roll_next = True  # a file of the new name may exist: no block may go into the old one
             self._roll()
 
     def close(self) -> None:
@@ -269,16 +269,16 @@ class PartitionWriter:
             self._sidecars = None
 
     def _cut_back(self) -> None:
-        """Remove half a block. If even that fails, the next try writes over it: writing is by position."""
+        """Remove half a block. If even that fails, the next attempt overwrites it, because writing is by position."""
         try:
             os.ftruncate(self._descriptor, self.place.position)
         except OSError as error:
             logger.warning("%s: could not cut back to byte %d: %s", self.directory, self.place.position, error)
 
     def _roll(self, begins_anew: bool = False, schema: str | None = None) -> None:
-        """Begin a segment, in place of the last one if that is empty.
+        """Begin a segment, replacing the last one if that is empty.
 
-        Raises OSError: the old one is still the last."""
+        Raises OSError; then the old one is still the last."""
         schema = self.schema if schema is None else schema
         begins_anew = begins_anew or (self._begins_anew and self.place.offset == self._before.offset)
         before = self.place if self.place.offset > self._before.offset else self._before
@@ -306,7 +306,7 @@ class PartitionWriter:
         self.place = BlockEnd(before.offset, len(header), before.chain, newest)
 
     def _recover(self, path: Path, first: bool, last: bool) -> BlockEnd:
-        """Check a segment against the end of the one before, repair its sidecars, cut a torn tail. Returns its end."""
+        """Check a segment against the previous end, repair its sidecars, cut a torn tail, and return its end."""
         segment = SegmentReader(path, last)
         try:
             self._before = before = segment.first_place() if first else self.place
@@ -319,8 +319,8 @@ class PartitionWriter:
             segment.close()
 
     def _repair(self, segment: SegmentReader, before: BlockEnd, last: bool) -> BlockEnd:
-        """Check the last block of the index and all behind it; write missing entries and lengths. Returns the end."""
-        if last:  # a whole block that was never synced is kept, and from here on it counts as durable
+        """Check the last block of the index and all later ones; write missing entries and lengths. Return the end."""
+        if last:  # a whole block that was never synced is kept, and now counts as durable
             os.fsync(segment.descriptor)
             if (lost := segment.half_block()) is not None:
                 logger.error(
@@ -342,7 +342,7 @@ class PartitionWriter:
             entries = 0
             blocks, sidecars = _add_missing(segment, before, 0)
         if blocks > entries:
-            logger.warning("%s: index made anew for %d blocks", segment.path, blocks - entries)
+            logger.warning("%s: index rebuilt for %d blocks", segment.path, blocks - entries)
         if last:
             self._sidecars = sidecars
             self._open_end(segment)
@@ -371,7 +371,7 @@ class PartitionWriter:
 
 
 def _without_headers(records: Sequence[bytes], header: bytes) -> list[Bare]:
-    """The records as a segment of their schema has them. Large ones are not copied."""
+    """Return the bare records, for a segment of their schema. Large ones are not copied."""
     bare: list[Bare] = [
         record[HEADER_SIZE:] if len(record) < LARGE_BYTES else memoryview(record)[HEADER_SIZE:]
         for record in records
@@ -382,7 +382,7 @@ def _without_headers(records: Sequence[bytes], header: bytes) -> list[Bare]:
 
 
 def _add_missing(segment: SegmentReader, before: BlockEnd, first: int) -> tuple[int, Sidecars]:
-    """Write the sidecars of a segment anew, from block number `first` on.
+    """Rewrite the sidecars of a segment, from block number `first` on.
 
     Returns the number of its blocks, and the sidecars."""
     sidecars = Sidecars(segment.path, segment.header.base_offset, before.chain, before.max_timestamp_ms)

@@ -7,8 +7,8 @@ owners.py    duties, by the consumer group      replicas.py   replicas of partit
 patience.py  when Kafka's silence is trouble
 console_topics.py, schema_registry.py           copies of topics for consoles, and their schemas
 
-Without that package every import from here raises KafkaNotInstalled. So what an embedded log can do without imports
-from here only where a Kafka is asked for.
+Without that package every import from here raises KafkaNotInstalled. So code that also works with an embedded log
+imports from here only when Kafka is requested.
 """
 
 from importlib.util import find_spec

@@ -1,13 +1,13 @@
 """Sets up RewindMQ's Kafka clients (librdkafka), and turns Kafka's errors into the log's.
 
-All code that needs Kafka gets its clients here, so that addresses and security are stated once:
+All code that needs Kafka gets its clients here, so that addresses and security are configured once:
 
     clients = KafkaClients("host:9092,host:9092", {"security.protocol": "SASL_SSL", ...})
     clients.admin(); clients.consumer({...}); clients.producer(...)
 
-- A dead node is noticed within seconds: a request that gets no answer for `ANSWER_MS` is given up and its connection
-  made anew, and lost connections are made again quickly, without the usual back-off of up to ten seconds.
-- No client creates a topic by asking for it.
+- A dead node is noticed within seconds: a request without an answer for `ANSWER_MS` is abandoned and its connection
+  reopened, and lost connections are reopened quickly, without the usual back-off of up to ten seconds.
+- No client creates a topic by requesting it.
 """
 
 import concurrent.futures
@@ -26,14 +26,14 @@ from rewindmq.engine.log.contract import LogError, NoAnswer, NobodyAnswers
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-# librdkafka warns of a setting that it calls experimental (gapless).
+# librdkafka warns about an experimental setting (gapless).
 logger.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
 
 
 class Seldom(logging.Filter):
-    """Lets log lines that differ only in numbers through once in `SECONDS`.
+    """A filter that passes log lines which differ only in numbers once in `SECONDS`.
 
-    While a broker is away each client tries again many times a second, and librdkafka logs each try."""
+    While a broker is unreachable each client retries many times a second, and librdkafka logs each attempt."""
 
     SECONDS = 60.0
     MOST = 1_000  # texts remembered
@@ -56,14 +56,14 @@ class Seldom(logging.Filter):
 
 logger.addFilter(Seldom())
 
-# How long start, tools and rewinds wait for Kafka, and how long they wait for the answer to one request. A request
-# waits for the controller that the client knows of, so it must be repeated before it can reach the next one.
+# The time for which start, tools and rewinds wait for Kafka, and for the answer to one request. A request waits for the
+# controller that the client knows, so it must be repeated to reach the next one.
 TIMEOUT_SECONDS = 30.0
 ANSWER_MS = 6_000
 ANSWER_SECONDS = ANSWER_MS / 1_000
 
-# How long an answer counts as one that will change: a leader is being elected, a broker has just started, and a new
-# topic is not yet known to all brokers.
+# The time for which an answer counts as temporary: a leader is being elected, a broker has just started, or not all
+# brokers know a new topic.
 UNKNOWN_SECONDS = 3.0
 _AGAIN_SECONDS = 0.05
 _TRANSIENT = (
@@ -85,7 +85,7 @@ _PATIENCE_SECONDS: dict[int, float] = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: UNKNOWN_SECONDS,
     KafkaError._UNKNOWN_TOPIC: UNKNOWN_SECONDS,
     KafkaError._UNKNOWN_PARTITION: UNKNOWN_SECONDS,
-    KafkaError.INVALID_REPLICATION_FACTOR: UNKNOWN_SECONDS,  # more replicas than brokers that have come up so far
+    KafkaError.INVALID_REPLICATION_FACTOR: UNKNOWN_SECONDS,  # more replicas than brokers that have started so far
     **dict.fromkeys(_TRANSIENT, TIMEOUT_SECONDS),
 }
 
@@ -106,12 +106,12 @@ _CONSUMERS: dict[str, Any] = {
     "group.id": "rewindmq-unused",
     "fetch.wait.max.ms": 500,
     "fetch.message.max.bytes": 4 * 1024 * 1024,
-    # Otherwise librdkafka looks again only after a second when its queue was full.
+    # Otherwise librdkafka checks again only after a second when its queue was full.
     "fetch.queue.backoff.ms": 5,
     "fetch.error.backoff.ms": 50,
     "queued.max.messages.kbytes": 32 * 1024,
 }
-# A consumer here knows its own start offset; a service's open transaction must not hold up the nodes.
+# A consumer here knows its own start offset; a service's open transaction must not delay the nodes.
 _CONSUMERS_MUST: dict[str, Any] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -131,11 +131,11 @@ _PRODUCERS: dict[str, Any] = {
     "queue.buffering.max.kbytes": 1024 * 1024,
     "topic.metadata.propagation.max.ms": 10_000,
 }
-# Events go in order, once each, and are tried for ever. When one event is refused for good, none follows it (gapless).
-# One request at a time goes to each broker. With several, when the first fails for a moment (a leader is elected, a
-# replica is missing), those behind it are refused for their place, librdkafka gives up the producer's epoch for all
-# partitions, and a request to another partition whose answer was lost is written a second time. A round trip takes as
-# long, and there is more in a batch.
+# Events are sent in order, once each, and retried for ever. If one event is finally refused, none follows it (gapless).
+# One request at a time goes to each broker. With several, if the first fails temporarily (a leader is elected, a
+# replica is missing), the later ones are refused as out of order, librdkafka gives up the producer's epoch for all
+# partitions, and a request to another partition whose answer was lost is written a second time. A round trip is no
+# slower, and a batch holds more.
 _PRODUCERS_MUST: dict[str, Any] = {
     "acks": "all",
     "enable.idempotence": True,
@@ -148,9 +148,9 @@ _PRODUCERS_MUST: dict[str, Any] = {
 
 
 class KafkaClients:
-    """Makes the clients of one Kafka.
+    """A maker of the clients of one Kafka.
 
-    `settings` are librdkafka's, for all clients (security, above all). They cannot change what the log promises."""
+    `settings` are librdkafka's, for all clients (above all security). They cannot change the log's guarantees."""
 
     def __init__(self, bootstrap: str, settings: Mapping[str, str] | None = None) -> None:
         self.bootstrap = bootstrap
@@ -162,17 +162,17 @@ class KafkaClients:
         return len(self._settings) > 1
 
     def admin(self) -> AdminClient:
-        """The admin client: always the same, for any thread."""
+        """Return the admin client, always the same one, for any thread."""
         return self._admin
 
     @cached_property
     def _admin(self) -> AdminClient:
-        # Its log would wait in a queue that no code reads; errors are in the exceptions.
+        # Its log would stay in a queue that no code reads; errors are in the exceptions.
         return self._made(AdminClient, {**_EVERYBODY, **self._settings, "log_level": 0})
 
     @cached_property
     def asking(self) -> Consumer:
-        """The consumer for questions about offsets, for any thread."""
+        """Return the consumer for questions about offsets, for any thread."""
         return self.consumer({})
 
     def require_answer(self, seconds: float) -> None:
@@ -196,7 +196,7 @@ class KafkaClients:
             consumer.close()
 
     def watermarks(self, topic: str, number: int) -> tuple[int, int]:
-        """The offsets at which a partition begins and ends. Raises LogError, NoAnswer."""
+        """Return the offsets at which a partition begins and ends. Raises LogError, NoAnswer."""
         partition = TopicPartition(topic, number)
 
         def ask() -> tuple[int, int]:
@@ -205,39 +205,39 @@ class KafkaClients:
             except KafkaException as error:
                 if code_of(error) != KafkaError._UNKNOWN_PARTITION:
                     raise
-            # Its leader was away once. The client keeps that for a quarter of an hour, unless it has to ask anew.
+            # Its leader was once away. The client remembers that for a quarter of an hour, unless it has to ask anew.
             self.asking.list_topics(topic, timeout=TIMEOUT_SECONDS)
             return self.asking.get_watermark_offsets(partition, timeout=TIMEOUT_SECONDS)
 
         return asked(f"the beginning and the end of {topic}-{number}", ask)
 
     def consumer(self, settings: Mapping[str, Any], logs: bool = False) -> Consumer:
-        """A new consumer. It logs only when it is polled, so a consumer for a single question does not (`logs`)."""
+        """Make a new consumer. It logs only when polled, so a consumer for a single question does not (`logs`)."""
         log_to: dict[str, Any] = {"logger": logger} if logs else {"log_level": 0}
         must = {**_CONSUMERS_MUST, **settings, **log_to}
         return self._made(Consumer, {**_EVERYBODY, **_CONSUMERS, **self._settings, **must})
 
     def producer(self, settings: Mapping[str, Any]) -> Producer:
-        """A new producer. `settings` and the log's own settings win over the user's."""
+        """Make a new producer. `settings` and the log's own settings override the user's."""
         must = {**_PRODUCERS_MUST, **settings, "logger": logger}
         return self._made(Producer, {**_EVERYBODY, **_PRODUCERS, **self._settings, **must})
 
     def _made(self, kind: Callable[[dict[str, Any]], T], settings: dict[str, Any]) -> T:
-        """A client of this kind.
+        """Make a client of this kind.
 
-        Raises LogError, without the original error: that one may show the value of a setting."""
+        Raises LogError without the original error, which may show the value of a setting."""
         try:
             return kind(settings)
         except KafkaException as error:
             why = text_of(error)
-        except (AttributeError, TypeError, ValueError) as error:  # a text where the library wants a function
+        except (AttributeError, TypeError, ValueError) as error:  # text in place of a function
             why = str(error)
         raise LogError(f"Kafka: its client cannot be set up: {self._without_values(why)}")
 
     def _without_values(self, text: str) -> str:
-        """The text with `***` in place of the values of settings, and of each part of a list.
+        """Return the text with the values of settings, and each part of a list, replaced by `***`.
 
-        Settings may be secrets, or contain one of another setting."""
+        Settings may be secrets, or contain another setting's secret."""
         values = [value for name, value in self._settings.items() if name != "bootstrap.servers"]
         parts = {part for value in values for part in (value, *re.split(r"[,;=\s]+", value)) if part}
         for part in sorted(parts, key=len, reverse=True):
@@ -246,9 +246,9 @@ class KafkaClients:
 
 
 def asked(what: str, ask: Callable[[], T]) -> T:
-    """Return the result of `ask()`, which is repeated while Kafka is not settled.
+    """Return the result of `ask()`, which is repeated until Kafka has settled.
 
-    Raises its errors as a LogError that says `what` was wanted; NoAnswer if Kafka may answer another time."""
+    Raises its errors as a LogError that names `what` was requested; NoAnswer if Kafka may answer later."""
     began = time.monotonic()
     while True:
         try:
@@ -263,7 +263,7 @@ def asked(what: str, ask: Callable[[], T]) -> T:
 
 
 def text_of(error: KafkaException | KafkaError) -> str:
-    """The error in words. An exception carries a KafkaError."""
+    """Return the error in words. An exception carries a KafkaError."""
     carried = error.args[0] if isinstance(error, KafkaException) and error.args else error
     return carried.str() if isinstance(carried, KafkaError) else str(carried)
 

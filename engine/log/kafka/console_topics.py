@@ -3,16 +3,16 @@
     <prefix>.metadata    C3 01, fingerprint, record    ->    <prefix>.metadata.console    00, id (4 bytes), record
     <prefix>.queues                                    ->    <prefix>.queues.console
 
-Consoles know Avro in the form of Confluent's serializers only: a zero byte, the id of the schema in a registry, the
-record. Ours are Avro single objects. The record behind both is the same bytes, so nothing is decoded.
+Consoles support Avro only in the form of Confluent's serializers: a zero byte, the id of the schema in a registry, the
+record. Ours are Avro single objects. The record after either header is the same bytes, so nothing is decoded.
 
 Rules
-- A record stays in its partition, with its key, headers and time. Its own offset is in the header `rewindmq-offset`:
-  the id of a message is this offset.
-- The copy says how far it is: a copier that starts goes on behind the last record of each partition. So a copier that
-  was killed leaves out nothing and repeats nothing, and keeps no state. Two at once repeat what they both copy.
-- A value that is no single object (a service wrote something else) is not copied, and counted. Neither is a filler.
-- A copy has Kafka's own retention, and nothing reads it but people.
+- A record stays in its partition, with its key, headers and time. Its original offset, which is the id of a message, is
+  in the header `rewindmq-offset`.
+- The copy itself shows the progress: a starting copier continues after the last record of each partition. So a killed
+  copier leaves out nothing and repeats nothing, and keeps no state. Two at once duplicate their common records.
+- A value that is not a single object (a service wrote something else) is counted but not copied. Fillers are skipped.
+- A copy has Kafka's own retention, because only people read it.
 """
 
 import logging
@@ -34,9 +34,9 @@ OFFSET_HEADER = "rewindmq-offset"
 BATCH = 1_000
 PAUSE_SECONDS = 0.2
 TOLD_SECONDS = 60.0
-MOST_BYTES = 64 * 1024 * 1024  # of copies on their way
+MOST_BYTES = 64 * 1024 * 1024  # of copies in flight
 MOST_RECORDS = 100_000
-Ids = Mapping[str, Mapping[str, int]]  # by topic of the copy, by fingerprint: the id in the registry
+Ids = Mapping[str, Mapping[str, int]]  # the id in the registry, by topic of the copy and fingerprint
 
 
 class UnknownFingerprint(LogError):
@@ -44,7 +44,7 @@ class UnknownFingerprint(LogError):
 
 
 def confluent_form(value: bytes, ids: Mapping[str, int]) -> bytes | None:
-    """The record of a single object behind Confluent's header; None: the value is no single object.
+    """Return the record of a single object after Confluent's header; None: the value is not a single object.
 
     `ids`: by fingerprint. Raises UnknownFingerprint."""
     if not value.startswith(MARKER) or len(value) < len(HEADER):
@@ -104,7 +104,7 @@ class ConsoleTopics:
             for message in messages:
                 if (error := message.error()) is not None:
                     if error.retriable() or error.code() in UNHEARD:
-                        continue  # librdkafka goes on by itself
+                        continue  # librdkafka recovers by itself
                     raise LogError(f"Kafka: {message.topic()} can't be read: {text_of(error)}")
                 if (size := self._produce(producer, message, ids)) is None:
                     skipped += 1
@@ -127,7 +127,7 @@ class ConsoleTopics:
         logger.info("%d records copied, %d left out that are no events", copied, skipped)
 
     def _produce(self, producer: Producer, message: Message, ids: Ids) -> int | None:
-        """Append the copy of a record. Returns its size, or None: it is no event."""
+        """Append the copy of a record. Return its size, or None if it is not an event."""
         topic, number, offset, value = message.topic(), message.partition(), message.offset(), message.value()
         assert topic is not None
         assert number is not None
@@ -145,7 +145,7 @@ class ConsoleTopics:
         return len(copied)
 
     def _start(self, source: str, copied: str, number: int) -> int:
-        """The offset of the first record that is not copied yet."""
+        """Return the offset of the first uncopied record."""
         oldest, _ = self._clients.watermarks(source, number)
         first, end = self._clients.watermarks(copied, number)
         if first == end:
@@ -173,6 +173,6 @@ def _delivered(errors: list[KafkaError], error: KafkaError | None, _: Message) -
 
 
 def _flushed(producer: Producer, stopped: Callable[[], bool]) -> None:
-    """Wait until all copies are taken, or `stopped()`."""
+    """Wait until all copies are accepted, or `stopped()`."""
     while producer.flush(PAUSE_SECONDS) and not stopped():
         pass

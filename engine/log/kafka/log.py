@@ -1,16 +1,16 @@
 """A log in Kafka that several nodes share: `rewindmq.engine.log.shared_contract.SharedLog` with confluent-kafka.
 
-    log = KafkaLog.open("host:9092,host:9092")       makes the topics when they are missing, and checks them
+    log = KafkaLog.open("host:9092,host:9092")       makes missing topics, and checks them
 
 The topics are described in `topics.py`, reading by offsets in `reader.py`, reading back in `read_back.py`, the time
 after which silence is trouble in `patience.py`, the owners of duties in `owners.py`, the setup of clients in
 `clients.py`.
 
-- Appends go to one idempotent producer (acks=all, tried again for ever), so Kafka has each once and in order. When its
+- Appends go to one idempotent producer (acks=all, retried for ever), so Kafka has each once and in order. When its
   queue is full, later appends wait here in order.
-- A message that came back is in the log. If no message comes back for `PATIENCE_SECONDS`, there is trouble until one
-  does. Where partitions may be paused (`reports`), librdkafka reports every delivery, and a thread of its own takes the
-  reports; else it reports only failures.
+- A message that was read back is in the log. If none is read back for `PATIENCE_SECONDS`, there is trouble until one
+  is. If partitions may be paused (`reports`), librdkafka reports every delivery, and a separate thread receives the
+  reports; otherwise it reports only failures.
 """
 
 import asyncio
@@ -48,18 +48,18 @@ OVERHEAD_BYTES = 512
 
 
 class SharedKafkaPartition(KafkaPartition):
-    """One partition, to read and to append to."""
+    """A partition that can be read and appended to."""
 
     def __init__(
         self, log: "KafkaLog", clients: KafkaClients, topic: str, number: int, name: str, watched: bool = True
     ) -> None:
         super().__init__(clients, topic, number, name)
         self.probe: Probe | None = None  # set in the loop, removed in the thread that reads back
-        self.watched = watched  # else nothing waits for its records, and their absence is no trouble
+        self.watched = watched  # otherwise nothing waits for its records, and their absence is not trouble
         self.reporting = not watched
         self._produced = 0
-        self.reports = 0  # counted in the thread that takes reports
-        self.reported: deque[int] = deque()  # offsets of own records that the loop does not know yet
+        self.reports = 0  # counted in the thread that receives reports
+        self.reported: deque[int] = deque()  # offsets of own records not yet known to the loop
         self._log = log
         self._backlog = log.backlog
         self._produce = log.producer.produce
@@ -76,7 +76,7 @@ class SharedKafkaPartition(KafkaPartition):
             self._backlog.append((self, key, value))
 
     def sent(self, key: bytes, value: bytes | None) -> bool:
-        """Send a record. Returns whether the producer took it; its queue may be full."""
+        """Send a record, and return True if the producer accepted it; its queue may be full."""
         probing = self.probe is None and not self.reporting
         if probing and value is not None:
             self.probe = self._log.patience.probe(value)
@@ -98,17 +98,17 @@ class SharedKafkaPartition(KafkaPartition):
     def report(self, on: bool) -> None:
         self.reporting = on
         if on:
-            self.probe = None  # what is paused does not come back
-            self.reported.clear()  # of before; all records of then are known to be in the log
+            self.probe = None  # records of a paused partition are not read back
+            self.reported.clear()  # the earlier ones, which are all known to be in the log
 
     def read_back(self, values: list[bytes]) -> None:
-        """Note records that came back. Called in the thread that reads back, or in the loop while it reads."""
+        """Note records that were read back. Called in the thread that reads, or in the loop while it reads."""
         if self._log.patience.heard(self.probe, values):
             self.probe = None
 
 
 class KafkaCounters(SharedKafkaPartition):
-    """One partition of the topic of counters. It exists where partitions may be paused."""
+    """One partition of the topic of counters, which exists if partitions may be paused."""
 
     def __init__(self, log: "KafkaLog", clients: KafkaClients, topic: str, number: int, name: str) -> None:
         super().__init__(log, clients, topic, number, name, watched=False)
@@ -153,7 +153,7 @@ class KafkaLog:
         self.queues: Sequence[SharedKafkaPartition] = [
             SharedKafkaPartition(self, clients, topics.queues, each, f"queues-{each}") for each in range(partitions)
         ]
-        # Partitions that an admin added later, and that this node's configuration leaves out.
+        # Partitions that an admin added later, and that this node's configuration excludes.
         self.left_out: Sequence[KafkaPartition] = [
             KafkaPartition(clients, topics.queues, each, f"queues-{each}") for each in range(partitions, found)
         ]
@@ -185,12 +185,12 @@ class KafkaLog:
         expiry_ms: int | None = None,
         reports: bool = False,
     ) -> Self:
-        """Open the log of all nodes that have this prefix.
+        """Open the log of all nodes with this prefix.
 
-        `partitions` of queues: None: as many as there are, two when they are made; fewer than there are: the first
-        ones. `expiry_ms`: an archive keeps what Kafka drops, so the queues' topic may have a retention of so long at
-        least. `reports`: queue partitions may be paused.
-        Raises LogError when Kafka does not answer, or the topics are not as they have to be."""
+        `partitions`: of queues; None: all existing ones, or two new ones; fewer than exist: the first ones.
+        `expiry_ms`: an archive keeps the records that Kafka drops, so the queues' topic may have a retention of at
+        least this time. `reports`: queue partitions may be paused.
+        Raises LogError if Kafka does not answer, or the topics are not as required."""
         clients = KafkaClients(bootstrap, settings)
         clients.require_answer(TIMEOUT_SECONDS)
         topics = KafkaTopics(clients, prefix)
@@ -204,11 +204,11 @@ class KafkaLog:
         self._all = {each.name: each for each in (self.metadata, self.nodes, *self.queues, *self.counters)}
         self._by_place: dict[tuple[str | None, int | None], SharedKafkaPartition]
         self._by_place = {(each.topic, each.number): each for each in (*self.queues, *self.counters)}
-        # Names of partitions that are paused, or have not caught up since; and those of counters.
+        # Names of partitions that are paused, or have not caught up since, and those of counters.
         self._apart = {each.name for each in self.counters}
 
     def use_all(self) -> None:
-        """Work with the partitions, too, that the number given to `open` left out. Before `follow`."""
+        """Also use the partitions that the number given to `open` left out. Before `follow`."""
         assert self._following is None
         clients, topics = self._clients, self._topics
         for each in self.left_out:
@@ -277,7 +277,7 @@ class KafkaLog:
         self._apart.discard(name)
 
     def flush(self) -> None:
-        """Give the producer the records for which it had no room; it sends by itself."""
+        """Pass the producer the records for which it had no room; it sends them itself."""
         while self.backlog:
             partition, key, value = self.backlog[0]
             if not partition.sent(key, value):
@@ -293,7 +293,7 @@ class KafkaLog:
         return {} if self._following is None else self._following.ends
 
     def placement(self) -> list[Replicas]:
-        """The places of the queue partitions a few seconds ago. Never waits."""
+        """Return the places of the queue partitions as of a few seconds ago, without waiting."""
         now = time.monotonic()
         if now - self._replicas_at > PLACEMENT_SECONDS and self._asking_replicas.acquire(blocking=False):
             threading.Thread(target=self._ask_replicas, name="kafka-placement", daemon=True).start()
@@ -302,7 +302,7 @@ class KafkaLog:
     def close(self) -> None:
         """Wait for the appended records, then end the threads.
 
-        Raises LogError: some events are not in the log."""
+        Raises LogError if some events are not in the log."""
         if self._closed:
             return
         self._closed = True
@@ -331,7 +331,7 @@ class KafkaLog:
             self._call(lambda: self._listener.fail(error))
 
     def _count_unsent(self) -> int:
-        """Wait a short time, and return the number of events that are still not in the log."""
+        """Wait a short time, and return the number of events still not in the log."""
         try:
             return self.producer.flush(0.05) + len(self.backlog)
         except KafkaException as error:
@@ -339,7 +339,7 @@ class KafkaLog:
             return len(self.producer) + len(self.backlog)
 
     def _call(self, what: Callable[[], None]) -> None:
-        """Call it in the loop, as long as there is one and the log is open."""
+        """Call the function in the loop, if there is one and the log is open."""
         if self._loop is None:
             return
         try:
@@ -384,7 +384,7 @@ class KafkaLog:
         self._call(lambda: self._listener.duties_changed(names))
 
     def _gone(self) -> None:
-        """Check whether a topic is gone: a broker that has just started may only not know it yet.
+        """Check whether a topic is gone, because a broker that has just started may not know it yet.
 
         Raises LogError when it is."""
         self._topics.check_identity(self.identity)
@@ -398,7 +398,7 @@ class KafkaLog:
             while not self._closed:
                 if self.producer.poll(_REPORT_SECONDS):
                     self._call(self._tell_reports)
-        except Exception as error:  # no other code would hear of it, and nothing that is reported would be confirmed
+        except Exception as error:  # no other code would learn of it, and reported records would never be confirmed
             logger.exception("the thread that takes reports from Kafka ended")
             self.failed(LogError(f"Kafka: the reports of appended events: {error}"))
 
@@ -414,14 +414,14 @@ class KafkaLog:
         partition.reports += 1
 
     def _tell_reports(self) -> None:
-        """Give the reports to the listener. In the loop."""
+        """Pass the reports to the listener. In the loop."""
         for partition in self.queues:
             if partition.reported:
                 offsets = [partition.reported.popleft() for _ in range(len(partition.reported))]
                 self._listener.delivered(partition.name, offsets)
 
     def _delivery_failed(self, error: KafkaError, message: Message) -> None:
-        """Report an event that cannot be delivered; only these are reported."""
+        """Report an undeliverable event; only these are reported."""
         if message.topic() == self._topics.counters:
             self._by_place[message.topic(), message.partition()].reports += 1
             if not self._without_counters:
@@ -441,7 +441,7 @@ class KafkaLog:
 
 
 async def ends_now(clients: KafkaClients, partitions: Sequence[KafkaPartition]) -> dict[str, int]:
-    """The end of each of these partitions, by name: everything below can be read now.
+    """Return the end of each of these partitions, by name, below which everything can now be read.
 
     Raises NoAnswer, LogError."""
     return await _offsets_now(clients, partitions, _LATEST)
@@ -450,10 +450,10 @@ async def ends_now(clients: KafkaClients, partitions: Sequence[KafkaPartition]) 
 async def _offsets_now(
     clients: KafkaClients, partitions: Sequence[KafkaPartition], which: OffsetSpec
 ) -> dict[str, int]:
-    """An offset of each of these partitions, by name.
+    """Return an offset of each of these partitions, by name.
 
-    The client waits for a leader that has died until the time is over, also when there is another leader. So the first
-    question is a short one. A Kafka that is slow has longer for the second.
+    The client waits for a dead leader until the time is over, even if there is a new leader. So the first question has
+    a short time; a slow Kafka has longer for the second.
 
     Raises NoAnswer, LogError."""
     try:
@@ -475,7 +475,7 @@ async def _offsets_within(
 
 
 def _look_for_leaders(clients: KafkaClients, topics: Iterable[str]) -> None:
-    """Let the client ask for the leaders anew. Else it keeps for a quarter of an hour that there was none."""
+    """Let the client ask for the leaders anew, because it remembers a missing one for a quarter of an hour."""
     try:
         for topic in topics:
             clients.admin().list_topics(topic, timeout=LEADERS_SECONDS)

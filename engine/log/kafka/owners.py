@@ -1,8 +1,8 @@
 """Assigns the duties of queue partitions to nodes, by Kafka's consumer group.
 
-Every node is a member of the group `<prefix>.owners`, which subscribes to the queues topic and fetches nothing of it. A
-dead node is out of the group after `SESSION_MS`; a node that cannot reach Kafka for this time gives its duties up by
-itself. The assignment is cooperative: a node that keeps a partition is undisturbed while others come and go.
+Every node is a member of the group `<prefix>.owners`, which subscribes to the queues topic without fetching from it. A
+dead node leaves the group after `SESSION_MS`; a node that cannot reach Kafka for this time gives up its own duties. The
+assignment is cooperative: a node that keeps a partition is undisturbed while others join and leave.
 """
 
 import logging
@@ -23,7 +23,7 @@ _SETTINGS: dict[str, Any] = {
     "partition.assignment.strategy": "cooperative-sticky",
     "session.timeout.ms": SESSION_MS,
     "heartbeat.interval.ms": 1_000,
-    # It fetches nothing: its partitions are paused. What is under way when it pauses them is at most a batch each.
+    # It fetches nothing, because its partitions are paused. When it pauses them, at most one batch each is in flight.
     "fetch.message.max.bytes": 1_024,
     "queued.min.messages": 1,
     "queued.max.messages.kbytes": 64,
@@ -32,10 +32,10 @@ _POLL_SECONDS = 0.1
 
 
 class KafkaOwners:
-    """A thread that is a member of the group.
+    """The thread that is this node's member of the group.
 
-    It calls `changed(numbers)` with the partitions that are this node's now, and `failed(error)` when it ends unasked:
-    the node then no longer knows its duties."""
+    It calls `changed(numbers)` with the partitions that this node now owns, and `failed(error)` if it ends
+    unexpectedly, because the node then no longer knows its duties."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class KafkaOwners:
         self._thread.start()
 
     def stop(self) -> None:
-        """Leave the group, so that others have the duties at once. Does not wait for the thread: `join` does."""
+        """Leave the group, so that others have the duties at once. Does not wait for the thread, as `join` does."""
         self._stopping.set()
 
     def join(self, seconds: float) -> None:
@@ -84,7 +84,7 @@ class KafkaOwners:
                 self._failed(LogError(f"Kafka: the group {self._group}: {error}"))
 
     def _handle_error(self, error: KafkaError) -> None:
-        """Handle an error that the consumer reports. Most of them it repairs itself.
+        """Handle an error reported by the consumer, which itself recovers from most.
 
         Raises LogError."""
         if error.fatal():

@@ -1,17 +1,17 @@
-"""Reads records back from Kafka as they are written: in the loop while there are many, else in a thread that waits.
+"""Reads records back from Kafka as they are written: in the loop while there are many, otherwise in a waiting thread.
 
-    idle:  the thread waits in librdkafka for one record, takes the others that are there, gives them to the loop
+    idle:  the thread waits in librdkafka for one record, takes the other available ones, passes them to the loop
            after a batch of `BUSY_RECORDS`                                                                  -> busy
-    busy:  the loop itself looks every millisecond (librdkafka's own threads fetch the records); the thread only
-           looks after the producer; after a while in which fewer came                                      -> idle
+    busy:  the loop itself polls every millisecond (librdkafka's own threads fetch the records); the thread only
+           serves the producer; after a while with fewer                                                    -> idle
 
-Handing every batch from thread to thread costs a busy node a tenth of its throughput; looking a thousand times a second
-would cost a quiet one CPU time and latency. Only one of the two reads the consumer at any time (`_reading`). The loop
-takes a batch at a time. Records for which it has no time stay in librdkafka's queues, and when these are full nothing
-is fetched. Records that librdkafka gives a second time (it has done so after elections) are skipped. Records of open
-transactions are given too, and of aborted ones: a record in the log is a record, and a service's open transaction must
-not hold up all nodes. The one that reads also pauses and resumes partitions. So all that it took before a pause is in
-the loop before the pause has ended.
+Passing every batch between threads costs a busy node a tenth of its throughput; polling a thousand times a second would
+cost a quiet one CPU time and latency. Only one of the two reads the consumer at any time (`_reading`). The loop takes a
+batch at a time. Records for which it has no time stay in librdkafka's queues, and when these are full nothing is
+fetched. Records that librdkafka delivers twice (as it has done after elections) are skipped. Records of open and
+aborted transactions are included: a record in the log is a record, and a service's open transaction must not delay all
+nodes. The current reader also pauses and resumes partitions, so everything that it took before a pause is in the loop
+before the pause has taken effect.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ logger = logging.getLogger(__name__)
 
 BATCH_RECORDS = 500
 _POLL_SECONDS = 0.1
-_LOOK_SECONDS = 0.001  # how often the loop looks while it is busy
+_LOOK_SECONDS = 0.001  # the interval at which the busy loop polls
 _EACH_SECONDS = 0.02
-BUSY_RECORDS = 32  # as many in a batch: the loop reads; fewer in `_WHILE_SECONDS`: the thread reads
+BUSY_RECORDS = 32  # this many in a batch: the loop reads; fewer in `_WHILE_SECONDS`: the thread reads
 _WHILE_SECONDS = 0.02
-_BEHIND_SECONDS = 0.2  # a loop that has not looked for this long is busy enough
+_BEHIND_SECONDS = 0.2  # a loop that has not polled for this long is busy enough
 _ASK_SECONDS = 0.5
 _GONE = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -49,13 +49,13 @@ _GONE = {
 
 
 class KafkaFollowing:
-    """Follows partitions of Kafka and hands their records to the loop.
+    """A follower of partitions of Kafka that passes their records to the loop.
 
-    `arrived` is called in the loop. Called in the loop or in the thread: `read(batch)` before a batch is handed over,
-    `gone()` when a topic seems to be gone, `failed(error)` when reading ends. Called in the thread: `each()` many times
-    a second. `compacted`: names of partitions in which a key may have no value. `away`: no broker can be reached.
-    `waiting`: the loop has enough to do. `ends`: the end of each partition, as stated when records of it were last
-    read."""
+    `arrived` is called in the loop. Called in the loop or in the thread: `read(batch)` before a batch is passed on,
+    `gone()` if a topic seems to be gone, `failed(error)` when reading ends. Called in the thread: `each()` many times a
+    second. `compacted`: names of partitions in which a key may have no value. `away`: no broker can be reached.
+    `waiting`: the loop has enough to do. `ends`: the end of each partition, as stated when its records were last read.
+    """
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class KafkaFollowing:
         self._loop = loop
         self._arrived, self._read, self._each, self._gone, self._failed = arrived, read, each, gone, failed
         self._paused: set[str] = set()  # names of partitions
-        # Changes of what is followed: name, and the offset to go on from, or a future for the end of a pause.
+        # Changes of the followed partitions: name, and the offset to continue from, or a future for a pause.
         self._changes: deque[tuple[str, int | asyncio.Future[None]]] = deque()
         self._reading = threading.Lock()
         self._idle = threading.Event()
@@ -91,9 +91,9 @@ class KafkaFollowing:
         self._behind = False  # the last batch was full: there is more
         self._looked = 0.0
         self._while_ends = 0.0
-        self._came = 0  # records in this while
+        self._came = 0  # records in this period
         self._stopping = False
-        # Kafka reports the end of a partition as an error: the last offsets may hold no record (`reached`).
+        # Kafka reports the end of a partition as an error, because the last offsets may have no record (`reached`).
         self._consumer = clients.consumer({"error_cb": self._error, "enable.partition.eof": True}, logs=True)
         self._thread = threading.Thread(target=self._run, name="kafka-following", daemon=True)
 
@@ -102,7 +102,7 @@ class KafkaFollowing:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop: no record arrives after this. Does not wait for the thread: `join` does."""
+        """Stop, so that no record arrives after this. Does not wait for the thread, as `join` does."""
         self._stopping = True
 
     def join(self, seconds: float) -> None:
@@ -110,7 +110,7 @@ class KafkaFollowing:
         self._thread.join(seconds)
 
     async def pause(self, name: str) -> None:
-        """Follow a partition no longer. When this returns, no record of it will arrive. In the loop."""
+        """Stop following a partition. After this, no record of it will arrive. In the loop."""
         paused: asyncio.Future[None] = self._loop.create_future()
         self._paused.add(name)
         self._changes.append((name, paused))
@@ -124,7 +124,7 @@ class KafkaFollowing:
         self._changes.append((name, offset))
 
     def _change(self) -> None:
-        """Carry out what was asked by `pause` and `resume`. By the one that reads."""
+        """Carry out the requests of `pause` and `resume`. Called by the current reader."""
         while self._changes:
             name, change = self._changes.popleft()
             at = self._places[name]
@@ -134,7 +134,7 @@ class KafkaFollowing:
             else:
                 self._consumer.incremental_unassign([at])
                 with contextlib.suppress(RuntimeError):  # the loop is closed
-                    self._loop.call_soon_threadsafe(self._is_paused, change)  # behind the batches that were taken
+                    self._loop.call_soon_threadsafe(self._is_paused, change)  # after the batches already taken
 
     def _is_paused(self, paused: asyncio.Future[None]) -> None:
         if not paused.done():
@@ -180,7 +180,7 @@ class KafkaFollowing:
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
-        """Ends the reading when an error is raised inside, and reports the error."""
+        """End the reading if an error is raised inside, and report the error."""
         try:
             yield
         except LogError as error:
@@ -189,7 +189,7 @@ class KafkaFollowing:
         except KafkaException as error:
             self._stopping = True
             self._failed(LogError(f"Kafka: {text_of(error)}"))
-        except Exception as error:  # no other code would hear of it
+        except Exception as error:  # no other code would learn of it
             self._stopping = True
             logger.exception("reading back from Kafka ended")
             self._failed(LogError(f"Kafka: {error}"))
@@ -250,7 +250,7 @@ class KafkaFollowing:
     # In either.
 
     def _taken(self, messages: Sequence[Message]) -> tuple[list[Arrived], dict[str, int]]:
-        """The records by partition, and the offsets up to which all records have been taken."""
+        """Return the records by partition, and the offsets up to which all records have been taken."""
         positions: dict[str, int] = {}
         batches: dict[str, Arrived] = {}
         batch = Arrived("", [], [], [])
@@ -259,7 +259,7 @@ class KafkaFollowing:
         for message in messages:
             error = message.error()
             if error is not None:
-                if error.code() == KafkaError._PARTITION_EOF:  # behind the records before it, maybe behind markers
+                if error.code() == KafkaError._PARTITION_EOF:  # after the records before it, maybe after markers
                     positions[self._names[message.topic(), message.partition()]] = message.offset() or 0
                 else:
                     self._told(error)
@@ -293,13 +293,13 @@ class KafkaFollowing:
         return taken, positions
 
     def _look_ahead(self, batches: list[Arrived]) -> None:
-        """Note the ends of the partitions: Kafka states them with every batch."""
+        """Note the ends of the partitions, which Kafka states with every batch."""
         for batch in batches:
             at = self._places[batch.partition]
             self.ends[batch.partition] = self._consumer.get_watermark_offsets(at, cached=True)[1]
 
     def _told(self, error: KafkaError) -> None:
-        """Handle an error that the consumer reports. Most of them it repairs itself.
+        """Handle an error reported by the consumer, which itself recovers from most.
 
         Raises LogError."""
         if error.code() == KafkaError._AUTO_OFFSET_RESET or error.fatal():
@@ -313,7 +313,7 @@ class KafkaFollowing:
             self.away = True
 
     def _ask(self) -> None:
-        """Ask whether Kafka is still away: librdkafka does not report that it is back."""
+        """Ask whether Kafka is still unreachable, because librdkafka does not report its return."""
         partition = next(iter(self._partitions))
         try:
             self._consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), _ASK_SECONDS)

@@ -4,8 +4,8 @@
     for block in log.queues[0].read(offset): ...
 
 It creates no topic, starts no thread of ours and joins no group. Every call asks Kafka and waits, and raises NoAnswer
-when Kafka does not answer for `TIMEOUT_SECONDS`. Offsets have gaps where transactions ended (their markers take an
-offset each), and where a recovered history has fillers (shared_contract.py).
+if Kafka does not answer for `TIMEOUT_SECONDS`. Offsets have gaps at the ends of transactions (each marker takes an
+offset), and at the fillers of a recovered history (shared_contract.py).
 """
 
 import time
@@ -26,7 +26,7 @@ _JUMPING = {"fetch.message.max.bytes": 256 * 1024, "queued.min.messages": 1}
 
 
 class KafkaPartition:
-    """One partition, to read. `name` is RewindMQ's, `topic` and `number` are Kafka's."""
+    """A readable partition. `name` is RewindMQ's, `topic` and `number` are Kafka's."""
 
     shared = True
 
@@ -38,21 +38,21 @@ class KafkaPartition:
 
     @property
     def start_offset(self) -> int:
-        """The offset of the oldest record. Asks Kafka."""
+        """Return the offset of the oldest record, by asking Kafka."""
         return self._watermarks()[0]
 
     @property
     def next_offset(self) -> int:
-        """The end of the records that can be read. Asks Kafka."""
+        """Return the end of the readable records, by asking Kafka."""
         return self._watermarks()[1]
 
     @property
     def durable_offset(self) -> int:
-        """The end of the durable records: Kafka shows no record that its replicas do not have yet."""
+        """Return the end of the durable records, because Kafka shows no record that its replicas lack."""
         return self.next_offset
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """The first offset whose timestamp is greater than `timestamp_ms`; `next_offset` when there is none."""
+        """Return the first offset whose timestamp is greater than `timestamp_ms`; `next_offset` when there is none."""
         after = TopicPartition(self.topic, self.number, max(0, timestamp_ms + 1))
         [found] = asked(
             f"the offset of a time in {self.name}",
@@ -63,13 +63,13 @@ class KafkaPartition:
         return found.offset if found.offset >= 0 else self.next_offset
 
     def base(self) -> None:
-        """None: a log in Kafka keeps no bases."""
+        """Return None, because a log in Kafka keeps no bases."""
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
-        """Yields blocks (runs of consecutive offsets) from `offset` up to `end`.
+        """Yield blocks (runs of consecutive offsets) from `offset` up to `end`.
 
-        `end`: exclusive; None: the end that can be read now. Records below `start_offset` no longer exist, and are
-        skipped."""
+        `end`: exclusive; None: the current readable end. Records below `start_offset` no longer exist, and are skipped.
+        """
         at = offset
         while True:
             low, high = self._watermarks()
@@ -79,14 +79,14 @@ class KafkaPartition:
                     yield block
                     at = block.first_offset + len(block.records)
                 return
-            except BelowStart:  # they were removed meanwhile
+            except BelowStart:  # they were removed in the meantime
                 if self.start_offset <= at:
                     raise
 
     def read_kept(self, offset: int, end: int | None = None) -> Iterator[Block]:
-        """Yields blocks as `read`.
+        """Yield blocks as `read`.
 
-        Raises BelowStart where Kafka no longer has the records from `offset` on, also while it reads."""
+        Raises BelowStart if Kafka no longer has the records from `offset` on, also during the read."""
         low, high = self._watermarks()
         if offset < low:
             raise BelowStart(f"Kafka: {self.name} begins at offset {low}: offset {offset} is no longer kept")
@@ -97,7 +97,7 @@ class KafkaPartition:
             yield from self._consume([(offset, end)], {})
 
     def batches(self, offset: int, end: int) -> Iterator[list[Message]]:
-        """Yields the records from `offset` up to `end` (exclusive) as Kafka has them, some at a time, without fillers.
+        """Yield the records from `offset` up to `end` (exclusive) in Kafka's form, some at a time, without fillers.
 
         Both offsets are in the log. Raises BelowStart, LogError, NoAnswer."""
         consumer = self._clients.consumer({"enable.partition.eof": True})
@@ -110,16 +110,16 @@ class KafkaPartition:
             consumer.close()
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
-        """Yields the blocks of many short ranges (first offset, end). All ranges are in the log.
+        """Yield the blocks of many short ranges (first offset, end). All ranges are in the log.
 
-        One consumer jumps from one range to the next, and does not fetch much ahead of it. Raises BelowStart where
-        Kafka no longer has a range."""
+        One consumer jumps from one range to the next, without fetching much ahead. Raises BelowStart if Kafka no longer
+        has a range."""
         yield from self._consume(ranges, _JUMPING)
 
     def record(self, offset: int, seconds: float) -> bytes | None:
-        """The record at an offset below `next_offset`; None: the offset is a gap.
+        """Return the record at an offset below `next_offset`; None: the offset is a gap.
 
-        Raises NoAnswer when Kafka does not answer within `seconds`, and BelowStart."""
+        Raises NoAnswer if Kafka does not answer within `seconds`, and BelowStart."""
         consumer = self._clients.consumer({"enable.partition.eof": True, **_JUMPING})
         try:
             consumer.assign([TopicPartition(self.topic, self.number, offset)])
@@ -154,7 +154,7 @@ class KafkaPartition:
                 error = message.error()
                 if error is not None:
                     self._check(error)
-                # Kafka reports the end of a partition as an error: markers at the end are no messages.
+                # Kafka reports the end of a partition as an error, because markers at the end are not messages.
                 at = message.offset()
                 if at is not None and at >= end:
                     done = True
@@ -190,13 +190,13 @@ class KafkaPartition:
         return Block(first, records, max(times), b"", Path(self.topic) / str(self.number), first, times)
 
     def _check(self, error: KafkaError) -> None:
-        """Raise LogError for an error that the consumer does not repair itself; BelowStart: the offset is gone."""
+        """Raise LogError for an error from which the consumer does not recover; BelowStart if the offset is gone."""
         if error.code() == KafkaError._AUTO_OFFSET_RESET or error.fatal():
             kind = LogError if error.fatal() else BelowStart
             raise kind(f"Kafka: {self.name} cannot be read: {text_of(error)}")
 
     def delete_below(self, offset: int) -> None:
-        """Let Kafka drop the records below an offset, for good. Does nothing where they are gone.
+        """Let Kafka drop the records below an offset for good, unless they are gone.
 
         Raises LogError, NoAnswer."""
         below = TopicPartition(self.topic, self.number, offset)
@@ -220,7 +220,7 @@ class KafkaLogReader:
 
     @classmethod
     def of(cls, clients: KafkaClients, prefix: str) -> Self:
-        """The partitions of a history, read by these clients."""
+        """Return the partitions of a history, read by these clients."""
         log = cls(clients.bootstrap, prefix)
         log.clients = clients
         log.topics = KafkaTopics(clients, prefix)
@@ -237,5 +237,5 @@ class KafkaLogReader:
 
     @cached_property
     def identity(self) -> str:
-        """The identity of the history, as `KafkaLog.identity`."""
+        """Return the identity of the history, as `KafkaLog.identity`."""
         return self.topics.identity()

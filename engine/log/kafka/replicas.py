@@ -1,8 +1,8 @@
-"""The replicas of a history's partitions on Kafka's brokers: their places now, and moving leaders.
+"""The replicas of a history's partitions on Kafka's brokers: their current places, and moves of leaders.
 
 A quorum queue's members are the replicas of its partition, so all queues of a partition have the same members. A leader
-can be moved from here (Kafka elects the preferred one, the first of the replicas). The replicas themselves cannot be
-changed from here: librdkafka has no such request. The change is written to a file instead, in the format of
+can be moved from here (Kafka elects the preferred one, the first of the replicas). The replicas themselves cannot,
+because librdkafka has no such request. That change is written to a file instead, in the format of
 kafka-reassign-partitions.sh.
 
 Every call asks Kafka and waits. Raises LogError when Kafka does not answer.
@@ -29,7 +29,7 @@ class Placed:
     leader: int
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
-    least_in_sync: int  # with fewer of them Kafka takes no record (min.insync.replicas)
+    least_in_sync: int  # with fewer of them Kafka accepts no record (min.insync.replicas)
 
 
 class KafkaReplicas:
@@ -40,13 +40,13 @@ class KafkaReplicas:
         self._topics = KafkaTopics(clients, prefix)
 
     def brokers(self) -> dict[int, str]:
-        """The addresses of the brokers that are up, by id."""
+        """Return the addresses of the running brokers, by id."""
         admin = self._clients.admin()
         found = asked("the brokers", lambda: admin.list_topics(timeout=TIMEOUT_SECONDS).brokers)
         return {number: f"{broker.host}:{broker.port}" for number, broker in sorted(found.items())}
 
     def placed(self) -> list[Placed]:
-        """Every partition of the history, those of queues first."""
+        """Return every partition of the history, those of queues first."""
         admin = self._clients.admin()
         names = {self._topics.queues: "queues", self._topics.metadata: "metadata", self._topics.nodes: "nodes"}
         topics = asked("the topics", lambda: admin.list_topics(timeout=TIMEOUT_SECONDS).topics)
@@ -59,12 +59,12 @@ class KafkaReplicas:
 
     @property
     def tool(self) -> str:
-        """The command line of Kafka's tool that changes replicas, without its actions."""
+        """Return the command line, without actions, of Kafka's tool that changes replicas."""
         secured = " --command-config client.properties" if self._clients.is_secured else ""
         return f"kafka-reassign-partitions.sh --bootstrap-server {self._clients.bootstrap}{secured}"
 
     def reassignment(self, changes: Sequence[tuple[Placed, Sequence[int]]]) -> dict[str, object]:
-        """The file that the tool reads: partitions, and the replicas that they are to have."""
+        """Return the content of the tool's file: partitions and their new replicas."""
         entries = [
             {"topic": each.topic, "partition": each.number, "replicas": list(replicas)} for each, replicas in changes
         ]
@@ -76,7 +76,7 @@ class KafkaReplicas:
         Raises LogError when one of them is not available."""
         admin = self._clients.admin()
         wanted = [TopicPartition(each.topic, each.number) for each in partitions]
-        # No timeouts are given: confluent-kafka 2.16 has them in its signature and fails when they are given.
+        # No timeouts are given, because confluent-kafka 2.16 has them in its signature but fails with them.
         future = admin.elect_leaders(ElectionType.PREFERRED, wanted)
         answers: Mapping[TopicPartition, KafkaError | None] = asked("leaders", future.result)
         for partition, error in answers.items():
@@ -84,9 +84,9 @@ class KafkaReplicas:
                 raise LogError(f"Kafka: {partition.topic}-{partition.partition}: {text_of(error)}")
 
     def _least_in_sync(self, topics: Sequence[str]) -> dict[str, int]:
-        """The `min.insync.replicas` of each topic.
+        """Return the `min.insync.replicas` of each topic.
 
-        A client that has just learned of a controller that is gone waits for it; the next try finds another."""
+        A client that has just learned of a dead controller waits for it; the next attempt finds another."""
 
         def ask() -> dict[str, int]:
             resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]

@@ -3,8 +3,8 @@
     with SchemaRegistry("https://registry:8081", authorization="Bearer ...") as registry:
         ids = register(registry, "rewindmq.queues-value")       {fingerprint in header order: id}
 
-The registry keeps the released schemas as versions of one subject, the oldest first, as Confluent's tools expect them.
-Nothing is registered twice: a registry gives the id of a schema that it has.
+The registry keeps the released schemas as versions of one subject, the oldest first, as Confluent's tools expect.
+Nothing is registered twice, because a registry returns the id of a schema that it has.
 """
 
 import json
@@ -22,23 +22,23 @@ JSON = "application/vnd.schemaregistry.v1+json"
 
 
 class RegistryError(Exception):
-    """The registry refuses, or what answers is no registry."""
+    """The registry refuses, or the answering server is not a registry."""
 
 
 class RegistryAway(RegistryError):
-    """The registry does not answer, or says that it cannot now."""
+    """The registry does not answer, or is temporarily unable to."""
 
 
 class RegistryDenied(RegistryError):
-    """The registry wants another login, or the user lacks a right."""
+    """The registry requires another login, or the user lacks a permission."""
 
 
 class Incompatible(RegistryError):
-    """The subject has a schema of something else."""
+    """The subject has an unrelated schema."""
 
 
 class SchemaRegistry:
-    """A registry. `authorization`: the header of that name; "": none. `trust`: None over plain HTTP."""
+    """A schema registry. `authorization`: the header of that name; "": none. `trust`: None over plain HTTP."""
 
     def __init__(self, url: str, authorization: str = "", trust: ssl.SSLContext | None = None) -> None:
         self.url = url.rstrip("/")
@@ -57,12 +57,12 @@ class SchemaRegistry:
         self._http.close()
 
     def id_of(self, subject: str, schema: str) -> int | None:
-        """The id of a schema that the subject has, or None."""
+        """Return the id of a schema in the subject, or None."""
         status, answer = self._ask(f"/subjects/{quote(subject, safe='')}?normalize=true", {"schema": schema})
         return None if status == 404 else self._id(answer)
 
     def require_compatible(self, subject: str, schema: str) -> None:
-        """Check that the registry would take the schema. Raises Incompatible, with the registry's reasons."""
+        """Check that the registry would accept the schema. Raises Incompatible, with the registry's reasons."""
         path = f"/compatibility/subjects/{quote(subject, safe='')}/versions/latest?verbose=true"
         status, answer = self._ask(path, {"schema": schema})
         if status == 404:  # the subject has no version to compare with
@@ -73,7 +73,7 @@ class SchemaRegistry:
             raise Incompatible(_incompatible(subject, shown))
 
     def add(self, subject: str, schema: str) -> int:
-        """Register a schema as the newest version of the subject. Returns its id."""
+        """Register a schema as the newest version of the subject, and return its id."""
         status, answer = self._ask(f"/subjects/{quote(subject, safe='')}/versions?normalize=true", {"schema": schema})
         if status == 404:
             raise RegistryError(
@@ -88,7 +88,7 @@ class SchemaRegistry:
         return found
 
     def _ask(self, path: str, content: object) -> tuple[int, dict[str, Any]]:
-        """The status, 200 or 404, and the answer. Raises RegistryError."""
+        """Return the status, 200 or 404, and the answer. Raises RegistryError."""
         try:
             with self._http.stream("POST", self.url + path, content=json.dumps(content, allow_nan=False)) as response:
                 body = b""
@@ -130,9 +130,9 @@ def _incompatible(subject: str, why: str) -> str:
 
 
 def register(registry: SchemaRegistry, subject: str) -> dict[str, int]:
-    """Give the registry every released schema. Returns the id of each, by fingerprint. Raises RegistryError.
+    """Register every released schema, and return the id of each, by fingerprint. Raises RegistryError.
 
-    A schema that the subject has already is only looked up, which needs no right to write."""
+    A schema that the subject already has is only looked up, which needs no write permission."""
     ids: dict[str, int] = {}
     for fingerprint in released_in_order():
         schema = json.dumps(

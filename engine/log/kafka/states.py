@@ -1,17 +1,17 @@
-"""Copies of snapshots in Kafka: the newest one of each queue partition, for a node that has none of its own.
+"""Copies of snapshots in Kafka: the newest one of each queue partition, for a node without its own.
 
-    <prefix>.states     N partitions, as the queues' topic       snapshot -> pieces -> a record that ends them
+    <prefix>.states     N partitions, like the queues' topic     snapshot -> pieces -> a final record
 
     key     a JSON list of two: the copy's id, and the piece's number from 0 on, or -1 for the last record
     value   a piece of the snapshot's file; of the last record JSON: format, offset, claim, pieces, bytes, sha256
 
-The owner of a partition writes copies (engine/cluster/snapshot_export.py). The topic is no part of the history: it may
-be deleted, and is made anew by the next owner that has a snapshot.
+The owner of a partition writes copies (engine/cluster/snapshot_export.py). The topic is not part of the history: it may
+be deleted, and the next owner with a snapshot remakes it.
 
-- A copy counts from its last record on. Kafka drops the copies before it then, so a partition holds one copy, and one
-  that is on its way.
-- Two owners may write at once. Each copy has an id, so a reader tells their pieces apart.
-- A reader believes nothing that it reads here (engine/cluster/snapshot_import.py).
+- A copy counts once its last record is written. Kafka then drops earlier copies, so a partition holds one copy, and
+  perhaps an unfinished one.
+- Two owners may write at once. Each copy has an id by which a reader tells their pieces apart.
+- A reader trusts nothing that it reads here (engine/cluster/snapshot_import.py).
 """
 
 import hashlib
@@ -33,11 +33,11 @@ from rewindmq.engine.log.kafka.topics import KafkaTopics
 from rewindmq.engine.log.shared_contract import StateCopied, WritingStopped
 from rewindmq.schemas.formats import formatted, values_in
 
-PIECE_BYTES: Final = 524_288  # less than the mebibyte that Kafka takes by default
+PIECE_BYTES: Final = 524_288  # less than the mebibyte that Kafka accepts by default
 END: Final = -1
-OVERTAKEN: Final = 2  # times that a reader begins anew because an owner has dropped what it reads
-MOST_OPEN: Final = 2  # copies that a reader writes at once; the oldest one is given up for a third
-NONSENSE: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  # JSON of anything at all
+OVERTAKEN: Final = 2  # the number of times that a reader begins anew because an owner has dropped its copy
+MOST_OPEN: Final = 2  # copies that a reader assembles at once; the oldest one is abandoned for a third
+NONSENSE: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  # for arbitrary JSON
 _QUEUE_KBYTES: Final = 8_192  # of pieces that wait for Kafka
 _SENT_MS: Final = 30_000  # a piece that is not in Kafka by then ends the copy
 _POLL_SECONDS: Final = 0.1
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class KafkaStates:
-    """The topic of copies (`shared_contract.StateTopic`). `partitions`: how many the queues' topic has."""
+    """The topic of copies (`shared_contract.StateTopic`). `partitions`: the number in the queues' topic."""
 
     def __init__(self, clients: KafkaClients, topics: KafkaTopics, partitions: int) -> None:
         self._clients = clients
@@ -84,7 +84,7 @@ class KafkaStates:
 
 
 class _Writing:
-    """One copy on its way to Kafka, by a producer of its own: the log's producer has no room for it."""
+    """A copy on its way to Kafka, with its own producer, because the log's producer has no room for it."""
 
     def __init__(self, clients: KafkaClients, topic: str, number: int, stopping: Callable[[], bool]) -> None:
         self._topic = topic
@@ -104,7 +104,7 @@ class _Writing:
         )
 
     def write(self, offset: int, claim: int, file: BinaryIO) -> int:
-        """Write the copy. Returns the offset of its first piece. Raises as `KafkaStates.write`."""
+        """Write the copy, and return the offset of its first piece. Raises as `KafkaStates.write`."""
         try:
             count, size, sha = 0, 0, hashlib.sha256()
             for piece in iter(lambda: file.read(PIECE_BYTES), b""):
@@ -152,7 +152,7 @@ class _Writing:
 
 
 class _CopyPieces:
-    """The pieces of one copy that have come so far."""
+    """The pieces of one copy received so far."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -168,7 +168,7 @@ class _CopyPieces:
         self.bytes += len(piece)
 
     def is_whole(self, said: dict[str, int | str]) -> bool:
-        """Return True if all pieces are here, and unchanged. The file is on the disk then."""
+        """Return True if all pieces have arrived unchanged; the file is then on the disk."""
         found = {"pieces": self.pieces, "bytes": self.bytes, "sha256": self._sha.hexdigest()}
         if any(said.get(name) != value for name, value in found.items()):
             return False
@@ -183,7 +183,7 @@ class _CopyPieces:
 
 
 class _Reading:
-    """Puts pieces together that come in the order of the topic. `newest`: the newest whole copy so far."""
+    """The assembly of pieces in the order of the topic. `newest`: the newest whole copy so far."""
 
     def __init__(self, directory: Path, least: int) -> None:
         self.newest: StateCopied | None = None
@@ -231,7 +231,7 @@ class _Reading:
 
 
 def _named(key: bytes | str | None) -> tuple[str, int]:
-    """The copy's id and the piece's number; -2: the record is none of ours."""
+    """Return the copy's id and the piece's number; -2: the record is not ours."""
     try:
         copy, number = json.loads(key or b"")
         return str(copy), int(number)

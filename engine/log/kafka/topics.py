@@ -1,17 +1,17 @@
-"""The topics that hold a history in Kafka: makes them, checks them, and tells their places.
+"""Makes and checks the topics of a history in Kafka, and finds their places.
 
     <prefix>.metadata    1 partition      metadata-0
     <prefix>.queues      N partitions     queues-0 .. queues-N-1
     <prefix>.nodes       1 partition      nodes-0, heartbeats, kept for an hour
     <prefix>.chain       2 partitions     seals (keeping/seals/in_topic.py), made by the first sealer: no node needs it
-    <prefix>.counters    N partitions     counters-0 .. counters-N-1, the last counters of each queue, compacted. It is
-                                          made by the first node that pauses partitions, and is no part of the history
+    <prefix>.counters    N partitions     counters-0 .. counters-N-1, the last counters of each queue, compacted. Made
+                                          by the first node that pauses partitions; not part of the history
     <prefix>.states      N partitions     states-0 .. states-N-1, a copy of the newest snapshot of each queue partition
-                                          (states.py). It is made by the first owner that has one, and is no part of it
+                                          (states.py). Made by the first owner that has one; not part of the history
 
-An event's time is the log's (LogAppendTime), and history is kept for ever: a topic that would drop or compact it, or
-that could lose its end to an out-of-sync leader, is refused. Where an archive keeps what Kafka drops, the queues' topic
-may have a retention.
+An event's time is the log's (LogAppendTime), and history is kept for ever, so a topic that would drop or compact it, or
+that could lose its end to an out-of-sync leader, is refused. If an archive keeps the records that Kafka drops, the
+queues' topic may have a retention.
 """
 
 import time
@@ -37,9 +37,9 @@ from rewindmq.engine.log.kafka.clients import ANSWER_SECONDS, UNKNOWN_SECONDS, K
 DEFAULT_PARTITIONS = 2
 DEFAULT_REPLICATION = 3
 CHAIN_PARTITIONS = 2  # seals, and their openings
-# Kafka's own default, one mebibyte, is less than messages may have.
+# Kafka's own default, one mebibyte, is less than the largest message.
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-MAX_COPY_BYTES = MAX_MESSAGE_BYTES + 1_024  # a copy for consoles has a header more
+MAX_COPY_BYTES = MAX_MESSAGE_BYTES + 1_024  # a copy for consoles has one more header
 NODES_RETENTION_MS = 3_600_000
 
 # The settings that topics must have, and why.
@@ -50,7 +50,7 @@ _ALWAYS = {
     "cleanup.policy": ("delete", "compaction takes events out of the middle of the history"),
 }
 RETENTION = ("retention.ms", "retention.bytes")
-# Compacted often, so that a node that starts has little more to read than one record for each queue.
+# Compacted often, so that a starting node reads little more than one record for each queue.
 _COMPACTED = {
     "cleanup.policy": "compact",
     "segment.bytes": str(16 * 1024 * 1024),
@@ -64,12 +64,12 @@ _FOR_EVER = {
 }
 
 
-# Kafka frees whole segments of copies that were dropped.
+# Kafka frees whole segments of dropped copies.
 _COPIES = {"segment.bytes": str(16 * 1024 * 1024)}
 
 
 class NoSuchTopic(LogError):
-    """Kafka answers, and does not have the topic."""
+    """Kafka answers, but does not have the topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Retention:
 
     @property
     def text(self) -> str:
-        """As Kafka's settings."""
+        """Return the retention as Kafka's settings."""
         return ",".join(
             f"{key}={value}"
             for key, value in zip(RETENTION, (self.ms, self.size_bytes), strict=True)
@@ -128,9 +128,9 @@ class KafkaTopics:
         self._make(missing, partitions or DEFAULT_PARTITIONS, replication or min(DEFAULT_REPLICATION, brokers))
 
     def create_for_recovery(self, partitions: int, replication: int | None) -> None:
-        """Make the topics for records that have their times already. Topics of a recovery that was begun are kept.
+        """Make the topics for records that already have times. Topics of a begun recovery are kept.
 
-        Raises LogError where there are other topics of these names, or with another number of partitions."""
+        Raises LogError if other topics have these names, or if they have another number of partitions."""
         admin = self._clients.admin()
         kept = (self.metadata, self.queues)
         found = {name: description for name in self._names if (description := self._describe(admin, name)) is not None}
@@ -147,7 +147,7 @@ class KafkaTopics:
         self._described(admin)
 
     def end_recovery(self) -> None:
-        """Let Kafka give the times of records from now on, so that nodes may start.
+        """Let Kafka set the times of records from now on, so that nodes may start.
 
         Raises LogError."""
         value, _ = _ALWAYS[_TIME_TYPE]
@@ -192,7 +192,7 @@ class KafkaTopics:
         if description is not None and len(description.partitions) < partitions:
             raise LogError(
                 f"Kafka: the topic {self.counters} has {len(description.partitions)} partitions, and {self.queues} has"
-                f" {partitions}: delete {self.counters}, and start the nodes again: one of them makes it anew"
+                f" {partitions}: delete {self.counters}, and start the nodes again: one of them recreates it"
             )
         why = "of counters only the last ones are kept"
         self._check_settings(self.counters, {"cleanup.policy": ("compact", why), _TIME_TYPE: _ALWAYS[_TIME_TYPE]})
@@ -203,7 +203,7 @@ class KafkaTopics:
         return description is not None and number < len(description.partitions)
 
     def create_states(self, partitions: int) -> None:
-        """Make the topic of copies of snapshots, with as many replicas as the metadata's, if it is not there.
+        """Make the topic of copies of snapshots, with as many replicas as the metadata's, if it is missing.
 
         `partitions`: how many the queues' topic has. Raises LogError."""
         admin = self._clients.admin()
@@ -212,16 +212,16 @@ class KafkaTopics:
             self._make([self.states], partitions, replicas, _COPIES)
 
     def add_partitions(self, partitions: int, only_ask: bool) -> None:
-        """Give the queues' topic so many partitions, and first those beside it that are there. Kafka says where.
+        """Give the queues' topic, and first the existing topics beside it, this number of partitions, placed by Kafka.
 
-        Topics that have them already stay as they are. `only_ask`: ask Kafka whether it would, and change nothing.
-        Raises LogError: the topic has more already, or Kafka refuses."""
+        Topics that already have them are unchanged. `only_ask`: ask Kafka whether it would do it, without any change.
+        Raises LogError if the topic already has more, or Kafka refuses."""
         admin = self._clients.admin()
-        for name in (self.counters, self.states, self.queues):  # a node that starts needs the first two for the last
+        for name in (self.counters, self.states, self.queues):  # a starting node needs the first two for the last
             description = self._describe(admin, name)
             there = partitions if description is None else len(description.partitions)
             if name == self.queues and there > partitions:
-                raise LogError(f"Kafka: the topic {name} has {there} partitions already: ask for so many, or more")
+                raise LogError(f"Kafka: the topic {name} has {there} partitions already: ask for at least {there}")
             if there < partitions:
                 asked(f"partitions of the topic {name}", partial(self._add, name, partitions, only_ask))
 
@@ -250,9 +250,9 @@ class KafkaTopics:
             time.sleep(0.1)
 
     def create_console(self, pairs: Mapping[str, str]) -> list[int]:
-        """Make the copies for consoles that are not there, by the topics that they are copies of.
+        """Make the missing copies for consoles, given by their original topics.
 
-        Returns how many partitions each has. Raises LogError."""
+        Returns the number of partitions of each. Raises LogError."""
         admin = self._clients.admin()
         counts = []
         for name, copy in pairs.items():
@@ -265,7 +265,7 @@ class KafkaTopics:
                 asked(f"the topic {copy} cannot be created", partial(self._create, topic))
             elif len(found.partitions) < count:
                 raise LogError(
-                    f"Kafka: the topic {copy} has to have {count} partitions: delete it, and it is made anew"
+                    f"Kafka: the topic {copy} has to have {count} partitions: delete it, and it is created again"
                 )
             counts.append(count)
         return counts
@@ -275,7 +275,7 @@ class KafkaTopics:
     ) -> None:
         """Make the missing topics.
 
-        `partitions`: the number for the queues' topic. `settings`: beside the usual ones."""
+        `partitions`: the number for the queues' topic. `settings`: in addition to the usual ones."""
         for name in missing:
             config = {key: value for key, (value, _) in {**_ALWAYS, **_FOR_EVER}.items()}
             config["min.insync.replicas"] = "2" if replicas >= 3 else "1"
@@ -297,7 +297,7 @@ class KafkaTopics:
                 raise
 
     def retention(self, name: str) -> Retention:
-        """The retention of a topic.
+        """Return the retention of a topic.
 
         Raises LogError, NoAnswer."""
         settings = asked(f"the settings of {name}", partial(self._settings, self._clients.admin(), name))
@@ -305,7 +305,7 @@ class KafkaTopics:
         return Retention(*(value if value >= 0 else None for value in values))
 
     def keep_all(self, name: str) -> None:
-        """Switch the retention of a topic off.
+        """Switch off the retention of a topic.
 
         Raises LogError, NoAnswer."""
         for key in RETENTION:
@@ -326,7 +326,7 @@ class KafkaTopics:
             )
         for name in (self.metadata, self.nodes):
             if len(descriptions[name].partitions) != 1:
-                raise LogError(f"Kafka: the topic {name} has to have one partition: delete it, and it is made anew")
+                raise LogError(f"Kafka: the topic {name} has to have one partition: delete it, and it is created again")
         limit = MAX_MESSAGE_BYTES
         for name in self._names:
             rules = _ALWAYS if name == self.nodes else {**_ALWAYS, **_FOR_EVER}
@@ -361,14 +361,14 @@ class KafkaTopics:
         return len(self._described(self._clients.admin())[self.queues].partitions)
 
     def identity(self) -> str:
-        """A text that no other history in any other Kafka has."""
+        """Return a text that is unique to this history in any Kafka."""
         admin = self._clients.admin()
         ids = [f"{name}={description.topic_id}" for name, description in self._described(admin).items()]
         cluster_id = asked("its id", lambda: admin.cluster_id(ANSWER_SECONDS))
         return " ".join([f"cluster={cluster_id}", *ids])
 
     def check_identity(self, identity: str) -> None:
-        """Raise LogError when these are not the same topics as before. If Kafka does not answer, nothing is known."""
+        """Raise LogError if these are not the same topics as before. If Kafka does not answer, nothing is known."""
         try:
             found = self.identity()
         except NoSuchTopic:
@@ -379,9 +379,9 @@ class KafkaTopics:
             raise LogError(f"Kafka: the topics are not those of before: {identity} became {found}")
 
     def replicas(self) -> list[Replicas]:
-        """The places of the queue partitions now; empty when the broker that was asked does not know them.
+        """Return the current places of the queue partitions; empty if the queried broker does not know them.
 
-        Any broker is asked, since the controller may be away. A broker that is away is named by its former address."""
+        Any broker is asked, because the controller may be away. A broker that is away has its last known address."""
         admin = self._clients.admin()
         found = asked("its brokers", lambda: admin.list_topics(self.queues, timeout=ANSWER_SECONDS))
         self._addresses |= {number: f"{broker.host}:{broker.port}" for number, broker in found.brokers.items()}
@@ -414,7 +414,7 @@ class KafkaTopics:
         return descriptions
 
     def _describe(self, admin: AdminClient, name: str) -> TopicDescription | None:
-        """The description of a topic; None: the broker that was asked knows no such topic."""
+        """Return the description of a topic; None: the queried broker knows no such topic."""
 
         def ask() -> TopicDescription | None:
             future = admin.describe_topics(TopicCollection([name]), request_timeout=ANSWER_SECONDS)[name]

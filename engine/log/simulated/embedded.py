@@ -1,16 +1,16 @@
-"""A log in memory with the embedded log's contract, for simulations: every fault comes from a seed.
+"""A log in memory with the embedded log's contract, for simulations whose faults are derived from a seed.
 
     log = MemoryLog(2, Faults(seed=7, commit_delay_seconds=0.2, failure_rate=0.1), call_later=simulation.call_later)
     ... the broker appends, commits, and is cut off anywhere ...
     log = log.crash()          # the log that a restarted broker finds
 
-Faults, as a disk has them:
+Faults like those of a disk:
 - a commit lands late (up to `commit_delay_seconds`), while more is appended;
-- a commit fails (`failure_rate`) and is tried again; blocks that some partitions had written by then stay written;
+- a commit fails (`failure_rate`) and is retried; blocks that some partitions had already written stay written;
 - in a crash every durable block survives. Of the written blocks that were not confirmed, a part from the front survives
-  whole. The block behind it is damaged, as bytes: sectors of it are lost or older, or a stale block or one of another
-  partition stands in its place. The embedded log's own checks (log/embedded/blocks.py) decide whether the damaged block
-  is found, and the rest is lost.
+  whole. The next block is damaged, as bytes: sectors of it are lost or older, or a stale block or one of another
+  partition replaces it. The embedded log's own checks (log/embedded/blocks.py) decide whether the damaged block is
+  found, and the rest is lost.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class MemoryPartition:
     def __init__(self, name: str, blocks: list[Block]) -> None:
         self.name = name
         self.start_offset = 0
-        self.blocks = blocks  # written; those from durable_offset on may not survive a crash
+        self.blocks = blocks  # written; those from durable_offset on may be lost in a crash
         self.durable_offset = self._written()
         self.next_offset = self.durable_offset
         self._gathering: list[bytes] = []
@@ -105,10 +105,10 @@ class MemoryPartition:
         return self.durable_offset
 
     def base(self) -> None:
-        """None: it begins at offset 0."""
+        """Return None, because it begins at offset 0."""
 
     def write(self) -> bool:
-        """Make a block of the gathered records. Returns whether any written block is not durable yet."""
+        """Make a block of the gathered records. Return True if any written block is not yet durable."""
         if self._gathering:
             chain = self.blocks[-1].chain if self.blocks else first_chain(self.name)
             lengths = encode_lengths(array("I", map(len, self._gathering)))
@@ -121,7 +121,7 @@ class MemoryPartition:
         return self._written() > self.durable_offset
 
     def land(self, end: int) -> bool:
-        """Make everything before `end` durable. Returns whether that changed anything."""
+        """Make everything before `end` durable, and return True if that changed anything."""
         moved = end > self.durable_offset
         self.durable_offset = max(end, self.durable_offset)
         return moved
@@ -134,7 +134,7 @@ class MemoryLog:
     """A log in memory, with the contract of `EmbeddedLog`."""
 
     def __init__(self, partitions: int, faults: Faults | None = None, call_later: CallLater | None = None) -> None:
-        """`call_later(seconds, callback)` is the clock; None: the running loop's."""
+        """Begin empty. `call_later(seconds, callback)` is the clock; None: the running loop's."""
         self._listener: LogListener | None = None
         self.metadata = MemoryPartition(METADATA, [])
         self.queues = [MemoryPartition(queue_partition(number), []) for number in range(partitions)]
@@ -183,7 +183,7 @@ class MemoryLog:
         self._dead = True
 
     def crash(self) -> "MemoryLog":
-        """Kill the broker at this moment: nothing calls back any more. Returns the log that the next broker opens."""
+        """Kill the broker now, so that nothing calls back. Return the log that the next broker opens."""
         self._dead = True
         faults = Faults(
             self._random.getrandbits(64),
@@ -256,7 +256,7 @@ def _chain_before(partition: MemoryPartition, block: Block) -> bytes:
 
 
 def _stored(partition: MemoryPartition, block: Block) -> bytes:
-    """A block as the embedded log stores it."""
+    """Return a block as the embedded log stores it."""
     bare = [record[HEADER_SIZE:] for record in block.records]
     sync = _header(partition).sync
     return encode_block(bare, sum(map(len, bare)), sync, block.first_offset, _chain_before(partition, block))
@@ -265,7 +265,7 @@ def _stored(partition: MemoryPartition, block: Block) -> bytes:
 def _damaged(
     chance: random.Random, partition: MemoryPartition, block: Block, before: list[Block], others: list[bytes]
 ) -> bytes:
-    """The bytes in the place of a block that was not synced.
+    """Return the bytes that replace an unsynced block.
 
     `before`: the blocks before it in its partition; `others`: blocks of all partitions."""
     raw = _stored(partition, block)
@@ -289,7 +289,7 @@ def _damaged(
 
 
 def _found(partition: MemoryPartition, block: Block, stored: bytes) -> Block | None:
-    """The block that an opened log finds in the place of `block`; None if its checks refuse the bytes."""
+    """Return the block that an opened log finds instead of `block`; None if its checks refuse the bytes."""
     header = _header(partition)
     try:
         parsed = parse_block(stored, 0, header)

@@ -1,4 +1,4 @@
-"""A shared log in memory for simulations: a Kafka whose faults come from a seed.
+"""A shared log in memory for simulations: a Kafka whose faults are derived from a seed.
 
 Its contract is `rewindmq.engine.log.shared_contract`. Counters, copies of states and the archive are at the end.
 
@@ -6,20 +6,20 @@ Its contract is `rewindmq.engine.log.shared_contract`. Counters, copies of state
     log = history.open("a")     one node's view: append, read back, duties
     log.hold(["queues-1"])      it falls behind in these
     log.cut(True)               it does not reach the log: its appends wait, nothing arrives
-    log.kill()                  its process is gone: of its appends under way, the front part still lands
-    log.after_arrival = what    called when the node has folded arrivals, before anything that waited for them goes on
-    history.assign({"queues-0": ["a", "b"]})     duties as the caller wants them; `rebalance` deals them out
+    log.kill()                  its process is gone: the front part of its appends in flight still lands
+    log.after_arrival = what    called when the node has folded arrivals, before anything that waited for them continues
+    history.assign({"queues-0": ["a", "b"]})     the caller's duties; `rebalance` distributes them
 
-Faults, as Kafka has them:
+Faults like Kafka's:
 - an append reaches the log late (`append_seconds`), those of one node to one partition in their order, in pieces;
 - records in the log arrive late (`arrival_seconds`), at each node and from each partition in its own time, in batches
   of any size;
-- offsets have gaps (`gap_rate`: control records), and a test can put in any record (`SimulatedPartition.put`);
+- offsets have gaps (`gap_rate`: control records), and a test can add any record (`SimulatedPartition.put`);
 - duties move late and not everywhere at once (`duty_seconds`), so a partition has two owners or none for a while;
-- copies of states may be lost or damaged (`copies`: so many of ten), and Kafka may drop the records below a copy
-  (`drops`: so many of ten). They stay in the archive: a node reads them, and does not follow them;
-- counters come as late as all else, those of an owner that dies may be lost, and the log forgets records that later
-  ones of the same key have covered. They have dice of their own.
+- copies of states may be lost or damaged (`copies`: of ten), and Kafka may drop the records below a copy (`drops`: of
+  ten). They stay in the archive, where a node reads them without following them;
+- counters are as late as everything else, those of an owner that dies may be lost, and the log forgets records that
+  are superseded by later ones of the same key. They have their own dice.
 The log's clock is its own, whatever the nodes' clocks do. As Kafka's, it may be set back.
 """
 
@@ -76,11 +76,11 @@ class SimulatedPartition:
         self.keys: list[bytes] = []
         self.values: list[bytes] = []
         self.next_offset = 0
-        self.kept_from = 0  # what is below is in the archive alone
+        self.kept_from = 0  # older records are only in the archive
         self._history = history
 
     def put(self, key: bytes, value: bytes) -> int:
-        """Put a record into the log. Returns its offset."""
+        """Put a record into the log, and return its offset."""
         offset = self.next_offset
         self.offsets.append(offset)
         self.timestamps_ms.append(self._history.clock())
@@ -110,7 +110,7 @@ class SimulatedPartition:
 
     def offset_at(self, timestamp_ms: int) -> int:
         later = (at for at, time_ms in enumerate(self.timestamps_ms) if time_ms > timestamp_ms)
-        at = next(later, len(self.timestamps_ms))  # as Kafka looks it up: the first, also where time went back
+        at = next(later, len(self.timestamps_ms))  # like Kafka: the first one, even if time went back
         return self.offsets[at] if at < len(self.offsets) else self.next_offset
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
@@ -149,7 +149,7 @@ class SharedHistory:
         return [self.metadata, self.nodes, *self.queues]
 
     def add(self, partitions: int) -> None:
-        """Give the log so many queue partitions. Logs that are open do not see the new ones."""
+        """Give the log this number of queue partitions. Open logs do not see the new ones."""
         for number in range(len(self.queues), partitions):
             self.queues.append(SimulatedPartition(self, queue_partition(number)))
             self.counters.append(CounterHistory(f"counters-{number}"))
@@ -164,7 +164,7 @@ class SharedHistory:
         return log
 
     def heal(self) -> None:
-        """End all faults: everything goes through at once, and each partition has one owner."""
+        """End all faults, so that everything gets through at once, and each partition has one owner."""
         self.faults = SharedFaults()
         for log in self.logs.values():
             log.cut(False)
@@ -172,7 +172,7 @@ class SharedHistory:
         self.rebalance()
 
     def gap(self) -> int:
-        """The number of offsets without a record before the next record."""
+        """Return the number of offsets without a record before the next record."""
         return self.dice.randint(1, 3) if self.dice.random() < self.faults.gap_rate else 0
 
     def grown(self) -> None:
@@ -183,7 +183,7 @@ class SharedHistory:
     # -- duties -------------------------------------------------------------------------------------------------------
 
     def rebalance(self) -> None:
-        """Give each queue partition one owner, out of the nodes that can be reached."""
+        """Give each queue partition one owner among the reachable nodes."""
         members = sorted(node for node, log in self.logs.items() if log.is_member)
         self.dice.shuffle(members)
         self.assign(
@@ -208,13 +208,13 @@ class MemorySharedPartition:
     def __init__(self, log: "MemorySharedLog", history: SimulatedPartition) -> None:
         self.name = history.name
         self.history = history
-        self.position: int | None = None  # the next offset to read back; None: it is not followed yet
+        self.position: int | None = None  # the next offset to read back; None: not yet followed
         self.held = False  # no record of it arrives for now
         self.under_way: deque[tuple[bytes, bytes]] = deque()
         self.paused = False
-        self.lagging = False  # resumed, and not caught up yet
+        self.lagging = False  # resumed, but not yet caught up
         self.reporting = False
-        self.unreported: deque[int] = deque()  # offsets of own appends that the listener does not know yet
+        self.unreported: deque[int] = deque()  # offsets of own appends not yet known to the listener
         self.node = log.node
         self._log = log
         self._sending = False
@@ -263,7 +263,7 @@ class MemorySharedPartition:
         self.send()
 
     def land(self, size: int) -> None:
-        """Move the first `size` records under way into the log."""
+        """Move the first `size` records in flight into the log."""
         for _ in range(size):
             offset = self.history.put(*self.under_way.popleft())
             if self.reporting:
@@ -308,13 +308,13 @@ class MemorySharedLog:
         self.nodes = MemorySharedPartition(self, shared.nodes)
         self.queues = [MemorySharedPartition(self, partition) for partition in shared.queues]
         self.counters = [MemoryCounters(self, partition) for partition in shared.counters] if pauses else []
-        self.left_out: Sequence[MemorySharedPartition] = ()  # a node opens all that are there
+        self.left_out: Sequence[MemorySharedPartition] = ()  # a node opens all existing ones
         self.states = MemoryStates(self) if copies else None
         self.is_cut = False
         self.closed = False
         self.after_arrival: Callable[[], None] = lambda: None
         self.owned: frozenset[str] = frozenset()  # the duties that the node knows
-        self._lag = shared.dice.choice((0.1, 1.0, 1.0, 2.0))  # how much longer than others it takes to learn of things
+        self._lag = shared.dice.choice((0.1, 1.0, 1.0, 2.0))  # how much later than others it learns of things
         self._nodes_from = shared.nodes.next_offset
         self._following = False
         self._fetching = False
@@ -341,7 +341,7 @@ class MemorySharedLog:
             self.shared.add(partitions)
 
     def use_all(self) -> None:
-        """Do nothing: nothing was left out."""
+        """Do nothing, because nothing was left out."""
 
     def follow(self, offsets: Mapping[str, int], listener: SharedLogListener) -> None:
         self._listener = listener
@@ -356,7 +356,7 @@ class MemorySharedLog:
         self.shared.rebalance()
 
     def flush(self) -> None:
-        """Do nothing: appended records are on their way already."""
+        """Do nothing, because appended records are already in flight."""
 
     async def read_to_end(self) -> None:
         await self._read_to([each for each in self.partitions if not (each.paused or each.lagging)])
@@ -410,7 +410,7 @@ class MemorySharedLog:
         return next(partition for partition in self.queues if partition.name == name)
 
     def tell_delivered(self, partition: MemorySharedPartition) -> None:
-        """Report the appends that are in the log, after a while and in their order."""
+        """Report the appends in the log, after a while and in their order."""
         if partition.unreported and not self.closed:
             seconds = self.shared.dice.uniform(0, self.shared.faults.append_seconds)
             self.shared.call_later(seconds, partial(self._delivered, partition))
@@ -445,7 +445,7 @@ class MemorySharedLog:
             raise LogError(f"the log in memory: {left} events were appended and are not in the log")
 
     def kill(self) -> None:
-        """End the process. Records on their way are lost from some point on, or land a little later."""
+        """End the process. Records in flight are lost from some point on, or land a little later."""
         shared = self.shared
         self.closed = True
         del shared.logs[self.node]
@@ -482,7 +482,7 @@ class MemorySharedLog:
             self.shared.rebalance()
 
     def hold(self, names: Sequence[str]) -> None:
-        """Hold back these partitions, and no others: no record of them arrives from here on."""
+        """Hold back exactly these partitions, so that no record of them arrives from here on."""
         for partition in self.partitions:
             partition.held = partition.name in names
         self.fetch()
@@ -560,7 +560,7 @@ class MemorySharedLog:
 
 
 class CounterHistory:
-    """The counters of one partition that are in the log: time, key and value of each record, by offset."""
+    """The counters of one partition in the log: time, key and value of each record, by offset."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -573,7 +573,7 @@ class CounterHistory:
         self.next_offset += 1
 
     def compact(self) -> None:
-        """Forget all records but the last one of each key."""
+        """Forget all records except the last one of each key."""
         last = {key: offset for offset, (_, key, _) in self.records.items()}
         kept = set(last.values())
         self.records = {offset: record for offset, record in self.records.items() if offset in kept}
@@ -601,7 +601,7 @@ class MemoryCounters:
         return not self.under_way
 
     def move(self) -> None:
-        """Let records of this node into the log, and those that are in the log to this node, after a while."""
+        """Move records of this node into the log, and records of the log to this node, after a while."""
         faults, dice = self._log.shared.faults, self._log.shared.counter_dice
         if not self._moving and not self._log.is_cut and not self._log.closed:
             self._moving = True
@@ -661,7 +661,7 @@ class MemoryStates:
 
 
 class SimulatedArchivedPartition:
-    """One partition as one node sees it, with all that the archive has of it."""
+    """One partition as one node sees it, including its archive."""
 
     shared = True
     start_offset = 0

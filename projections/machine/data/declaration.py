@@ -1,4 +1,4 @@
-"""The declaration of a queue: all that its QueueDeclared event decided for ever."""
+"""The declaration of a queue: everything that its QueueDeclared event decided for ever."""
 
 from dataclasses import dataclass
 from typing import Final

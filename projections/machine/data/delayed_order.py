@@ -1,4 +1,4 @@
-"""Delayed messages: messages of a delayed exchange, and with delayed retry messages that came back.
+"""Delayed messages: messages of a delayed exchange, and with delayed retry also returned messages.
 
     queue.delayed    a `Timed`: messages by (due time, id); None for queues in which no message can wait
 
@@ -6,18 +6,18 @@ A delayed message is neither ready nor unacked (`messages_delayed` counts it), b
 purged and deleted with the others, and does not expire before it is due. When it is due:
 
     delayed retry       the message is ready again, at the end of `returned` (a quorum queue of profile rabbitmq-4.3;
-                        rabbit_fifo.erl should_delay, expire_shallow). Effects: `Delay` when it came back, and when it
-                        is due `Requeue` with reason "delayed".
+                        rabbit_fifo.erl should_delay, expire_shallow). Effects: `Delay` when it returns, and `Requeue`
+                        with reason "delayed" when it is due.
     type "delayed"      the message leaves for the queue's outbox, reason "delayed", to be routed by the exchange
 
-How the engine makes a delayed exchange (type x-delayed-message, named X) of it:
+The engine builds a delayed exchange (type x-delayed-message, named X) on it:
 - With the exchange it declares a durable queue of type "delayed", whose name is `queue_of(X)`; it is hidden: never
   listed, bound or consumed, and deleted with the exchange. The machine reads the exchange's name out of the queue's.
 - A publish to X with header x-delay > 0 is a `Published` whose route names that queue; the exchange and routing key are
   the publish's. Its `expiration_ms` is the DELAY (its own expiration stays in the properties); None is no delay at all.
-- When it is due there is a `DeadLetter` effect: reason DELAYED, exchange X, routing_key None. It is an entry of the
-  outbox like any other: it stays until `DeadLettersForwarded`, and the target drops letters that it has seen. The
-  forwarding broker routes it by X's bindings and adds no x-death.
+- When it is due, a `DeadLetter` effect follows: reason DELAYED, exchange X, routing_key None. It is an entry of the
+  outbox like any other: it stays until `DeadLettersForwarded`, and the target drops repeated letters. The forwarding
+  broker routes it by X's bindings and adds no x-death.
 """
 
 from array import array
@@ -42,9 +42,9 @@ def exchange_of(queue: str) -> str:
 
 
 class Timed(Order):
-    """Messages by (due time, id); the due time stands where other orders have the expiry.
+    """Messages by (due time, id); the due time is stored where other orders have the expiry.
 
-    Full chunks are split, and chunks are numbered as they are made: the messages, not the numbers, give their order."""
+    Full chunks are split, and chunks are numbered as they are made: the messages, not the numbers, give the order."""
 
     def __init__(self) -> None:
         super().__init__(False, SPACE)
@@ -55,7 +55,7 @@ class Timed(Order):
         key = (expiry, message_id)
         chunks = self.chunks
         low, high = 0, len(chunks) - 1
-        while low < high:  # finds the first chunk whose last message is later; else the last
+        while low < high:  # finds the first chunk whose last message is later, or the last chunk
             middle = (low + high) // 2
             if _key(chunks[middle], len(chunks[middle].ids) - 1) < key:
                 low = middle + 1

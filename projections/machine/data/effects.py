@@ -1,11 +1,11 @@
 """Effects: the outcomes that the queue machine derives from an event, as data.
 
 Effects are never logged. The live broker carries them out (sockets, dead-letter forwards), the projector updates
-RocksDB by them, Spark turns them into the rows of `history`. They come in the order in which things happened, after the
-event (partition, offset) that caused them. So an effect is identified by (partition, offset, ordinal) and is safe to
+RocksDB from them, and Spark turns them into the rows of `history`. They are in the order in which things happened after
+the event (partition, offset) that caused them, so (partition, offset, ordinal) identifies an effect, and it is safe to
 carry out twice. `queue` is always the live `Queue` of the machine (its `.vhost`, `.name`, `.queue_id` do not change).
 
-One is made for each message: effects are not frozen, and have an `__init__` of their own, which mypyc compiles.
+Because every message makes one, effects are not frozen, and have their own `__init__`, which mypyc compiles.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,10 +34,10 @@ class Keep:
 
 @dataclass(init=False, slots=True)
 class Forget:
-    """The messages left the queue for `reason`.
+    """Forget messages, which left the queue for `reason`.
 
     Their bodies are no longer needed, except for a `DeadLetter` that follows or is still in the outbox. `consumer`: the
-    consumer that settled them (acked, rejected, delivered, delivery_limit), else 0. `rule`: the rule that decided, for
+    consumer that settled them (acked, rejected, delivered, delivery_limit), or 0. `rule`: the rule that decided, for
     people: "" or e.g. "policy lim.max-length", "argument x-message-ttl", "property expiration"."""
 
     queue: Queue
@@ -74,10 +74,10 @@ class Refuse:
 class Deliver:
     """Send the message to the consumer.
 
-    `final`: no_ack, so the message has left the queue already (this effect says so; no `Forget` with reason delivered
-    is made). `delivery_count`: unsuccessful deliveries before this one (quorum queues; else 0). `acquired_count`:
-    deliveries before this one that were not acked; profile rabbitmq-4.3 counts them besides (else 0). `passed`: final,
-    and the message was never in the queue. It went straight to the consumer, so there was no `Keep`."""
+    `final`: no_ack, so the message has already left the queue, and no `Forget` with reason delivered follows.
+    `delivery_count`: unsuccessful deliveries before this one (quorum queues; otherwise 0). `acquired_count`: deliveries
+    before this one that were not acked, which only profile rabbitmq-4.3 counts (otherwise 0). `passed`: final, and the
+    message went straight to the consumer, so it was never in the queue and there was no `Keep`."""
 
     queue: Queue
     message_id: int
@@ -111,7 +111,7 @@ class Deliver:
 
 @dataclass(init=False, slots=True)
 class FetchReply:
-    """The answer to `Fetched`: the message (`message_id` -1: the queue is empty), and how many are ready behind it.
+    """The answer to `Fetched`: the message (`message_id` -1: the queue is empty), and the number still ready after it.
 
     `final` as in `Deliver`."""
 
@@ -150,7 +150,7 @@ class Requeue:
     """The messages are ready again (nack / reject / recover with requeue, or their holder is gone).
 
     `reason`: the method, or session_closed, channel_closed, node_lost, broker_started; or unsent: no client has seen
-    them (events/lookahead.py); or delayed, with consumer 0: the messages came back before (see `Delay`)."""
+    them (events/lookahead.py); or delayed, with consumer 0: the messages returned earlier (see `Delay`)."""
 
     queue: Queue
     message_ids: Sequence[int]
@@ -166,7 +166,7 @@ class Requeue:
 
 @dataclass(init=False, slots=True)
 class Delay:
-    """The message came back from `consumer` for `reason`, as in `Requeue`; it is ready again at `due_ms`.
+    """The message returned from `consumer` for `reason`, as in `Requeue`; it is ready again at `due_ms`.
 
     (Delayed retry.)"""
 
@@ -188,12 +188,12 @@ class Delay:
 class DeadLetter:
     """Publish the messages to the dead-letter exchange.
 
-    Reason delayed: publish them to the delayed exchange to which they were published before, see delayed_order.py.
+    Reason delayed: publish them to the delayed exchange where they were first published, see delayed_order.py.
     Reason moved: an operator moved them to this exchange and key, see machine/events/removal.py. Reason relocated: they
-    follow their queue to another partition, each with what is `carried`, see machine/events/relocation.py.
+    follow their queue to another partition, each with its `carried` state, see machine/events/relocation.py.
     `routing_key` None: keep their own. The first has the number `sequence`, and each next one the next number. They
     stay in the queue's outbox until `DeadLettersForwarded` names their number (or one above). `at_least_once`: limits
-    still count them. `refused`: a reject-publish-dlx message that never was in the queue."""
+    still count them. `refused`: a reject-publish-dlx message that was never in the queue."""
 
     queue: Queue
     message_ids: Sequence[int]
@@ -259,7 +259,7 @@ class CancelConsumer:
 class QueueGone:
     """The queue was deleted.
 
-    `reason`: deleted, expired, auto_delete, exclusive_owner_gone, transient. `messages`: how many ready messages were
+    `reason`: deleted, expired, auto_delete, exclusive_owner_gone, transient. `messages`: the number of ready messages
     deleted with it. The broker drops its bindings. Bodies of the queue are no longer needed, except those of
     `queue.outbox` (see `Release`)."""
 
@@ -275,10 +275,10 @@ class QueueGone:
 
 @dataclass(init=False, slots=True)
 class Duplicate:
-    """The queue dropped a message that it has already taken in.
+    """The queue dropped a message that it had already accepted.
 
-    A dead letter or a restored message that comes once more (`original` -1), or a message with the id of `original`, by
-    `rule` (rules/deduplication.py, which says what its publisher is told)."""
+    A repeated dead letter or restored message (`original` -1), or a message with the id of `original`, by `rule`
+    (rules/deduplication.py, which also decides the answer to its publisher)."""
 
     queue: Queue
     message_id: int
@@ -294,7 +294,7 @@ class Duplicate:
 
 @dataclass(init=False, slots=True)
 class Quarantine:
-    """The event is senseless here (unknown queue, ack of a message that is not out ...) and was skipped.
+    """The event makes no sense here (unknown queue, ack of a message that is not held ...) and was skipped.
 
     Every fold skips it in the same way. `offset` is the event's; `reason` is one line for people."""
 

@@ -3,10 +3,10 @@
     queue.remembered    by exchange: the messages that came through a deduplicating exchange;
                         by "": those that are in a queue with x-message-deduplication
 
-An id is the value of a header, and is kept as 16 bytes of its hash, whatever its size. Messages come in the order of
-their offsets, so the oldest stands first. As messages do, they are stored in chunks: chunk N has the messages whose
-offsets are N * CHUNK to (N + 1) * CHUNK - 1. A queue remembers for at most MOST_EXCHANGES exchanges, and each has
-chunks in a number space of its own.
+An id is the value of a header, kept as 16 bytes of its hash, whatever its size. Messages arrive in the order of their
+offsets, so the oldest is first. Like messages, they are stored in chunks: chunk N has the messages whose offsets are
+N * CHUNK to (N + 1) * CHUNK - 1. A queue remembers for at most MOST_EXCHANGES exchanges, and the chunks of each have
+their own number space.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from rewindmq.projections.machine.data.message_order import SPACE_SHIFT, space_o
 SPACE: Final = 512  # the first space, above that of delayed messages; "" has it
 MOST_EXCHANGES: Final = 16
 MOST_REMEMBERED: Final = 1_000_000  # messages of an exchange, in each queue behind it
-LONGEST_TTL_MS: Final = (1 << 48) - 1  # for which an exchange may ask to remember a message
+LONGEST_TTL_MS: Final = (1 << 48) - 1  # an exchange's limit for remembering a message
 CHUNK_SHIFT: Final = 9
 KEY_SIZE: Final = 16
 ID_SIZE: Final = 16 + KEY_SIZE  # of a remembered message in a chunk: offset, expiry, key
@@ -27,7 +27,7 @@ OWN: Final = ""  # of the queue itself
 class IdWindow:
     """Messages with their ids and the times until which they are remembered (NEVER: no end), oldest first.
 
-    `by_key`: the last message of each id. It may miss an older message of the same id, that is expired."""
+    `by_key`: the last message of each id. It may lack an older, expired message of the same id."""
 
     def __init__(self, space: int) -> None:
         self.space = space
@@ -76,7 +76,7 @@ class IdWindow:
                 yield last
 
     def of_chunk(self, number: int) -> list[tuple[int, bytes, int]]:
-        """(message, key, expiry) of the messages of a chunk, ascending."""
+        """Return (message, key, expiry) of the messages of a chunk, ascending."""
         first = number << CHUNK_SHIFT
         found: list[tuple[int, bytes, int]] = []
         for message_id in range(first, first + (1 << CHUNK_SHIFT)):

@@ -1,17 +1,17 @@
-"""The order of ready messages, compact: 16 bytes a message, 24 with an expiry; no message is a Python object.
+"""The compact order of ready messages: 16 bytes a message, 24 with an expiry; no message is a Python object.
 
-A message here is its id, its packed word (message_word.py), and its expiry (absolute ms; NONE when it never expires).
-Many messages leave or come back at once as a `Stretch`, by slices of arrays.
+A message here is its id, its packed word (message_word.py), and its expiry (absolute ms; NONE if it never expires).
+Many messages leave or return at once as a `Stretch`, by slices of arrays.
 
 An `Order` is a run of chunks; the head chunk has a `start`, so that taking from the head changes no chunk:
 
     chunks:  [ . . . a b c ]  [ d e f g h i ]  [ j k ]          . taken already
                start ^                             tail
 
-Chunks have numbers that ascend by one along the run. A chunk that did not change is not written again (the projector
-stores chunks by number), and `start` is kept with the queue's small state. An order of returned messages counts from -1
-downwards, so that the chunks of a queue's two orders (see queue.py) share one number space. An order of another `space`
-(priority_order.py) counts from space << SPACE_SHIFT upwards, or from -1 less than that downwards.
+Chunk numbers ascend by one along the run. An unchanged chunk is not written again (the projector stores chunks by
+number), and `start` is kept with the queue's small state. An order of returned messages counts down from -1, so that
+the chunks of a queue's two orders (see queue.py) share one number space. An order of another `space`
+(priority_order.py) counts up from space << SPACE_SHIFT, or down from one less than its negative.
 """
 
 from array import array
@@ -22,14 +22,14 @@ from rewindmq.projections.machine.data.message_word import SIZE_MASK, UPPER
 
 NONE: Final = -1  # no expiry
 CHUNK = 1024  # messages in a chunk that grows at the tail; insertions let a chunk grow to twice as many
-SPACE_SHIFT: Final = 40  # an order may use up to 2**40 chunk numbers in all its life
+SPACE_SHIFT: Final = 40  # an order may use up to 2**40 chunk numbers in its lifetime
 
 BIG_ENDIAN: Final = array("H", [1]).tobytes() == b"\0\1"  # this machine
 ODD: Final = bytes(range(1, 256, 2))
 _FEW: Final = 4  # ids that are searched for one by one
 _LAST_ID: Final = (1 << 63) - 1
 _LOWER: Final = 1 if BIG_ENDIAN else 0  # where the lower half of a word is
-_SPARSE: Final = 4  # more messages than this around each new one: it is put in by itself, and not by a merge
+_SPARSE: Final = 4  # more messages than this around each new one: it is inserted singly, not by a merge
 
 
 def sizes_of(words: "array[int]") -> "array[int]":
@@ -82,7 +82,7 @@ class Stretch:
         return array("I", self.words.tobytes())[1 - _LOWER :: 2]
 
     def change_uppers(self, changes: Mapping[int, int]) -> None:
-        """Replace the upper half of each word by what `changes` has for it."""
+        """Replace the upper half of each word by its value in `changes`."""
         if len(self.words) == 1:
             word = self.words[0]
             self.words[0] = changes[word >> UPPER] << UPPER | word & SIZE_MASK
@@ -129,7 +129,7 @@ class Chunk:
             self.expiries.insert(index, expiry)
 
     def set(self, index: int, message_id: int, word: int, expiry: int) -> None:
-        """Put a message in the place of the one at `index`."""
+        """Replace the message at `index`."""
         if expiry != NONE and self.expiries is None:
             self.expiries = array("q", [NONE]) * len(self.ids)
         self.ids[index] = message_id
@@ -144,12 +144,12 @@ def first_number(returned: bool, space: int) -> int:
 
 
 def space_of(number: int) -> int:
-    """Return the space in which a chunk's number lies."""
+    """Return the space of a chunk's number."""
     return (-1 - number if number < 0 else number) >> SPACE_SHIFT
 
 
 class Order:
-    """Messages in an order. `count`: how many; `expiring`: how many of them have an expiry."""
+    """Messages in an order. `count`: their number; `expiring`: the number that have an expiry."""
 
     def __init__(self, returned: bool, space: int = 0) -> None:
         self.returned = returned
@@ -274,9 +274,9 @@ class Order:
         return count
 
     def reaching(self, message_bytes: int) -> tuple[int, int]:
-        """Return how many messages at the head have together at least so many bytes, and what is missing to that.
+        """Return how many messages at the head have at least `message_bytes` together, and 0.
 
-        If all of them have fewer bytes: their number, and how many are missing."""
+        If all messages together have fewer bytes: their number, and the number of missing bytes."""
         count, start = 0, self.start
         for chunk in self.chunks:
             for at in range(start, len(chunk.words)):
@@ -293,7 +293,7 @@ class Order:
         if head is not self.tail:
             self._drop_first_chunk()
             return
-        # This is the only chunk: empty it and go on with it. If it is `stored` and still empty, the store deletes it.
+        # This is the only chunk: empty and reuse it. If it is `stored` and still empty, the store deletes it.
         del head.ids[:]
         del head.words[:]
         head.expiries = None
@@ -335,7 +335,7 @@ class Order:
             self._split(low)
 
     def insert_all(self, messages: Stretch) -> None:
-        """Put messages at the places of their ids, in an order that is sorted by id. They are sorted, too."""
+        """Put messages, sorted by id, at the places of their ids, in an order that is sorted by id."""
         ids = messages.ids
         if self.count == 0 or ids[0] > self.tail.ids[-1]:
             self.append_all(messages)
@@ -371,7 +371,7 @@ class Order:
         return Stretch(chunk.ids, chunk.words, chunk.expiries).part(start, len(chunk.ids)).rows()
 
     def _chunk_of(self, message_id: int) -> int:
-        """Return the index of the first chunk whose last id is not smaller; of the last one if there is none."""
+        """Return the index of the first chunk whose last id is not smaller, or of the last chunk."""
         chunks = self.chunks
         low, high = 0, len(chunks) - 1
         while low < high:
@@ -433,10 +433,10 @@ class Order:
     def remove(self, ids: list[int], scan: bool) -> list[tuple[int, int, int]]:
         """Remove those of these messages that are here. Returns (id, word, expiry) of each, in order.
 
-        `scan`: the order may not be sorted by id, so each message is looked at if need be (for a million messages 8 ms
-        an id, and 38 ms at most)."""
+        `scan`: the order may not be sorted by id, so each message is checked if necessary (8 ms an id for a million
+        messages, and 38 ms at most)."""
         places = self._places(ids, scan)
-        places.sort(reverse=True)  # from the end: what is cut out moves only what stands behind it
+        places.sort(reverse=True)  # from the end, because a cut moves only the entries after it
         removed = [self._cut_out(at, index) for at, index in places]
         removed.reverse()
         return removed
@@ -446,7 +446,7 @@ class Order:
         return [self.chunks[at].ids[index] for at, index in self._places(ids, scan)]
 
     def _places(self, ids: list[int], scan: bool) -> list[tuple[int, int]]:
-        """Chunk and index of each of the messages that are here."""
+        """Return the chunk and index of each of the messages that are here."""
         places: list[tuple[int, int]] = []
         if self.count == 0:
             return places
@@ -472,7 +472,7 @@ class Order:
         return places
 
     def _place(self, message_id: int) -> tuple[int, int]:
-        """Chunk and index of a message; (-1, -1) if it is not where it would be in an order that is sorted by id."""
+        """Return chunk and index of a message; (-1, -1) if it is not where it would be in an order sorted by id."""
         low = self._chunk_of(message_id)
         ids = self.chunks[low].ids
         first, last = (self.start if low == 0 else 0), len(ids)
@@ -497,7 +497,7 @@ class Order:
         del chunk.words[index]
         if chunk.expiries is not None:
             del chunk.expiries[index]
-        if len(chunk.ids) == 0:  # not the head, where another message stands before this one
+        if len(chunk.ids) == 0:  # not the head, where another message precedes this one
             if chunk.stored:
                 self.vanished.append(chunk.number)
             chunk.dirty = False  # still in `changed`, where it is now ignored
@@ -524,7 +524,7 @@ class Order:
     def recount(self) -> int:
         """Set `count` and `expiring` from the chunks, after loading. Returns the sum of the sizes.
 
-        A million messages take milliseconds: the numbers are read as machine words."""
+        A million messages take milliseconds, because the numbers are read as machine words."""
         self.count = self.expiring = total = 0
         start = self.start
         for chunk in self.chunks:
@@ -565,7 +565,7 @@ def _has_some(ids: "array[int]", wanted: set[int]) -> bool:
     """Return True if some of the wanted ids may be among `ids`, and False if none of them is."""
     if len(wanted) > _FEW:
         return not wanted.isdisjoint(ids)
-    data = ids.tobytes()  # a search for bytes makes no number of each id
+    data = ids.tobytes()  # a search for bytes creates no number for each id
     return any(
         data.find(each.to_bytes(8, "big" if BIG_ENDIAN else "little")) >= 0 for each in wanted if 0 <= each <= _LAST_ID
     )

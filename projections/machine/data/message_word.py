@@ -13,12 +13,12 @@
     40-51    delivery count                  quorum, profile rabbitmq-4.3
     52-62    acquired count                  quorum, profile rabbitmq-4.3
 
-So a word means something only together with its queue: `Queue.counts` and `Prioritized` know which of these holds. The
-fold reads size and flags with the masks below, without a call; all else goes through the functions.
+A word has a meaning only together with its queue: `Queue.counts` and `Prioritized` know which layout applies. The fold
+reads size and flags with the masks below, without a call; everything else goes through the functions.
 
-In profile 4.3 the delivery count counts failures; every return raises the acquired count. A count that has reached its
-largest number stays there. So a delivery limit of more than 4,094 works as one of 4,094: a message that goes on failing
-dies, even under a higher limit.
+In profile 4.3 the delivery count counts failures; every return raises the acquired count. A count stays at its largest
+number, so a delivery limit of more than 4,094 works like 4,094: a message that keeps failing dies even under a higher
+limit.
 
 Words are stored in chunks and covered by digests: their layout cannot change.
 """
@@ -63,7 +63,7 @@ def stream_word(size: int, seconds: int) -> int:
 
 
 def seconds_of(word: int) -> int:
-    """Return the second in which a message of a stream was published, counted from when the stream was made."""
+    """Return the second in which a message of a stream was published, counted from the stream's declaration."""
     return word >> SECONDS_SHIFT
 
 
@@ -73,7 +73,7 @@ def count_of(word: int) -> int:
 
 
 def counts_of(word: int) -> tuple[int, int]:
-    """Delivery count and acquired count, in profile 4.3."""
+    """Return the delivery count and the acquired count, in profile 4.3."""
     return word >> DELIVERIES_SHIFT_4_3 & DELIVERIES_MAX_4_3, word >> ACQUIRED_SHIFT_4_3
 
 
@@ -87,12 +87,12 @@ def delivered_before(word: int, count: int, failures: bool) -> int:
 
 
 def returned(word: int) -> int:
-    """Return the word of a message that came back once more, in profile 3.13."""
+    """Return the word of a message after one more return, in profile 3.13."""
     return word + (1 << COUNT_SHIFT) if count_of(word) < COUNT_MAX else word
 
 
 def returned_or_failed(word: int, failed: bool) -> int:
-    """Return the word of a message that came back once more, in profile 4.3."""
+    """Return the word of a message after one more return, in profile 4.3."""
     deliveries, acquired = counts_of(word)
     if acquired < ACQUIRED_MAX_4_3:
         word += 1 << ACQUIRED_SHIFT_4_3

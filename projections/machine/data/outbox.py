@@ -5,8 +5,8 @@
     sizes        .   .   .   .   .       of the bodies
     kinds        0   0   1   0   0       what the letter has in common with others: an index into `known`
 
-Letters leave from the front. Only messages that move with their queue (`carried`) and dead letters leave without each
-other, see rules/dead_letters.py.
+Letters leave from the front, except that messages that move with their queue (`carried`) and dead letters leave
+independently of each other (rules/dead_letters.py).
 """
 
 from array import array
@@ -18,9 +18,9 @@ from typing import Any, Final
 from rewindmq.projections.machine.data.reasons import LetterReason
 from rewindmq.schemas.pickles import pickle_by_fields
 
-# What letters have in common: reason, exchange, routing key (None: the message's own), at_least_once, refused.
+# The fields that letters share: reason, exchange, routing key (None: the message's own), at_least_once, refused.
 LetterKind = tuple[LetterReason, str, str | None, bool, bool]
-_SWEPT: Final = 1024  # letters that left stay in the arrays until there are so many, and more than those that wait
+_SWEPT: Final = 1024  # departed letters stay in the arrays until they number this many, and more than the waiting ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Outbox:
         self.kinds.extend(array("q", [number]) * len(ids))
 
     def stretches(self) -> Iterator[tuple[LetterKind, int, "array[int]"]]:
-        """Yield letters that follow each other and are alike: their kind, the first one's number, the messages' ids."""
+        """Yield runs of letters of one kind: the kind, the first letter's number, the messages' ids."""
         first, end = self.start, len(self.sequences)
         for at in range(first + 1, end + 1):
             if at == end or self.kinds[at] != self.kinds[first] or self.sequences[at] != self.sequences[at - 1] + 1:

@@ -1,20 +1,20 @@
-"""The order of ready messages by priority (S-101 to S-108): an `Order`, or two, for each level that was ever used.
+"""The order of ready messages by priority (S-101 to S-108): one or two `Order`s for each level ever used.
 
     level 9    returned | arrived       <- the next message is the first one here,
-    level 4    returned | arrived       <- or here, when nothing is above
+    level 4    returned | arrived       <- or here, if the levels above are empty
     level 0                                (never used: no order exists)
 
 - A classic queue with x-max-priority N has the levels 0 to N; N is at least 1 and at most 255. A message without a
   priority has level 0, a message with a priority above N has level N. A level is like a whole queue without priorities:
-  it has `arrived`, and `returned` sorted by id. A drop from the head, and the look whether the head has expired,
+  it has `arrived`, and `returned` sorted by id. A drop from the head and the check whether the head has expired
   concern the next message, at any level (S-030, S-050; rabbit_priority_queue.erl find2).
 - A quorum queue of profile rabbitmq-4.3 has the levels 0 to 31; a message without a priority has level 4 (S-105). Its
   levels have only `arrived`: returned messages go to the queue's own `returned`, which is served first, in the order of
   return (S-108). The first message of each level expires in time, even behind messages of higher levels
   (rabbit_fifo_pq.erl).
 
-A message's level is part of its word (message_word.py), so that it is known while a consumer has the message. The
-chunks of a level have numbers of its own (`space` in message_order.py).
+A message's level is part of its word (message_word.py), so that it is known while a consumer holds the message. The
+chunks of each level have their own numbers (`space` in message_order.py).
 """
 
 from array import array
@@ -65,7 +65,7 @@ class Prioritized(Order):
             self._level(level)[0].insert_all(part)
 
     def _by_level(self, messages: Stretch) -> Iterator[tuple[int, Stretch]]:
-        """Yield the messages that each level gets, and count them."""
+        """Yield the messages for each level, and count them."""
         parts: dict[int, list[tuple[int, int, int]]] = {}
         for row in messages.rows():
             parts.setdefault(row[1] >> LEVEL_SHIFT & self.mask, []).append(row)
@@ -188,5 +188,5 @@ class Prioritized(Order):
             yield from order.items()
 
     def at(self, space: int, returned: bool) -> Order:
-        """Return the order whose chunks have numbers of this space."""
+        """Return the order whose chunks are numbered in this space."""
         return self._level(space)[0 if returned else 1]

@@ -1,9 +1,9 @@
-"""The reasons for which messages and queues go, in RabbitMQ's words."""
+"""The reasons why messages and queues end, in RabbitMQ's words."""
 
 from typing import Final, Literal
 
-# The reasons for which a message dies, RabbitMQ's words; and all for which it leaves its queue. They are Literal types
-# and not an Enum: the texts stand in events, digests and rows as they are, and nothing is looked up for each message.
+# The reasons why a message dies, in RabbitMQ's words, and all reasons why it leaves its queue. They are Literal types,
+# not an Enum, because events, digests and rows contain the texts, and nothing should be looked up for each message.
 DeathReason = Literal["expired", "rejected", "maxlen", "delivery_limit"]
 LeaveReason = (
     DeathReason
@@ -23,8 +23,8 @@ DELETED: Final = "deleted"  # the queue was deleted
 DELAYED: Final = "delayed"  # its delay is over: it leaves the delayed exchange's queue, and the exchange routes it
 REMOVED: Final = "removed"  # an operator deleted this message
 MOVED: Final = "moved"  # an operator moved this message to another queue
-RELOCATED: Final = "relocated"  # its queue moves to another partition, and takes this message along
+RELOCATED: Final = "relocated"  # its queue moves to another partition with this message
 TRANSIENT: Final = "transient"  # not persistent, and the broker restarted
 
-# A message came back that was in its consumer's lookahead: no client has seen it. It does not leave its queue.
+# A message returned from its consumer's lookahead: no client has seen it. It does not leave its queue.
 UNSENT: Final = "unsent"

@@ -1,8 +1,8 @@
 """Restored messages: a `Published` whose origin names a restoration.
 
-A restored message enters the queue like any other publish (limits and TTL hold), with its former delivery count and
-redelivered flag, and the time that it had left (`expiration_ms`). A restoration may be repeated, after a crash or by
-mistake: each message comes in once under its name. The queue remembers the ids as ranges, as most come in long runs.
+A restored message enters the queue like any other publish (limits and TTL apply), with its former delivery count and
+redelivered flag, and its remaining time to live (`expiration_ms`). A restoration may be repeated, after a crash or by
+mistake, but each message enters once under its name. The queue remembers the ids as ranges, because most are in runs.
 """
 
 from bisect import bisect_right
@@ -18,14 +18,14 @@ from rewindmq.schemas.values import Origin
 
 
 def is_restored(queue: Queue, origin: Origin) -> bool:
-    """Return True if the queue has already taken in the restored message that `origin` names."""
+    """Return True if the queue has already accepted the restored message that `origin` names."""
     ranges = queue.restored.get(_source(origin), [])
     at = bisect_right(ranges, origin.message_id, key=_first)
     return at > 0 and ranges[at - 1][1] >= origin.message_id
 
 
 def note_restored(queue: Queue, origin: Origin) -> None:
-    """Remember that the message came in under the restoration's name."""
+    """Remember that the message entered under the restoration's name."""
     ranges = queue.restored.setdefault(_source(origin), [])
     message_id = origin.message_id
     at = bisect_right(ranges, message_id, key=_first)

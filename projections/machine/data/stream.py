@@ -4,12 +4,12 @@
     retention   cuts the head: by max-age (reason expired), by max-length-bytes (reason maxlen)
     consumers   are attached and counted, and get nothing from the fold (engine/rewind/stream_consumers.py)
 
-A message's number in its stream is dense: published messages are counted from 0. It is the number that x-stream-offset
-means. The first message still there has number `published - messages_ready`, so the numbers need no memory.
+A message's number in its stream, which x-stream-offset uses, is dense: published messages are counted from 0. The first
+remaining message has number `published - messages_ready`, so the numbers need no memory.
 
-The time of a publish is kept in whole seconds since the stream was made, in the message's word (message_word.py). So
-max-age cuts up to a second late, never early, and a message of a stream costs 16 bytes as any other. max-length-bytes
-never cuts the newest message.
+The time of a publish is kept in whole seconds since the stream's declaration, in the message's word (message_word.py).
+So max-age cuts up to a second late, never early, and a message of a stream costs 16 bytes like any other.
+max-length-bytes never cuts the newest message.
 """
 
 from bisect import bisect_right
@@ -25,7 +25,7 @@ def word_of(queue: Queue, size: int, now_ms: int) -> int:
 
 
 def old_messages(queue: Queue, now_ms: int) -> int:
-    """Return how many messages at the head max-age cuts now: those of the same time, or of an earlier one."""
+    """Return how many messages at the head max-age cuts now: those published at that time or earlier."""
     count, start = 0, queue.arrived.start
     for chunk in queue.arrived.chunks:
         old = bisect_right(chunk.words, now_ms, start, key=queue.cut_at_ms)
@@ -37,7 +37,7 @@ def old_messages(queue: Queue, now_ms: int) -> int:
 
 
 def first_number(queue: Queue) -> int:
-    """Return the number of the first message that is still there; if there is none, of the next one to come."""
+    """Return the number of the first remaining message; if there is none, of the next publish."""
     return queue.published - queue.messages_ready
 
 
@@ -54,7 +54,7 @@ def id_of(queue: Queue, number: int) -> int:
 def number_from(queue: Queue, time_ms: int) -> int:
     """Return the number of the first message that may have been published at `time_ms` or later.
 
-    Exact to the second, and rather one message too many."""
+    Exact to the second; it may be too low by one message, never too high."""
     seconds = (time_ms - queue.created_ms) // 1000
     order = queue.arrived
     low, high = 0, order.count

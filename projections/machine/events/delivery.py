@@ -1,4 +1,4 @@
-"""Deliveries: which consumer gets the next ready message.
+"""Deliveries: the choice of the consumer that gets the next ready message.
 
     service, one round robin a priority:   [ first ... last ]          highest priority first (S-096)
       the first gets a message    -> to the end; of a quorum queue only if it still has room
@@ -8,15 +8,14 @@
       the channel has room again  -> the first of `blocked` is served, and waits at its end when the limit is reached
                                      again, so that no queue of the channel starves
 
-So a full consumer of a classic queue that has room again before its turn comes keeps its turn; a consumer of a quorum
-queue goes to the end. The first is the way of rabbit_queue_consumers.erl, the second of rabbit_fifo's service queue;
+So a full consumer of a classic queue that has room again before its turn keeps its turn; a consumer of a quorum queue
+goes to the end. The first follows rabbit_queue_consumers.erl, the second rabbit_fifo's service queue;
 random histories were compared with 3.10.8, delivery by delivery. After every event each queue has either no ready
 message or no consumer that could take one, or `queue.levels` is empty because the queue delivers nothing.
 
-A channel's limit (basic.qos global) binds all its consumers. It binds those that were attached before it was set, and
-those with no_ack, though their deliveries are not counted. Only quorum queues have no such limit (rabbit_limiter.erl
-can_send; rabbit_channel.erl basic.qos activates it at the classic queues alone). A consumer's own prefetch holds beside
-it.
+A channel's limit (basic.qos global) binds all its consumers, including those attached before it was set and those with
+no_ack, whose deliveries are not counted. Only quorum queues have no such limit (rabbit_limiter.erl can_send;
+rabbit_channel.erl basic.qos activates it only at classic queues). A consumer's own prefetch applies in addition.
 """
 
 from bisect import bisect_left
@@ -41,7 +40,7 @@ def next_consumer(queue: Queue) -> Consumer | None:
             consumer = service.popitem(last=False)[1]
             consumer.serviced = False
             if consumer.credit <= 0 if consumer.windowed else len(consumer.held) >= consumer.limit:
-                continue  # as `has_room` says it; for each message a call would be dear
+                continue  # as in `has_room`: a call for each message would be costly
             limiter = consumer.limiter
             if limiter is None or limiter.outstanding < limiter.limit:
                 return consumer
@@ -113,7 +112,7 @@ def serve_again(consumer: Consumer) -> None:
 
 
 def deliver(state: State, queue: Queue, effects: list[Effect]) -> None:
-    """Hand ready messages out while a consumer can take them; expired messages are removed first."""
+    """Remove expired messages, then hand out ready ones while a consumer can take them."""
     expiring = queue.arrived.expiring > 0 or queue.returned.expiring > 0
     if expiring:
         expire_heads(state, queue, effects)
@@ -128,7 +127,7 @@ def deliver(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 
 def run(state: State, queue: Queue, effects: list[Effect]) -> None:
-    """Bring the queue to rest after messages came back or settings changed, in the order of its type.
+    """Bring the queue to rest after messages returned or settings changed, in the order of its type.
 
     A classic queue drops from the head before it delivers (rabbit_amqqueue_process.erl requeue_and_run), a quorum queue
     after it delivered (rabbit_fifo.erl checkout)."""
@@ -141,7 +140,7 @@ def run(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 
 def run_after_taking(state: State, queue: Queue, effects: list[Effect]) -> None:
-    """Deliver to a consumer that has room; a queue that got shorter may take publishes again."""
+    """Deliver to a consumer that has room; a queue that got shorter may accept publishes again."""
     if queue.messages_ready > 0:
         deliver(state, queue, effects)
         if queue.blocked:
@@ -149,13 +148,13 @@ def run_after_taking(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 
 def unblock(state: State, limiter: Limiter, effects: list[Effect]) -> None:
-    """Let consumers that wait for a shared limit go on, in other queues too: deliveries under it were settled."""
+    """Serve consumers that wait for a shared limit, in any queue, because deliveries under it were settled."""
     while limiter.blocked and limiter.outstanding < limiter.limit:
         consumer = limiter.blocked.popitem(last=False)[1]
         consumer.blocked = False
         serve_again(consumer)
         state.touch(consumer.queue)
-        run_after_taking(state, consumer.queue, effects)  # at the limit the consumer stands at the end of `blocked`
+        run_after_taking(state, consumer.queue, effects)  # at the limit the consumer is at the end of `blocked`
 
 
 def resume_all(state: State, limiter: Limiter, effects: list[Effect]) -> None:
@@ -176,10 +175,10 @@ def resume_all(state: State, limiter: Limiter, effects: list[Effect]) -> None:
 
 
 def on_attached(state: State, offset: int, actor: Actor, event: ConsumerAttached, effects: list[Effect]) -> None:
-    """Attach a consumer (basic.consume), and deliver to it what it may take.
+    """Attach a consumer (basic.consume), and deliver as many messages as it may take.
 
-    Quarantined: without the queue, with an id that is taken, with negative numbers, and where another consumer or
-    another session has the queue for itself."""
+    Quarantined: without the queue, with an id that is taken, with negative numbers, and if another consumer or another
+    session has exclusive use of the queue."""
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
         quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
@@ -311,7 +310,7 @@ def stand_back(consumer: Consumer) -> None:
 
 
 def set_lookahead(consumer: Consumer, lookahead: int) -> None:
-    """Let an attached consumer hold so many messages beyond its prefetch (lookahead.py)."""
+    """Let an attached consumer hold `lookahead` messages beyond its prefetch (lookahead.py)."""
     consumer.lookahead = lookahead
     if lookahead:
         consumer.queue.ahead = consumer
@@ -327,7 +326,7 @@ def end_lookaheads(queue: Queue) -> None:
 
 
 def change_over(queue: Queue) -> None:
-    """Let the single active consumer give way, if it has to."""
+    """Let the single active consumer give way, if it must."""
     active = queue.active
     successor = give_way(queue)
     if active is not None and active.waiting:
@@ -369,9 +368,9 @@ def on_credited(state: State, offset: int, actor: Actor, event: Credited, effect
 
 
 def on_fetched(state: State, offset: int, actor: Actor, event: Fetched, effects: list[Effect]) -> None:
-    """Answer a basic.get with the next message, or that there is none. It renews the queue's lease.
+    """Answer a basic.get with the next message or with none, and renew the queue's lease.
 
-    A queue that delivers nothing answers that there is none.
+    A queue that delivers nothing answers with none.
     Quarantined: without the queue, from a stream, from a quorum queue with a single active consumer, and where the
     holder's id is that of a consumer."""
     queue = state.by_name.get((event.vhost, event.queue))

@@ -2,20 +2,20 @@
 
     held by the consumer    [ sent to the client, at most the prefetch ][ the lookahead ]       in the order of delivery
 
-On a log that is read back an ack makes room only when it comes back. With a lookahead the node has the next messages
-already. It sends one for each message that the client settles, at once (engine/amqp/lookahead.py). The fold does not
+On a log that is read back an ack makes room only once it is read. With a lookahead the node already has the next
+messages, and sends one at once for each message that the client settles (engine/amqp/lookahead.py). The fold does not
 know which ones are sent.
 
-    Credited, credit >= 0    the consumer may hold so many beyond its prefetch. 0: no lookahead
-    Credited, credit < 0     the lookahead ends. Message -1 - credit was not sent, and none that was delivered after it:
+    Credited, credit >= 0    the consumer may hold `credit` beyond its prefetch. 0: no lookahead
+    Credited, credit < 0     the lookahead ends. Message -1 - credit and those delivered after it were not sent:
                              they are ready again, unchanged
 
 Rules of this file
 - A consumer has a lookahead while it is alone at its queue, whichever nodes the others are at (`may_have_lookahead`).
-  When another one comes, or the queue is paused, the lookahead is 0, and the node gives back what is in it.
+  When another one is attached, or the queue is paused, the lookahead is 0, and the node returns its messages.
 - Messages that were not sent are not redelivered: no flag, no count, no delivery limit, no delayed retry.
-- They return to the place from which they came. In a quorum queue this is before all that arrived, and behind all that
-  was returned: messages that the client had seen, and that come back with the end of its session, stay before them.
+- They return to their former place. In a quorum queue this is before all arrived messages and behind all returned
+  ones, so messages that the client had seen, and that return at the end of its session, stay before them.
 """
 
 from rewindmq.projections.machine.data.effects import Effect, Requeue

@@ -1,18 +1,18 @@
-"""Pauses: a queue that is paused delivers nothing, until it is resumed (B-39).
+"""Pauses: a paused queue delivers nothing until it is resumed (B-39).
 
     queue.serves        False while the queue delivers nothing (Queue.update_serving)
-    queue.all_levels    the round robins of the consumers, as ever
-    queue.levels        the same list; while the queue delivers nothing an empty one, so that no consumer is found
+    queue.all_levels    the round robins of the consumers, unchanged
+    queue.levels        the same list, or an empty one while the queue delivers nothing, so that no consumer is found
 
-So a pause costs nothing where messages are published, delivered and acked. While a queue is paused
+So a pause costs publishes, deliveries and acks nothing. While a queue is paused
 
-- consumers stay, come and go, and stand in their round robins; they keep what they hold, and settle it;
-- publishes are taken and expire, limits hold, dead letters leave;
-- basic.get is told that there is none (delivery.py);
-- no consumer has a lookahead: the node gives back what it has not sent (lookahead.py).
+- consumers may attach and leave, and stay in their round robins; they keep their messages, and settle them;
+- publishes are accepted and expire, limits apply, dead letters leave;
+- basic.get finds no message (delivery.py);
+- no consumer has a lookahead: the node returns unsent messages (lookahead.py).
 
-A pause lasts until it is lifted, through restarts; it goes with the queue. The readers of a stream ask `queue.serves`
-(engine/rewind/stream_consumers.py).
+A pause lasts until it is lifted, across restarts, or until the queue is deleted. The readers of a stream check
+`queue.serves` (engine/rewind/stream_consumers.py).
 """
 
 from rewindmq.projections.machine.data.effects import Effect
@@ -24,7 +24,7 @@ from rewindmq.schemas.values import Actor
 
 
 def on_paused(state: State, offset: int, actor: Actor, event: QueuePaused, effects: list[Effect]) -> None:
-    """Pause a queue. One that is paused stays so."""
+    """Pause a queue. A paused queue stays paused."""
     queue = _named(state, actor, event, effects)
     if queue is not None and not queue.paused:
         state.touch(queue)
@@ -45,7 +45,7 @@ def on_resumed(state: State, offset: int, actor: Actor, event: QueueResumed, eff
 
 
 def _named(state: State, actor: Actor, event: QueuePaused | QueueResumed, effects: list[Effect]) -> Queue | None:
-    """Return the queue; None if the event makes no sense, and is quarantined."""
+    """Return the queue; None if the event makes no sense and was quarantined."""
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
         quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)

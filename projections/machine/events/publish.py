@@ -1,4 +1,4 @@
-"""Publishes: how a message reaches the queues of its route.
+"""Publishes: the way of a message to the queues of its route.
 
 written to the log by another service, and not a valid AMQP message     -> quarantined
 seen?     (a dead letter forwarded, or a message restored, once more;   -> Duplicate
@@ -8,8 +8,8 @@ refused?  (classic: would go over a reject limit; quorum: blocked;      -> Refus
 nothing ready and a consumer with room                                  -> straight to it, past the ready order
 otherwise                                                               -> to the tail; limits; expiry of the head
 
-A message that comes from its queue's old partition (relocation.py) was in the queue: it is not refused, and its id is
-not looked at. It keeps what it had, and its expiry.
+A message from its queue's old partition (relocation.py) was already in the queue, so it is not refused, and its id is
+not checked. It keeps its state and its expiry.
 """
 
 from rewindmq.projections.machine.data.effects import Duplicate, Effect, Keep, Refuse
@@ -41,8 +41,7 @@ from rewindmq.schemas.values import Actor, Route
 def on_published(state: State, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> None:
     """Put a message into each queue of its route, by the rules at the head of this file.
 
-    Quarantined: with a size or expiration that cannot be, and from outside a session with properties that are not
-    AMQP's."""
+    Quarantined: with an impossible size or expiration, and from outside a session with properties other than AMQP's."""
     size = event.body_size
     expiration_ms = event.expiration_ms
     if size < 0 or size > SIZE_MASK or (expiration_ms is not None and expiration_ms < 0):
@@ -170,13 +169,13 @@ def _keep_in_stream(state: State, queue: Queue, message_id: int, size: int, effe
 
 
 def _kept_expiry(state: State, event: Published) -> int:
-    """The expiry of a message that was in its queue before, in another partition, whatever the queue's TTL is now."""
+    """Return the expiry that a relocated message had in its old partition, whatever the queue's TTL is now."""
     left_ms = event.expiration_ms
     return NONE if left_ms is None or left_ms >= NEVER - state.clock_ms else state.clock_ms + left_ms
 
 
 def _decided_by_own(queue: Queue, properties: bytes) -> bool:
-    """Return True if the message's own expiration, one of its properties, decided when it expires."""
+    """Return True if the message's own expiration, one of its properties, decided its expiry."""
     for bit, start, end in walk(properties)[0]:
         if bit == EXPIRATION:
             try:

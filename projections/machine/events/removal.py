@@ -1,14 +1,14 @@
-"""Removals: an operator takes single messages out of a queue, to delete them or to move them (B-38).
+"""Removals: an operator deletes single messages from a queue, or moves them (B-38).
 
     ready      it leaves                           deleted: reason `removed`
     delayed    it leaves                           moved: reason `moved`, and into the outbox, as a dead letter
-    unacked    it stays: a client may be at work on it
-    not there  nothing: a removal may be asked for again
+    unacked    it stays: a client may be working on it
+    not there  nothing: a removal may be repeated
 
-A moved message is in the outbox from then on, and in no queue, until it is durable in the queues of its new route. So
-it is in one place at each moment, and a crash leaves it there. Its number in the queue's sequence lets a target drop a
-repeat (rules/dead_letters.py). It did not die: it has no x-death, and counts towards no limit. A stream gives no
-message up.
+A moved message is then in the outbox, and in no queue, until it is durable in the queues of its new route. So it is in
+one place at each moment, and a crash leaves it there. Its number in the queue's sequence lets a target drop a repeat
+(rules/dead_letters.py). Because it did not die, it has no x-death, and counts towards no limit. A stream never gives up
+a message.
 """
 
 from typing import Final
@@ -29,9 +29,9 @@ MOST_REMOVED: Final = 1_000  # messages that one event may name
 
 
 def on_removed(state: State, offset: int, actor: Actor, event: MessageRemoved, effects: list[Effect]) -> None:
-    """Remove the messages that are ready or delayed; leave those that a consumer holds.
+    """Remove the ready and delayed messages; leave those that a consumer holds.
 
-    Quarantined: without the queue, of a stream, and with ranges that are none or too large."""
+    Quarantined: without the queue, of a stream, and with invalid or too large ranges."""
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
         quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
@@ -62,7 +62,7 @@ def on_removed(state: State, offset: int, actor: Actor, event: MessageRemoved, e
 
 
 def removable(queue: Queue, ids: list[int]) -> list[int]:
-    """Return the ids of the given messages that a removal would take out now, ascending."""
+    """Return the ids of the given messages that a removal would remove now, ascending."""
     found = [message_id for order in (queue.returned, queue.arrived) for message_id in order.among(ids, queue.quorum)]
     if queue.delayed is not None:
         found += queue.delayed.among(ids, True)
@@ -70,7 +70,7 @@ def removable(queue: Queue, ids: list[int]) -> list[int]:
 
 
 def _take_out(queue: Queue, ids: list[int]) -> list[tuple[int, int]]:
-    """Take these messages out of the orders. Returns (id, word) of each, in the order of delivery."""
+    """Remove these messages from the orders. Return (id, word) of each, in the order of delivery."""
     removed: list[tuple[int, int]] = []
     for order in (queue.returned, queue.arrived):
         for message_id, word, _ in order.remove(ids, queue.quorum):

@@ -1,14 +1,14 @@
-"""Settlement: ack, nack and reject, and the return of messages whose holder is gone.
+"""Settlement: acks, nacks and rejects, and the return of messages whose holder is gone.
 
-The place of a message that comes back (S-091, S-095; measured on RabbitMQ 3.10.8, see tests/unit/machine):
+The place of a returned message (S-091, S-095; measured on RabbitMQ 3.10.8, see tests/unit/machine):
     classic                                      to its original place (in its level, if it has priorities)
     quorum, holder gone                          to the end of `returned`, which is served first
     quorum, given back, with a delivery limit    the same
     quorum, given back, without one              behind all ready messages (rabbit_fifo.erl handle_aux turns the return
                                                  into a `requeue`, which appends)
-Several messages at once come back in the order of their delivery. (RabbitMQ treats each basic.get as a consumer of its
-own. So when a channel with messages held by get closes, they return to a quorum queue in the textual order of their
-tags; not copied.)
+Several messages at once return in the order of their delivery. (RabbitMQ treats each basic.get as a separate consumer.
+So when a channel with messages held by get closes, they return to a quorum queue in the textual order of their tags;
+not copied.)
 Every return of a quorum message raises its delivery count (3.13: return_one, requeue); above the limit it dies. In
 profile rabbitmq-4.3 only failures raise it (machine/rules/profile.py), no message goes behind the others under any
 limit (measured on 4.3.6), and with delayed retry a returned message waits first (machine/data/delayed_order.py).
@@ -120,7 +120,7 @@ def _those_held(
 
 
 def _in_order(holder: Consumer, ids: list[int], may_repeat: bool) -> list[int]:
-    """The ids without repetitions, in the order of their delivery: they return and are dead-lettered in this order."""
+    """Return the ids without repetitions, in the order of their delivery, in which they return or are dead-lettered."""
     if len(ids) == 1:
         return ids
     if len(ids) == len(holder.held) and not may_repeat:
@@ -186,7 +186,7 @@ def give_back(
 ) -> None:
     """Make the holder's messages ready again.
 
-    `requeued`: they return by nack, reject or recover; else the holder is gone."""
+    `requeued`: they return by nack, reject or recover; otherwise the holder is gone."""
     if queue.quorum:
         _give_back_quorum(state, queue, holder, ids, reason, effects, requeued)
         return
@@ -200,7 +200,7 @@ def give_back(
 
 
 def place_of_returned(queue: Queue) -> Order:
-    """Where the messages of a quorum queue go that a consumer gave back."""
+    """Return the order that receives the messages that a consumer of a quorum queue gave back."""
     behind = queue.settings.delivery_limit is None and queue.profile.returns_behind
     return queue.arrived if behind else queue.returned
 

@@ -1,4 +1,4 @@
-"""The rules that handlers share. Read policy_keys.py and settings.py first: they say which rules hold for a queue.
+"""The rules that handlers share. Read policy_keys.py and settings.py first: they decide which rules apply to a queue.
 
 policy_keys.py   every key of policies and arguments, in a table    legal_values.py    values that a key may have
 settings.py      arguments, policy and operator policy, merged      profile.py         the RabbitMQ that a queue is like

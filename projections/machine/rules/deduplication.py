@@ -1,20 +1,20 @@
-"""Deduplication: a queue drops a message that has the id of one which it took before (B-61, B-62).
+"""Deduplication: a queue drops a message with the id of one that it accepted earlier (B-61, B-62).
 
 A message's id is its header x-deduplication-header. Names and rules are those of RabbitMQ's plugin
 rabbitmq-message-deduplication, and the differences are in docs/differences.md.
 
-    exchange x-message-deduplication    each queue behind it remembers the last x-cache-size messages that it took
+    exchange x-message-deduplication    each queue behind it remembers the last x-cache-size messages that it accepted
                                         through this exchange, each for x-cache-ttl or the message's own x-cache-ttl.
-                                        The publish says so itself (`Route.deduplication`), as its broker routed it
-    queue x-message-deduplication       the queue remembers the messages that are in it, ready, delayed or unacked,
+                                        The publish itself carries this (`Route.deduplication`), as its broker routed it
+    queue x-message-deduplication       the queue remembers the messages in it, ready, delayed or unacked,
                                         until they leave, or could have expired
 
 So every decision is the queue's own, in the order of its partition: nodes need not agree beforehand, and a restart, a
-copy and a later fold remember the same. A message that a queue refused is not remembered: it may be published again.
-A restoration is a wish of an operator: no exchange stands in its way, but the queue itself does.
+copy and a later fold remember the same. A queue does not remember a message that it refused, so that it may be
+published again. An operator's restoration bypasses exchanges' rules, but not the queue's own.
 
 The id's type counts as it does in the plugin: 42 is not "42"; all integers are of one type, and all texts. A table, an
-array or a decimal is no id.
+array or a decimal is not an id.
 """
 
 from hashlib import blake2b
@@ -32,8 +32,8 @@ from rewindmq.schemas.values import Deduplication
 
 ID_HEADER: Final = "x-deduplication-header"
 TTL_HEADER: Final = "x-cache-ttl"
-FORGOTTEN_AT_ONCE: Final = 100  # messages, by one publish, when a window became smaller
-EXCHANGE_RULE: Final = "exchange "  # and its name: the rule that decided, for people
+FORGOTTEN_AT_ONCE: Final = 100  # messages, by one publish, after a window became smaller
+EXCHANGE_RULE: Final = "exchange "  # followed by its name: the rule that decided, for people
 QUEUE_RULE: Final = "x-message-deduplication of the queue"
 
 _MARK: Final = bytes([len(ID_HEADER)]) + ID_HEADER.encode()
@@ -46,7 +46,7 @@ _OTHERS: Final = b"tfdV"
 class MessageIdentity:
     """The identity of a message for deduplication, from its headers.
 
-    `ttl_ms`: how long to remember it; None: the headers do not say."""
+    `ttl_ms`: how long to remember it; None: not in the headers."""
 
     def __init__(self, key: bytes, ttl_ms: int | None) -> None:
         self.key = key
@@ -69,7 +69,7 @@ def identity_of(properties: bytes) -> MessageIdentity | None:
 
 
 def _comparable(field: bytes) -> bytes | None:
-    """Return a header's value, so that equal ids have equal bytes. `field`: the value with its type first."""
+    """Return a header's value in a form in which equal ids have equal bytes. `field`: the type, then the value."""
     kind = field[:1]
     if kind in _OTHERS:
         return field
@@ -99,7 +99,7 @@ def is_nacked(effect: Duplicate) -> bool:
 
 
 def original_of(state: State, queue: Queue, key: bytes, asked: Deduplication | None) -> tuple[int, str]:
-    """Return the message that one with this key would double, and the rule that says so; (-1, "") if there is none."""
+    """Return the message that one with this key would duplicate, and the deciding rule; (-1, "") if there is none."""
     if asked is not None:
         original = _remembered(state, queue, asked.exchange, key)
         if original >= 0:
@@ -125,7 +125,7 @@ def remember_message(
     asked: Deduplication | None,
     expiry: int,
 ) -> None:
-    """Remember a message that the queue takes. `expiry`: the time at which it dies; NONE for never."""
+    """Remember a message that the queue accepts. `expiry`: the time at which it dies; NONE for never."""
     if queue.deduplicates:
         _ids_of(queue, OWN).add(message_id, identity.key, NEVER if expiry == NONE else expiry)
         state.remembers_messages = True
@@ -145,7 +145,7 @@ def remember_message(
 
 
 def _ids_of(queue: Queue, exchange: str) -> IdWindow:
-    """The messages that the queue remembers of an exchange. Of too many exchanges, the one unused for longest goes."""
+    """Return the remembered messages of an exchange. With too many exchanges, the least recently used is forgotten."""
     ids = queue.remembered.get(exchange)
     if ids is not None:
         return ids
@@ -163,20 +163,20 @@ def _ids_of(queue: Queue, exchange: str) -> IdWindow:
 
 
 def forget_messages(queue: Queue) -> None:
-    """Forget the messages that are in the queue: it takes duplicates of them."""
+    """Forget the messages in the queue, which then accepts duplicates of them."""
     ids = queue.remembered.get(OWN)
     if ids is not None:
         ids.clear()
 
 
 def forget_all(queue: Queue) -> None:
-    """Forget everything: the queue is gone."""
+    """Forget everything, because the queue is gone."""
     for ids in queue.remembered.values():
         ids.clear()
 
 
 def messages_left(effects: list[Effect], first: int) -> None:
-    """Forget the messages that left a queue which remembers what is in it. `first`: the first effect to look at."""
+    """Forget the messages that left a queue which remembers its content. `first`: the first effect to check."""
     for queue, message_id, _, _ in endings(effects[first:]):
         ids = queue.remembered.get(OWN)
         if ids is not None:

@@ -1,13 +1,13 @@
-"""Time: messages that expire at the head of their queue or wait until they are due, and queues that expire unused.
+"""Time: messages that expire at the head of their queue or wait until they are due, and unused queues that expire.
 
 - A message's expiry is fixed when it is published: now + the smaller of the queue's TTL and its own (S-042, S-051). A
   requeued message keeps its expiry.
-- Only the head is looked at (S-044 to S-047). An expired head is removed before any message is delivered, so a dead
+- Only the head is checked (S-044 to S-047). An expired head is removed before any message is delivered, so a dead
   message is never delivered (S-033).
 - A classic message with TTL 0 is dead unless a consumer takes it at once (S-039); a quorum queue lets it live for the
   rest of the millisecond (rabbit_fifo.erl update_expiry_header, v3.13.7).
-- A queue's lease runs from its last use while it has no consumer (S-053). The lease of a quorum queue runs only while,
-  besides, no holder has a message of it (rabbit_fifo.erl is_expired counts such holders).
+- A queue's lease runs from its last use while it has no consumer (S-053). The lease of a quorum queue runs only while
+  it also has no holder of a message (rabbit_fifo.erl is_expired counts such holders).
 """
 
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def expire_heads(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 
 def _by_rule(dead: Stretch) -> Iterator[tuple[bool, int, int]]:
-    """Yield the stretches of messages that one rule decided: whether their own expiration did, first index, end."""
+    """Yield stretches of messages with one rule: True if their own expiration decided, first index, end."""
     decided = bytes([upper & _BY_PROPERTY for upper in dead.uppers()])
     first = 0
     while first < len(decided):
@@ -72,7 +72,7 @@ def _by_rule(dead: Stretch) -> Iterator[tuple[bool, int, int]]:
 
 
 def _cut_old(state: State, queue: Queue, now_ms: int, effects: list[Effect]) -> None:
-    """Remove all messages of a stream that are too old, at once."""
+    """Remove all too old messages of a stream at once."""
     if NONE != queue.first_expiry() <= now_ms:
         old = queue.take_first(old_messages(queue, now_ms))
         state.touch(queue)
@@ -139,7 +139,7 @@ def renew_lease(state: State, queue: Queue) -> None:
 
 
 def arm_lease(state: State, queue: Queue) -> None:
-    """Have the queue looked at when its lease ends."""
+    """Set a deadline at the end of the queue's lease."""
     ends_ms = lease_ends_ms(queue)
     if ends_ms < queue.lease_armed_ms:
         queue.lease_armed_ms = ends_ms

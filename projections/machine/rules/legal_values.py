@@ -1,4 +1,4 @@
-"""Legal values of policy keys and of arguments, with the refusals of RabbitMQ.
+"""Legal values of policy keys and of arguments, with RabbitMQ's refusals.
 
     Number(1).takes(5)               in a policy: True if the value is legal
     Number(1).problem(argument)      of an argument: the fault in its type or value, as an Erlang term; None: no fault
@@ -31,7 +31,7 @@ class Values:
 
 class Number(Values):
     """Integers: `least` to `most` in a policy (None: without a bound), `argument_least` to `argument_most` in an
-    argument. `too_large` is RabbitMQ's word for an argument beyond its bound."""
+    argument. `too_large` is RabbitMQ's word for an argument above its bound."""
 
     def __init__(
         self,
@@ -95,8 +95,8 @@ class Flag(Values):
 
 
 class Choice(Values):
-    """Any of these texts, or of these numbers. `refusal` is the fault in an argument with another one, with the value
-    in the place of the word VALUE. None: the argument takes anything, and another value counts as absent."""
+    """Any of these texts, or of these numbers. `refusal` is the fault in any other argument, whose value replaces the
+    word VALUE. None: the argument accepts anything, and another value counts as absent."""
 
     def __init__(self, refusal: str | None, *values: str | int) -> None:
         self.refusal = refusal

@@ -1,17 +1,17 @@
-"""Length limits of a queue. Ready messages count (S-005), and dead letters held for at-least-once (S-150).
+"""Length limits of a queue. Ready messages count (S-005), and so do dead letters held for at-least-once (S-150).
 
     drop-head            over the limit: the next message to be delivered is dropped, until the queue is within its
                          limits (S-007); but a stream keeps its newest message
-    reject-publish       classic: a publish that would go over is refused at the door (S-008)
-                         quorum: the publish that goes over is still taken, then the queue is blocked and refuses all,
-                         until it is at 80 % of every limit or below (S-026, S-027)
+    reject-publish       classic: a publish that would exceed the limit is refused (S-008)
+                         quorum: the publish that exceeds it is still accepted, then the queue is blocked and refuses
+                         all until it is at or below 80 % of every limit (S-026, S-027)
     reject-publish-dlx   classic: as reject-publish, and the refused message is dead-lettered (S-012)
 
-RabbitMQ blocks each publishing channel of a quorum queue by a message to it. So a channel that opens while the queue is
+RabbitMQ blocks each publishing channel of a quorum queue by a message to it, so a channel that opens while the queue is
 between 80 % and 100 % may still publish there. Here the queue itself is blocked, as RabbitMQ's documentation says.
-RabbitMQ also leaves channels blocked for ever when the limit or the strategy is taken away; here that unblocks. And
-where several messages of a quorum queue are dropped at once, RabbitMQ dead-letters the last one first (drop_head puts
-its effects in front); here they are dead-lettered in the order in which they are dropped.
+RabbitMQ also leaves channels blocked for ever when the limit or the strategy is removed; here that unblocks. When
+several messages of a quorum queue are dropped at once, RabbitMQ dead-letters the last one first (drop_head puts its
+effects in front); here they are dead-lettered in the order in which they are dropped.
 """
 
 from rewindmq.projections.machine.data.effects import Effect, Forget
@@ -32,9 +32,9 @@ def is_over(queue: Queue) -> bool:
 
 
 def counted(queue: Queue) -> tuple[int, int]:
-    """Messages and bytes that count towards the limits.
+    """Return the messages and bytes that count towards the limits.
 
-    These are ready messages, delayed ones, and dead letters that are held."""
+    These are ready messages, delayed ones, and retained dead letters."""
     return (
         queue.messages_ready + queue.messages_dlx + queue.messages_delayed,
         queue.message_bytes_ready + queue.message_bytes_dlx + queue.message_bytes_delayed,
@@ -70,7 +70,7 @@ def rule_broken(queue: Queue, messages: int, message_bytes: int) -> str:
 
 
 def enforce(state: State, queue: Queue, effects: list[Effect]) -> None:
-    """Make the limits hold again after a queue has changed."""
+    """Enforce the limits again after a queue has changed."""
     overflow = queue.settings.overflow
     if overflow == DROP_HEAD:
         queue.blocked = False

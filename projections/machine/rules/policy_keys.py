@@ -3,23 +3,23 @@
     a key                 its name in a policy                      `max-length`
     its argument          x- and the name, when a queue is declared `x-max-length`
 
-The table says for each key which values are legal, for whom, and how an argument and a policy merge. These read it:
+The table gives for each key its legal values, its users, and how an argument and a policy merge. Its readers:
 
     merge                           settings.py
     values of policies              projections/rules/policy_rules.py
     values of arguments             projections/rules/queue_arguments.py
-    which queues a policy is for    projections/topology/policies.py
+    the queues of a policy          projections/topology/policies.py
     refusals, and equality          engine/broker/declarations.py
     refusals before an upgrade      engine/upgrades/since_version.py
 
-The audit (spark_replay/audit/limits.py) says the same again from docs/behaviours/, on purpose, so that it can convict
-this table. docs/development/add-a-policy-key.md tells how to add a row.
+The audit (spark_replay/audit/limits.py) deliberately states the same again from docs/behaviours/, so that it can
+convict this table. docs/development/add-a-policy-key.md explains how to add a row.
 
 Names, values and texts are those of RabbitMQ 3.13 (rabbit_policies.erl; rabbit_amqqueue.erl `declare_args/0`;
 `capabilities/0` of each queue type; S-013, S-162). Fields with `4_3` follow RabbitMQ 4.3, and x-message-deduplication
 and x-cache-* its plugin rabbitmq-message-deduplication. Keys of mirrored queues (`ha-*`, `queue-master-locator`) are
-taken, so that the definitions of a RabbitMQ 3 can be imported. They decide nothing: a queue's content is in the log,
-and the log has the copies.
+accepted, so that the definitions of a RabbitMQ 3 can be imported. They have no effect, because a queue's content is in
+the log, and the log has the copies.
 """
 
 from dataclasses import dataclass, field
@@ -61,7 +61,7 @@ NOT_QUORUM: Final[Types] = ("classic", "stream")
 
 
 class Precedence(Enum):
-    """Which value holds where an argument and the effective policy both give one."""
+    """The choice between the values of an argument and of the effective policy."""
 
     SMALLER = auto()
     POLICY = auto()
@@ -84,9 +84,9 @@ class Key:
     decides       False: the key is taken, as RabbitMQ takes it, and nothing follows from it
     policy_4_3    only profile rabbitmq-4.3 has the policy key
     argument_4_3  only profile rabbitmq-4.3 has the argument
-    values_4_3    the legal values in profile rabbitmq-4.3, if they are others
+    values_4_3    the legal values in profile rabbitmq-4.3, if they differ
     quorum_after  the equality of quorum queues compares the argument after that of this key, as RabbitMQ does
-    since         the machine version that a queue must have been declared under (versions.py)"""
+    since         the machine version under which a queue must have been declared (versions.py)"""
 
     name: str
     values: Values
@@ -105,7 +105,7 @@ class Key:
 
     @property
     def argument(self) -> str:
-        """The argument's name."""
+        """Return the argument's name."""
         return self.name if self.name.startswith("x-") else f"x-{self.name}"
 
     @property
@@ -296,7 +296,7 @@ KEYS: Final = (
         argument_4_3=True,
     ),
     Key(
-        "consumer-timeout",  # decides nothing in a fold (engine/amqp/consumer_timeout.py)
+        "consumer-timeout",  # has no effect in a fold (engine/amqp/consumer_timeout.py)
         NUMBER,
         "consumer timeout",
         queues=QUORUM,
@@ -314,7 +314,7 @@ KEYS: Final = (
         queues=QUORUM,
         foreign=NOT_QUORUM,
         merge={"quorum": SMALLER},
-        values_4_3=NumberInPolicy(None),  # a negative one is none
+        values_4_3=NumberInPolicy(None),  # a negative one means none
     ),
     Key(
         "max-age",

@@ -1,4 +1,4 @@
-"""Profiles: the RabbitMQ version that a queue is like, chosen for ever when it is declared.
+"""Profiles: the RabbitMQ version that a queue follows, chosen for ever when it is declared.
 
 They differ in these points (docs/behaviours/profiles.md):
 
@@ -15,9 +15,8 @@ They differ in these points (docs/behaviours/profiles.md):
       a delivery unacked too long    closes its channel     is given back, and its consumer cancelled
 
 Classic queues and streams are the same in both, except that their deliveries have no timeout in the second.
-`QueueDeclared.semantics` names the profile. An unknown name means the first profile
-(another program may have written the log). All code that differs by profile asks this object, so that a history can be
-folded under the other one.
+`QueueDeclared.semantics` names the profile. An unknown name means the first profile (another program may have written
+the log). All code that differs by profile asks this object, so that a history can be folded under the other one.
 """
 
 from dataclasses import dataclass
@@ -70,11 +69,11 @@ RABBITMQ_4_3: Final = Profile(
 )
 PROFILES: Final = {profile.name: profile for profile in (RABBITMQ_3_13, RABBITMQ_4_3)}
 
-# The reasons of return of a quorum queue's messages that are failures (rabbit_channel.erl settle; rabbit_fifo.erl:
+# The reasons why a quorum queue's message returns that count as failures (rabbit_channel.erl settle; rabbit_fifo.erl:
 # `down` for any reason but noconnection).
 FAILURES: Final = ("reject", "session_closed", "channel_closed", "broker_started")
 
 
 def profile_of(semantics: str) -> Profile:
-    """Return the profile of this name; the first one for a name that is unknown."""
+    """Return the profile of this name; the first one for an unknown name."""
     return PROFILES.get(semantics, RABBITMQ_3_13)

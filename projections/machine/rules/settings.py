@@ -1,8 +1,8 @@
 """Resolves a queue's effective settings: its arguments, its policy and the operator policy, merged by its type's rules.
 
-How policies and arguments come together, from the outside in:
+Policies and arguments are merged from the outside in:
 
-    which policy applies      projections/topology/policies.py: pattern, apply-to, foreign keys, then priority and name
+    the applicable policy     projections/topology/policies.py: pattern, apply-to, foreign keys, then priority and name
     two policies merge        here, `_Given.of_policies`: the smaller number; for everything else the operator's value
                               (S-167; rabbit_policies.erl merge_policy_value, v3.13.7)
     with the argument         here, `_Given.pick`: the table of keys says which holds, by queue type
@@ -13,16 +13,16 @@ How policies and arguments come together, from the outside in:
                               which projections/topology/outstanding_policies.py finds
     people are shown          here, `shown_definition`: both policies merged, with the values that hold
 
-Exceptions, beside the table:
+Exceptions from the table:
 
 - Profile rabbitmq-4.3 takes the smaller `expires` of quorum queues, where 3.13 takes the policy's (S-060).
-- A negative delivery limit means none in 4.3. Where several values are given and one is negative, the larger one holds.
+- A negative delivery limit means none in 4.3. If several values are given and one is negative, the larger one applies.
   If no value is given, the limit is 20 (S-160).
 - An operator's delayed-retry-min is a lower bound (rabbit_quorum_queue.erl merge_policy_value).
-- An operator policy does not speak of x-message-deduplication, as RabbitMQ's plugin does not know it there.
+- An operator policy cannot set x-message-deduplication, because RabbitMQ's plugin does not support it there.
 
-A value of the wrong kind counts as absent (the broker refuses it at the door, but another program may have written the
-log), and so does a key that is newer than the queue (versions.py). Each number and the overflow come with the rule that
+A value of the wrong kind counts as absent (the broker refuses it, but another program may have written the log), and so
+does a key that is newer than the queue (versions.py). Each number and the overflow are stored with the rule that
 decided, in words for people: `argument x-max-length`, `policy lim.max-length`, `operator policy cap.max-length`.
 """
 
@@ -53,10 +53,10 @@ Word = TypeVar("Word", bound=str)
 DROP_HEAD: Final = "drop-head"
 REJECT_PUBLISH: Final = "reject-publish"
 REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
-NESTING: Final = 100  # brackets in a definition
-LARGEST: Final = (1 << 62) - 1  # a larger number is no limit at all; keeps all arithmetic within 64 bits
+NESTING: Final = 100  # nested brackets in a definition
+LARGEST: Final = (1 << 62) - 1  # a larger number means no limit, which keeps all arithmetic within 64 bits
 
-# The numbers of the table that have no rule of their own below.
+# The numbers of the table without a special rule below.
 NUMBERS: Final[dict[QueueType, list[Key]]] = {
     queue_type: [
         key for key in KEYS if queue_type in key.merge and isinstance(key.values, Number) and not key.policy_4_3
@@ -67,7 +67,7 @@ NUMBERS: Final[dict[QueueType, list[Key]]] = {
 
 @dataclass
 class QueueSettings:
-    """The settings of a queue now.
+    """The current settings of a queue.
 
     None: not set. Durations in ms, sizes in bytes. `*_rule` names the argument or policy that decided."""
 
@@ -86,16 +86,16 @@ class QueueSettings:
     at_least_once: bool = False
     delivery_limit: int | None = None
     delivery_limit_rule: str = ""
-    consumer_timeout_ms: int | None = None  # decides nothing in a fold: the code that closes channels asks
+    consumer_timeout_ms: int | None = None  # has no effect in a fold: the code that closes channels reads it
     max_age_ms: int | None = None
     max_age_rule: str = ""
     deduplicates: bool = False
-    retry: Retry | Literal[""] = ""  # which returned messages wait before they are ready again
+    retry: Retry | Literal[""] = ""  # the returned messages that wait before they are ready again
     retry_min_ms: int = 0
     retry_max_ms: int = 0
 
     def retries_later(self, failed: bool) -> bool:
-        """Return True if a message that comes back to the queue waits before it is ready again."""
+        """Return True if a returned message waits before it is ready again."""
         return self.retry == "all" or self.retry == ("failed" if failed else "returned")
 
 
@@ -138,7 +138,7 @@ def _shown(key: str, value: object, operator_value: object) -> object:
 
 
 class _Given:
-    """The words of a queue's arguments and policies."""
+    """The values of a queue's arguments and policies."""
 
     def __init__(
         self,
@@ -165,9 +165,9 @@ class _Given:
         return value, f"policy {self.policy_name}.{key.name}"
 
     def pick(self, key: Key, rule: Precedence | None = None) -> tuple[object, str]:
-        """Return the value that holds for the key, and the rule that decided; (None, "") without any valid value.
+        """Return the value that applies for the key, and the rule that decided; (None, "") without any valid value.
 
-        `rule`: another one than the table's."""
+        `rule`: replaces the table's."""
         argument = _valid(key, self.arguments.get(key.argument))
         value, source = self.of_policies(key)
         if argument is None:
@@ -226,7 +226,7 @@ def resolve(
 
 def _set_deduplication(settings: QueueSettings, given: _Given, arguments: tuple[Argument, ...]) -> None:
     given.operator_policy.pop(DEDUPLICATES, None)
-    for argument in reversed(arguments):  # of an argument that is there twice the first holds, of all others the last
+    for argument in reversed(arguments):  # if repeated, the first applies; of all other arguments the last
         if argument.name == DEDUPLICATES and DEDUPLICATES in given.arguments:
             given.arguments[DEDUPLICATES] = argument.value
     value, _ = given.pick(BY_NAME[DEDUPLICATES])
@@ -269,7 +269,7 @@ def _known(keys: dict[str, object], version: int) -> dict[str, object]:
 
 
 def _one_of(value: object, words: tuple[Word, ...]) -> Word | None:
-    """Return the one of these words that the value is; None if it is none of them."""
+    """Return the value if it is one of these words; otherwise None."""
     return next((word for word in words if word == value), None)
 
 

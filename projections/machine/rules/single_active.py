@@ -7,19 +7,19 @@ The other consumers wait.
     the active one leaves           -> the next consumer is active at once, and gets the ready messages; the former
                                        one's unacked messages stay with it until it settles them or its channel closes
 
-The next consumer is the one that has waited longest; in a classic queue, the longest of those with the highest priority
+The next consumer is the one that has waited longest; in a classic queue, among those with the highest priority
 (measured on 3.10.8, rabbit_queue_consumers.erl `get_consumer/1`; the documents say that it ignores priorities). The
 active consumer stays active.
 
 A quorum queue of profile rabbitmq-4.3 takes the consumer with the highest priority, then the larger prefetch, then the
-one that came first (measured on 4.3.6, rabbit_fifo.erl `sort_waiting/1`). There the active consumer gives way to a
+first to attach (measured on 4.3.6, rabbit_fifo.erl `sort_waiting/1`). There the active consumer gives way to a
 higher priority:
 
     it holds nothing      -> it waits, the other is active
-    it holds messages     -> it gets no more (`active` and `waiting`); when it holds nothing, the best of all is active
+    it holds messages     -> it gets no more (`active` and `waiting`); once it holds none, the best of all is active
 
-RabbitMQ's classic queue does not look at its messages when the active consumer is cancelled: they stay there until
-another consumer comes, and the next publish ends its process (3.10.8). Here they are delivered.
+RabbitMQ's classic queue ignores its messages when the active consumer is cancelled: they stay there until another
+consumer is attached, and the next publish ends its process (3.10.8). Here they are delivered.
 """
 
 from heapq import heapify, heappop, heappush
@@ -31,7 +31,7 @@ UNLIMITED: Final = 2_000  # a consumer without prefetch counts as one with this 
 
 
 def join(queue: Queue, consumer: Consumer) -> None:
-    """Make a consumer that was attached active, or let it wait."""
+    """Make an attached consumer active, or let it wait."""
     if queue.active is None:
         queue.active = consumer
     else:
@@ -39,7 +39,7 @@ def join(queue: Queue, consumer: Consumer) -> None:
 
 
 def wait(queue: Queue, consumer: Consumer) -> None:
-    """Let a consumer wait until it is the best of those that wait."""
+    """Let a consumer wait until it is the best waiting consumer."""
     consumer.waiting = True
     priority = 0 if queue.quorum and not queue.profile.gives_way else consumer.priority
     prefetch = (consumer.prefetch or UNLIMITED) if queue.quorum and queue.profile.gives_way else 0
@@ -58,10 +58,9 @@ def leave(queue: Queue, consumer: Consumer) -> Consumer | None:
 
 
 def give_way(queue: Queue) -> Consumer | None:
-    """Let the active consumer give way after a consumer came or the active one settled a message.
+    """Let the active consumer give way after a consumer was attached or the active one settled a message.
 
-    Returns the consumer that becomes active instead of it, or None. The former active one may still stand in the round
-    robin."""
+    Returns the consumer that replaces it, or None. The former active one may still be in the round robin."""
     active = queue.active
     if active is None or not queue.quorum or not queue.profile.gives_way:
         return None
@@ -82,7 +81,7 @@ def _activate(queue: Queue, consumer: Consumer | None) -> Consumer | None:
 
 
 def _best(queue: Queue) -> Consumer | None:
-    """Return the waiting consumer that is next; the first of equals."""
+    """Return the next waiting consumer; the first of equals."""
     heap = queue.waiting
     while heap:
         best = _waiting(queue, heap[0])

@@ -1,7 +1,7 @@
 """Machine versions: the numbered sets of rules by which events are folded, and the schema that belongs to each.
 
-A history begins under version 1, and says where it goes on under another one (`MachineUpgraded`). So older events fold
-as they did when they were written. A rule that arrives with a later version gets a name here, such as `FAIR_TURNS = 2`.
+A history begins under version 1, and marks where it continues under another one (`MachineUpgraded`), so that older
+events fold as they did when they were written. A rule of a later version gets a name here, such as `FAIR_TURNS = 2`.
 
 - A rule of the machine holds from the upgrade on: it asks for the machine's version, `state.machine_version >= NAME`.
 - For an argument, and for a policy key also where the policy is set later, the queue's version counts: `since` in the
@@ -12,13 +12,13 @@ as they did when they were written. A rule that arrives with a later version get
 
 MACHINE_VERSION = 1  # the highest version that this code can fold. Not Final: tests set others, in compiled code too
 
-# By the machine version with which a schema arrived: its fingerprint. Not Final either.
+# The fingerprint of each schema by the machine version that introduced it. Not Final either.
 SCHEMAS = {1: "ee545bd0b35f27a4"}
 
 
 def schema_of(machine_version: int) -> str:
-    """Return the fingerprint of the schema that every program knows which can fold this version.
+    """Return the fingerprint of the schema that is known to every program that can fold this version.
 
-    All is written under it. So the previous program can read what a newer one writes, until the `MachineUpgraded` at
-    which it ends. It would quarantine a record of a schema that it does not know."""
+    Everything is written under it, so that the previous program can read a newer one's records until the
+    `MachineUpgraded` at which it ends. It would quarantine a record of an unknown schema."""
     return SCHEMAS[max(version for version in SCHEMAS if version <= machine_version)]

@@ -1,6 +1,6 @@
-"""Takes what changed since the last time, packed: a small change of a long queue writes little.
+"""Packs the changes since the last time, so that a small change of a long queue writes little.
 
-Only queues that were touched are packed, and of their messages only the chunks that changed.
+Only touched queues are packed, and of their messages only the changed chunks.
 """
 
 from rewindmq.projections.machine.data.message_order import Order
@@ -31,7 +31,7 @@ class Dirty:
 
 
 def take_dirty(state: State) -> Dirty:
-    """Pack what changed since the last call, and begin anew."""
+    """Pack the changes since the last call, and begin anew."""
     queues: list[DirtyQueue] = []
     for queue in state.dirty_queues:
         queue.dirty = False

@@ -1,7 +1,7 @@
 """Digests of a queue and of a machine: equal states have equal digests.
 
-A digest covers the fields of pack.py without their layout: chunk boundaries do not count, nor how far a chunk is
-consumed.
+A digest covers the fields of pack.py without their layout: neither chunk boundaries nor the consumed part of a chunk
+count.
 """
 
 import hashlib
@@ -23,10 +23,10 @@ from rewindmq.projections.machine.state import State
 
 
 def queue_digest(queue: Queue) -> str:
-    """SHA-256 (hex) of the queue's canonical state.
+    """Return the SHA-256 (hex) of the queue's canonical state.
 
-    It covers the small state, and the ids, words and expiries of messages in ready order. How these lie in chunks does
-    not count. The ids of messages that the queue remembers are part of it where there are some."""
+    It covers the small state, and the ids, words and expiries of messages in ready order, whatever their chunks. If the
+    queue remembers ids of messages, they are part of it."""
     ids, words, expiries = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
     for order in queue.orders():
         start = order.start
@@ -52,7 +52,7 @@ def queue_digest(queue: Queue) -> str:
 
 
 def digest(state: State) -> str:
-    """SHA-256 (hex) of the machine's canonical state: version, limiters, lost epochs, and the digest of each queue."""
+    """Return the SHA-256 (hex) of the machine's canonical state: version, limiters, lost epochs, queues' digests."""
     fields: dict[str, object] = {"machine_version": state.machine_version, "limiters": limiter_fields(state)}
     if state.lost_epochs:
         fields["lost_epochs"] = list(state.lost_epochs)

@@ -1,6 +1,6 @@
 """Loads the machine's state from the bytes that pack.py made.
 
-What can be derived (indexes, counts, settings) is derived, and counts are compared with those that were packed.
+Indexes, counts and settings are derived, and counts are compared with the packed ones.
 """
 
 import json
@@ -126,7 +126,7 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
 
 
 def _load_letters(queue: Queue, fields: Any, numbers: "array[int]") -> None:
-    """The letters that the queue sends, and what it knows of those that it has taken in."""
+    """Load the letters that the queue sends, and its knowledge of those that it has accepted."""
     outbox = queue.outbox
     if "letters" in fields:
         outbox.load(fields["letters"], numbers)
@@ -174,7 +174,7 @@ def _load_holders(state: State, queue: Queue, holders: Any, numbers: "array[int]
 
 
 def _load_holder(state: State, queue: Queue, fields: Any) -> tuple[Consumer, int]:
-    """Return a holder, and how many messages it holds."""
+    """Return a holder, and the number of messages that it holds."""
     (
         consumer,
         session,

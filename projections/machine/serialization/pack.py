@@ -1,16 +1,16 @@
 """Packs the machine's state into bytes, for the projector and for snapshots; load.py is the inverse.
 
-    head    JSON: clock, next offset, version, shared limits; where they are set: how far the clock is ahead of the
-            timestamps, epochs of lost nodes
+    head    JSON: clock, next offset, version, shared limits; if they are set: the clock's lead over the timestamps,
+            epochs of lost nodes
     meta    4 bytes length of the JSON (little-endian) | JSON of the queue's small state | arrays of 64-bit numbers: the
             letters of its outbox (outbox.py); the messages that its holders hold, ids and words holder by holder; then
             ids and expiries of held messages that have an expiry
     chunk   8 bytes (number of messages; 1 if expiries follow) | ids | words | expiries, 64-bit little-endian
             of remembered ids: 8 bytes (number of messages; 0) | ids | expiries, 64-bit little-endian | keys
 
-Fields that few queues need (lost epochs, the epochs of transient queues, `crash_offset`, a queue's `version`, what an
-operator did to a queue, how it moved) are part of a state and its digest only where they are set. A field that a later
-machine version adds follows this rule: then states and claims from before still hold.
+Fields that few queues need (lost epochs, the epochs of transient queues, `crash_offset`, a queue's `version`, an
+operator's changes to a queue, its moves) are part of a state and its digest only if they are set. A field that a later
+machine version adds must follow this rule, so that earlier states and claims stay valid.
 """
 
 import json
@@ -48,7 +48,7 @@ _encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=True, check_circula
 
 
 def json_bytes(value: object) -> bytes:
-    """Canonical JSON: no spaces, ASCII only, keys in the order of the fields."""
+    """Return canonical JSON: no spaces, ASCII only, keys in the order of the fields."""
     return _encoder.encode(value).encode()
 
 
@@ -223,14 +223,14 @@ def pack_chunk(chunk: Chunk) -> bytes:
 
 
 def pack_ids(messages: list[tuple[int, bytes, int]]) -> bytes:
-    """Remembered messages: (message, key, expiry) of each."""
+    """Pack remembered messages: (message, key, expiry) of each."""
     numbers = array("q", [message_id for message_id, _, _ in messages])
     numbers.extend([expiry for _, _, expiry in messages])
     return CHUNK_HEADER.pack(len(messages), 0) + number_bytes(numbers) + b"".join([key for _, key, _ in messages])
 
 
 def pack_chunks(queue: Queue) -> dict[int, bytes]:
-    """All chunks of a queue that hold messages, by number."""
+    """Return all chunks of a queue that hold messages, by number."""
     chunks = {c.number: pack_chunk(c) for o in queue.orders() for c in o.chunks if len(c.ids) > 0}
     for ids in queue.remembered.values():
         chunks.update((ids.stored_number(number), pack_ids(ids.of_chunk(number))) for number in ids.numbers())

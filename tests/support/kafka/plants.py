@@ -76,8 +76,8 @@ def add_nonsense(topics: Topics) -> None:
 
 # Stretches are 0 to 299, 300 to 599, 600 to 899, 900 to 999
 PLANTS: dict[str, tuple[Plant, str, int, str]] = {
-    "a bit": (flip_a_bit, "queues-0", 517, "what is at offset 517 is not what was sealed"),
-    "a time": (change_a_time, "queues-0", 517, "what is at offset 517 is not what was sealed"),
+    "a bit": (flip_a_bit, "queues-0", 517, "the record at offset 517 is not as it was sealed"),
+    "a time": (change_a_time, "queues-0", 517, "the record at offset 517 is not as it was sealed"),
     "dropped": (drop, "queues-0", 517, "a record was dropped at offset 517"),
     "many dropped": (drop_many, "queues-0", 517, "20 records were dropped at offset 517"),
     "swapped": (swap, "queues-0", 517, "the records at offsets 517 and 540 were swapped"),

@@ -130,8 +130,8 @@ def test_what_was_queued_at_the_mark_is_consumed_from_the_fork(
     ("at", "code", "text"),
     [
         ("yesterday", 64, "is not a time"),
-        ("2001-01-01T00:00:00Z", 65, "lies before the history, which begins "),
-        ("2999-01-01T00:00:00Z", 65, "lies in the future"),
+        ("2001-01-01T00:00:00Z", 65, "is before the history, which begins "),
+        ("2999-01-01T00:00:00Z", 65, "is in the future"),
         ("mark:none", 65, "there is no mark 'none' in the archive (its marks: release)"),
     ],
 )

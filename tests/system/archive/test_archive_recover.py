@@ -35,7 +35,7 @@ def test_a_data_directory_comes_back_from_the_archive_alone(data: Path, place: P
         ours, theirs = segment_files(recovered / "log" / name), segment_files(data / "log" / name)
         assert [path.read_bytes() for path in ours[:-1]] == [path.read_bytes() for path in theirs[:-1]]
     require_failure(
-        run(*arguments, **place.environment), 65, f"Error: {recovered}: there is a log already: recover to another"
+        run(*arguments, **place.environment), 65, f"Error: {recovered}: it already has a log: recover to another"
     )
 
 

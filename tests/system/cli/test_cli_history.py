@@ -95,7 +95,7 @@ def test_rewind_shows_what_was_purged_online_and_offline(start_broker: Callable[
         (("q",), 64, "Error: give either --at TIME or --offset N"),
         (("q", "--at", "yesterday"), 64, "Error: 'yesterday' is not a time: give ISO 8601 with a zone"),
         (("q", "--at", "2026-11-21T03:04:05"), 64, "Error: '2026-11-21T03:04:05' has no zone"),
-        (("q", "--at", "2001-01-01T00:00:00Z"), 65, "Error: 2001-01-01T00:00:00.000+00:00 lies before the history"),
+        (("q", "--at", "2001-01-01T00:00:00Z"), 65, "Error: 2001-01-01T00:00:00.000+00:00 is before the history"),
         (("q", "--offset", "99999"), 65, "Error: queues-"),
         (("never", "--offset", "0"), 65, "Error: no queue 'never' in vhost '/' at offset 0"),
         (("q", "--offset", "-1"), 64, "Error (argument validation): Invalid value for '--offset'"),

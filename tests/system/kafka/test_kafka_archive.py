@@ -210,13 +210,13 @@ def test_topics_of_another_history_are_refused(topics: InKafka, objects: Objects
     for _ in range(19):
         writer.value(same.queues, 0, START_MS, b"other")
     writer.flush()
-    with pytest.raises(OtherHistory, match="its record at offset 16 is another than the archived one"):
+    with pytest.raises(OtherHistory, match="its record at offset 16 differs from the archived one"):
         archive(objects, same)
 
 
 def test_records_that_are_gone_before_they_were_archived_are_told(topics: InKafka, objects: Objects) -> None:
     delete_before(topics.bootstrap, topics.queues, 5)
-    with pytest.raises(LogError, match="queues-0 begins at offset 5, and is archived up to 0 only"):
+    with pytest.raises(LogError, match="queues-0 begins at offset 5, but is archived only up to 0"):
         archive(objects, topics)
 
 

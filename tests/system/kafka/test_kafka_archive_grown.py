@@ -171,8 +171,9 @@ def test_a_torn_archive_gives_topics_up_to_the_time_when_it_was_whole(
     rows = recover_topics(objects, KafkaClients(torn.bootstrap), prefix, tell=told.append)
     [line] = told
     assert f"messages of queue '{QUEUE}' have moved there later" in line
-    assert line.endswith(f"up to which all is whole. Archive them to another URL: {objects.url} goes on otherwise")
-    assert f"the topics end with {format_time(moved.during_ms - 1)}" in line
+    elsewhere = f"Archive them to another URL: {objects.url} continues differently"
+    assert line.endswith(f"up to which everything is whole. {elsewhere}")
+    assert f"the topics end at {format_time(moved.during_ms - 1)}" in line
 
     before, after = log_of(torn), KafkaLogReader(torn.bootstrap, prefix)
     archived = {each.name: each.next_offset for each in ArchivedLog(objects.url).partitions}
@@ -205,7 +206,7 @@ def test_a_torn_archive_gives_topics_up_to_the_time_when_it_was_whole(
         writer.value(recovered.queues, moved.source, moved.end_ms, b"of another history")
     writer.value(recovered.queues, moved.target, moved.end_ms, b"of another history")
     writer.flush()
-    with pytest.raises(OtherHistory, match="is another than the archived one: archive to another URL"):
+    with pytest.raises(OtherHistory, match="differs from the archived one: archive to another URL"):
         archive(objects, recovered, partitions={moved.now})
     assert keys_of(objects) == keys
 

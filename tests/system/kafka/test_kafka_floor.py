@@ -120,7 +120,7 @@ def test_b27_a_topic_with_a_retention_needs_the_archive(kafka: KafkaCluster, tmp
         publish(south, range(100))
         nodes.kill("south")
         nodes.delete_archived(more=10)
-        with pytest.raises(AssertionError, match=r"(?s)69: .*begins at offset \d+, and is archived up to \d+ only"):
+        with pytest.raises(AssertionError, match=r"(?s)69: .*begins at offset \d+, but is archived only up to \d+"):
             nodes.start("west")
 
 

@@ -161,7 +161,7 @@ def test_each_node_tells_what_was_in_a_queue(
 @pytest.mark.parametrize(
     ("query", "status", "reason"),
     [
-        ({"time": "2001-01-01T00:00:00Z"}, 400, "2001-01-01T00:00:00.000+00:00 lies before the history, which begins"),
+        ({"time": "2001-01-01T00:00:00Z"}, 400, "2001-01-01T00:00:00.000+00:00 is before the history, which begins"),
         ({"offset": "99999999"}, 400, f"queues-{HOME} has offsets 0 to "),
         ({"offset": "0"}, 404, "no queue 'past' in vhost '/' at offset 0"),
         ({"time": "before"}, 404, "no queue 'past' in vhost '/' at 20"),

@@ -108,7 +108,7 @@ def test_b41_a_retention_is_switched_off_before_it_is_used_up(
     if limit == "retention.ms":
         assert said(watch, objects) is None
         watch._wall_ms = at(first_ms, 5.1)
-        assert "has used half of what the retention" in (said(watch, objects) or "")
+        assert "have used half of the retention" in (said(watch, objects) or "")
         used = watch.topics["queues-0"].retention_used
         assert used is not None
         assert 0.5 < used < 0.52
@@ -133,7 +133,7 @@ def test_b41_a_retention_of_the_metadata_topic_is_switched_off_at_once(
     archive(objects, topics)
     change_setting(kafka, topics.metadata, "retention.ms", str(10 * HOUR_MS))
     watch = RetentionWatch(log_of(topics))
-    assert "has to stay whole: its retention.ms=36000000 was switched off" in (said(watch, objects) or "")
+    assert "must stay whole: its retention.ms=36000000 was switched off" in (said(watch, objects) or "")
     assert log_of(topics).topics.retention(topics.metadata) == Retention()
 
 
@@ -196,11 +196,11 @@ def test_b41_what_kafka_removed_is_counted_and_the_rest_is_archived(
     append(topics, 30)
     append(topics, 30, partition=1)
     delete_before(topics.bootstrap, topics.queues, end + 7)
-    with pytest.raises(LostRecords, match=rf"begins at offset {end + 7}, and is archived up to {end} only: 7 offsets"):
+    with pytest.raises(LostRecords, match=rf"begins at offset {end + 7}, but is archived only up to {end}: 7 offsets"):
         passed(archiving)
     assert Manifest.load(objects, "queues-1").end == 30
     assert archiving.retention == (
-        f"history is lost: Kafka removed what was not archived: queues-0: 7 offsets, {end} to {end + 6}"
+        f"history is lost: Kafka removed unarchived records: queues-0: 7 offsets, {end} to {end + 6}"
     )
     [lost] = [each.in_topic.lost for each in archiving.known() if each.in_topic is not None and each.in_topic.lost]
     assert lost == (end, end + 7)

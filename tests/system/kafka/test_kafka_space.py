@@ -182,7 +182,7 @@ def test_b27_while_the_archive_is_away_what_kafka_has_is_read(
 def test_b27_only_what_the_archive_has_leaves_kafka(topics: InKafka, objects: Objects, tmp_path: Path) -> None:
     """Nothing goes that is not archived, nor one portion more."""
     kept = space(topics, objects, tmp_path)
-    with pytest.raises(ArchiveError, match="no archive is here"):
+    with pytest.raises(ArchiveError, match="there is no archive here"):
         kept.keep(ALL, OWNED)
     assert start_in_kafka(topics) == 0
     archive(objects, topics, roll=False, age_ms=10**15)
@@ -227,13 +227,11 @@ def test_b27_topics_with_another_record_keep_all(
     archive(objects, topics)
     other = make_topics(kafka.bootstrap, f"other-{uuid.uuid4().hex[:12]}", 1)
     write_history(other, changed=30)
-    with pytest.raises(
-        OtherHistory, match="queues-0: its record at offset 72 is another than the archived one: nothing"
-    ):
+    with pytest.raises(OtherHistory, match="queues-0: its record at offset 72 differs from the archived one: nothing"):
         space(other, objects, tmp_path).keep(ALL, OWNED)
     assert start_in_kafka(other) == 0
     delete_before(other.bootstrap, other.queues, 72)
-    with pytest.raises(LogError, match="the record at offset 72 of queues-0 is another than the one in the archive"):
+    with pytest.raises(LogError, match="the record at offset 72 of queues-0 differs from the one in the archive"):
         list(tiered(other, objects).read(0))
 
 
@@ -241,7 +239,7 @@ def test_b27_an_archive_that_lacks_what_kafka_lacks_is_refused(topics: InKafka, 
     archive(objects, topics, roll=False, age_ms=10**15)
     end = Manifest.load(objects, "queues-0").end
     delete_before(topics.bootstrap, topics.queues, end + 1)
-    with pytest.raises(LogError, match=f"queues-0 begins at offset {end + 1}, and is archived up to {end} only"):
+    with pytest.raises(LogError, match=f"queues-0 begins at offset {end + 1}, but is archived only up to {end}"):
         list(tiered(topics, objects).read(0))
 
 

@@ -115,7 +115,7 @@ def test_b27_a_trim_leaves_what_is_queued_and_all_that_comes_later(
 
     with pytest.raises(BelowFloor, match=f"begins at offset {FLOOR}"):
         state_at(partition, None, At(offset=FLOOR - 1))
-    with pytest.raises(BelowStart, match=rf"offset 3 lies below offset {FLOOR}, where .* trimmed: ticket 4711"):
+    with pytest.raises(BelowStart, match=rf"offset 3 is below offset {FLOOR}, where .* trimmed: ticket 4711"):
         list(partition.read(3))
     for again in (AT_FLOOR, TrimRequest(before_ms=START_MS)):
         assert trim(topics, objects, again).offset == FLOOR, "nothing more goes"
@@ -284,7 +284,7 @@ def test_b27_a_trim_of_another_history_or_without_its_archive_is_refused(
     archive(objects, topics)
     other = make_topics(kafka.bootstrap, f"other-{uuid.uuid4().hex[:12]}", 1)
     write_history(other, changed=30)
-    with pytest.raises(OtherHistory, match="its record at offset 72 is another than the archived one"):
+    with pytest.raises(OtherHistory, match="its record at offset 72 differs from the archived one"):
         trim(other, objects)
     assert start_in_kafka(other) == 0
 
@@ -372,7 +372,7 @@ def test_b27_fillers_go_in_portions_and_a_kill_between_is_made_good(
     assert [each for each in dropped if each > 0] == [30, 90, FLOOR], "it goes on where the topic ends"
     assert start_in_kafka(place) == FLOOR
     assert blocks_from(tiered(place, objects)) == rows
-    assert told == ["100 offsets below floors take a filler each: 0 minutes at least"] * 2
+    assert told == ["100 offsets below floors need a filler each, which takes at least 0 minutes"] * 2
     assert done[-1][0] == done[-1][1]
 
 

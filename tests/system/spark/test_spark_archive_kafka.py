@@ -190,5 +190,5 @@ def test_b27_from_the_floor_on_a_trimmed_kafka_is_as_before(
         assert other.queues.collect() == one.queues.collect()
         assert other.messages.collect() == one.messages.collect()
         assert not [finding for finding in audit(spark, location) if not finding.ok]
-        with pytest.raises(BelowFloor, match=r"begins at offset \d+, .* lies before it; .* trimmed .*: a test"):
+        with pytest.raises(BelowFloor, match=r"begins at offset \d+, .* is before it; .* trimmed .*: a test"):
             state_at(spark, location, time=str(START_MS + 1_000))

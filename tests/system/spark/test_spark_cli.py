@@ -197,7 +197,7 @@ def test_a_corrupt_log_exits_65_with_file_and_offset(
     ("arguments", "status", "line"),
     [
         (["state-at", "--time", "yesterday"], 64, "'yesterday' is not a time"),
-        (["state-at", "--time", "2001-01-01T00:00:00Z"], 65, "lies before the history"),
+        (["state-at", "--time", "2001-01-01T00:00:00Z"], 65, "is before the history"),
         (["state-at", "--time", "2030-01-01T00:00:00Z", "--offsets", "1"], 64, "not both"),
         (["state-at", "--offsets", "99"], 65, "not 99"),
         (["state-at", "--format", "xml"], 64, "'xml' is not one of"),

@@ -75,7 +75,7 @@ def test_moments_that_make_no_sense(spark: SparkSession, busy: Path) -> None:
         diff(spark, str(busy), str(START_MS + 500), str(START_MS + 400))
     with pytest.raises(BadRequest, match="different partitions: queues-0; queues-1"):
         diff(spark, str(busy), '{"queues-0": 3}', '{"queues-1": 3}')
-    with pytest.raises(OutsideHistory, match="lies before the history"):
+    with pytest.raises(OutsideHistory, match="is before the history"):
         diff(spark, str(busy), "2020-01-01T00:00:00Z")
 
 

@@ -150,7 +150,7 @@ def test_gaps_and_values_that_are_no_events_are_passed_by_all_folds_alike(spark:
     [
         (["history", "--to", "2999-01-01T00:00:00Z"], 65, "lies in the future"),
         (["history", "--from", "2999-01-01T00:00:00Z"], 65, "nothing was logged at or after"),
-        (["state-at", "--time", "2001-01-01T00:00:00Z"], 65, "lies before the history"),
+        (["state-at", "--time", "2001-01-01T00:00:00Z"], 65, "is before the history"),
         (["state-at", "--offsets", "1000"], 65, "has offsets 0 to 16, not 1000"),
         (["audit", "--data", "."], 64, "Give one of --data, --archive and --kafka"),
         (["audit", "--prefix", "nowhere"], 65, "no topic nowhere.metadata"),

@@ -88,7 +88,7 @@ def test_starting_and_ending_offsets(spark: SparkSession, busy: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"endingTimestamp": "2001-01-01T00:00:00Z"}, "lies before the history"),
+        ({"endingTimestamp": "2001-01-01T00:00:00Z"}, "is before the history"),
         ({"endingTimestamp": "2999-01-01T00:00:00Z"}, "lies in the future"),
         ({"endingTimestamp": "noon"}, "'noon' is not a time"),
         ({"startingTimestamp": "2999-01-01T00:00:00Z"}, "nothing was logged at or after"),
@@ -154,7 +154,7 @@ def test_a_bad_range_reaches_whoever_reads_with_spark(spark: SparkSession, busy:
         read(spark, busy, endingTimestamp="2001-01-01T00:00:00Z").count()
     name, line = cause_of(caught.value)
     assert name == "OutsideHistory"
-    assert "lies before the history" in line
+    assert "is before the history" in line
 
 
 def test_times_are_resolved_to_the_events_up_to_them(busy: Path) -> None:

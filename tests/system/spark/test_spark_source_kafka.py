@@ -180,7 +180,7 @@ def test_a_stretch_is_cut_where_the_same_is_asked_of_a_data_directory(busy: Path
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"endingTimestamp": "2001-01-01T00:00:00Z"}, "lies before the history"),
+        ({"endingTimestamp": "2001-01-01T00:00:00Z"}, "is before the history"),
         ({"endingTimestamp": "2999-01-01T00:00:00Z"}, "lies in the future"),
         ({"startingTimestamp": "2999-01-01T00:00:00Z"}, "nothing was logged at or after"),
         ({"endingOffsets": '{"queues-0": 1000000}'}, "queues-0 has offsets 0 to"),

@@ -95,7 +95,7 @@ def test_a_message_of_the_base_has_a_biography(spark: SparkSession, trimmed: Tri
 
 def test_below_the_floor_is_an_error_that_names_it(spark: SparkSession, trimmed: Trimmed) -> None:
     _, data, floors, _ = trimmed
-    with pytest.raises(BelowFloor, match=r"begins at offset \d+, .* lies before it; an operator .* trimmed .*: a test"):
+    with pytest.raises(BelowFloor, match=r"begins at offset \d+, .* is before it; an operator .* trimmed .*: a test"):
         state_at(spark, str(data), format_time(START_MS + 1_000))
     assert EmbeddedLogReader(data).queues[0].start_offset == floors["queues-0"]
 
@@ -135,13 +135,13 @@ def test_b43_a_time_below_the_floor_is_an_error_that_names_it(
         assert run([*command, "--data", str(data)]) == 65, command
         printed = capsys.readouterr()
         assert printed.out == ""
-        begins, why = f"queues-0 begins at offset {floors['queues-0']}, ", " lies before it; an operator "
+        begins, why = f"queues-0 begins at offset {floors['queues-0']}, ", " is before it; an operator "
         assert printed.err.startswith(f"spark_replay: {begins}"), printed.err
         assert why in printed.err
         assert printed.err.endswith(": a test\n")
     read = spark.read.format("rewindmq").option("path", str(data))
     for view in ("history", "events"):
-        with pytest.raises(Exception, match=r"lies before it; an operator .*trimmed"):
+        with pytest.raises(Exception, match=r"is before it; an operator .*trimmed"):
             read.option("view", view).option("startingTimestamp", early).load().count()
     kept = read.option("view", "events").option("startingTimestamp", early).option("failOnDataLoss", "false").load()
     assert kept.count() == read.option("view", "events").load().count()

@@ -74,6 +74,6 @@ def test_b26_from_the_floor_on_all_is_as_before(
         assert biography(spark, location, f"{older.partition}:{older.message_id}").count() > 0
         assert not [finding for finding in audit(spark, location) if not finding.ok]
         with pytest.raises(
-            BelowFloor, match=r"begins at offset \d+, .* lies before it; an operator .* trimmed .*: a test"
+            BelowFloor, match=r"begins at offset \d+, .* is before it; an operator .* trimmed .*: a test"
         ):
             state_at(spark, location, format_time(START_MS + 1_000))

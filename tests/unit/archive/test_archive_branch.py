@@ -233,8 +233,8 @@ def test_an_archive_with_another_identity_than_its_last_fork_is_refused(archive:
 @pytest.mark.parametrize(
     ("asked", "error", "text"),
     [
-        ("1999-01-01T00:00:00Z", OutsideHistory, "lies before the history, which begins 2025-11-21T03:00:00"),
-        ("2999-01-01T00:00:00Z", OutsideHistory, "2999-01-01T00:00:00.000.00:00 lies in the future"),
+        ("1999-01-01T00:00:00Z", OutsideHistory, "is before the history, which begins 2025-11-21T03:00:00"),
+        ("2999-01-01T00:00:00Z", OutsideHistory, "2999-01-01T00:00:00.000.00:00 is in the future"),
         ("mark:other", NoSuchMark, r"there is no mark 'other' in the archive \(its marks: early, late\)"),
         ("mark:cleared", NoSuchMark, "there is no mark 'cleared' in the archive"),
     ],
@@ -261,7 +261,7 @@ def test_a_mark_behind_the_archived_end_of_a_partition(tmp_path: Path) -> None:
     history.close()
     objects = open_objects(str(tmp_path / "archive"), make=True)
     Archiver(objects, tmp_path / "data").run()
-    with pytest.raises(OutsideHistory, match="mark 'later' lies behind the archived end: it stands at offset"):
+    with pytest.raises(OutsideHistory, match="mark 'later' is after the archived end: it is at offset"):
         recover(objects, tmp_path / "fork", at="mark:later")
 
 

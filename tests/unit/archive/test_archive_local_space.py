@@ -263,7 +263,7 @@ def test_a_base_that_would_take_more_than_goes_is_not_made(data: Path, archive: 
         patch.setattr(local_space, "_state", None)  # it is not folded again
         assert keep_local(data, archive, SpaceLimits(size_bytes=1)).partitions == [done]
     assert (done.segments, done.freed_bytes, done.start_offset) == (0, 0, 0)
-    assert "bytes for what is queued" in done.why
+    assert "bytes for the queued messages" in done.why
     assert not Bases(data / "bases").offsets("queues-0")
 
 

@@ -75,7 +75,7 @@ def test_two_archivers_of_one_history_make_one_manifest(objects: Objects) -> Non
 def test_an_archiver_of_another_history_is_stopped(objects: Objects) -> None:
     one, other = Manifest.load(objects, "queues-0"), Manifest.load(objects, "queues-0")
     one.extend(segment_entry(0, one.chain))
-    with pytest.raises(OtherHistory, match=r"0000000001\.json: its segment does not go on"):
+    with pytest.raises(OtherHistory, match=r"0000000001\.json: its segment does not continue the last one"):
         other.extend(segment_entry(0, other.chain, bytes(32)))
 
 
@@ -102,7 +102,9 @@ def test_a_changed_entry_is_named(number: int, objects: Objects) -> None:
     filled(objects)
     path = entry_path(objects, number)
     path.write_text(path.read_text().replace("1000", "1001"))
-    with pytest.raises(ArchiveError, match=rf"{number:010d}\.json: not an entry of a manifest .*its check is that of"):
+    with pytest.raises(
+        ArchiveError, match=rf"{number:010d}\.json: not an entry of a manifest .*its check does not match"
+    ):
         Manifest.load(objects, "queues-0")
 
 
@@ -112,7 +114,7 @@ def test_an_entry_that_was_made_anew_is_named(number: int, objects: Objects) -> 
     path = entry_path(objects, number)
     values = decode_checked(path.read_bytes(), str(path))
     path.write_bytes(encode_checked(values | {"archived_ms": 8}))
-    with pytest.raises(ArchiveError, match=rf"{number + 1:010d}\.json: it does not follow on the entry before"):
+    with pytest.raises(ArchiveError, match=rf"{number + 1:010d}\.json: it does not continue the entry before it"):
         Manifest.load(objects, "queues-0")
 
 

@@ -113,7 +113,7 @@ def test_a_floor_only_rises(objects: Objects) -> None:
     manifest = filled(objects)
     manifest.extend(base(10))
     manifest.extend(trimmed(20))
-    with pytest.raises(OtherHistory, match="begins at 20 already"):
+    with pytest.raises(OtherHistory, match="already begins at 20"):
         manifest.extend(trimmed(10))
 
 

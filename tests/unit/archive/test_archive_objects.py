@@ -102,12 +102,12 @@ def test_objects_are_sent_to_other_processes_without_the_login(monkeypatch: pyte
     [
         ("s3://bucket/x", "AWS_ENDPOINT_URL", "localhost:9000", "give the address of a server"),
         ("s3://bucket/x", "AWS_ENDPOINT_URL", "http://key:the-secret@host", "give the address of a server"),
-        ("s3://bucket/x", "AWS_SESSION_TOKEN", "the-secret\n", "another character that no login has"),
-        ("s3://bucket/x", "AWS_ACCESS_KEY_ID", "the-secret\n", "another character that no login has"),
+        ("s3://bucket/x", "AWS_SESSION_TOKEN", "the-secret\n", "another character that a login cannot have"),
+        ("s3://bucket/x", "AWS_ACCESS_KEY_ID", "the-secret\n", "another character that a login cannot have"),
         ("gs://bucket/x", "GOOGLE_BASE_URL", "not an address", "give the address of a server"),
-        ("gs://bucket/x", "GOOGLE_BEARER_TOKEN", "the-secret\n", "another character that no login has"),
+        ("gs://bucket/x", "GOOGLE_BEARER_TOKEN", "the-secret\n", "another character that a login cannot have"),
         ("az://bucket/x", "AZURE_STORAGE_ENDPOINT", "http://", "give the address of a server"),
-        ("az://bucket/x", "AZURE_STORAGE_SAS_TOKEN", "sig=the-secret\n", "another character that no login has"),
+        ("az://bucket/x", "AZURE_STORAGE_SAS_TOKEN", "sig=the-secret\n", "another character that a login cannot have"),
     ],
 )
 def test_a_setting_that_would_end_the_process_is_refused(

@@ -229,7 +229,7 @@ def test_a_log_and_its_partitions_are_pickled_by_their_url(tmp_path: Path, monke
 
 
 def test_no_archive_and_an_empty_partition(tmp_path: Path, objects: Objects) -> None:
-    with pytest.raises(ArchiveError, match=r"archive\.json: no archive is here"):
+    with pytest.raises(ArchiveError, match=r"archive\.json: there is no archive here"):
         ArchivedLog(objects.url)
     empty = ArchivedPartition(objects, "queues-5")
     assert (empty.next_offset, list(empty.read()), empty.offset_at(5)) == (0, [], 0)

@@ -158,10 +158,10 @@ def test_a_recovery_that_is_killed_at_any_step_is_begun_again(archive: Objects, 
 
 
 def test_a_directory_with_a_log_or_a_state_is_refused(archive: Objects, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(LogError, match="there is a log already"):
+    with pytest.raises(LogError, match="it already has a log"):
         recover(archive, data)
     (tmp_path / "other" / "state").mkdir(parents=True)
-    with pytest.raises(LogError, match="state: exists already"):
+    with pytest.raises(LogError, match="state: already exists"):
         recover(archive, tmp_path / "other")
     begun = tmp_path / "begun" / "log"
     begun.mkdir(parents=True)

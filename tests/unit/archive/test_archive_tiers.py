@@ -130,7 +130,7 @@ def test_without_an_archive_the_error_names_the_start_and_the_commands(data: Pat
     log = partition(data)
     start = log.local.start_offset
     assert log.start_offset == 0
-    with pytest.raises(BelowStart, match=rf"offset 7 lies below offset {start}.*rewindmq recover --archive URL"):
+    with pytest.raises(BelowStart, match=rf"offset 7 is below offset {start}.*rewindmq recover --archive URL"):
         list(log.read(7))
     with pytest.raises(BelowStart, match=rf"{start}.*--archive URL"):
         log.offset_at(START_MS - 10_000_000_000)

@@ -153,7 +153,7 @@ def test_b60_nonsense_is_refused_and_costs_nothing(tmp_path: Path) -> None:
             with pytest.raises(FollowerRefused, match="has to join first"):
                 await followers.fetch("two", "another token", {}, 1)
             far = {each: End(1 << 61, 1 << 61, -1, b"") for each in followers.ends}
-            with pytest.raises(BelowStart, match="is not here any more"):
+            with pytest.raises(BelowStart, match="is no longer here"):
                 await followers.fetch("two", follower.token, far, 1 << 60)
 
     asyncio.run(run())

@@ -173,7 +173,7 @@ def test_an_archive_with_a_trim_but_no_base_is_not_recovered(
     Archiver(objects, data).run(until=lambda: Manifest.load(objects, "metadata-0").end == end)
     floor = floors_of(data)[PARTITION].event.offset
     recovered = tmp_path / "recovered"
-    why = rf"{PARTITION} is archived up to offset 0 only, and its history begins at {floor}: .* let one run to its end"
+    why = rf"{PARTITION} is archived only up to offset 0, but its history begins at {floor}: .* let one run to its end"
     for _ in range(2):
         with pytest.raises(NotYetArchived, match=why):
             recover(objects, recovered)
@@ -227,7 +227,7 @@ def test_b26_an_archive_that_is_away_is_a_refusal_before_anything_goes(place: Pl
 def test_another_archive_is_refused(place: Place, story: Story, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     wanted = TrimRequest(before_ms=story.days[DAY])
-    with pytest.raises(TrimRefused, match=rf"its archive is {place.objects.url}, and not .*other; nothing was removed"):
+    with pytest.raises(TrimRefused, match=rf"its archive is {place.objects.url}, not .*other; nothing was removed"):
         trim_directory(place.data, wanted, url=str(tmp_path / "other"))
     (place.data / "log" / "archive.json").unlink()
     with pytest.raises(OtherHistory, match=r"not the archive of the history in .*; nothing was removed"):
@@ -286,7 +286,7 @@ def test_b26_a_store_that_refuses_to_delete_is_told_and_asked_again(
     keys = place.keys
     with monkeypatch.context() as patched:
         patched.setattr(Objects, "delete", refuses)
-        said = r"the trim is in the history, and is not ended: .*HTTP 403.*: the next run of the archiver"
+        said = r"the trim is in the history, but not completed: .*HTTP 403.*: the next run of the archiver"
         with pytest.raises(NoAnswer, match=said):
             trimmed(place, story)
         assert keys < place.keys  # the base came
@@ -321,7 +321,7 @@ def test_a_reading_that_a_trim_overtakes_says_so(place: Place, story: Story) -> 
     reading = log.read()
     next(reading)
     report = trimmed(place, story)
-    with pytest.raises(BelowStart, match=rf"lies below offset {report.offset}, where the history begins.*: ticket 7"):
+    with pytest.raises(BelowStart, match=rf"is below offset {report.offset}, where the history begins.*: ticket 7"):
         list(reading)
 
 
@@ -332,7 +332,7 @@ def test_b26_a_fork_from_above_the_floor_begins_at_the_floor(place: Place, story
     report = trimmed(place, story)
     moment = format_time(story.days[3])
     for asked in (story.days[0] + 10, story.days[1]):
-        said = rf"queues-0 begins at offset {report.offset}.*lies before it"
+        said = rf"queues-0 begins at offset {report.offset}.*is before it"
         with pytest.raises(BelowFloor, match=said):
             recover(place.objects, tmp_path / "none", at=format_time(asked))
     close_segments(place.data)

@@ -188,7 +188,7 @@ def test_b51_options_that_make_no_sense_are_one_line(tmp_path: Path, capsys: pyt
     key = f"w+00000000+{base64.b64encode(bytes(33)).decode()}"
     for options, code, said in (
         ((), 65, "give --origin"),
-        (("--origin", "two words"), 65, "is no name of a register"),
+        (("--origin", "two words"), 65, "is not a valid register name"),
         (("--origin", ORIGIN, "--timestamp", "tsa.example.org"), 64, "is not an address"),
         (("--origin", ORIGIN, "--timestamp-roots", "roots.pem"), 64, "give --timestamp URL"),
         (("--origin", ORIGIN, "--witness", "key", "http://localhost:1"), 64, "is not the key of a witness"),

@@ -215,7 +215,7 @@ def empty_a_seal(data: Path) -> None:
     [
         (flip_a_bit, 1_151, "block at byte .*its bytes do not match"),
         (flip_a_bit_of_a_schema, 601, "block at byte"),
-        (written_anew([*ALL[:1_234], 7, *ALL[1_235:]]), 1_234, "what is at offset 1234 is not what was sealed"),
+        (written_anew([*ALL[:1_234], 7, *ALL[1_235:]]), 1_234, "the record at offset 1234 is not as it was sealed"),
         (written_anew([*ALL[:1_234], *ALL[1_235:]]), 1_234, "a record was dropped at offset 1234"),
         (written_anew([*ALL[:1_234], *ALL[1_240:]]), 1_234, "6 records were dropped at offset 1234"),
         (written_anew([*ALL[:1_234], 7, *ALL[1_234:]]), 1_234, "a record was put in at offset 1234"),
@@ -224,7 +224,7 @@ def empty_a_seal(data: Path) -> None:
         (drop_the_last_segment, None, "the log ends at offset"),
         (drop_the_first_segment, 501, "the records before it are gone"),
         (drop_the_first_segment, 0, "the seal of offsets 0 to 500 is gone"),
-        (drop_a_seal, 501, "the seal of offsets 501 to .* is gone, which .* follows on"),
+        (drop_a_seal, 501, "the seal of offsets 501 to .* is gone, which .* continues"),
         (drop_all_seals, 0, "there is no seal of it"),
         (seal_with_another_key, 0, "the signature is not one of the key"),
         (change_a_seal, 0, "the signature is not one of the key"),
@@ -306,9 +306,12 @@ def test_a_new_key_is_told_of_the_one_before(data: Path) -> None:
 
 def test_prints_locate_in_records_that_are_alike() -> None:
     a, b, c, nothing = (leaf_hash(name)[:4] for name in (b"a", b"b", b"c", b""))
-    assert located(a * 20, a * 9 + b + a * 10, 100, nothing) == (109, "what is at offset 109 is not what was sealed")
+    assert located(a * 20, a * 9 + b + a * 10, 100, nothing) == (
+        109,
+        "the record at offset 109 is not as it was sealed",
+    )
     assert located(a + b + c, a + c + b, 0, nothing) == (1, "the records at offsets 1 and 2 were swapped")
-    assert located(a + b + c, a + nothing + c, 0, nothing) == (1, "nothing is at offset 1 any more")
+    assert located(a + b + c, a + nothing + c, 0, nothing) == (1, "nothing is left at offset 1")
     assert located(a + b + c, a, 0, nothing) == (1, "the log ends at offset 1, and was sealed up to offset 2")
 
 
@@ -506,7 +509,7 @@ def test_b05_a_lost_secret_is_reported_and_the_chain_proves_its_stretch(data: Pa
         prove(segmented(data)[1], 600)
     written_anew([*ALL[:700], 7, *ALL[701:]])(data)
     assert (501, True) in [(harm.offset, harm.records) for harm in harms(data)]
-    assert "is not what was sealed, by the hash chain" in str(harms(data))
+    assert "is not as sealed, by the hash chain" in str(harms(data))
 
 
 def test_without_a_secret_the_end_of_a_log_is_missed_all_the_same(data: Path) -> None:

@@ -86,7 +86,7 @@ def test_moments_outside_the_history_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OutsideHistory, match="not -1"):
         state_at(traffic.log, Snapshots(tmp_path), At(offset=-1))
     later = ListLog()
-    with pytest.raises(OutsideHistory, match=r"lies before the history, which begins 2025-11-21T03:00:00\.000"):
+    with pytest.raises(OutsideHistory, match=r"is before the history, which begins 2025-11-21T03:00:00\.000"):
         require_in_history([later, traffic.log], START_MS - 1)
     require_in_history([later, traffic.log], START_MS)
     with pytest.raises(OutsideHistory, match="the history is empty"):
