@@ -85,6 +85,7 @@ class Alarms:
         self._resident: Resident | None = None
         self._stopped = False
         self._loop = asyncio.get_running_loop()
+        self.clock: Callable[[], float] = self._loop.time
         self._timer: asyncio.TimerHandle | None = None
         self._look_asked = False
         self._since = 0.0  # the memory alarm, by the loop's clock
@@ -179,7 +180,7 @@ class Alarms:
         account = self.account
         least = account.limit_bytes * MEMORY_CLEAR if self.memory else account.limit_bytes
         resident = self.resident()
-        now = self._loop.time()
+        now = self.clock()
         still = self._stillness.look(resident)
         if still or (resident > account.limit_bytes * TRIM and now - self._trimmed_at >= TRIM_SECONDS):
             self._trimmed_at = now
@@ -223,7 +224,7 @@ class Alarms:
         if self._clients is None:
             return
         account = self.account
-        if self._loop.time() - self._since < PATIENCE_SECONDS:
+        if self.clock() - self._since < PATIENCE_SECONDS:
             return
         excess = account.used_bytes - account.limit_bytes * MEMORY_CLEAR
         if excess <= sum(account.by_kind[kind] for kind in CLIENTS):

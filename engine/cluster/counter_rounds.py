@@ -182,7 +182,7 @@ class PartitionRounds:
         again = set(self._table.late)
         self._table.late.clear()
         self._counted_at = now
-        if await self._publish(work, names, covers_ms, again) and await self._remove_gone(work):
+        if await self._publish(work, names, covers_ms, again) and await self.remove_gone(work):
             policies = self._proven.get(partition.name, 0)
             self._append(ROUND_KEY, round_record(self._history, at, self._node, policies))
 
@@ -204,7 +204,7 @@ class PartitionRounds:
                 await self._rest()
         return partition.owned
 
-    async def _remove_gone(self, work: Work) -> bool:
+    async def remove_gone(self, work: Work) -> bool:
         """Remove the queues that the topic has but the partition lacks. Returns as `_publish`."""
         partition, known = self._partition, self._table.queues
         if len(known) == len(partition.machine.by_name):

@@ -22,6 +22,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from rewindmq import failpoints
 from rewindmq.engine.partition.metadata import unbound
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
@@ -59,7 +60,9 @@ class Repairs:
         """Check the next names, and repair work that has been unfinished for long enough."""
         before, self._seen = self._seen, {}
         due: dict[str, Callable[[], object]] = {}
-        for name in dict.fromkeys((*before, *self._next_names())):
+        names = dict.fromkeys((*before, *self._next_names()))
+        failpoints.reached("repair.before_look", names)
+        for name in names:
             broken = self._broken(name)
             if broken:
                 counts = before.get(name, {})

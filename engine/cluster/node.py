@@ -107,14 +107,14 @@ class ClusterKeeper(Keeper):
         self._failed = failed
         self._decoder = SharedDecoder()
         self._loop = asyncio.get_running_loop()
-        self._arrived_at = self._loop.time()
+        self.arrived_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._held_reports: list[tuple[str, list[int]]] = []  # of appends, until this node knows that it is not lost
         # The broker's certainty also waits for partitions in doubt, and these may wait for held reports.
         self._heard = Certainty(log.read_to_end, lambda: 0)
         self._duties: frozenset[str] = frozenset()  # the names of the partitions whose duties are this node's
-        self._stopped = False
+        self.stopped = False
         self._broken = False  # the fold failed: the states differ from the log
 
     def start(self, broker: "Broker", metadata: ReadBackMetadata, partitions: list[ReadBackPartition]) -> None:
@@ -155,7 +155,7 @@ class ClusterKeeper(Keeper):
             self.log.identity,
             self._config.node,
             broker.host.loop_share,
-            lambda: self._stopped or not self.joined or broker.turns.blocked is not None,
+            lambda: self.stopped or not self.joined or broker.turns.blocked is not None,
             self._policy_proofs.proven,
         )
 
@@ -166,7 +166,7 @@ class ClusterKeeper(Keeper):
 
     def arrived(self, batches: list[Arrived]) -> None:
         """Fold records that were read back from the log, and perform their effects."""
-        if self._stopped or self._broken:
+        if self.stopped or self._broken:
             return
         self._doubt_after_silence()
         with self._folding():
@@ -204,8 +204,8 @@ class ClusterKeeper(Keeper):
     def _doubt_after_silence(self) -> None:
         """Keep arrivals, after a silence without even own beats, until this node has caught up with the log (`doubt`),
         because others may have declared it lost, and their consumers may have its messages."""
-        now, before = self._loop.time(), self._arrived_at
-        self._arrived_at = now
+        now, before = self._loop.time(), self.arrived_at
+        self.arrived_at = now
         if self.joined and now - before > self._config.node_timeout_ms / 2_000:
             for partition in self._partitions:
                 partition.doubt()
@@ -215,7 +215,7 @@ class ClusterKeeper(Keeper):
 
         After a long silence, or while its own beat is missing, nothing is confirmed before this node has read whether
         it was declared lost, because its queues may since have moved to other partitions."""
-        if self._stopped or self._broken or not self._by_name[name].awaits_reports:
+        if self.stopped or self._broken or not self._by_name[name].awaits_reports:
             return
         if self._may_be_lost or self._held_reports:
             self._held_reports.append((name, offsets))
@@ -229,7 +229,7 @@ class ClusterKeeper(Keeper):
     @property
     def _may_be_lost(self) -> bool:
         """Return True if nothing, or no own beat, arrived for so long that others may soon declare this node lost."""
-        silence = max(self._loop.time() - self._arrived_at, self._beats.waits)
+        silence = max(self._loop.time() - self.arrived_at, self._beats.waits)
         return self.joined and silence > self._config.node_timeout_ms / 2_000
 
     @property
@@ -250,7 +250,7 @@ class ClusterKeeper(Keeper):
 
     def fail(self, error: Exception) -> None:
         """Report that the node cannot continue."""
-        if not self._stopped:
+        if not self.stopped:
             self._failed(error)
 
     # -- joining, and being lost ---------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class ClusterKeeper(Keeper):
             partition.epoch = self.epoch
             partition.used_at = 0.0  # not by a client of this epoch
             if partition.current:  # otherwise its owner does it
-                self._append_ended(partition)
+                self.append_ended(partition)
         self.joined = True
         self._beats.begin()
         if self._timer is not None:
@@ -299,7 +299,7 @@ class ClusterKeeper(Keeper):
         if not self.joined or self.epoch in nodes:
             return
         if any(joined.node == self._config.node for joined in nodes.values()):
-            self._drop_clients("another process has taken this node's name")
+            self.drop_clients("another process has taken this node's name")
             self.fail(
                 LogError(f"another process joined as node {self._config.node}: each node needs a name of its own")
             )
@@ -310,10 +310,10 @@ class ClusterKeeper(Keeper):
         """Close this node's connections if this epoch is its own, because others already have its clients' messages."""
         if epoch == self.epoch and self.joined:
             logger.error("node %s was declared lost: it closes its connections and joins again", self._config.node)
-            self._drop_clients("the node was cut off from the log for too long, and was declared lost")
+            self.drop_clients("the node was cut off from the log for too long, and was declared lost")
             self._begin(self.join())
 
-    def _drop_clients(self, reason: str) -> None:
+    def drop_clients(self, reason: str) -> None:
         self.joined = False
         sessions = self._broker.sessions
         for session in list(sessions.by_id.values()):
@@ -330,7 +330,7 @@ class ClusterKeeper(Keeper):
             task.add_done_callback(self._tasks.discard)
 
     def _beat(self) -> None:
-        if self._stopped or not self.joined:
+        if self.stopped or not self.joined:
             return
         if not self._beats.waiting:
             self._beats.send()
@@ -437,13 +437,13 @@ class ClusterKeeper(Keeper):
                 logger.info("%s: its duties are another node's now", partition.name)
                 partition.owned = False
                 self._broker.forwarder.drop(partition)
-        if not self._stopped:
+        if not self.stopped:
             self._broker.turns.end()
 
     async def _take_duties(self, partition: ReadBackPartition) -> None:
         """Become the owner of a partition, once it is current."""
         await self._paused.enter(partition)
-        if partition.name not in self._duties or partition.owned or self._stopped:
+        if partition.name not in self._duties or partition.owned or self.stopped:
             return
         logger.info("%s: its duties are this node's now", partition.name)
         partition.own()
@@ -457,13 +457,13 @@ class ClusterKeeper(Keeper):
 
     def _look_after(self) -> None:
         """Do the owner's duties of a heartbeat."""
-        self._declare_lost()
+        self.declare_lost()
         for name in self._refusing.crowded():
             self._begin(self.enter(self._by_name[name]))
         self._paused.look(joined.node for joined in self.metadata.topology.nodes.values())
         for partition in self._partitions:
             if partition.owned:
-                self._append_ended(partition)
+                self.append_ended(partition)
                 self._upgrade(partition)
                 if partition.machine.next_offset - self._asked[partition.name] >= self._config.snapshot_events:
                     self._asked[partition.name] = partition.machine.next_offset
@@ -472,7 +472,7 @@ class ClusterKeeper(Keeper):
         self._repairs.look()
         self._policy_proofs.look()
 
-    def _declare_lost(self) -> None:
+    def declare_lost(self) -> None:
         """Declare silent nodes lost, if this node is the oldest one being heard."""
         nodes = self.metadata.topology.nodes
         lapsed = self.silences.lapsed(nodes)
@@ -487,7 +487,7 @@ class ClusterKeeper(Keeper):
                 partition.append(BROKER, lost)
             self.silences.heard(epoch)  # not a second time at once
 
-    def _append_ended(self, partition: ReadBackPartition) -> None:
+    def append_ended(self, partition: ReadBackPartition) -> None:
         """Append to the partition the ends of epochs that only the metadata log has."""
         known = partition.machine.lost_epochs
         for epoch, node in self.metadata.topology.ended.items():
@@ -559,7 +559,7 @@ class ClusterKeeper(Keeper):
 
     def written_state(self) -> StateStore:
         self._broker.turns.end()
-        if self._stopped or self._broken or not all(partition.at_rest for partition in self._partitions):
+        if self.stopped or self._broken or not all(partition.at_rest for partition in self._partitions):
             raise StoreError("the node is stopping")
         if self._resumption.busy:
             raise StoreError("a state is being replaced by a newer one")
@@ -580,7 +580,7 @@ class ClusterKeeper(Keeper):
             for partition in self._partitions:
                 partition.append(BROKER, lost)
             self.metadata.append(BROKER, lost)
-        self._stopped = True
+        self.stopped = True
         self.joined = False
         turns.stop()
         self._waypoints.stop()

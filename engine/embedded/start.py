@@ -111,7 +111,7 @@ def begin_clock(clock: LogClock, metadata: SoleWriterMetadata, recoveries: list[
     return clock.begin(max(metadata.clock_ms, *(each.machine.clock_ms - ahead_ms for each in recoveries)))
 
 
-def _ended_cleanly(log: LogPartition) -> bool:
+def ended_cleanly(log: LogPartition) -> bool:
     """Return True if the log is as a clean stop left it.
 
     Otherwise it may have less than clients have seen."""
@@ -142,7 +142,7 @@ def adopt_state(broker: Broker, keeper: EmbeddedKeeper) -> None:
     if first and broker.config.load_definitions is None:
         at_once(first_user(broker.metadata, broker.access.control, broker.config))
     for partition in partitions:
-        started = keeper.started(after_crash=not _ended_cleanly(partition.log))
+        started = keeper.started(after_crash=not ended_cleanly(partition.log))
         if partition.next_offset == 0:
             partition.upgrade(broker.topology.machine_version)  # which it follows from its first event on
         for queue in list(partition.machine.by_id.values()):

@@ -24,6 +24,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rewindmq import failpoints
 from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.encryption import Subjects, day_at
 from rewindmq.engine.erasure.key_store import NOBODY, day_of, is_of_nobody
@@ -236,6 +237,7 @@ class Expiry:
             for partition in self._partitions:
                 watches.append((partition, KeyWatch(partition.projector, group_of, parts)))
             await self._look_through(watches)
+            failpoints.reached("expiry.after_search")
             # Another node may just be giving a consumer the message that this node's queues have no more.
             await asyncio.sleep(self._lag_seconds)
             if self._nodes.read_to_end is not None:

@@ -90,7 +90,7 @@ class ProviderKeys:
         self._wanted = asyncio.Event()
         self._round: asyncio.Future[None] | None = None  # a fetch that is under way or about to begin
         self._task: asyncio.Task[None] | None = None
-        self._rested_until = 0.0
+        self.rested_until = 0.0
         self._trouble = ""
 
     def read_file(self) -> None:
@@ -144,7 +144,7 @@ class ProviderKeys:
         if self._task is None:
             return False
         if self._round is None:
-            if asyncio.get_running_loop().time() < self._rested_until:
+            if asyncio.get_running_loop().time() < self.rested_until:
                 return False
             self._round = asyncio.get_running_loop().create_future()
             self._wanted.set()
@@ -155,7 +155,7 @@ class ProviderKeys:
         loop = asyncio.get_running_loop()
         while True:
             await self._fetch_once()
-            self._rested_until = loop.time() + REST_SECONDS
+            self.rested_until = loop.time() + REST_SECONDS
             ended, self._round = self._round, None
             if ended is not None and not ended.done():
                 ended.set_result(None)

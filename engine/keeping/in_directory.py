@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from rewindmq import failpoints
 from rewindmq.engine.keeping.archive.directory_note import archive_of, note_archive
 from rewindmq.engine.keeping.archive.identity import identity_of, read_identity
 from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory
@@ -233,6 +234,7 @@ class DirectoryPartition:
     def end_trim(self, event: HistoryTrimmed) -> int:
         if event.offset > self._local.start_offset:
             cut(self._data_dir, self.name, event.offset)
+        failpoints.reached("trim.after_cut")
         self._snapshots.discard_below(self.name, event.offset)
         self._bases.discard_below(self.name, event.offset)
         return 0 if self.manifest is None else end_trim(self.manifest, event, self._bases)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from rewindmq import failpoints
 from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory, now_ms
 from rewindmq.engine.keeping.archive.objects import Objects
 from rewindmq.engine.keeping.archive.reader import ArchivedPartition
@@ -160,6 +161,7 @@ class TopicsHistory:
         if left:
             producer.purge()
             raise NoAnswer(f"Kafka: {topic} has accepted no event within {TIMEOUT_SECONDS:.0f} seconds: run it again")
+        failpoints.reached("trim.after_event")
 
     def floors(self) -> Mapping[str, Floor]:
         floors = self._floors.now()

@@ -157,7 +157,7 @@ def removable(
     """Return the number of removable segments of each partition, counted from the oldest.
 
     `now_ms`: the log time from which age is counted. `other_bytes`: the size of the log besides these segments."""
-    most = {each.name: _covered(each) for each in partitions}
+    most = {each.name: covered(each) for each in partitions}
     times = {each.name: _newest_times(each) for each in partitions}
     goes = dict.fromkeys(most, 0)
     if limits.age_ms is not None:
@@ -177,7 +177,7 @@ def removable(
     return goes
 
 
-def _covered(partition: LocalPartition) -> int:
+def covered(partition: LocalPartition) -> int:
     """Return the number of segments, from the oldest on, that match entries of the manifest. The last ones stay."""
     entries = {entry.base_offset: entry for entry in partition.archived}
     count = 0

@@ -26,6 +26,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from rewindmq import failpoints
 from rewindmq.engine.keeping.archive.state_files import prove_base_of
 from rewindmq.engine.keeping.archive.trims import archive_base, trimmed_entry
 from rewindmq.engine.keeping.port import KeptHistory
@@ -140,15 +141,18 @@ class Trimming:
         """Write, prove and archive the base at the floor, and return the event that describes the removal.
 
         Raises BaseError, LogError, OSError; OtherHistory if the archive has another history; NoAnswer."""
+        failpoints.reached("trim.before_base")
         partition, offset = self.history.partition(report.partition), report.offset
         chain, digest = partition.chain_at(offset), machine.digest()
         event = HistoryTrimmed(report.partition, offset, report.until_ms, chain, digest, tuple(report.findings), reason)
         with partition.bases() as bases:
             bases.write(machine, chain, partition.queued(queued_offsets(machine), offset))
+            failpoints.reached("trim.before_proof")
             prove_base_of(bases.open(report.partition, offset), chain, digest)
             if partition.manifest is not None:
                 archive_base(partition.manifest, bases, event)
                 partition.manifest.require_behind(trimmed_entry(event))
+        failpoints.reached("trim.before_event")
         return event
 
     def end(self, names: Iterable[str], failed: Callable[[str, LogError], object] | None = None) -> dict[str, int]:
@@ -162,12 +166,14 @@ class Trimming:
             for name in names:
                 if name in floors:
                     gone[name] = self._end(name, floors[name].event, failed)
+                    failpoints.reached("trim.after_end")
         except NoAnswer as error:
             later = "the next run of the archiver, or the next trim, completes it"
             raise NoAnswer(f"the trim is in the history, but not completed: {error}: {later}") from None
         return gone
 
     def _end(self, name: str, event: HistoryTrimmed, failed: Callable[[str, LogError], object] | None) -> int:
+        failpoints.reached("trim.before_end")
         try:
             return self.history.partition(name).end_trim(event)
         except NoAnswer:

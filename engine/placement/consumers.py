@@ -54,7 +54,7 @@ class ConsumerMoves:
     ) -> None:
         self._homes = homes
         self._session = session
-        self._entered = entered
+        self.entered = entered
         self._attach = attach
         self._end_turn = end_turn
         self._waiting: dict[Name, list[Attachment]] = {}
@@ -140,11 +140,11 @@ class ConsumerMoves:
         if of.movable is None:
             return
         try:
-            partition = await self._entered(of.session, name)
+            partition = await self.entered(of.session, name)
             there = partition.machine.queue(of.session.vhost, name)
             if attachment.stands_by and there is not None:
                 await until(partial(_is_used, there), PATIENCE_SECONDS)
-                partition = await self._entered(of.session, name)
+                partition = await self.entered(of.session, name)
             successor = of.movable.successor()
             if successor is None:  # the client has cancelled it, or closed its channel
                 return

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from rewindmq import failpoints
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.host.loop_share import LoopShare, Work
 from rewindmq.engine.partition.metadata import Metadata
@@ -152,6 +153,7 @@ class Moves:
         if queue is not None and queue.queue_id > moving.from_id:  # declared anew before all nodes knew
             await self._metadata.ask(BROKER, QueueMoveBegan(*name, queue.queue_id, moving.target))
         if queue is not None and target.machine.queue(*name) is None:
+            failpoints.reached("moves.before_declare", self)
             reason = await self._declare(name, moving, queue)
             if reason:
                 await self._give_up(name, moving, reason)
@@ -159,6 +161,7 @@ class Moves:
         elif queue is not None:  # else, as a rule, its consumers have left
             await until(lambda: queue.gone or queue.consumer_count() == 0, SLOW_SECONDS)
         if queue is not None and not queue.gone:
+            failpoints.reached("moves.before_drain", self)
             await self._drain(name, moving, queue)
         await self._agreement.durable()
         await target.enter()
@@ -193,6 +196,7 @@ class Moves:
             return ""
         if queue.vhost not in self._topology.vhosts:
             return "its vhost is being deleted"
+        failpoints.reached("moves.before_declaration", self)
         try:
             await target.ask(BROKER, self._declaration(queue, moving.source))
         except PreconditionFailed as error:  # it has to remember more than a record takes

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+from rewindmq import failpoints
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.host.loop_share import LoopShare, Work
@@ -183,6 +184,7 @@ class Repartition:
             if not placement.held:
                 logger.info("queues are to be placed by %d partitions: names wait until they are", placement.wanted)
                 await self.metadata.ask(BROKER, NamesHeld(placement.wanted))
+            failpoints.reached("repartition.before_placing", self)
             await self._place_anew()
             return True
         return self.moves.may_go_on and await self.moves.begin()

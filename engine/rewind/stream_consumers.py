@@ -140,7 +140,7 @@ class Readings:
         memory: MemoryAccount,
         past: WorkerPool,
     ) -> None:
-        self._past = past
+        self.past = past
         self._config = config
         self._clock = clock
         self._ask = ask
@@ -165,7 +165,7 @@ class Readings:
         self._waiting.clear()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
-        self._past.close()
+        self.past.close()
 
     async def begin(self, partition: Partition, queue: Queue, request: ReadRequest, attached: Attached) -> None:
         """Begin a consumer that reads. `attached` is called when it is there, before its first delivery. Raises
@@ -240,7 +240,7 @@ class Readings:
             raise PreconditionFailed(f"the past of {where} can't be read: an earlier queue had its number elsewhere")
         source = None
         if moment is not None:
-            source = await moment_source(self._past, history, queue, moment, subscription.session.user)
+            source = await moment_source(self.past, history, queue, moment, subscription.session.user)
             self._check_open(subscription.session)
             if queue.gone:
                 raise NotFound(f"no {resource('queue', queue.name, queue.vhost)}")

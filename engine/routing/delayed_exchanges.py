@@ -71,7 +71,7 @@ class HiddenQueues:
     ) -> None:
         self._topology = topology
         self._homes = homes
-        self._when_durable = when_durable
+        self.when_durable = when_durable
         self._exchanges = {key: None for key in topology.exchanges if self._delays(*key)}
 
     def _delays(self, vhost: str, exchange: str) -> bool:
@@ -86,7 +86,7 @@ class HiddenQueues:
         elif self._exchanges:
             for key in [key for key in self._exchanges if not self._delays(*key)]:
                 del self._exchanges[key]
-                self._when_durable(partial(self._drop, *key))
+                self.when_durable(partial(self._drop, *key))
 
     def _drop(self, vhost: str, exchange: str) -> None:
         """Delete the queue of an exchange that is gone, now that its end is durable."""

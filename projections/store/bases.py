@@ -58,7 +58,7 @@ from rewindmq.schemas.single_object import header_of
 SUFFIX = ".base"
 _SCHEMA = schema_of("rewindmq.base", ("head", "queue", "chunk", "record", "end"))
 _METADATA = (*FILE_METADATA, "rewindmq.chain")
-_BLOCK_BYTES = 64 << 10  # of an Avro block, before it is compressed: `Base.record` reads one
+BLOCK_BYTES = 64 << 10  # of an Avro block, before it is compressed: `Base.record` reads one
 
 
 class BaseError(Exception):
@@ -215,7 +215,7 @@ class Bases:
         path = self.path(machine.partition, machine.next_offset)
         metadata = metadata_of(machine) | {"rewindmq.chain": chain.hex()}
         into = _known_by(versions.schema_of(machine.machine_version))
-        write_pieces(path, metadata, _pieces(machine, records, into), _SCHEMA, _BLOCK_BYTES)
+        write_pieces(path, metadata, _pieces(machine, records, into), _SCHEMA, BLOCK_BYTES)
         for folder in (self.directory, self.directory.parent):  # they may be new
             sync_directory(folder)
         return path

@@ -359,7 +359,7 @@ class Projector:
         if written and sharing:
             written = [message_id for message_id in self._release(written) if message_id < boundary]
         if written:
-            self._delete(queue_id, written)
+            self.delete(queue_id, written)
 
     def _release(self, message_ids: Iterable[int]) -> list[int]:
         """Note that a queue released these messages, if they are shared. Return the others."""
@@ -368,7 +368,7 @@ class Projector:
             self.forget(SHARED, gone)
         return others
 
-    def _delete(self, queue_id: int, message_ids: list[int]) -> None:
+    def delete(self, queue_id: int, message_ids: list[int]) -> None:
         """Delete, with the next batch, bodies that RocksDB has or will have once the batches in flight are written."""
         leaving = self._leaving.get(queue_id)
         if leaving is None:

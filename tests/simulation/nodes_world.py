@@ -227,7 +227,7 @@ class World:
             life.broker.turns.stop()
             keeper = life.broker.keeper
             assert isinstance(keeper, ClusterKeeper)
-            keeper._stopped = True
+            keeper.stopped = True
         for task in list(life.tasks):
             task.cancel()
         path = self._state(life.node)

@@ -249,13 +249,13 @@ def entries_of_page(page: bytes, known: int, before: str, proof: bytes) -> list[
     return page.splitlines(keepends=True)[known:]
 
 
-archive_segment = Archiver._archive_segment
+archive_segment = Archiver.archive_segment
 PLANTED: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "segments are not proven": (Unpacked, "prove", lambda segment: None),
     "snapshots are not proven": (state_files, "prove_file", lambda manifest, entry: None),
     "more goes than was trimmed": (trims, "delete_trimmed", delete_more),
     "the bases of trims are not looked for": (trims, "archive_base", lambda manifest, bases, event: None),
-    "the entry comes before the proof": (Archiver, "_archive_segment", entry_before_proof),
+    "the entry comes before the proof": (Archiver, "archive_segment", entry_before_proof),
     "pages are not proven": (manifests, "proven_entries", entries_of_page),
 }
 

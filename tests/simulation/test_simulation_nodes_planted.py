@@ -51,12 +51,12 @@ async def owned_still(rounds: Any, work: Any) -> bool:
 SETTLE, READ_BACK = ReadBackPartition.on_durable, ReadBackPartition.read_back
 PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is found
     "clients of a lost node stay": (
-        "rewindmq.engine.cluster.node.ClusterKeeper._drop_clients",
+        "rewindmq.engine.cluster.node.ClusterKeeper.drop_clients",
         keep_clients,
         r"and ignored|is nobody's|never answered|is of a life|missed",
     ),
     "nobody misses a node": (
-        "rewindmq.engine.cluster.node.ClusterKeeper._declare_lost",
+        "rewindmq.engine.cluster.node.ClusterKeeper.declare_lost",
         nothing,
         r"alive are|is nobody's|not drained|does not come",
     ),
@@ -91,7 +91,7 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is fo
         r"taken in more than once",
     ),
     "queues that are gone stay in the listings of others": (
-        "rewindmq.engine.cluster.counter_rounds.PartitionRounds._remove_gone",
+        "rewindmq.engine.cluster.counter_rounds.PartitionRounds.remove_gone",
         owned_still,
         r"does not come to that",
     ),

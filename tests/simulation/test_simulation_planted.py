@@ -63,9 +63,7 @@ def confirming(original: Callable[[Any], None]) -> Callable[[Any], None]:
 def write_at_once(partition: Any) -> None:
     """RocksDB gets ahead of the log."""
     if not partition.effects:
-        partition._batch = partition._batch or partition.projector.prepare()
-        partition.projector.write(partition._batch)
-        partition._batch = None
+        partition.projector.write(partition.projector.prepare())
 
 
 def skip_deletes(projector: Projector, queue_id: int, message_ids: list[int]) -> None:
@@ -86,7 +84,7 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is fo
         r"returned 1 times: redelivered\?",
     ),
     "a crash is taken for a clean stop": (
-        "rewindmq.engine.embedded.start._ended_cleanly",
+        "rewindmq.engine.embedded.start.ended_cleanly",
         lambda log: True,
         r"as new, and was given in life",
     ),
@@ -111,7 +109,7 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is fo
         r"dead letter at .* by the log|a message that did not die|arrived 0 times",
     ),
     "the projector skips deletes": (
-        "rewindmq.projections.store.projector.Projector._delete",
+        "rewindmq.projections.store.projector.Projector.delete",
         skip_deletes,
         r"RocksDB is not what the log says.*should not be",
     ),

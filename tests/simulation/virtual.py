@@ -7,8 +7,9 @@ time in the order in which it was asked for.
 import heapq
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from types import MappingProxyType
 from typing import Any
 
 BACKGROUND_TURNS = 100_000  # more callbacks than this without coming to an end are a broker that spins
@@ -87,9 +88,9 @@ class VirtualBatch:
 class VirtualRocks:
     """RocksDB with its WAL off: a crash keeps what was flushed, and a front part of the batches behind it."""
 
-    def __init__(self) -> None:
-        self._flushed: dict[bytes, bytes] = {}
-        self._content: dict[bytes, bytes] = {}
+    def __init__(self, content: Mapping[bytes, bytes] = MappingProxyType({})) -> None:
+        self._flushed = dict(content)
+        self._content = dict(content)
         self._batches: list[VirtualBatch] = []  # since the last flush
         self.full = False  # the disk will not have any more
         self.refusing = False  # a write has failed: nothing more is taken until it is opened again
@@ -128,12 +129,10 @@ class VirtualRocks:
 
     def crash(self, dice: random.Random) -> "VirtualRocks":
         """Return the store that the next life finds: the flushed content, and some of the batches written since."""
-        after = VirtualRocks()
-        after._flushed = dict(self._flushed)
+        content = dict(self._flushed)
         for batch in self._batches[: dice.randint(0, len(self._batches))]:
-            _apply(after._flushed, batch)
-        after._content = dict(after._flushed)
-        return after
+            _apply(content, batch)
+        return VirtualRocks(content)
 
     def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         found = sorted(key for key in self._content if key.startswith(prefix))

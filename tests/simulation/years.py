@@ -448,7 +448,7 @@ PLANTED: dict[str, tuple[Any, str, Any]] = {
     "removed before the event": (trims.Trimming, "write_base", remove_first),
     "the base has no queued messages": (in_directory, "queued_records", lambda log, queued: iter(())),
     "more goes from the archive": (archive_trims, "delete_trimmed", delete_more),
-    "what is not archived goes": (local_space, "_covered", all_closed),
+    "what is not archived goes": (local_space, "covered", all_closed),
     "a queue holds no day back": (Years, "days_held", all_due),
     "no tombstone is copied": (KeyStore, "take", no_tombstone),
 }

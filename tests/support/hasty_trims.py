@@ -15,10 +15,11 @@ from typing import Any
 from rewindmq.engine.broker.history_trims import HistoryTrims
 from rewindmq.engine.cli.main import main
 from rewindmq.engine.embedded import start
-from rewindmq.engine.keeping import archive_process, keep_history
-from rewindmq.engine.keeping.trim import Trimming
-from rewindmq.engine.log.embedded import cut, steady_time
+from rewindmq.engine.keeping import keep_history
+from rewindmq.engine.keeping.in_directory import DirectoryHistory
+from rewindmq.engine.log.embedded import steady_time
 from rewindmq.engine.log.embedded.log import EmbeddedLog
+from tests.support.failpoints import arm
 from tests.support.records import SCHEMA_BYTES
 from tests.support.running import RunningBroker
 
@@ -67,16 +68,21 @@ def dying(owner: Any, name: str, before: str = "", after: str = "") -> None:
     setattr(owner, name, stepping)
 
 
+def arm_dying(point: str, step: str) -> None:
+    """Let a point of the product be this step."""
+    arm(point, lambda *_: die_at(step))
+
+
 if __name__ in ("__main__", "__mp_main__"):
     start.open_log = lambda config: EmbeddedLog.open(config.data, config.partitions, SCHEMA_BYTES + 14_000)
     keep_history.LOOK_SECONDS = 0.2  # type: ignore[misc]
     keep_history.APART_SECONDS = steady_time.APART_SECONDS = 0.1  # type: ignore[attr-defined,misc]
     keep_history.STRETCH_BYTES = 200_000  # type: ignore[misc]
-    dying(Trimming, "audit", after="audited")
-    dying(Trimming, "write_base", after="written")
-    dying(Trimming, "end", after="removed")
-    dying(archive_process.Duties, "_log_trim", before="asking", after="answered")
-    dying(cut, "_remove", after="cutting")
+    arm_dying("trim.before_base", "audited")
+    arm_dying("trim.before_event", "written")
+    arm_dying("trim.after_end", "removed")
+    dying(DirectoryHistory, "append", before="asking", after="answered")
+    arm("cut.before_file", lambda path: die_at("cutting") if path.suffix != ".avro" else None)
     dying(HistoryTrims, "log", before="asked", after="appended")
 if IN_BROKER:
     import sys

@@ -64,6 +64,7 @@ from rewindmq.spark_replay.audit.state_file import AuditStates
 from rewindmq.spark_replay.audit.watch import BatchReport, Reports, Watch
 from rewindmq.spark_replay.history.incremental import _write_progress, read_progress
 from rewindmq.spark_replay.snapshots.external import CUT, read_about, write_about
+from tests.support.failpoints import armed
 from tests.support.records import START_MS, contents, expected, fill, make_log, record
 from tests.support.topic_archiving import archive_stretch
 
@@ -124,14 +125,12 @@ def half_recovered(home: Path) -> Path:
     class Killed(BaseException):
         pass
 
-    def killed(_: object) -> None:
+    def killed() -> None:
         raise Killed
 
     objects = open_objects(str(archived(home)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recovery, "_end", killed)
-        with pytest.raises(Killed):
-            recovery.recover(objects, home / "new")
+    with armed("recovery.before_end", killed), pytest.raises(Killed):
+        recovery.recover(objects, home / "new")
     return home / "new" / "log" / "recovery.json"
 
 

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
+from rewindmq import failpoints
 from rewindmq.engine.keeping.archive.branch import partitions_until
 from rewindmq.engine.keeping.archive.identity import HistoryIdentity, identity_of, require_identity
 from rewindmq.engine.keeping.archive.manifest import (
@@ -99,6 +100,7 @@ class Archiver:
         `until`: called before each segment, True to stop. `progress`: called with the bytes done and all bytes.
         Raises OtherHistory, CorruptLog (of the log, or of an object read back), LogError, NoAnswer."""
         identity = identity_of(self._data_dir)
+        failpoints.reached("archive.before_manifests")
         try:
             manifests = self._read_manifests(identity)
         except OtherHistory:
@@ -108,7 +110,9 @@ class Archiver:
         for manifest in manifests[1:]:
             if self._begins_behind(manifest):
                 self._end_trim(manifest)
-        waiting = [self._waiting(manifest) for manifest in manifests]
+        failpoints.reached("archive.before_listing")
+        directories = [partition_directory(self._data_dir, manifest.partition) for manifest in manifests]
+        waiting = [segments_behind(*each)[:-1] for each in zip(directories, manifests, strict=True)]
         if identity_of(self._data_dir) != identity:  # queues may be in added ones now
             return self.run(until, progress)
         total = sum(path.stat().st_size for paths in waiting for path in paths)
@@ -123,7 +127,7 @@ class Archiver:
                     report.stopped = True
                     break
                 if base_offset_of(path) == manifest.end:  # otherwise another archiver has just done it
-                    self._archive_segment(manifest, path, of_partition)
+                    self.archive_segment(manifest, path, of_partition)
                 done += path.stat().st_size
                 progress(done, total)
             if not report.stopped:
@@ -167,13 +171,7 @@ class Archiver:
         if floor is not None:
             end_trim(manifest, floor.event, self._bases)
 
-    def _waiting(self, manifest: Manifest) -> list[Path]:
-        """Return the closed segments after the end of the manifest.
-
-        Raises OtherHistory where the log does not go on where the manifest ends."""
-        return segments_behind(partition_directory(self._data_dir, manifest.partition), manifest)[:-1]
-
-    def _archive_segment(self, manifest: Manifest, path: Path, report: PartitionReport) -> None:
+    def archive_segment(self, manifest: Manifest, path: Path, report: PartitionReport) -> None:
         before = BlockEnd(manifest.end, 0, manifest.chain, manifest.max_timestamp_ms)
         with pack(path, before, now_ms()) as packed:
             try:

@@ -38,7 +38,7 @@ _ENTRY_BYTES: Final = 1_000  # of an entry of the manifest in memory
 _RECORD_BYTES: Final = 4  # of a record in an unpacked .blocks
 
 
-class _Cache:
+class Cache:
     """A cache of the latest fetches, up to a size in bytes, except that it always keeps the last one."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -62,7 +62,7 @@ class _Cache:
         return made
 
 
-_cache = _Cache(CACHE_BYTES)
+cache = Cache(CACHE_BYTES)
 _bases: dict[tuple[str, str], Base] = {}
 _refreshing = Lock()
 
@@ -224,7 +224,7 @@ class ArchivedPartition:
         def loaded() -> Manifest:
             return Manifest.load(self._objects, self.name)
 
-        manifest = _cache.get(key, loaded, lambda made: _ENTRY_BYTES * len(made.entries))
+        manifest = cache.get(key, loaded, lambda made: _ENTRY_BYTES * len(made.entries))
         with _refreshing:
             manifest.refresh()
         return manifest
@@ -241,11 +241,11 @@ class ArchivedPartition:
             return segment
 
         records = entry.next_offset - entry.base_offset
-        return _cache.get(_key(entry), made, lambda _: _RECORD_BYTES * records)
+        return cache.get(_key(entry), made, lambda _: _RECORD_BYTES * records)
 
     def _groups(self, segment: Unpacked, number: int) -> Sequence[LinkedRecords]:
         key = *_key(segment.entry), number
-        return _cache.get(key, lambda: segment.groups(number), lambda made: sum(each.size_bytes for each in made))
+        return cache.get(key, lambda: segment.groups(number), lambda made: sum(each.size_bytes for each in made))
 
 
 class ArchivedLog:

@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from rewindmq import failpoints
 from rewindmq.engine.keeping.archive.branch import Branch, branch_at, identity_in, partitions_until
 from rewindmq.engine.keeping.archive.identity import HistoryIdentity, read_identity
 from rewindmq.engine.keeping.archive.manifest import FileEntry, Manifest, SegmentEntry, TrimmedEntry
@@ -176,6 +177,7 @@ def recover(
                 time.time_ns() // 1_000_000,
             )
             own = identity.history if begun.branch is None else begun.branch.identity
+            failpoints.reached("recovery.before_layout")
             write_layout(data_dir, len(manifests) - 1, None if own == begun_as else own)
             _end(data_dir)
         finally:
@@ -347,6 +349,7 @@ def _require_kept(manifests: Iterable[Manifest], ends: dict[str, int]) -> None:
 
 def _end(data_dir: Path) -> None:
     """Note that the recovery is done."""
+    failpoints.reached("recovery.before_end")
     (data_dir / "log" / RECOVERY).unlink()
     sync_directory(data_dir / "log")
 

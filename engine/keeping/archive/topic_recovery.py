@@ -28,6 +28,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from rewindmq import failpoints
 from rewindmq.engine.keeping.archive.branch import partitions_until
 from rewindmq.engine.keeping.archive.identity import HistoryIdentity, read_identity
 from rewindmq.engine.keeping.archive.manifest import Manifest, SegmentEntry
@@ -133,12 +134,14 @@ def recover_topics(
     for place, manifest in zip(places, manifests, strict=True):
         filling.fill(place, manifest, ends[place.name])
     filling.end()
+    failpoints.reached("recovery.before_proof")
     found = [prove_topic(place, manifest, ends[place.name]) for place, manifest in zip(places, manifests, strict=True)]
     passing_over = {} if letters is None else letters.passing_over
     for place, each in zip(places, found, strict=True):
         filling.pass_over(place, passing_over.get(place.name, ()), each.until_ms or 0)
     filling.end()
     recover_topic_seals(objects, KafkaLogReader.of(clients, prefix), ends)
+    failpoints.reached("recovery.before_settings")
     topics.end_recovery()
     return found
 

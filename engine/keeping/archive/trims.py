@@ -21,6 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from rewindmq import failpoints
 from rewindmq.engine.keeping.archive.manifest import BaseEntry, Manifest, TrimmedEntry, now_ms
 from rewindmq.engine.keeping.archive.state_files import (
     OtherBase,
@@ -65,8 +66,11 @@ def end_trim(
     before = manifest.archived_bytes
     if event.offset > manifest.floor:
         archive_base(manifest, bases, event)
+        failpoints.reached("trim.before_topic")
         drop_below(event.offset)
+        failpoints.reached("trim.before_entry")
         manifest.extend(trimmed_entry(event))
+    failpoints.reached("trim.before_objects")
     delete_trimmed(manifest, event)
     return before - manifest.archived_bytes
 

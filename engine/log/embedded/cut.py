@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from rewindmq import failpoints
 from rewindmq.engine.log.contract import LogError, LogPartition
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.index import index_path, lengths_path
@@ -95,6 +96,7 @@ def _remove(path: Path) -> int:
     Another process may remove the same ones: that of a killed broker, and the start of the next one."""
     freed = 0
     for each in (path, index_path(path), lengths_path(path)):
+        failpoints.reached("cut.before_file", each)
         with suppress(FileNotFoundError):
             size = each.stat().st_size
             each.unlink()

@@ -45,7 +45,7 @@ from rewindmq.engine.log.embedded.segments import (
 )
 from rewindmq.projections.store.bases import Base
 
-_BYTES_AT_ONCE = 1 << 20
+BYTES_AT_ONCE = 1 << 20
 CUTS = 3  # during one question
 T = TypeVar("T")
 
@@ -583,7 +583,7 @@ def _at_once(entries: list[Entry]) -> Iterator[list[Entry]]:
     """Yield the entries in groups for one read each."""
     some: list[Entry] = []
     for entry in entries:
-        if some and entry.end - some[0].position > _BYTES_AT_ONCE:
+        if some and entry.end - some[0].position > BYTES_AT_ONCE:
             yield some
             some = []
         some.append(entry)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
+from rewindmq import failpoints
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.reader import (
     CUTS,
@@ -83,6 +84,7 @@ def verify_chain_in_parallel(directory: Path) -> list[VerifiedSegment]:
 
 def _verified(directory: Path) -> list[VerifiedSegment]:
     files = _files(directory)
+    failpoints.reached("verify.after_listing")
     workers = min(os.cpu_count() or 1, len(files))
     try:
         size = sum(path.stat().st_size for path in files)

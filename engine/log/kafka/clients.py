@@ -81,7 +81,7 @@ _TRANSIENT = (
     KafkaError._TRANSPORT,
     KafkaError._TIMED_OUT,
 )
-_PATIENCE_SECONDS: dict[int, float] = {
+ASKED_SECONDS: dict[int, float] = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: UNKNOWN_SECONDS,
     KafkaError._UNKNOWN_TOPIC: UNKNOWN_SECONDS,
     KafkaError._UNKNOWN_PARTITION: UNKNOWN_SECONDS,
@@ -256,7 +256,7 @@ def asked(what: str, ask: Callable[[], T]) -> T:
         except (KafkaException, concurrent.futures.TimeoutError) as error:
             code = code_of(error) if isinstance(error, KafkaException) else KafkaError._TIMED_OUT
             text = text_of(error) if isinstance(error, KafkaException) else "no answer"
-            if time.monotonic() - began >= _PATIENCE_SECONDS.get(code, 0):
+            if time.monotonic() - began >= ASKED_SECONDS.get(code, 0):
                 kind = NoAnswer if code in (*UNHEARD, *_TRANSIENT) else LogError
                 raise kind(f"Kafka: {what}: {text}") from error
         time.sleep(_AGAIN_SECONDS)

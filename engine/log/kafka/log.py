@@ -24,6 +24,7 @@ from typing import Self
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
+from rewindmq import failpoints
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.clients import ANSWER_MS, TIMEOUT_SECONDS, KafkaClients, text_of
 from rewindmq.engine.log.kafka.owners import KafkaOwners
@@ -354,6 +355,7 @@ class KafkaLog:
             self._all[batch.partition].read_back(batch.values)
 
     def _each(self) -> None:
+        failpoints.reached("kafka.before_judgement")
         if not self._has_reports:
             self.producer.poll(0)
         if self.backlog:
@@ -397,6 +399,7 @@ class KafkaLog:
         try:
             while not self._closed:
                 if self.producer.poll(_REPORT_SECONDS):
+                    failpoints.reached("kafka.after_reports")
                     self._call(self._tell_reports)
         except Exception as error:  # no other code would learn of it, and reported records would never be confirmed
             logger.exception("the thread that takes reports from Kafka ended")

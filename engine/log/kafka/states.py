@@ -26,6 +26,7 @@ from typing import BinaryIO, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from rewindmq import failpoints
 from rewindmq.engine.log.contract import BelowStart, LogError
 from rewindmq.engine.log.kafka.clients import KafkaClients, text_of
 from rewindmq.engine.log.kafka.reader import KafkaPartition
@@ -112,6 +113,7 @@ class _Writing:
                 count, size = count + 1, size + len(piece)
                 sha.update(piece)
             self._wait()  # no last record without the pieces
+            failpoints.reached("copy.before_end")
             said = {"offset": offset, "claim": claim, "pieces": count, "bytes": size, "sha256": sha.hexdigest()}
             self._send(END, formatted(said).encode())
             self._wait()

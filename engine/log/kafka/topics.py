@@ -31,6 +31,7 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
+from rewindmq import failpoints
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.clients import ANSWER_SECONDS, UNKNOWN_SECONDS, KafkaClients, asked, code_of
 
@@ -276,6 +277,7 @@ class KafkaTopics:
         """Make the missing topics.
 
         `partitions`: the number for the queues' topic. `settings`: in addition to the usual ones."""
+        failpoints.reached("kafka.before_topics")
         for name in missing:
             config = {key: value for key, (value, _) in {**_ALWAYS, **_FOR_EVER}.items()}
             config["min.insync.replicas"] = "2" if replicas >= 3 else "1"

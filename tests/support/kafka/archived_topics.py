@@ -59,6 +59,16 @@ def delete_before(bootstrap: str, topic: str, offset: int) -> None:
 MESSAGES = 100
 KEPT_IDS = range(1, 11)  # of the messages that are never acked
 OWNED = frozenset({"queues-0"})
+TRIM_POINTS = [
+    "trim.before_proof",
+    "trim.before_event",
+    "trim.after_event",
+    "trim.before_end",
+    "trim.before_topic",
+    "trim.before_entry",
+    "trim.before_objects",
+    "trim.after_end",
+]
 
 
 class Ticking:

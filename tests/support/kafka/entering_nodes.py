@@ -11,7 +11,7 @@ from rewindmq.engine.log.kafka import states
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.projector import Projector
 from rewindmq.projections.store.store import StateStore
-from tests.support.hasty_trims import dying
+from tests.support.hasty_trims import arm_dying, dying
 from tests.support.running import RunningBroker
 
 LEAST_EVENTS = 20
@@ -30,7 +30,7 @@ if __name__ == "__main__":
     snapshot_export.BYTES_AN_EVENT = 1_000_000  # type: ignore[misc]
     states.PIECE_BYTES = PIECE_BYTES  # type: ignore[misc]
     dying(states.KafkaStates, "write", after="sent")
-    dying(states._Writing, "_wait", after="sending")
+    arm_dying("copy.before_end", "sending")
     dying(states.KafkaStates, "newest", after="fetched")
     dying(Bases, "write", after="written")
     dying(Projector, "write_anew", before="discarded")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.keeping.archive import pack, topic_recovery
+from rewindmq.engine.keeping.archive import pack
 from rewindmq.engine.keeping.archive.archiver import verify
 from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.keeping.archive.objects import Objects
@@ -24,17 +24,18 @@ from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
-from rewindmq.engine.log.kafka.topics import KafkaTopics
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold
 from rewindmq.schemas.metadata_events import VhostCreated
 from rewindmq.schemas.single_object import HEADER
 from tests.support.commands import require_failure
+from tests.support.failpoints import armed
 from tests.support.forked import run
 from tests.support.kafka.archived_topics import archive, blocks, delete_before, log_of, raw
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import NEVER, Nodes
 from tests.support.kafka.sealed_topics import START_MS, event
+from tests.support.kafka.watched_clients import WatchedClients
 from tests.support.pika_clients import connect
 from tests.support.spark.topics import Writer, make_topics, write_gaps
 
@@ -252,37 +253,45 @@ def test_b23_topics_are_made_again_from_the_archive(
         recover_topics(objects, clients(topics), prefix)
 
 
-@pytest.mark.parametrize("step", ["fill", "end", "prove"])
+class Killed(Exception):
+    """The recovery ends here."""
+
+
+def killed() -> None:
+    raise Killed
+
+
+def recover_some(topics: InKafka, objects: Objects, prefix: str) -> None:
+    """Append seven records."""
+    count = iter(range(1_000))
+
+    def some(producer: Any, _topic: str, _partition: int, key: bytes | None) -> bytes | None:
+        if next(count) == 7:
+            producer.flush()
+            raise Killed
+        return key
+
+    recover_topics(objects, WatchedClients(topics.bootstrap, some), prefix)
+
+
+def recover_unproven(topics: InKafka, objects: Objects, prefix: str) -> None:
+    with armed("recovery.before_proof", killed):
+        recover_topics(objects, clients(topics), prefix)
+
+
+def recover_proven(topics: InKafka, objects: Objects, prefix: str) -> None:
+    with armed("recovery.before_settings", killed):
+        recover_topics(objects, clients(topics), prefix)
+
+
+@pytest.mark.parametrize("recover_in_part", [recover_some, recover_unproven, recover_proven])
 def test_a_recovery_that_was_killed_goes_on(
-    topics: InKafka, objects: Objects, step: str, monkeypatch: pytest.MonkeyPatch
+    topics: InKafka, objects: Objects, recover_in_part: Callable[[InKafka, Objects, str], None]
 ) -> None:
     archive(objects, topics)
     prefix = f"again-{uuid.uuid4().hex[:12]}"
-    filling = topic_recovery._Filling
-
-    class Killed(Exception):
-        pass
-
-    def killed(*_: Any) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        if step == "fill":
-            append, count = filling._append, iter(range(1_000))
-
-            def some(self: Any, *arguments: Any) -> None:
-                if next(count) == 7:
-                    self.end()
-                    raise Killed
-                append(self, *arguments)
-
-            patch.setattr(filling, "_append", some)
-        elif step == "end":
-            patch.setattr(topic_recovery, "prove_topic", killed)
-        else:
-            patch.setattr(KafkaTopics, "end_recovery", killed)
-        with pytest.raises(Killed):
-            recover_topics(objects, clients(topics), prefix)
+    with pytest.raises(Killed):
+        recover_in_part(topics, objects, prefix)
     with pytest.raises(LogError, match=r"message\.timestamp\.type=CreateTime"):
         KafkaLog.open(topics.bootstrap, prefix)
     recover_topics(objects, clients(topics), prefix)
@@ -291,23 +300,21 @@ def test_a_recovery_that_was_killed_goes_on(
     KafkaLog.open(topics.bootstrap, prefix).close()
 
 
-def test_a_recovery_into_which_another_program_writes_is_found(
-    topics: InKafka, objects: Objects, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recovery_into_which_another_program_writes_is_found(topics: InKafka, objects: Objects) -> None:
     archive(objects, topics)
     prefix = f"again-{uuid.uuid4().hex[:12]}"
-    prove = topic_recovery.prove_topic
 
-    def late(*arguments: Any) -> Any:
+    def write() -> None:
         writer = Writer(InKafka(topics.bootstrap, prefix))
         writer.value(f"{prefix}.queues", 0, START_MS, b"from elsewhere")
         writer.flush()
-        return prove(*arguments)
 
-    monkeypatch.setattr(topic_recovery, "prove_topic", late)
-    with pytest.raises(LogError, match="it ends at offset 19, and is archived up to 17"):
+    with (
+        armed("recovery.before_proof", write),
+        pytest.raises(LogError, match="it ends at offset 18, and is archived up to 17"),
+    ):
         recover_topics(objects, clients(topics), prefix)
-    with pytest.raises(LogError, match="has offsets 0 to 19, and 17 are archived"):
+    with pytest.raises(LogError, match="has offsets 0 to 18, and 17 are archived"):
         recover_topics(objects, clients(topics), prefix)
 
 

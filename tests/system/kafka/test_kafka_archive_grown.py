@@ -2,12 +2,12 @@
 
 import json
 import uuid
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rewindmq.engine.keeping.archive import topic_recovery
 from rewindmq.engine.keeping.archive.identity import read_identity
 from rewindmq.engine.keeping.archive.manifest import OtherHistory
 from rewindmq.engine.keeping.archive.objects import Objects, open_objects
@@ -38,6 +38,7 @@ from tests.support.kafka.archiving_nodes import ArchivingNodes, require_equal, w
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import NEVER, Nodes, ask_repartition, repartition_state
 from tests.support.kafka.sealed_topics import KEY, KEYS
+from tests.support.kafka.watched_clients import WatchedClients
 from tests.support.moved_queue import AFTER, BEFORE, QUEUE, Moved, write_moved
 from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
@@ -217,18 +218,15 @@ def test_a_torn_archive_gives_topics_up_to_the_time_when_it_was_whole(
     assert torn_at(log.metadata, log.queues, BEFORE) is None
 
 
-def test_a_divided_stretch_is_proven(
-    torn: InKafka, moved: Moved, objects: Objects, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append = topic_recovery._Filling._append
+def test_a_divided_stretch_is_proven(torn: InKafka, moved: Moved, objects: Objects) -> None:
+    appended = count()  # records and fillers, so offsets, of the partition
 
-    def other(self: Any, place: Any, record: Any) -> None:
-        wrong = place.name == moved.old and record.offset == 5
-        append(self, place, record._replace(key=b"other") if wrong else record)
+    def other(_: Any, topic: str, partition: int, key: bytes | None) -> bytes | None:
+        wrong = topic.endswith(".queues") and partition == moved.source and next(appended) == 5
+        return b"other" if wrong else key
 
-    monkeypatch.setattr(topic_recovery._Filling, "_append", other)
     with pytest.raises(LogError, match="its records from offset 0 on are not those of the archive"):
-        recover_topics(objects, KafkaClients(torn.bootstrap), f"again-{uuid.uuid4().hex[:12]}")
+        recover_topics(objects, WatchedClients(torn.bootstrap, other), f"again-{uuid.uuid4().hex[:12]}")
 
 
 def test_a_recovered_source_passes_over_numbers_of_letters(kafka: KafkaCluster, tmp_path: Path) -> None:

@@ -13,29 +13,28 @@ import pika.exceptions
 import pytest
 
 from rewindmq.engine.keeping import keep_history
-from rewindmq.engine.keeping import trim as trim_steps
-from rewindmq.engine.keeping.archive import pack, trims
+from rewindmq.engine.keeping.archive import pack
 from rewindmq.engine.keeping.archive.archiver import verify
 from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import Objects, open_objects
 from rewindmq.engine.keeping.archive.progress import Kept
-from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
-from rewindmq.engine.keeping.in_topics import KeptTopicPartition, TopicsHistory, topics_keeper
+from rewindmq.engine.keeping.in_topics import topics_keeper
 from rewindmq.engine.keeping.keep_history import KeepHistory
 from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.keeping.topic_floors import TopicFloors
 from rewindmq.engine.keeping.trim import Trimming
 from rewindmq.engine.log import chain
 from rewindmq.engine.log.contract import NoAnswer
-from rewindmq.engine.log.kafka.reader import KafkaPartition
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.schemas.events import Checkpointed
 from tests.support.deadlines import until
+from tests.support.failpoints import armed, once
 from tests.support.forked import run
 from tests.support.hasty_trims import DIE
 from tests.support.http_clients import api_client
 from tests.support.kafka.archived_topics import (
     OWNED,
+    TRIM_POINTS,
     Ticking,
     archive,
     log_of,
@@ -168,42 +167,24 @@ def test_b40_a_clock_that_jumps_trims_nothing(topics: InKafka, objects: Objects,
     assert start_in_kafka(topics) == max(floor, FLOOR)
 
 
-STEPS: dict[str, tuple[Any, str]] = {
-    "base": (trim_steps, "archive_base"),
-    "event": (TopicsHistory, "append"),
-    "metadata": (TopicArchiver, "run"),
-    "end": (KeptTopicPartition, "end_trim"),
-    "kafka": (KafkaPartition, "delete_below"),
-    "entry": (trims, "trimmed_entry"),
-    "objects": (trims, "delete_trimmed"),
-}
-
-
 class Killed(BaseException):
     """The process beside the node ends here."""
 
 
-@pytest.mark.parametrize("when", ["before", "behind"])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("point", TRIM_POINTS)
 def test_b40_the_next_owner_ends_what_a_kill_cut_short(
-    topics: InKafka, objects: Objects, tmp_path: Path, step: str, when: str
+    topics: InKafka, objects: Objects, tmp_path: Path, point: str
 ) -> None:
     archive(objects, topics)
     [whole] = log_of(topics).queues
     end = whole.next_offset
     digest = state_at(whole, None, At(offset=end)).digest()
-    place, name = STEPS[step]
-    doing: Callable[..., Any] = getattr(place, name)
 
-    def killed(*given: Any, **more: Any) -> None:
-        if when == "behind":
-            doing(*given, **more)
+    def killed() -> None:
         raise Killed
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(place, name, killed)
-        with pytest.raises(Killed):
-            trimmed(keeper(topics, objects, tmp_path / "north"))
+    with armed(point, killed), pytest.raises(Killed):
+        trimmed(keeper(topics, objects, tmp_path / "north"))
     assert state_at(tiered(topics, objects), None, At(offset=end)).digest() == digest
     assert start_in_kafka(topics) in (0, FLOOR)
     trimmed(keeper(topics, objects, tmp_path / "south"))
@@ -211,28 +192,22 @@ def test_b40_the_next_owner_ends_what_a_kill_cut_short(
     assert state_at(tiered(topics, objects), None, At(offset=end)).digest() == digest
 
 
-@pytest.mark.parametrize("moment", ["write_base", "append", "end_trim"])
-def test_b40_two_owners_at_once_do_no_harm(
-    topics: InKafka, objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
+@pytest.mark.parametrize("point", ["trim.before_base", "trim.before_event", "trim.before_end"])
+def test_b40_two_owners_at_once_do_no_harm(topics: InKafka, objects: Objects, tmp_path: Path, point: str) -> None:
     """Another node trims less, just as much, or more, in the middle of the trim of the first."""
     archive(objects, topics)
     [whole] = log_of(topics).queues
     end = whole.next_offset
     digest = state_at(whole, None, At(offset=end)).digest()
-    owner = {"write_base": Trimming, "append": TopicsHistory, "end_trim": KeptTopicPartition}[moment]
-    doing = getattr(owner, moment)
     north, south = keeper(topics, objects, tmp_path / "north"), keeper(topics, objects, tmp_path / "south")
     assert look(north).before_ms is None
     assert look(south).before_ms is None
 
-    def late(self: Any, *given: Any) -> Any:
-        monkeypatch.setattr(owner, moment, doing)
+    def meanwhile() -> None:
         assert look(south).error is None
-        return doing(self, *given)
 
-    monkeypatch.setattr(owner, moment, late)
-    kept = look(north)
+    with armed(point, once(meanwhile)):
+        kept = look(north)
     assert (kept.error, kept.stays) == (None, ())
     require_trimmed(topics, objects, FLOOR)
     assert state_at(tiered(topics, objects), None, At(offset=end)).digest() == digest

@@ -19,6 +19,7 @@ from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.single_object import HEADER
 from tests.support.deadlines import SECONDS, until
+from tests.support.failpoints import armed
 from tests.support.forked import run
 from tests.support.http_clients import api_client
 from tests.support.kafka.cluster import KafkaCluster
@@ -69,13 +70,11 @@ def test_b49_records_come_once_however_often_a_partition_is_paused(kafka: KafkaC
     asyncio.run(story())
 
 
-def test_b49_a_node_fails_when_it_takes_no_more_reports(kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b49_a_node_fails_when_it_takes_no_more_reports(kafka: KafkaCluster) -> None:
     """It would confirm nothing more that is published to partitions that it has paused."""
 
-    def broken(*_: object) -> None:
+    def broken() -> None:
         raise RuntimeError("a defect")
-
-    monkeypatch.setattr(KafkaLog, "_reported", broken)
 
     async def story() -> None:
         log = KafkaLog.open(kafka.bootstrap, f"reports-{uuid.uuid4().hex[:12]}", reports=True)
@@ -86,7 +85,8 @@ def test_b49_a_node_fails_when_it_takes_no_more_reports(kafka: KafkaCluster, mon
         with pytest.raises(LogError, match="a defect"):
             log.close()
 
-    asyncio.run(story())
+    with armed("kafka.after_reports", broken):
+        asyncio.run(story())
 
 
 LARGE = bytes(100_000)

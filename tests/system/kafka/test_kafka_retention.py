@@ -104,16 +104,17 @@ def test_b41_a_retention_is_switched_off_before_it_is_used_up(
     first_ms = START_MS + 212_000
     value = {"retention.ms": 10 * HOUR_MS, "retention.bytes": 30_000}[limit]  # of 200 bytes a record, by the archive
     change_setting(kafka, topics.queues, limit, str(value))
-    watch = RetentionWatch(log_of(topics), at(first_ms, 4.9))
+    hours = 4.9
+    watch = RetentionWatch(log_of(topics), lambda: at(first_ms, hours)())
     if limit == "retention.ms":
         assert said(watch, objects) is None
-        watch._wall_ms = at(first_ms, 5.1)
+        hours = 5.1
         assert "have used half of the retention" in (said(watch, objects) or "")
         used = watch.topics["queues-0"].retention_used
         assert used is not None
         assert 0.5 < used < 0.52
         assert log_of(topics).topics.retention(topics.queues) == Retention(ms=value)
-        watch._wall_ms = at(first_ms, 7.6)
+        hours = 7.6
     else:
         append(topics, 200)
     problem = said(watch, objects) or ""

@@ -23,6 +23,7 @@ from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.keeping.topic_space import TopicSpace
 from rewindmq.engine.log import chain
 from rewindmq.engine.log.contract import LogError, NoAnswer
+from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.reader import KafkaPartition
 from rewindmq.projections.replay import groups_of, recover
 from rewindmq.projections.rewind import At, state_at
@@ -105,16 +106,16 @@ def test_b27_every_question_is_answered_as_before(topics: InKafka, objects: Obje
 
 def removed_late(topics: InKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next reader learns where the partition begins just before the offsets below 150 are removed."""
-    asked = KafkaPartition._watermarks
+    asked = KafkaClients.watermarks
 
-    def late(self: KafkaPartition) -> tuple[int, int]:
-        found = asked(self)
-        if self.name == "queues-0":
-            monkeypatch.setattr(KafkaPartition, "_watermarks", asked)
+    def late(self: KafkaClients, topic: str, number: int) -> tuple[int, int]:
+        found = asked(self, topic, number)
+        if (topic, number) == (topics.queues, 0):
+            monkeypatch.setattr(KafkaClients, "watermarks", asked)
             delete_before(topics.bootstrap, topics.queues, 150)
         return found
 
-    monkeypatch.setattr(KafkaPartition, "_watermarks", late)
+    monkeypatch.setattr(KafkaClients, "watermarks", late)
 
 
 def test_b27_a_reader_of_kafka_alone_goes_on_behind_what_is_removed(

@@ -2,21 +2,18 @@
 
 import json
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rewindmq.engine.keeping import trim as trim_steps
-from rewindmq.engine.keeping.archive import pack, topic_recovery, trims
+from rewindmq.engine.keeping.archive import pack, topic_recovery
 from rewindmq.engine.keeping.archive.archiver import verify
 from rewindmq.engine.keeping.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.keeping.archive.objects import Objects, open_objects
 from rewindmq.engine.keeping.archive.reader import ArchivedLog
-from rewindmq.engine.keeping.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.keeping.archive.topic_recovery import recover_topics
-from rewindmq.engine.keeping.in_topics import KeptTopicPartition, TopicsHistory, trim_topics
+from rewindmq.engine.keeping.in_topics import trim_topics
 from rewindmq.engine.keeping.location import InArchive, InKafka
 from rewindmq.engine.keeping.topic_floors import TopicFloors
 from rewindmq.engine.keeping.trim_rules import TrimRefused, TrimReport, TrimRequest
@@ -31,10 +28,12 @@ from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.events import Checkpointed, Published
 from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.spark_replay.location.log import read_messages
+from tests.support.failpoints import armed, once
 from tests.support.forked import run
 from tests.support.kafka.archived_topics import (
     FLOOR,
     KEPT_IDS,
+    TRIM_POINTS,
     archive,
     blocks,
     delete_before,
@@ -149,47 +148,29 @@ def test_b27_a_second_trim_begins_with_the_base_of_the_first(topics: InKafka, ob
     assert state_at(partition, None, At(offset=whole.next_offset)).digest() == last
 
 
-STEPS: dict[str, tuple[Any, str]] = {
-    "base": (trim_steps, "archive_base"),
-    "event": (TopicsHistory, "append"),
-    "metadata": (TopicArchiver, "run"),
-    "end": (KeptTopicPartition, "end_trim"),
-    "kafka": (KafkaPartition, "delete_below"),
-    "entry": (trims, "trimmed_entry"),
-    "objects": (trims, "delete_trimmed"),
-}
-
-
 class Killed(Exception):
     """The trim ends here."""
 
 
 @pytest.mark.parametrize("ended_by", ["archiver", "trim"])
-@pytest.mark.parametrize("when", ["before", "behind"])
-@pytest.mark.parametrize("step", STEPS)
-def test_b27_a_trim_that_is_killed_at_any_step_is_ended(
-    topics: InKafka, objects: Objects, step: str, when: str, ended_by: str
+@pytest.mark.parametrize("point", TRIM_POINTS)
+def test_b27_a_trim_that_is_killed_at_any_point_is_ended(
+    topics: InKafka, objects: Objects, point: str, ended_by: str
 ) -> None:
     archive(objects, topics)
     [whole] = log_of(topics).queues
     end = whole.next_offset
     digest = state_at(whole, None, At(offset=end)).digest()
-    place, name = STEPS[step]
-    doing: Callable[..., Any] = getattr(place, name)
 
-    def killed(*given: Any, **more: Any) -> None:
-        if when == "behind":
-            doing(*given, **more)
+    def killed() -> None:
         raise Killed
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(place, name, killed)
-        with pytest.raises(Killed):
-            trim(topics, objects)
+    with armed(point, killed), pytest.raises(Killed):
+        trim(topics, objects)
     partition = tiered(topics, objects)
     assert state_at(partition, None, At(offset=end)).digest() == digest
     has_event = bool(TopicFloors(log_of(topics).metadata).now())
-    assert has_event == (step not in ("base", "event") or (step, when) == ("event", "behind"))
+    assert has_event == (point not in ("trim.before_proof", "trim.before_event"))
     if ended_by == "archiver":
         archive(objects, topics)
         if not has_event:
@@ -233,18 +214,15 @@ def test_b27_a_kill_before_any_change_of_the_archive_is_made_good(kafka: KafkaCl
     assert events == {False, True}
 
 
-def test_b27_two_trims_at_once_do_no_harm(topics: InKafka, objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b27_two_trims_at_once_do_no_harm(topics: InKafka, objects: Objects) -> None:
     """One goes further than the other, and is done just before the other one's event."""
     archive(objects, topics)
-    append = TopicsHistory.append
 
-    def late(self: Any, events: Any) -> None:
-        monkeypatch.setattr(TopicsHistory, "append", append)
+    def trim_more() -> None:
         assert trim(topics, objects, TrimRequest(before_ms=START_MS + 1_000 * 150)).offset == 150
-        append(self, events)
 
-    monkeypatch.setattr(TopicsHistory, "append", late)
-    trim(topics, objects)
+    with armed("trim.before_event", once(trim_more)):
+        trim(topics, objects)
     require_trimmed(topics, objects, 150)
     assert tiered(topics, objects).start_offset == 150
 

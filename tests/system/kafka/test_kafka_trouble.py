@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,8 +17,8 @@ from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.log import KafkaLog, ends_now
 from rewindmq.engine.log.kafka.patience import PATIENCE_SECONDS
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
-from rewindmq.engine.log.kafka.topics import KafkaTopics
 from tests.support.deadlines import SECONDS, until
+from tests.support.failpoints import armed
 from tests.support.kafka.cluster import FAST, KafkaCluster
 from tests.support.kafka.fixtures import require_kafka
 from tests.support.kafka.following import Following
@@ -139,10 +138,9 @@ def has_end(clients: KafkaClients, partition: KafkaPartition) -> bool:
 
 def test_a_start_waits_for_a_controller(kafka3: KafkaCluster, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of three nodes die before the topics are made, and come back: nobody can make one in between."""
-    make = KafkaTopics._make
     back: list[threading.Thread] = []
 
-    def while_nobody_is_elected(self: KafkaTopics, *what: Any) -> None:
+    def while_nobody_is_elected() -> None:
         for node in (1, 2):
             kafka3.kill(node)
 
@@ -153,15 +151,13 @@ def test_a_start_waits_for_a_controller(kafka3: KafkaCluster, prefix: str, monke
 
         back.append(threading.Thread(target=come_back))
         back[0].start()
-        make(self, *what)
 
-    monkeypatch.setattr(KafkaTopics, "_make", while_nobody_is_elected)
-    patience = dict.fromkeys(
-        clients._PATIENCE_SECONDS, 4 * clients.TIMEOUT_SECONDS
-    )  # two nodes start late where all is busy
-    monkeypatch.setattr(clients, "_PATIENCE_SECONDS", patience)
+    # Two nodes start late where all is busy.
+    patience = dict.fromkeys(clients.ASKED_SECONDS, 4 * clients.TIMEOUT_SECONDS)
+    monkeypatch.setattr(clients, "ASKED_SECONDS", patience)
     try:
-        log = KafkaLog.open(kafka3.bootstrap, prefix, 2, 3)
+        with armed("kafka.before_topics", while_nobody_is_elected):
+            log = KafkaLog.open(kafka3.bootstrap, prefix, 2, 3)
         assert [len(replicas.replicas) for replicas in log.placement()] == [3, 3]
         log.close()
     finally:
@@ -290,20 +286,16 @@ def test_an_idle_node_hears_that_kafka_is_away(kafka: KafkaCluster, prefix: str)
     troubles_were_told_and_taken_back(following)
 
 
-def test_a_process_that_does_not_get_to_run_is_no_trouble_of_kafkas(
-    kafka: KafkaCluster, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_does_not_get_to_run_is_no_trouble_of_kafkas(kafka: KafkaCluster, prefix: str) -> None:
     """The thread that reads back stands still between its look at Kafka and its judgement, while something is
     appended."""
-    judge = KafkaLog._each
     standing_still, appended = threading.Event(), threading.Event()
 
-    def late(log: KafkaLog) -> None:
+    def late() -> None:
         if standing_still.is_set() and not appended.is_set():
             standing_still.clear()
             appended.wait(60)
             time.sleep(2 * PATIENCE_SECONDS)
-        judge(log)
 
     async def run() -> Following:
         log = KafkaLog.open(kafka.bootstrap, prefix)
@@ -321,8 +313,9 @@ def test_a_process_that_does_not_get_to_run_is_no_trouble_of_kafkas(
         await asyncio.to_thread(log.close)
         return following
 
-    monkeypatch.setattr(KafkaLog, "_each", late)
-    assert asyncio.run(run()).troubles == []
+    with armed("kafka.before_judgement", late):
+        following = asyncio.run(run())
+    assert following.troubles == []
 
 
 @pytest.mark.parametrize("how", ["blackhole", "reset"])
@@ -384,7 +377,7 @@ def test_a_kafka_that_asks_for_a_password(
 def wait_only(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr("rewindmq.engine.log.kafka.log.TIMEOUT_SECONDS", seconds)
     monkeypatch.setattr("rewindmq.engine.log.kafka.topics.ANSWER_SECONDS", seconds)
-    monkeypatch.setattr("rewindmq.engine.log.kafka.clients._PATIENCE_SECONDS", {})
+    monkeypatch.setattr("rewindmq.engine.log.kafka.clients.ASKED_SECONDS", {})
 
 
 @pytest.fixture

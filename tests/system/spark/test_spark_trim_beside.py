@@ -107,7 +107,7 @@ def test_b42_verify_and_state_at_begin_anew(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    history.before(monkeypatch, verifies, "_verified")
+    history.before(monkeypatch, verifies, "for_each")
     assert [finding for finding in verify(spark, history.location) if not finding.ok] == []
     monkeypatch.undo()
     history.before(monkeypatch, states, "state_frame", times=2)

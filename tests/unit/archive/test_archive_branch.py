@@ -325,11 +325,11 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         return call
 
     for owner, name in (
-        (recoveries, "_write"),
         (recoveries, "sync_directory"),
         (recoveries, "write_layout"),
         (PartitionWriter, "write"),
         (PartitionWriter, "roll"),
+        (os, "fchmod"),
         (os, "fsync"),
         (Path, "replace"),
         (Path, "unlink"),

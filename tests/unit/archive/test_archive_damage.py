@@ -92,7 +92,7 @@ def changed(archive: Archive, key: str, data: bytes) -> list[str]:
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(manifests, "ENTRIES", 3)
-            patch.setattr(readers, "_cache", readers._Cache(readers.CACHE_BYTES))
+            patch.setattr(readers, "cache", readers.Cache(readers.CACHE_BYTES))
             found = errors(archive.objects)
             with contextlib.suppress(LogError, SnapshotError):
                 read_everything(archive)

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.config import ArchiveConfig, Config
-from rewindmq.engine.keeping.archive import recovery as recoveries
 from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments
 from rewindmq.engine.keeping.archive.directory_note import note_archive
-from rewindmq.engine.keeping.archive.identity import HistoryIdentity, read_identity
+from rewindmq.engine.keeping.archive.identity import read_identity
 from rewindmq.engine.keeping.archive.manifest import Manifest
 from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects, open_objects
 from rewindmq.engine.keeping.archive.recovery import recover
@@ -28,6 +27,7 @@ from tests.support.archiving import archive_all
 from tests.support.broker_harness import Harness
 from tests.support.deadlines import eventually
 from tests.support.failing_objects import Killed
+from tests.support.failpoints import armed, once
 from tests.support.harness_repartition import NAMES, ask, bodies, expected, filled, home, until_done
 from tests.support.memory_nodes import watched
 from tests.support.moved_queue import QUEUE, MovingRecorder, write_moved
@@ -99,38 +99,31 @@ def test_an_archive_goes_on_with_the_partitions_that_were_added(data: Path, obje
     require_all(tmp_path / "recovered", MORE)
 
 
-def test_partitions_that_are_added_during_a_run_are_in_it(
-    data: Path, objects: Objects, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_partitions_that_are_added_during_a_run_are_in_it(data: Path, objects: Objects, tmp_path: Path) -> None:
     archive(data, objects)
-    archiver, waiting = Archiver(objects, data), Archiver._waiting
+    archiver = Archiver(objects, data)
 
-    def grow_first(self: Archiver, manifest: Manifest) -> list[Path]:
-        monkeypatch.setattr(Archiver, "_waiting", waiting)
+    def grow() -> None:
         repartition(data)
         close_segments(data)
-        return waiting(self, manifest)
 
-    monkeypatch.setattr(Archiver, "_waiting", grow_first)
-    archiver.run()
+    with armed("archive.before_listing", once(grow)):
+        archiver.run()
     recover(objects, tmp_path / "recovered")
     require_all(tmp_path / "recovered", MORE)
 
 
-def test_a_faster_archiver_of_added_partitions_is_no_other_history(
-    data: Path, objects: Objects, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_faster_archiver_of_added_partitions_is_no_other_history(data: Path, objects: Objects) -> None:
     archive(data, objects)
-    archiver, read = Archiver(objects, data), Archiver._read_manifests
+    archiver = Archiver(objects, data)
 
-    def other_first(self: Archiver, identity: HistoryIdentity) -> list[Manifest]:
-        monkeypatch.setattr(Archiver, "_read_manifests", read)
+    def other_first() -> None:
         repartition(data)
         archive(data, objects)
-        return read(self, identity)
 
-    monkeypatch.setattr(Archiver, "_read_manifests", other_first)
-    assert len(archiver.run().partitions) == 1 + MORE
+    with armed("archive.before_manifests", once(other_first)):
+        report = archiver.run()
+    assert len(report.partitions) == 1 + MORE
 
 
 @pytest.mark.parametrize("begin", [begun_before, begun_after])
@@ -307,24 +300,44 @@ def test_an_archive_that_lacks_how_messages_left_is_refused(tmp_path: Path) -> N
     assert found, "the last one had them"
 
 
-@pytest.mark.parametrize("step", ["_complete", "write_layout", "_end"])
+def recover_until_segments(objects: Objects, directory: Path) -> None:
+    def killed(done: int, total: int) -> None:
+        if done == total:
+            raise Killed
+
+    recover(objects, directory, killed)
+
+
+def recover_until(point: str) -> Callable[[Objects, Path], None]:
+    def killed() -> None:
+        raise Killed
+
+    def recover_until_point(objects: Objects, directory: Path) -> None:
+        with armed(point, killed):
+            recover(objects, directory)
+
+    return recover_until_point
+
+
+@pytest.mark.parametrize(
+    ("recover_in_part", "is_ended"),
+    [
+        pytest.param(recover_until_segments, False, id="segments"),
+        pytest.param(recover_until("recovery.before_layout"), False, id="layout"),
+        pytest.param(recover_until("recovery.before_end"), True, id="end"),
+    ],
+)
 def test_a_recovery_that_was_begun_before_the_archive_grew_ends_rightly(
-    step: str, data: Path, objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recover_in_part: Callable[[Objects, Path], None], is_ended: bool, data: Path, objects: Objects, tmp_path: Path
 ) -> None:
     archive(data, objects)
     recovered = tmp_path / "recovered"
-
-    def killed(*_: object) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(recoveries, step, killed)
-        with pytest.raises(Killed):
-            recover(objects, recovered)
+    with pytest.raises(Killed):
+        recover_in_part(objects, recovered)
     repartition(data)
     archive(data, objects)
     rows = recover(objects, recovered)
-    partitions = 2 if step == "_end" else MORE  # behind its last step, it is what it was
+    partitions = 2 if is_ended else MORE  # behind its last step, it is what it was
     assert len(rows) == 1 + partitions == 1 + read_layout(recovered)
     assert [each.next_offset for each in rows] == [
         min(each.next_offset, Manifest.load(objects, each.partition).end) for each in rows

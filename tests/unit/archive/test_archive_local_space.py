@@ -260,7 +260,7 @@ def test_a_base_that_would_take_more_than_goes_is_not_made(data: Path, archive: 
     with monkeypatched.context() as patch:
         patch.setattr(local_space, "RECORD_BYTES", 1 << 30)
         [done] = keep_local(data, archive, SpaceLimits(size_bytes=1)).partitions
-        patch.setattr(local_space, "_state", None)  # it is not folded again
+        patch.setattr(local_space, "state_at", None)  # it is not folded again
         assert keep_local(data, archive, SpaceLimits(size_bytes=1)).partitions == [done]
     assert (done.segments, done.freed_bytes, done.start_offset) == (0, 0, 0)
     assert "bytes for the queued messages" in done.why

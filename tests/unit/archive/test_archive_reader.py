@@ -28,7 +28,7 @@ from tests.support.records import SCHEMA_BYTES, START_MS, contents, expected, ma
 
 @pytest.fixture(autouse=True)
 def empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "_cache", readers._Cache(readers.CACHE_BYTES))
+    monkeypatch.setattr(readers, "cache", readers.Cache(readers.CACHE_BYTES))
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_reading_through_the_archive_equals_reading_the_directory(
     """`stretches`: groups of records, with how much later each begins. The clock is set at each stretch."""
     with tempfile.TemporaryDirectory(dir=tmp_path) as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(packs, "BLOCK_BYTES", block_bytes)
-        patch.setattr(readers, "_cache", readers._Cache(cache_bytes))
+        patch.setattr(readers, "cache", readers.Cache(cache_bytes))
         data = Path(folder) / "data"
         log = EmbeddedLog.open(data, 1, segment_bytes)
         log.metadata.append(0, record(0, 0))
@@ -144,7 +144,7 @@ def test_a_new_reader_sees_what_was_added_and_reads_only_that(
 
 
 def test_the_cache_holds_no_more_than_it_may() -> None:
-    cache = readers._Cache(100)
+    cache = readers.Cache(100)
     made: list[int] = []
 
     def asked_for(number: int) -> int:

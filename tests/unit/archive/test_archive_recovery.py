@@ -119,10 +119,10 @@ def steps(monkeypatch: pytest.MonkeyPatch, killed_at: int) -> list[str]:
         return call
 
     for owner, name in (
-        (recoveries, "_write"),
         (recoveries, "sync_directory"),
         (recoveries, "write_layout"),
         (recoveries, "PartitionWriter"),
+        (os, "fchmod"),
         (os, "fsync"),
         (Path, "replace"),
         (Path, "unlink"),

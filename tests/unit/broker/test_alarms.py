@@ -160,22 +160,12 @@ def test_the_disk_is_looked_at_more_often_where_it_could_be_full_soon(h: Measure
     assert alarms._next_look() == 0.1
 
 
-def test_only_what_would_end_the_alarm_is_given_up_and_not_at_once(
-    h: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_would_end_the_alarm_is_given_up_and_not_at_once(h: Measured) -> None:
     now, relieved = 1_000.0, []
     alarms = h.broker.host.alarms
-    loop = alarms._loop
-    monkeypatch.setattr(
-        alarms,
-        "_loop",
-        SimpleNamespace(
-            time=lambda: now,
-            call_later=loop.call_later,
-            run_in_executor=loop.run_in_executor,
-        ),
-    )
-    alarms._clients = Clients(lambda: relieved.append(now))
+    alarms.clock = lambda: now
+    h.in_loop(lambda: alarms.start(Clients(lambda: relieved.append(now))))
+    alarms.resident = lambda: h.resident
     h.broker.host.memory.take(MemoryKind.BODY, 100_000_000)
     h.resident = int(LIMIT * 1.2)  # 100 MB of bodies are not the reason
     for _ in range(15):

@@ -55,7 +55,7 @@ def test_passwords_are_argon2id_and_a_right_one_is_verified_once(monkeypatch: py
         if password != "secret":
             raise VerifyMismatchError
 
-    monkeypatch.setattr(passwords, "_hasher", SimpleNamespace(verify=verify))
+    monkeypatch.setattr(passwords, "hasher", SimpleNamespace(verify=verify))
 
     async def log_in() -> list[bool]:
         together = await asyncio.gather(*(passwords.verify(hashed, "secret") for _ in range(100)))

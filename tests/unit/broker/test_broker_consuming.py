@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from rocksdict import WriteBatch
@@ -433,29 +434,37 @@ def test_a_tick_is_appended_only_when_something_is_due(h: Harness) -> None:
     assert ticks() == [Tick()]
 
 
-def test_the_timer_rings_by_itself_and_not_for_every_message(h: Harness) -> None:
+class RealTimeHarness(Harness):
+    @property
+    def now_ms(self) -> int:
+        return wall_clock_ms()
+
+    @now_ms.setter
+    def now_ms(self, _: int) -> None:
+        """Nobody sets the machine's clock."""
+
+
+def test_the_timer_rings_by_itself_and_not_for_every_message(tmp_path: Path) -> None:
     """A real clock: the loop's timer is armed by the end of the turn."""
-    h.broker.clock = h.broker.turns.clock = wall_clock_ms
-    for partition in h.broker.partitions:
-        partition._clock = wall_clock_ms
-    session = h.session()
-    h.declare(session, "q")
-    begun = wall_clock_ms()
-    for number in range(200):
-        h.publish(session, "", "q", b"m", expiration_ms=30 + number)
-    h.settle()
-    before = h.broker.queues.partition_for("/", "q").log.next_offset
+    with RealTimeHarness(tmp_path) as h:
+        session = h.session()
+        h.declare(session, "q")
+        begun = wall_clock_ms()
+        for number in range(200):
+            h.publish(session, "", "q", b"m", expiration_ms=30 + number)
+        h.settle()
+        before = h.broker.queues.partition_for("/", "q").log.next_offset
 
-    async def wait() -> None:
-        for _ in range(500):
-            if h.queue("q").messages_ready == 0:
-                return
-            await asyncio.sleep(0.01)
+        async def wait() -> None:
+            for _ in range(500):
+                if h.queue("q").messages_ready == 0:
+                    return
+                await asyncio.sleep(0.01)
 
-    h.loop.run_until_complete(wait())
-    assert h.queue("q").messages_ready == 0
-    ticks = h.broker.queues.partition_for("/", "q").log.next_offset - before
-    assert 1 <= ticks <= (wall_clock_ms() - begun) / TICK_EVERY_MS + 2
+        h.loop.run_until_complete(wait())
+        assert h.queue("q").messages_ready == 0
+        ticks = h.broker.queues.partition_for("/", "q").log.next_offset - before
+        assert 1 <= ticks <= (wall_clock_ms() - begun) / TICK_EVERY_MS + 2
 
 
 def test_time_never_runs_backwards_in_a_partition(h: Harness) -> None:

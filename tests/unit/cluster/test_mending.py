@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.cluster.loose_ends import LOOKS_BEFORE_REPAIR, Repairs
+from rewindmq.engine.cluster.loose_ends import LOOKS_BEFORE_REPAIR
 from rewindmq.engine.cluster.node import ClusterKeeper
 from rewindmq.schemas.metadata_events import PolicySet, VhostDeleted
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.async_tests import run_by
+from tests.support.failpoints import armed
 from tests.support.memory_nodes import Nodes, declare, run, session, settled
 
 QUEUES = 20
@@ -26,21 +27,18 @@ class Looking:
         self.broker = broker
         self.looks: list[list[str]] = []
         self.node: ClusterKeeper = nodes.node("a")
-        broken = Repairs._broken
-
-        def noted(repairs: Repairs, name: tuple[str, str]) -> object:
-            self.looks[-1].append(name[1])
-            return broken(repairs, name)
-
-        monkeypatch.setattr(Repairs, "_broken", noted)
         monkeypatch.setattr("rewindmq.engine.cluster.loose_ends.NAMES_A_LOOK", A_LOOK)
         assert self.node._timer is not None
         self.node._timer.cancel()  # a real second counts for nothing here
 
+    def note(self, names: dict[tuple[str, str], None]) -> None:
+        self.looks[-1] += [name for _, name in names]
+
     async def look(self, times: int = 1) -> None:
         for _ in range(times):
             self.looks.append([])
-            self.node._look_after()
+            with armed("loose_ends.before_look", self.note):
+                self.node._look_after()
             await settled()
 
     async def until_quiet(self) -> None:

@@ -15,6 +15,7 @@ from rewindmq.engine.amqp.consumer_timeout import time_out_deliveries
 from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.amqp.output import ChannelOutput, Output
 from rewindmq.engine.amqp.publish_path import SharedState
+from rewindmq.engine.cluster.partition_pausing import PausedPartitions
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import ConnectionForced, NotFound, PreconditionFailed
 from rewindmq.engine.http.app import make_app
@@ -199,7 +200,7 @@ async def test_a_heartbeat_follows_whatever_goes_wrong_with_one(nodes: Nodes, mo
     node = nodes.node("a")
     before = node._timer
     with monkeypatch.context() as patched:
-        patched.setattr(node, "_look_after", _too_large)
+        patched.setattr(PausedPartitions, "look", lambda *_: _too_large())
         with pytest.raises(LogError):
             node._beat()
     assert node._timer is not before

@@ -24,7 +24,7 @@ async def test_b49_a_report_that_no_record_waits_for_is_not_kept(nodes: Nodes) -
     """Kept over a pause it would confirm a later record, which is not in the log yet."""
     _, other = await story(nodes)
     node, name = nodes.node("b"), other.partitions[0].name
-    node._arrived_at -= LONG_SECONDS
+    node.arrived_at -= LONG_SECONDS
     node.delivered(name, [7])
     assert node._held_reports == []
 
@@ -73,7 +73,7 @@ async def test_b49_confirms_go_on_after_a_silence_while_reports_are_outstanding(
     on = Story(nodes, monkeypatch)
     await on.begin()
     on.publish(b"3")  # this one has to come back
-    on.node._arrived_at -= LONG_SECONDS
+    on.node.arrived_at -= LONG_SECONDS
     on.kafka.land(1)
     nodes.log("b")._delivered(on.kafka)  # a report is the first that is heard
     on.node.arrived([])  # and then records of other partitions

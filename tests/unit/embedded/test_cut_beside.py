@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from rewindmq.engine.keeping.archive.objects import Objects, open_objects
 from rewindmq.engine.keeping.local_space import SpaceLimits, keep_local
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.log.embedded import base_records
-from rewindmq.engine.log.embedded import cut as cutting
 from rewindmq.engine.log.embedded.log import EmbeddedLog, EmbeddedPartition
 from rewindmq.engine.log.embedded.log_start import base_at_start
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
@@ -22,6 +22,7 @@ from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.verify import verify_partition
 from tests.support.archiving import objects as objects
 from tests.support.broker_harness import Client, Harness, args
+from tests.support.failpoints import armed
 from tests.support.records import SCHEMA_BYTES, fill
 from tests.support.traffic import Traffic
 
@@ -98,18 +99,15 @@ def test_a_lost_body_is_read_while_another_process_cuts_the_log(h: Harness, monk
     partition = h.broker.queues.partition_for("/", "old")
     lost = next(iter(partition.machine.queue("/", "old").ready_ids()))
     removed: list[Path] = []
-    remove = cutting._remove
 
-    def half(path: Path) -> int:
-        if len(removed) == 3:
-            raise KeyboardInterrupt
-        removed.append(path)
-        return remove(path)
+    def half(path: Path) -> None:
+        if path.suffix == ".avro":
+            if len(removed) == 3:
+                raise KeyboardInterrupt
+            removed.append(path)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(cutting, "_remove", half)
-        with pytest.raises(KeyboardInterrupt):
-            cut(h)
+    with armed("cut.before_file", half), pytest.raises(KeyboardInterrupt):
+        cut(h)
     assert base_offset_of(segment_files(directory)[0]) > lost
     stale = [0]
     with monkeypatch.context() as patched:
@@ -119,20 +117,17 @@ def test_a_lost_body_is_read_while_another_process_cuts_the_log(h: Harness, monk
     assert not stale
 
 
-def test_a_segment_that_another_process_removes_meanwhile_is_passed_over(
-    h: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_segment_that_another_process_removes_meanwhile_is_passed_over(h: Harness) -> None:
     """That of a broker that was killed, while the next one starts."""
     live(h)
-    remove = cutting._remove
+    number = count()  # of three files for each segment
 
-    def twice(path: Path) -> int:
-        freed = remove(path)
-        assert remove(path) == 0
-        return freed
+    def remove_every_second(path: Path) -> None:
+        if next(number) % 2:
+            path.unlink(missing_ok=True)
 
-    monkeypatch.setattr(cutting, "_remove", twice)
-    assert cut(h) > 0
+    with armed("cut.before_file", remove_every_second):
+        assert cut(h) > 0
 
 
 def test_a_broker_goes_on_and_starts_again_behind_a_cut(h: Harness) -> None:

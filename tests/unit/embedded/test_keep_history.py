@@ -1,15 +1,16 @@
 """--keep-history beside a broker that runs: what is too old goes, look by look, and nothing else does."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rewindmq.engine.broker.history_trims import HistoryTrims
-from rewindmq.engine.keeping import in_directory, keep_history, trim_audit
-from rewindmq.engine.keeping import trim as trimming
+from rewindmq.engine.keeping import in_directory, keep_history
 from rewindmq.engine.keeping.archive.archiver import Archiver
 from rewindmq.engine.keeping.archive.directory_note import archive_of
 from rewindmq.engine.keeping.archive.manifest import Manifest
@@ -19,6 +20,7 @@ from rewindmq.engine.keeping.in_directory import directory_keeper
 from rewindmq.engine.keeping.keep_history import NOTE, KeepHistory, trusted_ms
 from rewindmq.engine.keeping.local_space import SpaceLimits, keep_local
 from rewindmq.engine.keeping.location import InDirectory
+from rewindmq.engine.keeping.trim_audit import Audited, audit
 from rewindmq.engine.keeping.trim_rules import TrimRefused
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.reader import PartitionReader
@@ -27,10 +29,10 @@ from rewindmq.engine.rewind.arguments import FIRST, Start
 from rewindmq.engine.rewind.message_sources import LogSource
 from rewindmq.projections.floors import in_words
 from rewindmq.projections.store.bases import Bases
-from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.verify import verify
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 from tests.support.broker_harness import Harness
+from tests.support.failpoints import armed
 from tests.support.trimmed_broker import DAY_MS, QUEUES, SEGMENT_BYTES, Story, live
 from tests.support.trimming import PARTITION, directory_of, reader_of, starts
 
@@ -261,14 +263,13 @@ def test_findings_stop_the_trim_and_are_told(
     keeper = beside.keeper()
     beside.noted(keeper)
     audits = []
-    audit = trim_audit._folded
 
-    def lies(*given: object) -> object:
+    def lies(*given: Any) -> Audited:
         audits.append(given)
-        given[2].append("a queue lost a message")  # type: ignore[attr-defined]
-        return audit(*given)  # type: ignore[arg-type]
+        audited = audit(*given)
+        return replace(audited, findings=["a queue lost a message", *audited.findings])
 
-    monkeypatch.setattr(trim_audit, "_folded", lies)
+    monkeypatch.setattr(in_directory, "audit", lies)
     for _ in range(3):
         kept = beside.look(keeper)
     [(partition, why)] = kept.stays
@@ -349,40 +350,26 @@ def test_while_the_archive_is_away_nothing_is_trimmed(
     assert starts(beside.data)[0] > 0
 
 
-def killed(*_: object) -> None:
+def killed() -> None:
     raise KeyboardInterrupt
 
 
-STEPS: tuple[tuple[str, Callable[[Beside, pytest.MonkeyPatch], None]], ...] = (
-    ("audited", lambda beside, patch: patch.setattr(trimming.Trimming, "write_base", killed)),
-    ("base written", lambda beside, patch: patch.setattr(trimming, "prove_base_of", killed)),
-    ("asked", lambda beside, patch: patch.setattr(beside, "log", killed)),
-    ("logged", lambda beside, patch: patch.setattr(in_directory, "cut", killed)),
-    ("cut", lambda beside, patch: patch.setattr(Snapshots, "discard_below", killed)),
-)
+POINTS = ["trim.before_base", "trim.before_proof", "trim.before_event", "trim.before_end", "trim.after_cut"]
 
 
-@pytest.mark.parametrize(("step", "break_at"), STEPS)
+@pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("broker_too", [False, True])
 @pytest.mark.parametrize("with_archive", [False, True])
 def test_b22_a_kill_at_each_step_is_made_good_by_the_next_look(
-    beside: Beside,
-    story: Story,
-    step: str,
-    break_at: Callable[[Beside, pytest.MonkeyPatch], None],
-    broker_too: bool,
-    with_archive: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    beside: Beside, story: Story, point: str, broker_too: bool, with_archive: bool
 ) -> None:
     objects = archived(beside) if with_archive else None
     keeper = beside.keeper()
     beside.noted(keeper)
-    with monkeypatch.context() as patched:
-        break_at(beside, patched)
-        with pytest.raises(KeyboardInterrupt):
-            beside.look(beside.keeper())
-    logged = step in ("logged", "cut")
-    assert (starts(beside.data)[0] > 0) == (step == "cut")
+    with armed(point, killed), pytest.raises(KeyboardInterrupt):
+        beside.look(beside.keeper())
+    logged = point in ("trim.before_end", "trim.after_cut")
+    assert (starts(beside.data)[0] > 0) == (point == "trim.after_cut")
     assert bool(beside.events) == logged
     if broker_too:
         beside.h.restart()

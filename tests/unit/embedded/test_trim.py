@@ -2,13 +2,10 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rewindmq.engine.cli.main import run
-from rewindmq.engine.keeping import in_directory
-from rewindmq.engine.keeping import trim as trimming
 from rewindmq.engine.keeping.in_directory import trim_directory
 from rewindmq.engine.keeping.location import InDirectory, retry_if_trimmed
 from rewindmq.engine.keeping.trim_rules import TrimRefused, TrimRequest
@@ -26,6 +23,7 @@ from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.projections.verify import Verification, compare_all, verify
 from rewindmq.spark_replay.audit.audit import base_findings
 from tests.support.broker_harness import Harness
+from tests.support.failpoints import armed
 from tests.support.traffic import record
 from tests.support.trimmed_broker import DAY_MS, QUEUES, SEGMENT_BYTES, Story, live, trimmed
 from tests.support.trimming import PARTITION, directory_of, reader_of, starts
@@ -173,17 +171,16 @@ def test_a_dry_run_changes_nothing(data: Path, story: Story) -> None:
     assert (planned.offset, planned.queued) == (report.offset, report.queued)
 
 
-def test_b22_a_lost_base_or_a_trim_killed_before_its_event_takes_nothing(
-    data: Path, story: Story, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
+def killed() -> None:
+    raise KeyboardInterrupt
 
+
+def test_b22_a_lost_base_or_a_trim_killed_before_its_event_takes_nothing(
+    data: Path, story: Story, caplog: pytest.LogCaptureFixture
+) -> None:
     first = trimmed(data, story, 1)
-    with monkeypatch.context() as patched:
-        patched.setattr(trimming, "prove_base_of", killed)
-        with pytest.raises(KeyboardInterrupt):
-            trimmed(data, story, 2)
+    with armed("trim.before_proof", killed), pytest.raises(KeyboardInterrupt):
+        trimmed(data, story, 2)
     bases = Bases(data / "bases")
     assert bases.offsets(PARTITION)[0] == first.offset < bases.offsets(PARTITION)[1]
     bases.path(PARTITION, first.offset).unlink()
@@ -196,23 +193,13 @@ def test_b22_a_lost_base_or_a_trim_killed_before_its_event_takes_nothing(
     assert starts(data)[0] == first.offset
 
 
-STEPS: dict[str, Any] = {"prove_base_of": trimming, "cut": in_directory}
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_b22_a_kill_between_two_steps_is_made_good(
-    data: Path, story: Story, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(STEPS[step], step, killed)
-        with pytest.raises(KeyboardInterrupt):
-            trimmed(data, story, 2)
+@pytest.mark.parametrize("point", ["trim.before_base", "trim.before_proof", "trim.before_event", "trim.before_end"])
+def test_b22_a_kill_between_two_steps_is_made_good(data: Path, story: Story, point: str) -> None:
+    with armed(point, killed), pytest.raises(KeyboardInterrupt):
+        trimmed(data, story, 2)
     assert starts(data)[0] == 0, "nothing is removed before the event is durable"
     floors = topology_of(EmbeddedLogReader(data).metadata).history.floors
-    assert bool(floors) == (step == "cut")
+    assert bool(floors) == (point == "trim.before_end")
     assert ready(data, story) == story.ready
     if floors:  # the start has ended it
         assert starts(data)[0] == floors[PARTITION].event.offset
@@ -223,14 +210,9 @@ def test_b22_a_kill_between_two_steps_is_made_good(
     assert_whole(data)
 
 
-def test_the_next_trim_ends_one_that_was_killed(data: Path, story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(in_directory, "cut", killed)
-        with pytest.raises(KeyboardInterrupt):
-            trimmed(data, story, 2)
+def test_the_next_trim_ends_one_that_was_killed(data: Path, story: Story) -> None:
+    with armed("trim.before_end", killed), pytest.raises(KeyboardInterrupt):
+        trimmed(data, story, 2)
     assert starts(data)[0] == 0
     report = trimmed(data, story, 1)
     floor = topology_of(EmbeddedLogReader(data).metadata).history.floors[PARTITION].event.offset

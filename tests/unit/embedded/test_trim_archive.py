@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.keeping import in_directory
 from rewindmq.engine.keeping.archive import reader as readers
 from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments, verify
 from rewindmq.engine.keeping.archive.directory_note import archive_of, note_archive
@@ -25,6 +24,7 @@ from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, BelowFloor, format_time, state_at
 from rewindmq.projections.store.bases import queued_offsets
 from tests.support.broker_harness import Harness
+from tests.support.failpoints import armed
 from tests.support.trimmed_archive import Place, assert_trimmed, copied, cut_locally, digest
 from tests.support.trimmed_broker import QUEUES, SEGMENT_BYTES, Story, live
 from tests.support.trimming import PARTITION, starts, write_traffic
@@ -153,20 +153,18 @@ def test_the_archive_of_a_history_that_was_trimmed_before(
 
 
 def test_an_archive_with_a_trim_but_no_base_is_not_recovered(
-    lived: tuple[Place, Story], story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lived: tuple[Place, Story], story: Story, tmp_path: Path
 ) -> None:
     """The trim was killed when it was logged, and then the first archiver, behind the metadata."""
     data = tmp_path / "data"
     shutil.copytree(lived[0].data, data)
     (data / "log" / "archive.json").unlink()
 
-    def killed(*_: object) -> None:
+    def killed() -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
-        patched.setattr(in_directory, "cut", killed)
-        with pytest.raises(KeyboardInterrupt):
-            trim_directory(data, TrimRequest(before_ms=story.days[1], reason="before"), wall_ms=story.end_ms)
+    with armed("trim.before_end", killed), pytest.raises(KeyboardInterrupt):
+        trim_directory(data, TrimRequest(before_ms=story.days[1], reason="before"), wall_ms=story.end_ms)
     close_segments(data)
     objects = open_objects(str(tmp_path / "archive"), make=True)
     end = PartitionReader(data / "log" / "metadata-0").next_offset
@@ -258,7 +256,7 @@ def test_an_archive_of_other_records_is_refused(place: Place, story: Story, tmp_
 @pytest.fixture
 def nothing_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each question fetches its objects: other tests have read the same ones."""
-    monkeypatch.setattr(readers, "_cache", readers._Cache(0))
+    monkeypatch.setattr(readers, "cache", readers.Cache(0))
 
 
 @pytest.mark.usefixtures("nothing_cached")
@@ -370,18 +368,14 @@ def test_a_recovery_logs_the_trim_that_the_archived_metadata_lacks(place: Place,
     assert ready(tmp_path / "once more", story) == story.ready
 
 
-def test_a_recovery_that_was_begun_before_the_trim_is_told(
-    place: Place, story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recovery_that_was_begun_before_the_trim_is_told(place: Place, story: Story, tmp_path: Path) -> None:
     moment = format_time(story.days[1] + 10)
 
-    def stop(*_: object) -> None:
+    def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
-        patched.setattr("rewindmq.engine.keeping.archive.recovery._recover_partitions", stop)
-        with pytest.raises(KeyboardInterrupt):
-            recover(place.objects, tmp_path / "fork", at=moment)
+    with pytest.raises(KeyboardInterrupt):
+        recover(place.objects, tmp_path / "fork", stop, at=moment)
     trimmed(place, story, 3)
     with pytest.raises(BelowFloor, match="the recovery was begun up to offset"):
         recover(place.objects, tmp_path / "fork", at=moment)

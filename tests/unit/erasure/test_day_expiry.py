@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewindmq.engine.config import Config
-from rewindmq.engine.erasure import day_expiry
 from rewindmq.engine.erasure.day_expiry import SETTLE_SECONDS, Expiry
 from rewindmq.engine.erasure.encryption import day_at
 from rewindmq.engine.erasure.key_store import KEY_ID, MAGIC, KeyStore, day_of, is_of_nobody, name_of
@@ -26,6 +25,7 @@ from tests.support.broker_harness import PERSISTENT, Client, Harness, args
 from tests.support.clocks import Clocks
 from tests.support.direct import Direct
 from tests.support.examples import examples
+from tests.support.failpoints import armed
 
 DAY_MS = 86_400_000
 KEPT = 3  # days
@@ -222,21 +222,19 @@ def test_b21_a_dead_letter_and_a_delayed_message_hold_their_day(h: DaysHarness, 
     assert {each.name[1] for each in h.expiry.held[first]} == {"dead"}
 
 
-def test_b21_a_message_that_comes_during_the_search_is_met(h: DaysHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b21_a_message_that_comes_during_the_search_is_met(h: DaysHarness) -> None:
     first = h.today
     h.send("q", b"again")
     message = h.fetch(h.session(), "q")
     assert message is not None
     h.pass_days(KEPT)
-    looked_through = day_expiry.Expiry._look_through
 
-    async def and_then(self: Expiry, watches: Any) -> None:
-        await looked_through(self, watches)
-        for to in h.broker.exchanges.route(h.session(), "", "q", None):  # as a restored message comes
+    def as_a_restored_message_comes() -> None:
+        for to in h.broker.exchanges.route(h.session(), "", "q", None):
             to.partition.publish(h.session().actor, replace_route(message, to.route))
 
-    monkeypatch.setattr(day_expiry.Expiry, "_look_through", and_then)
-    h.pass_days(1)
+    with armed("expiry.after_search", as_a_restored_message_comes):
+        h.pass_days(1)
     assert (h.events(), [*h.expiry.held], h.bodies()) == ([], [first], [b"again"])
 
 
@@ -435,15 +433,15 @@ def test_b21_a_store_that_lacks_messages_decides_nothing(h: DaysHarness) -> None
 
 def test_b21_two_nodes_that_act_at_once_do_the_same(h: DaysHarness, tmp_path: Path) -> None:
     first = h.today
-    h.send("q", b"one")
-    h.fetch(h.session(), "q")
-    h.pass_days(KEPT)
-    h.clocks.run(DAY_MS)
     expiry = h.expiry
     broker = h.broker
     parts = broker.metadata, broker.partitions, broker.nodes, broker.subjects
     other = Expiry(h.config, expiry._clock, *parts, broker.turns.end, broker.host.loop_share)
-    other._began_ns, other._began_ms = expiry._began_ns, expiry._began_ms
+    other._begin_to_trust()  # as `start`, without its timer
+    h.send("q", b"one")
+    h.fetch(h.session(), "q")
+    h.pass_days(KEPT)
+    h.clocks.run(DAY_MS)
 
     async def both() -> None:
         await asyncio.gather(expiry.run(), other.run())

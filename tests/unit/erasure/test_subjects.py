@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rewindmq.engine.erasure import encryption
 from rewindmq.engine.erasure.encryption import LOOK_AGAIN_SECONDS, Subjects, why_no_subject_header
 from rewindmq.engine.erasure.key_store import MAGIC, KeyStore
 from rewindmq.engine.errors import PreconditionFailed, ResourceError
@@ -213,12 +214,15 @@ def test_a_body_comes_back_as_it_was(subjects: Subjects) -> None:
     assert subjects.decrypt(plain) is plain
 
 
-def test_no_nonce_comes_twice_also_not_when_the_count_is_used_up(subjects: Subjects) -> None:
+def test_no_nonce_comes_twice_also_not_when_the_count_is_used_up(
+    subjects: Subjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (encryption.COUNTS - 1).to_bytes(4, "big")  # the last one fits as well
+    monkeypatch.setattr(encryption, "COUNTS", 1_000)
     for subject in ("ada", "bob"):
         subjects.keys.current(subject)
     nonces = [subjects.encrypt("ada", b"")[1].nonce for _ in range(1_000)]
     assert len({nonce[:8] for nonce in nonces}) == 1
-    subjects._counts = iter((2**32 - 1,))
     nonces += [subjects.encrypt("bob", b"")[1].nonce for _ in range(3)]
     assert len(set(nonces)) == 1_003
     assert {len(nonce) for nonce in nonces} == {12}

@@ -5,6 +5,7 @@ import gc
 import re
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 import uvloop
@@ -143,25 +144,31 @@ def test_a_collection_of_all_garbage_is_a_piece_of_work(caplog: pytest.LogCaptur
     assert any(text.endswith("a collection of all garbage") and least(text) >= 100 for text in texts)
 
 
+class WokenLoop(uvloop.Loop):
+    """A loop that counts the calls from other threads."""
+
+    woken = 0
+
+    def call_soon_threadsafe(self, *given: Any, **named: Any) -> asyncio.Handle:  # type: ignore[override]
+        self.woken += 1
+        return super().call_soon_threadsafe(*given, **named)
+
+
 def test_an_idle_loop_is_not_woken() -> None:
     async def main() -> None:
-        share = LoopShare()
-        watch = LoopWatch(share, LIMIT)
-        answers = 0
-        answer = watch._answer
-
-        def count() -> None:
-            nonlocal answers
-            answers += 1
-            answer()
-
-        watch._answer = count  # type: ignore[method-assign]
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, WokenLoop)
+        watch = LoopWatch(LoopShare(), LIMIT)
         watch.start()
+        while not loop.woken:  # a busy loop is
+            pass
+        await asyncio.sleep(2 * IDLE_SECONDS)
+        busy = loop.woken
         await asyncio.sleep(10 * IDLE_SECONDS)
         watch.stop()
-        assert answers <= 3
+        assert loop.woken - busy <= 3
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=WokenLoop) as runner:
         runner.run(main())
 
 

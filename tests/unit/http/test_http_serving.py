@@ -61,11 +61,11 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "TICKS", 1)
 
 
-def run(scenario: Scenario, share: int = 40, tls: LiveContext | None = None) -> None:
+def run(scenario: Scenario, share: int = 40, tls: LiveContext | None = None, by: Any = app) -> None:
     async def main() -> None:
         (sock,) = bound("127.0.0.1", 0)
         quota = ConnectionQuota("http", share)
-        served = asyncio.create_task(serving.serve(app, [(sock, tls)], quota, LoopShare(), lambda: None))
+        served = asyncio.create_task(serving.serve(by, [(sock, tls)], quota, LoopShare(), lambda: None))
         try:
             await asyncio.wait_for(scenario(sock.getsockname()[1], quota), 30)
         finally:
@@ -270,17 +270,20 @@ def test_a_connection_is_told_to_come_again_when_all_verify_passwords() -> None:
 def slices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the list that collects the number of events parsed in each slice."""
     found: list[int] = []
-    read, next_event = serving.HttpProtocol._read, h11.Connection.next_event
+    call, next_event = LoopShare.call, h11.Connection.next_event
 
-    def noted(protocol: serving.HttpProtocol) -> None:
-        found.append(0)
-        read(protocol)
+    def noted(share: LoopShare, callback: Callable[[], object]) -> None:
+        def read() -> None:
+            found.append(0)
+            callback()
+
+        call(share, read)
 
     def counted(parser: h11.Connection) -> Any:
         found[-1] += 1
         return next_event(parser)
 
-    monkeypatch.setattr(serving.HttpProtocol, "_read", noted)
+    monkeypatch.setattr(LoopShare, "call", noted)
     monkeypatch.setattr(h11.Connection, "next_event", counted)
     return found
 
@@ -330,21 +333,20 @@ def test_where_a_slice_ends_changes_no_request(size: int, slices: list[int]) -> 
     run(scenario)
 
 
-def test_each_request_begins_in_a_turn_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_request_begins_in_a_turn_of_its_own() -> None:
+    turns, began = 0, []
+
+    async def noting(scope: Any, receive: Any, send: Any) -> None:
+        began.append(turns)
+        await app(scope, receive, send)
+
     async def scenario(port: int, quota: ConnectionQuota) -> None:
-        turns, began = 0, []
-
-        async def noting(scope: Any, receive: Any, send: Any) -> None:
-            began.append(turns)
-            await app(scope, receive, send)
-
         async def count() -> None:
             nonlocal turns
             while True:
                 turns += 1
                 await asyncio.sleep(0)
 
-        answer_all_by(noting, monkeypatch)
         counting = asyncio.create_task(count())
         clients = [await ask(port, HEAD.replace(b"5", b"0") + b"\r\n" + (HEAD + b"\r\nhello") * 9) for _ in range(10)]
         answers = await asyncio.gather(*(all_of(reader, 10) for reader, _ in clients))
@@ -354,18 +356,7 @@ def test_each_request_begins_in_a_turn_of_its_own(monkeypatch: pytest.MonkeyPatc
         for _, writer in clients:
             writer.close()
 
-    run(scenario)
-
-
-def answer_all_by(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this application answer on connections that begin from now on."""
-    begin = serving.HttpProtocol.connection_made
-
-    def begun(protocol: serving.HttpProtocol, transport: asyncio.BaseTransport) -> None:
-        begin(protocol, transport)
-        protocol._api = api
-
-    monkeypatch.setattr(serving.HttpProtocol, "connection_made", begun)
+    run(scenario, by=noting)
 
 
 async def all_of(reader: asyncio.StreamReader, count: int) -> list[bytes]:
@@ -409,12 +400,6 @@ async def refusing(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"no"})
 
 
-@pytest.fixture
-def refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer_all_by(refusing, monkeypatch)
-
-
-@pytest.mark.usefixtures("refuses")
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_refused_request_is_not_read_to_its_end_but_is_answered(chunked: bool, slices: list[int]) -> None:
     async def scenario(port: int, quota: ConnectionQuota) -> None:
@@ -433,10 +418,9 @@ def test_a_refused_request_is_not_read_to_its_end_but_is_answered(chunked: bool,
         while quota.unknown:
             await asyncio.sleep(0.01)
 
-    run(scenario)
+    run(scenario, by=refusing)
 
 
-@pytest.mark.usefixtures("refuses")
 def test_a_refused_client_that_sends_on_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "LINGER_SECONDS", 0.3)
     monkeypatch.setattr(serving, "MOST_THROWN", 1_000_000)
@@ -453,10 +437,9 @@ def test_a_refused_client_that_sends_on_is_closed(monkeypatch: pytest.MonkeyPatc
         while quota.unknown:
             await asyncio.sleep(0.01)
 
-    run(scenario)
+    run(scenario, by=refusing)
 
 
-@pytest.mark.usefixtures("refuses")
 def test_a_refused_request_that_came_whole_leaves_the_connection_open() -> None:
     async def scenario(port: int, quota: ConnectionQuota) -> None:
         reader, writer = await ask(port)
@@ -466,7 +449,7 @@ def test_a_refused_request_that_came_whole_leaves_the_connection_open() -> None:
             assert (body, b"connection: close" in head.lower()) == (b"no", False)
         writer.close()
 
-    run(scenario)
+    run(scenario, by=refusing)
 
 
 def test_nothing_of_a_closed_connection_waits_for_the_garbage_collector() -> None:
@@ -537,7 +520,6 @@ def test_a_tls_handshake_that_never_begins_makes_room(contexts: Contexts) -> Non
     run(scenario, tls=contexts[0])
 
 
-@pytest.mark.usefixtures("refuses")
 def test_a_client_over_tls_sees_why_it_was_refused(contexts: Contexts, slices: list[int]) -> None:
     async def scenario(port: int, quota: ConnectionQuota) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=contexts[1])
@@ -551,7 +533,7 @@ def test_a_client_over_tls_sees_why_it_was_refused(contexts: Contexts, slices: l
         while quota.unknown:
             await asyncio.sleep(0.01)
 
-    run(scenario, tls=contexts[0])
+    run(scenario, tls=contexts[0], by=refusing)
 
 
 def test_a_tls_record_for_each_byte_is_parsed_in_slices(contexts: Contexts, slices: list[int]) -> None:

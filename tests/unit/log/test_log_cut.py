@@ -9,13 +9,13 @@ import pytest
 
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded import cut as cutting
-from rewindmq.engine.log.embedded import verify as verifying
 from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import CutMeanwhile, EmbeddedLogReader, SegmentReader
 from rewindmq.engine.log.embedded.segments import segment_files, segment_path
 from rewindmq.engine.log.embedded.verify import verify_chain, verify_chain_in_parallel
 from rewindmq.projections.rewind import At, state_at
+from tests.support.failpoints import armed, once
 from tests.support.records import contents
 from tests.support.trimming import PARTITION, directory_of, reader_of, starts, write_base, write_traffic
 
@@ -253,19 +253,14 @@ def test_a_listing_that_a_cut_overtakes_is_asked_anew(data: Path, monkeypatch: p
     assert [each.base_offset for each in reader.segments()] == starts(data)
 
 
-def test_a_verification_whose_segments_go_begins_anew(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment is listed, and gone before its size is asked."""
-    lists, listed = verifying._files, []
-
-    def listed_before_the_cut(directory: Path) -> list[Path]:
-        files = lists(directory)
-        listed.append(len(files))
-        return files if len(listed) > 1 else [segment_path(directory, 1 << 40), *files]
-
-    monkeypatch.setattr(verifying, "_files", listed_before_the_cut)
-    found = verify_chain_in_parallel(directory_of(data))
+def test_a_verification_whose_segments_go_begins_anew(data: Path) -> None:
+    """Segments are listed, and gone before their sizes are asked."""
+    offset = starts(data)[3]
+    write_base(data, offset)
+    with armed("verify.after_listing", once(lambda: cut(data, PARTITION, offset))):
+        found = verify_chain_in_parallel(directory_of(data))
     assert [each.base_offset for each in found] == starts(data)
-    assert len(listed) > 1
+    assert found[0].base_offset == offset
 
 
 def test_the_sidecars_of_a_segment_that_is_made_meanwhile_stay(data: Path) -> None:

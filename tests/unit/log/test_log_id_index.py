@@ -164,11 +164,12 @@ def test_b46_a_range_that_ends_behind_every_offset_is_no_other_question(tmp_path
     index.index.close()
 
 
-def test_b46_what_is_too_old_for_the_index_is_found_in_the_log(tmp_path: Path) -> None:
+def test_b46_what_is_too_old_for_the_index_is_found_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append(tmp_path, many(10, str), now_ms() - 5 * DAY_MS)
     index = opened(tmp_path)
     assert len(index.index.buckets) == 1
-    index._keep_ms = 2 * DAY_MS  # as on a later day
+    later = time.time() + KEEP_MS / 1_000
+    monkeypatch.setattr(time, "time", lambda: later)
     index.window()
     assert index.index.buckets == []
     assert len(found(tmp_path, Criteria("/", None, "7"), index)) == 1

@@ -101,7 +101,7 @@ def test_the_chain_runs_from_the_name_over_every_record(tmp_path: Path) -> None:
 
 def test_many_small_blocks_are_all_read_by_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than one read of the index and of the segment; none falls back on walking."""
-    monkeypatch.setattr(reader, "_BYTES_AT_ONCE", 5_000)
+    monkeypatch.setattr(reader, "BYTES_AT_ONCE", 5_000)
     monkeypatch.setattr("os.fdatasync", lambda descriptor: None)
     directory = make_log(tmp_path, [1] * 700)
     monkeypatch.setattr(walk, "skip", None)

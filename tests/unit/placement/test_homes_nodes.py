@@ -130,13 +130,13 @@ async def test_a_single_active_consumer_stays_the_active_one(nodes: Nodes, monke
     nodes.log("b").cut(False)
     await begins
     moves = steps.broker.consumers.moves
-    entered = moves._entered
+    entered = moves.entered
 
     async def later(session: Session, name: str) -> Partition:
         await asyncio.sleep(STILL_SECONDS)
         return await entered(session, name)
 
-    monkeypatch.setattr(moves, "_entered", later)  # so the other node's consumer would be the first
+    monkeypatch.setattr(moves, "entered", later)  # so the other node's consumer would be the first
     queue = await steps.end(Q)
     await active.hear("Basic.Deliver", 2)
     active.send(method(1, "Basic.Ack", delivery_tag=0, multiple=True))

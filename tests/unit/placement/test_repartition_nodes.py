@@ -1,6 +1,7 @@
 """Repartition on a log that nodes share, in memory: nodes are started again, owners change in the middle."""
 
 import asyncio
+from contextlib import nullcontext
 
 import pytest
 
@@ -25,6 +26,7 @@ from rewindmq.schemas.placement_events import NamesHeld, PartitionsAdded, Placem
 from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Route
 from tests.support.broker_harness import Client
 from tests.support.deadlines import eventually
+from tests.support.failpoints import armed
 from tests.support.memory_nodes import Nodes, declare, on_nodes, publish, session, settled
 
 SECONDS = 20
@@ -104,19 +106,16 @@ async def test_b76_b77_queues_move_when_all_nodes_were_started_again(nodes: Node
     assert not nodes.failures
 
 
-STEPS = [
-    "_place_anew",
-    "moves.begin",
-    "moves.end",
-    "moves._declare",
-    "moves._declaration",
-    "moves._drain",
-    "barrier.durable",
-    "barrier.all_know",
+POINTS = [
+    "repartition.before_placing",
+    "moves.before_declare",
+    "moves.before_declaration",
+    "moves.before_drain",
 ]
+STEPS = [*POINTS, "moves.begin", "moves.end", "barrier.durable", "barrier.all_know"]
 
 
-@pytest.mark.long(step=set(STEPS) - {"_place_anew", "moves.begin", "moves._drain"})
+@pytest.mark.long(step=set(STEPS) - {"repartition.before_placing", "moves.begin", "moves.before_drain"})
 @pytest.mark.parametrize("step", STEPS)
 @on_nodes()
 async def test_b77_another_node_goes_on_where_the_mover_died(
@@ -128,28 +127,36 @@ async def test_b77_another_node_goes_on_where_the_mover_died(
     await ask_for(one.repartition, BROKER, 5)
     dead: list[str] = []
     start = Repartition.start
+    started: list[Repartition] = []
+
+    def die(self: Repartition) -> None:
+        """The node that gets here first dies in the middle of it."""
+        if not dead:
+            dead.append(self.config.node)
+            nodes.log(self.config.node).kill()
+            self.stop()
 
     def doomed(self: Repartition) -> None:
-        part, _, name = step.rpartition(".")
-        owner = getattr(self, part) if part else self
-        real = getattr(owner, name)
+        started.append(self)
+        if step not in POINTS:
+            part, _, name = step.partition(".")
+            owner = getattr(self, part)
+            real = getattr(owner, name)
 
-        def dies(*given: object) -> object:
-            """The node that gets here first dies in the middle of it."""
-            if not dead:
-                dead.append(self.config.node)
-                nodes.log(self.config.node).kill()
-                self.stop()
-            return real(*given)
+            def dies() -> object:
+                die(self)
+                return real()
 
-        monkeypatch.setattr(owner, name, dies)
+            monkeypatch.setattr(owner, name, dies)
         start(self)
 
     monkeypatch.setattr(Repartition, "start", doomed)
     monkeypatch.setattr("rewindmq.engine.cluster.node.BEAT_SECONDS", 0.02)
-    await again(nodes, "b")
-    await again(nodes, "a")
-    await eventually(lambda: bool(dead), f"no node came to {step}")
+    reach = armed(step, lambda at: die(next(each for each in started if at in (each, each.moves))))
+    with reach if step in POINTS else nullcontext():
+        await again(nodes, "b")
+        await again(nodes, "a")
+        await eventually(lambda: bool(dead), f"no node came to {step}")
     left = "a" if dead == ["b"] else "b"
     broker = nodes.brokers[left]
     nodes.node(left).silences = Silences(0.1)
@@ -212,7 +219,7 @@ async def test_b77_what_a_lost_node_declares_at_the_last_moment_is_listed(
     await ask_for(one.repartition, BROKER, 5)
     epoch = await one.metadata.ask(BROKER, NodeJoined("slow", "0.1", MACHINE_VERSION, "", 5))
     await one.metadata.ask(BROKER, NodeLost("slow", epoch, "lapsed"))
-    monkeypatch.setattr(ClusterKeeper, "_append_ended", lambda *_: None)
+    monkeypatch.setattr(ClusterKeeper, "append_ended", lambda *_: None)
     with monkeypatch.context() as patched:
         patched.setattr(Repartition, "start", lambda _: None)
         one = await again(nodes, "a")
@@ -300,19 +307,17 @@ async def test_a_queue_declared_anew_while_its_move_begins_moves(nodes: Nodes, m
 
 
 @on_nodes()
-async def test_names_held_twice_list_the_same_queues(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_names_held_twice_list_the_same_queues(nodes: Nodes) -> None:
     one = await nodes.start("a")
     await filled(one)
     await ask_for(one.repartition, BROKER, 5)
-    real = Repartition._place_anew
 
-    async def twice(self: Repartition) -> None:
-        await self.metadata.ask(BROKER, NamesHeld(5))
-        await real(self)
+    def hold_again(repartition: Repartition) -> None:
+        repartition.metadata.append(BROKER, NamesHeld(5))
 
-    monkeypatch.setattr(Repartition, "_place_anew", twice)
-    one = await again(nodes, "a")
-    await until_done(one)
+    with armed("repartition.before_placing", hold_again):
+        one = await again(nodes, "a")
+        await until_done(one)
     check(one)
 
 

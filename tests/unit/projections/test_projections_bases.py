@@ -41,7 +41,7 @@ def test_a_base_gives_back_state_and_records(tmp_path: Path, seed: int) -> None:
 
 
 def test_a_record_is_found_in_a_base_of_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewindmq.projections.store.bases._BLOCK_BYTES", 500)
+    monkeypatch.setattr("rewindmq.projections.store.bases.BLOCK_BYTES", 500)
     traffic, _ = written(tmp_path, events=1_500)
     base = opened(tmp_path, traffic)
     queued = queued_offsets(traffic.machine)

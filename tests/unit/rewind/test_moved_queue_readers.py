@@ -99,7 +99,7 @@ async def test_a_reader_of_a_moment_reads_to_its_end_when_the_queue_has_moved(
     await steps.change()
     source, _ = steps.queue(Q)
     await eventually(lambda: source.durable_offset == source.next_offset)
-    monkeypatch.setattr(broker.readings, "_past", Here())
+    monkeypatch.setattr(broker.readings, "past", Here())
     reader = await reading(broker, 1, rewind_to="0s")
     await reader.hear("Basic.Deliver")
     await steps.begin(Q)

@@ -363,7 +363,7 @@ def test_a_crash_between_the_two_logs_is_mended(h: Harness) -> None:
     assert h.broker.queues.get("/", HIDDEN) is queue
     partition.append(BROKER, deletion(queue))
     partition.carry_out()
-    h.broker.hidden._when_durable = lambda callback: None  # as if the broker died
+    h.broker.hidden.when_durable = lambda callback: None  # as if the broker died
     h.broker.metadata.append(BROKER, ExchangeDeleted("/", "other"))
     assert h.broker.queues.get("/", "amq.delayed.other") is not None
     h.restart()
