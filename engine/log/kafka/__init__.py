@@ -1,7 +1,7 @@
 """The log in Kafka, through confluent-kafka: the extra `kafka`. Read log.py first.
 
 log.py       the log of several nodes           topics.py     its topics, made and checked
-clients.py   Kafka's clients and errors         follower.py   reads records back as they are written
+clients.py   Kafka's clients and errors         read_back.py  reads records back as they are written
 reader.py    reads a history by offsets         states.py     copies of snapshots
 owners.py    duties, by the consumer group      replicas.py   replicas of partitions
 patience.py  when Kafka's silence is trouble

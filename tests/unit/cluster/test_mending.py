@@ -37,7 +37,7 @@ class Looking:
     async def look(self, times: int = 1) -> None:
         for _ in range(times):
             self.looks.append([])
-            with armed("loose_ends.before_look", self.note):
+            with armed("repair.before_look", self.note):
                 self.node._look_after()
             await settled()
 
