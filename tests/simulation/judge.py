@@ -93,6 +93,8 @@ class Account:
         self.late: set[int] = set()  # events that found their queue expired in the same turn
         self.ended: Counter[str] = Counter()
         self.duplicates = 0
+        self.before_ms = 0  # the machine's clock before the event at hand
+        self.now_ms = 0  # the earliest time of the effect at hand: a deadline's effects happen at their own time
 
     # -- one event and what the machine made of it --------------------------------------------------------------------
 
@@ -100,7 +102,9 @@ class Account:
         self.effects[offset] = [row_of(effect) for effect in effects]
         if isinstance(event, Published):
             self._count_outcomes(offset, event, effects)
-        for effect in effects:
+        due = self.machine.time_passed_at(offset)
+        for at, effect in enumerate(effects):
+            self.now_ms = self.before_ms if at < due else self.machine.clock_ms
             self._follow(effect, event)
             if isinstance(effect, QueueGone) and effect.reason == "expired":
                 self.expired_at[effect.queue.name] = self.machine.clock_ms
@@ -108,6 +112,7 @@ class Account:
                 now = self.machine.clock_ms
                 if any(at == now and f"no queue {name!r}" in effect.reason for name, at in self.expired_at.items()):
                     self.late.add(offset)
+        self.before_ms = self.machine.clock_ms
         if isinstance(event, BrokerStarted) and event.after_crash:
             self.crashed_at = offset
         if isinstance(event, ConsumerAttached):
@@ -211,7 +216,7 @@ class Account:
         assert effect.redelivered == again, f"{message} returned {returns} times: redelivered?"
         count = effect.acquired_count if queue.profile.failures_count else effect.delivery_count
         assert not queue.quorum or count == returns, f"{message} returned {returns} times"
-        dies_at, now = self.dies_at.get(message), self.machine.clock_ms
+        dies_at, now = self.dies_at.get(message), self.now_ms
         if dies_at is not None:
             at_once = dies_at == now == self.born_at[message]
             assert now < dies_at or at_once, f"{message} is delivered at {now}, and died at {dies_at}"
