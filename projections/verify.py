@@ -11,7 +11,7 @@ folded state, and 8 bytes a message.
 
 import heapq
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from rewindmq.projections.clean_stops import Behind
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import (
     PartitionLog,
     decoder_for,
@@ -66,8 +65,8 @@ class Difference:
 class Verification:
     """The result for one partition.
 
-    `offset`: the offset of both states. `repeats`: how many events of the fold the fast path applied
-    (machine/repeats.py). `messages`: how many bodies were compared. `stored`: whether the store holds
+    `offset`: the offset of both states. `in_runs`: how many events of the fold were applied together with others
+    (`Machine.apply_run`). `messages`: how many bodies were compared. `stored`: whether the store holds
     anything of the partition. A partition with nothing stored does not differ: a broker writes now and then, and
     rebuilds the state that it had not written. `older`: what it holds is older than the base with which the log begins;
     then `stored` is False. `behind`: the events behind a broker's last word, in the whole log; they
@@ -77,7 +76,7 @@ class Verification:
     offset: int
     stored: bool
     older: bool = False
-    repeats: int = 0
+    in_runs: int = 0
     queues: int = 0
     messages: int = 0
     difference_count: int = 0
@@ -153,18 +152,30 @@ def verify_partition(
     if behind:
         report.offset, report.older, report.stored = fresh.next_offset, report.stored, False
     from_zero = fresh.next_offset == 0
-    repeats = None if event_by_event else Repeats(fresh)
     words = last_words_before(log, fresh.next_offset)
     quarantined = report.quarantined
 
     def after(offset: int, _timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-        words.see(offset, actor, event)  # a repeat is never the first event behind a last word, nor quarantined
+        words.see(offset, actor, event)
         quarantined.note(effects)
+
+    def run(
+        offset: int,
+        _timestamp_ms: int,
+        actor: Actor,
+        event: Published,
+        sizes: Sequence[int],
+        _records: Sequence[bytes],
+        effects: list[Effect],
+    ) -> None:
+        words.see(offset, actor, event)  # the others of the run are like it
+        quarantined.note(effects)
+        report.in_runs += len(sizes)
 
     groups = groups_of(log, fresh.next_offset, report.offset)
     note = quarantined.note_undecodable
-    drive(fresh, groups, decoder, report.offset, after=after, undecodable=note, repeats=repeats)
-    report.repeats = 0 if repeats is None else repeats.count
+    run_seen = None if event_by_event else run
+    drive(fresh, groups, decoder, report.offset, after=after, run=run_seen, undecodable=note)
     for offset, _, actor, event in events_of(log, report.offset):
         words.see(offset, actor, event)
     words.end(log.next_offset)

@@ -93,7 +93,7 @@ class AmqpConsumer(DeliveryHolder):
         self.prefix = b""
         self.middle = b""
 
-    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
         """Send basic.deliver (hot). `effect.final`: the message needs no ack."""
         settlement = self.settlement
         tag = settlement.last_tag + 1
@@ -101,7 +101,7 @@ class AmqpConsumer(DeliveryHolder):
         if effect.final:
             settlement.delivered_no_ack += 1
         else:
-            settlement.unacked[tag] = (self, effect.message_id)
+            settlement.unacked[tag] = (self, message_id)
         redelivered = effect.redelivered
         if redelivered:
             settlement.redelivered += 1
@@ -127,14 +127,14 @@ class AmqpConsumer(DeliveryHolder):
                     missing = error.key_id
                 self.route = None  # the next one may look the same, and has to be decrypted as well
         if missing:
-            output.parts.append(SealedDelivery(self, tag, partition, effect, message, missing))
+            output.parts.append(SealedDelivery(self, tag, partition, effect, message_id, message, missing))
             output.connection.later += 1
         elif len(body) <= output.max_payload:
             output.parts += (self.prefix, tag.to_bytes(8, "big"), self.middle, body, END)
         else:
             head = (self.prefix, tag.to_bytes(8, "big"), self.middle)
             if output.connection.crowded and not effect.final and message.encryption is None and self.reader is None:
-                output.parts.append(LaterDelivery(self, tag, head, partition, effect))
+                output.parts.append(LaterDelivery(self, tag, head, partition, effect.queue, message_id))
                 output.connection.later += 1
             else:
                 output.parts += head
@@ -211,14 +211,20 @@ class LaterDelivery:
     The message is in the store until it is acked, so its body need not be in memory."""
 
     def __init__(
-        self, consumer: AmqpConsumer, tag: int, head: tuple[bytes, ...], partition: Partition, effect: Deliver
+        self,
+        consumer: AmqpConsumer,
+        tag: int,
+        head: tuple[bytes, ...],
+        partition: Partition,
+        queue: Queue,
+        message_id: int,
     ) -> None:
         self.consumer = consumer
         self.tag = tag
         self.head = head
         self.partition = partition
-        self.queue = effect.queue
-        self.message_id = effect.message_id
+        self.queue = queue
+        self.message_id = message_id
 
     def ready(self) -> bool:
         """It waits for the socket only."""
@@ -296,10 +302,17 @@ class SealedDelivery(SealedMessage):
     """A delivery that waits for its key."""
 
     def __init__(
-        self, consumer: AmqpConsumer, tag: int, partition: Partition, effect: Deliver, message: Published, key_id: str
+        self,
+        consumer: AmqpConsumer,
+        tag: int,
+        partition: Partition,
+        effect: Deliver,
+        message_id: int,
+        message: Published,
+        key_id: str,
     ) -> None:
         kept = message if effect.final or consumer.reader is not None else None
-        super().__init__(consumer.output, partition, effect.queue, effect.message_id, kept)
+        super().__init__(consumer.output, partition, effect.queue, message_id, kept)
         self.consumer = consumer
         self.tag = tag
         self.effect = effect

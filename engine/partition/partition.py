@@ -72,8 +72,8 @@ logger = logging.getLogger(__name__)
 class DeliveryTarget(Protocol):
     """The client's side of a basic.consume (engine/amqp/consumer.py)."""
 
-    def deliver(self, partition: "Partition", effect: Deliver, message: Published) -> None:
-        """Send the message of `effect` to the client."""
+    def deliver(self, partition: "Partition", effect: Deliver, message_id: int, message: Published) -> None:
+        """Send a message of `effect` to the client."""
 
     def cancelled(self) -> None:
         """Tell the client that the queue is gone (basic.cancel), and forget the consumer."""
@@ -406,24 +406,26 @@ class Deliveries:
             if isinstance(effect, Deliver):
                 consumer = consumers.get(effect.consumer)
                 if consumer is not None:
-                    message_id = effect.message_id
-                    message = fresh.get(message_id)
-                    try:
-                        if message is None:
-                            message = partition.message(effect.queue.queue_id, message_id)
-                        consumer.deliver(partition, effect, message)
-                    except Exception:  # a defect of one connection must not cost the others their deliveries
-                        logger.exception("%s: message %d was not delivered", partition.name, message_id)
-                        self.undelivered(effect.consumer)
+                    for message_id in effect.message_ids:
+                        message = fresh.get(message_id)
+                        try:
+                            if message is None:
+                                message = partition.message(effect.queue.queue_id, message_id)
+                            consumer.deliver(partition, effect, message_id, message)
+                        except Exception:  # a defect of one connection must not cost the others their deliveries
+                            logger.exception("%s: message %d was not delivered", partition.name, message_id)
+                            self.undelivered(effect.consumer)
+                            break
                     if effect.queue is not queue:
                         runs.append((queue, delivered, final, redelivered))
                         queue = effect.queue
                         delivered = final = redelivered = 0
-                    delivered += 1
+                    count = len(effect.message_ids)
+                    delivered += count
                     if effect.final:
-                        final += 1
+                        final += count
                     if effect.redelivered:
-                        redelivered += 1
+                        redelivered += count
                 elif epoch is not None and effect.consumer >> EPOCH_SHIFT != epoch:
                     self._note_elsewhere(effect)
             elif isinstance(effect, Keep):
@@ -476,10 +478,13 @@ class Deliveries:
 
     def _note_elsewhere(self, effect: Deliver) -> None:
         """Count a delivery that another node makes: a queue's figures must be equal at all nodes."""
-        served = self._served(effect.queue)
-        served.deliver += not effect.final
-        served.deliver_no_ack += effect.final
-        served.redeliver += effect.redelivered
+        served, count = self._served(effect.queue), len(effect.message_ids)
+        if effect.final:
+            served.deliver_no_ack += count
+        else:
+            served.deliver += count
+        if effect.redelivered:
+            served.redeliver += count
 
     def _note_deaths(self, effect: Forget) -> None:
         """Count deaths in a queue without a dead-letter exchange. The forwarder counts the dead letters."""

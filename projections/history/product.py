@@ -2,8 +2,8 @@
 
     rows = fold_events(Outcomes(PlainRows(log.name)), machine, groups_of(log, machine.next_offset), decoder_for(log))
 
-A product that can be told of repeats (projections/machine/repeats.py) does not see the events that the fast path
-applies: it is told their outcomes. A record that cannot be decoded is shown to the product, as every fold skips it.
+A product that takes runs is told of publishes that were applied together (`Machine.apply_run`) at once. A record that
+cannot be decoded is shown to the product, as every fold skips it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,8 +11,7 @@ from typing import Protocol, TypeVar
 
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.repeats import RepeatedOutcomes, Repeats
-from rewindmq.projections.replay import RecordGroup, drive
+from rewindmq.projections.replay import RecordGroup, Run, drive
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Checkpointed, Event
 from rewindmq.schemas.values import Actor
@@ -25,8 +24,8 @@ class Product(Protocol[T_co]):
     """Makes rows of a fold. Each range has an instance of its own."""
 
     @property
-    def repeated(self) -> RepeatedOutcomes | None:
-        """The receiver of the outcomes of repeats; None if the product has to see every event."""
+    def run(self) -> Run | None:
+        """Called when the machine has just applied publishes together; None: the product has to see every event."""
 
     def begin(self, machine: Machine) -> None:
         """Called before the first event that the product sees; the machine already stands there."""
@@ -51,14 +50,12 @@ def fold_events(
     decoder: Decoder | None = None,
     stripped: bool = False,
 ) -> Iterator[T]:
-    """Show `product` every event with its effects, or tell it of repeats, and yield its rows after each group.
+    """Show `product` every event with its effects, and yield its rows after each group.
 
-    `stripped`: the records have no bodies (`strip_body`). Then there are no repeats."""
+    `stripped`: the records have no bodies (`strip_body`). Then nothing is applied together."""
     product.begin(machine)
     decoder = decoder or Decoder()
-    told = None if stripped else product.repeated
-    repeats = None if told is None else Repeats(machine, outcomes=told)
-    before, after, undecodable = {Checkpointed: product.before}, product.event, product.undecodable
+    before, after, run, undecodable = {Checkpointed: product.before}, product.event, product.run, product.undecodable
     for group in groups:
         drive(
             machine,
@@ -66,8 +63,8 @@ def fold_events(
             decoder,
             before=before,
             after=after,
+            run=run,
             undecodable=undecodable,
-            repeats=repeats,
             stripped=stripped,
         )
         yield from product.take(False)

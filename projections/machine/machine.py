@@ -39,7 +39,7 @@ its ready messages, and the ids that it remembers, in numbered chunks. Only chan
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from rewindmq.projections.machine import validation
@@ -48,7 +48,7 @@ from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.events.delivery import on_attached, on_fetched, on_global_prefetch
 from rewindmq.projections.machine.events.lookahead import on_credited
 from rewindmq.projections.machine.events.pause import on_paused, on_resumed
-from rewindmq.projections.machine.events.publish import on_published
+from rewindmq.projections.machine.events.publish import on_published, publish_run
 from rewindmq.projections.machine.events.queues import (
     lease_due,
     messages_due,
@@ -205,6 +205,44 @@ class Machine(State):
 
     def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         """Apply one event. `offset` ascends (gaps are allowed: Kafka has them)."""
+        first = self._begin(offset, timestamp_ms, actor, event, effects)
+        if first < 0:
+            return
+        handler = HANDLERS.get(type(event))
+        if handler is None:
+            quarantine(self, event, "not an event of a queue partition", effects)
+        else:
+            handler(self, offset, actor, event, effects)
+            if self.remembers_messages:
+                messages_left(effects, first)
+
+    def apply_run(
+        self,
+        offset: int,
+        timestamp_ms: int,
+        actor: Actor,
+        event: Published,
+        sizes: Sequence[int],
+        effects: list[Effect],
+    ) -> int:
+        """Apply publishes at successive offsets that differ in their bodies alone, as far as they are treated alike.
+
+        `event`: the first of them. `sizes`: of the bodies, in bytes. Returns how many were applied, at least 1: go on
+        with the next one. If there are several, each has the effects of its own id, and there are no others. So any
+        cutting of a history into runs gives the same state, and the same effects of each message."""
+        first = self._begin(offset, timestamp_ms, actor, event, effects)
+        if self.time_passed_at(offset):  # the first one has other effects, too
+            sizes = sizes[:1]
+        count = publish_run(self, offset, actor, event, sizes, effects)
+        self.next_offset = offset + count
+        if self.remembers_messages:
+            messages_left(effects, first)
+        return count
+
+    def _begin(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> int:
+        """Let time pass until an event, and see whether its node may still append.
+
+        Returns the number of effects before those of the event; -1: the event is quarantined."""
         if timestamp_ms > self.clock_ms or self.ahead_ms:
             clock_ms = timestamp_ms + self.ahead_ms
             if clock_ms > self.clock_ms:
@@ -221,14 +259,8 @@ class Machine(State):
                 self.admitted = actor
             elif type(event) is not Published:  # its node may have confirmed it
                 quarantine(self, event, f"{NODE_LOST}: epoch {epoch} is over", effects)
-                return
-        handler = HANDLERS.get(type(event))
-        if handler is None:
-            quarantine(self, event, "not an event of a queue partition", effects)
-        else:
-            handler(self, offset, actor, event, effects)
-            if self.remembers_messages:
-                messages_left(effects, first)
+                return -1
+        return first
 
     def skip(self, offset: int) -> None:
         """Pass the record at `offset`, which is no event: it changes nothing else."""

@@ -7,6 +7,7 @@ from rewindmq.projections.machine.data.effects import DeadLetter, Deliver, Effec
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.values import Actor
+from tests.support.one_by_one import one_by_one
 
 Lie = Callable[[list[Effect]], bool]
 Kind = TypeVar("Kind")
@@ -77,11 +78,12 @@ def counts_a_delivery_too_few(effects: list[Effect]) -> bool:
 
 
 def delivers_out_of_order(effects: list[Effect]) -> bool:
+    effects[:] = one_by_one(effects)
     deliveries = [e for e in effects if isinstance(e, Deliver) and not e.redelivered and not e.final]
     if len(deliveries) < 2 or deliveries[0].queue is not deliveries[1].queue:
         return False
     one, two = deliveries[:2]
-    one.message_id, two.message_id = two.message_id, one.message_id
+    one.message_ids, two.message_ids = two.message_ids, one.message_ids
     return True
 
 
