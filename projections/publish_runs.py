@@ -4,7 +4,7 @@
     |<------------------------- head ----------------------------->|
 
 So the messages of a run have the same time, publisher, route and properties. The machine says how many of them it
-treats alike (`Machine.apply_run`).
+treats alike (`Machine.apply`).
 """
 
 from array import array

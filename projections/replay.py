@@ -5,7 +5,7 @@
     recovery = recover(log_partition, store)                              # from the stored offset to the end of the log
 
     group of records -> decode -> before -> Machine.apply -> after -> the next record
-                           |      `--> publishes that are alike -> Machine.apply_run -> run -> the record behind them
+                           |      `--> publishes that are alike -> Machine.apply -> run -> the next record
                            `--> undecodable
 
 Rules
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from rewindmq.projections.clean_stops import Behind, CleanStops
 from rewindmq.projections.machine.data.effects import Effect
@@ -44,6 +44,7 @@ from rewindmq.schemas.values import Actor
 
 logger = logging.getLogger(__name__)
 
+_LIKE_THE_FIRST: Final = 24  # bytes at the front of a record, in which few records are like the one before them
 # While replaying, bodies are kept and released in groups of about so many effects.
 GROUP_EFFECTS = 4_096
 
@@ -92,7 +93,7 @@ Before = Mapping[Any, Callable[[int, int, Any], None]]
 # emptied when the call returns.
 After = Callable[[int, int, Actor, Event, list[Effect]], None]
 # Called with (offset, timestamp_ms, actor, event, sizes, records, effects) when the machine has just applied publishes
-# that differ from `event` in their bodies alone (`Machine.apply_run`): those of these sizes, and of these records
+# that differ from `event` in their bodies alone (`Machine.apply`): those of these sizes, and of these records
 Run = Callable[[int, int, Actor, Published, Sequence[int], Sequence[bytes], list[Effect]], None]
 # Called with (offset, reason) when the machine has just skipped a record that cannot be decoded
 Undecodable = Callable[[int, str], None]
@@ -154,13 +155,18 @@ def drive(
             timestamp_ms = envelope_ms if logged_ms is None else logged_ms
             if before_type is not None and (call := before_type(type(event))) is not None:
                 call(offset, timestamp_ms, event)
-            if together and type(event) is Published:
+            if (
+                together
+                and index < behind
+                and type(event) is Published
+                and records[index].startswith(record[:_LIKE_THE_FIRST])
+            ):
                 first = index - 1
                 sizes = run_sizes(event, offsets, records, times, first, behind)
                 done = 0
                 while done < len(sizes):
                     begun = done
-                    done += machine.apply_run(offset + begun, timestamp_ms, actor, event, sizes[begun:], effects)
+                    done += apply(offset + begun, timestamp_ms, actor, event, effects, sizes[begun:])
                     if run is not None:
                         taken = records[first + begun : first + done]
                         run(offset + begun, timestamp_ms, actor, event, sizes[begun:done], taken, effects)

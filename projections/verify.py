@@ -66,7 +66,7 @@ class Verification:
     """The result for one partition.
 
     `offset`: the offset of both states. `in_runs`: how many events of the fold were applied together with others
-    (`Machine.apply_run`). `messages`: how many bodies were compared. `stored`: whether the store holds
+    (`Machine.apply`). `messages`: how many bodies were compared. `stored`: whether the store holds
     anything of the partition. A partition with nothing stored does not differ: a broker writes now and then, and
     rebuilds the state that it had not written. `older`: what it holds is older than the base with which the log begins;
     then `stored` is False. `behind`: the events behind a broker's last word, in the whole log; they

@@ -2,7 +2,7 @@
 
     rows = fold_events(Outcomes(PlainRows(log.name)), machine, groups_of(log, machine.next_offset), decoder_for(log))
 
-A product that takes runs is told of publishes that were applied together (`Machine.apply_run`) at once. A record that
+A product that takes runs is told of publishes that were applied together (`Machine.apply`) at once. A record that
 cannot be decoded is shown to the product, as every fold skips it.
 """
 

@@ -48,7 +48,7 @@ from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.events.delivery import on_attached, on_fetched, on_global_prefetch
 from rewindmq.projections.machine.events.lookahead import on_credited
 from rewindmq.projections.machine.events.pause import on_paused, on_resumed
-from rewindmq.projections.machine.events.publish import on_published, publish_run
+from rewindmq.projections.machine.events.publish import on_published
 from rewindmq.projections.machine.events.queues import (
     lease_due,
     messages_due,
@@ -139,8 +139,6 @@ def on_upgraded(state: State, offset: int, actor: Actor, event: MachineUpgraded,
 
 
 HANDLERS: Final[dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]], None]]] = {
-    # a message goes into the queues of its route
-    Published: on_published,
     # a consumer is done with messages
     Acked: on_acked,
     # a consumer gives messages back, to be requeued or dead-lettered
@@ -203,46 +201,21 @@ class Machine(State):
 
     `next_offset`, `clock_ms`, `machine_version`, `partition`: see state.py."""
 
-    def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-        """Apply one event. `offset` ascends (gaps are allowed: Kafka has them)."""
-        first = self._begin(offset, timestamp_ms, actor, event, effects)
-        if first < 0:
-            return
-        handler = HANDLERS.get(type(event))
-        if handler is None:
-            quarantine(self, event, "not an event of a queue partition", effects)
-        else:
-            handler(self, offset, actor, event, effects)
-            if self.remembers_messages:
-                messages_left(effects, first)
-
-    def apply_run(
+    def apply(
         self,
         offset: int,
         timestamp_ms: int,
         actor: Actor,
-        event: Published,
-        sizes: Sequence[int],
+        event: Event,
         effects: list[Effect],
+        sizes: Sequence[int] = (),
     ) -> int:
-        """Apply publishes at successive offsets that differ in their bodies alone, as far as they are treated alike.
+        """Apply one event, or publishes that are alike. `offset` ascends (gaps are allowed: Kafka has them).
 
-        `event`: the first of them. `sizes`: of the bodies, in bytes. Returns how many were applied, at least 1: go on
-        with the next one. If there are several, each has the effects of its own id, and there are no others. So any
-        cutting of a history into runs gives the same state, and the same effects of each message."""
-        first = self._begin(offset, timestamp_ms, actor, event, effects)
-        if self.time_passed_at(offset):  # the first one has other effects, too
-            sizes = sizes[:1]
-        count = publish_run(self, offset, actor, event, sizes, effects)
-        self.next_offset = offset + count
-        if self.remembers_messages:
-            messages_left(effects, first)
-        return count
-
-    def _begin(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> int:
-        """Let time pass until an event, and see whether its node may still append.
-
-        Returns the number of effects before those of the event; -1: the event is quarantined."""
+        `sizes`: `event` is the first of publishes at successive offsets that differ in their bodies alone, which have
+        these sizes in bytes. They are applied as far as they are treated alike: go on with the next one. If there are
+        several, each has the effects of its own id, and there are no others. So any cutting of a history into runs
+        gives the same state, and the same effects of each message. Returns how many events were applied, at least 1."""
         if timestamp_ms > self.clock_ms or self.ahead_ms:
             clock_ms = timestamp_ms + self.ahead_ms
             if clock_ms > self.clock_ms:
@@ -250,17 +223,28 @@ class Machine(State):
                     before = len(effects)
                     self._pass_deadlines(clock_ms, effects)
                     self.due_effects = (offset, len(effects) - before)
+                    sizes = sizes[:1]  # the first event has these effects, too
                 self.clock_ms = clock_ms
         first = len(effects)
         self.next_offset = offset + 1
+        count = 1
         if self.lost_epochs and actor is not self.admitted:
             epoch = epoch_of(actor)
             if epoch not in self.lost_epochs:
                 self.admitted = actor
-            elif type(event) is not Published:  # its node may have confirmed it
+            elif not isinstance(event, Published):  # its node may have confirmed it
                 quarantine(self, event, f"{NODE_LOST}: epoch {epoch} is over", effects)
-                return -1
-        return first
+                return 1
+        if isinstance(event, Published):  # it goes into the queues of its route
+            count = on_published(self, offset, actor, event, sizes or (event.body_size,), effects)
+            self.next_offset = offset + count
+        elif (handler := HANDLERS.get(type(event))) is not None:
+            handler(self, offset, actor, event, effects)
+        else:
+            quarantine(self, event, "not an event of a queue partition", effects)
+        if self.remembers_messages:
+            messages_left(effects, first)
+        return count
 
     def skip(self, offset: int) -> None:
         """Pass the record at `offset`, which is no event: it changes nothing else."""

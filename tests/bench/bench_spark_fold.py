@@ -4,7 +4,7 @@
 
 The plain history is that of a busy queue: publishes of 100 bytes, delivered to a consumer with prefetch and acked. The
 mixed one is that of generated_history.py, with four queues. For this process, the benchmark prints the events a CPU
-second of the fold alone, event by event and in runs (`Machine.apply_run`), and of a recovery into an
+second of the fold alone, event by event and in runs (`Machine.apply`), and of a recovery into an
 empty store. For both histories, it then prints the events a second of jobs through Spark, on the wall and for each CPU
 second of the whole process tree (JVM and workers included). For `history` and `slo`, it also prints the rows of the
 history for each CPU second, and the time of the driver, the JVM and the workers for a row. The first line names the

@@ -388,7 +388,7 @@ def _effects(account: Account, first: int, behind: int) -> list[EffectRow]:
 def _by_message(rows: Sequence[EffectRow]) -> list[EffectRow]:
     """Arrivals and deliveries that follow each other, one by one in the order of their messages.
 
-    A recovery applies publishes together (`Machine.apply_run`), so it keeps many messages before it delivers them."""
+    A recovery applies publishes together (`Machine.apply`), so it keeps many messages before it delivers them."""
     ordered: list[EffectRow] = []
     stretch: list[tuple[int, EffectRow]] = []
     for row in [*rows, ("end",)]:

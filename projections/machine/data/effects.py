@@ -6,7 +6,7 @@ event (partition, offset) that caused them. So an effect is identified by (parti
 carry out twice. `queue` is always the live `Queue` of the machine (its `.vhost`, `.name`, `.queue_id` do not change).
 
 A run of messages that are treated alike has one effect, and a message is a run of one. Where a publish run is applied
-(`Machine.apply_run`), an effect on several messages that are arriving has happened to each at its own offset.
+(`Machine.apply`), an effect on several messages that are arriving has happened to each at its own offset.
 
 Effects are made on the hot path: they are not frozen, and have an `__init__` of their own, which mypyc compiles.
 """

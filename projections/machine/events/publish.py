@@ -40,12 +40,7 @@ from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Actor, Route
 
 
-def on_published(state: State, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> None:
-    """Put a message into each queue of its route: a run of one."""
-    publish_run(state, offset, actor, event, (event.body_size,), effects)
-
-
-def publish_run(
+def on_published(
     state: State, offset: int, actor: Actor, event: Published, sizes: Sequence[int], effects: list[Effect]
 ) -> int:
     """Put messages into each queue of their route, by the rules at the head of this file.

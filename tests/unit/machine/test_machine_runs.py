@@ -172,7 +172,7 @@ def obey(seed: int, count: int) -> Counter[bool]:
         done = 0
         while done < len(sizes):
             effects, cut = [], sizes[done : done + dice.choice((1, 2, 5, 99))]
-            count = machine.apply_run(offset + done, now_ms, actor, sized(event, cut[0]), cut, effects)
+            count = machine.apply(offset + done, now_ms, actor, sized(event, cut[0]), effects, cut)
             assert 1 <= count <= len(cut)
             seen[count > 1] += count
             together.run(offset + done, now_ms, actor, event, cut[:count], cut[:count], effects)  # type: ignore[arg-type]
