@@ -153,6 +153,48 @@ class PublishPath:
             else:
                 partition.await_durable(offset, confirms, sequence)
 
+    def takes_runs(self, publish: BasicPublish, raw: bytes) -> bool:
+        """Return True if `publish_run` may take publishes of this kind now, all at once (hot)."""
+        partition, properties = publish.partition, self.parsed.get(raw)
+        return (
+            partition is not None
+            and partition.takes_runs
+            and properties is not None
+            and properties.plain
+            and publish.route is not None
+            and publish.version == self.router.version
+        )
+
+    def publish_run(self, publish: BasicPublish, raw: bytes, bodies: list[bytes]) -> None:
+        """Take publishes that differ in their bodies alone (hot), and of which `takes_runs` is true."""
+        properties, route, partition, count = self.parsed[raw], publish.route, publish.partition, len(bodies)
+        assert route is not None
+        assert partition is not None
+        if self.settlement.pending:
+            self.settlement.flush()
+        tally = self.tally
+        for body in bodies:
+            if len(body) != tally.size:
+                tally.another_size(len(body))
+            tally.received += 1
+        tally.routed += count * publish.queues
+        expiration_ms, priority, persistent = properties.expiration_ms, properties.priority, properties.persistent
+        messages = [  # by position, as above
+            Published(route, properties.raw, expiration_ms, priority, persistent, None, None, body, len(body))
+            for body in bodies
+        ]
+        last = partition.publish_run(self.actor, messages)
+        if self.confirming:
+            tally.received_confirm += count
+            confirms = self.confirms
+            first = confirms.published + 1
+            confirms.published += count
+            if publish.early_confirm and (publish.early_confirm == EARLY_ALWAYS or not persistent):
+                for at in range(count):
+                    partition.await_folded(last - count + 1 + at, confirms, first + at)
+            else:
+                partition.await_run_durable(last, confirms, first, count)
+
     def publish_anywhere(self, publish: BasicPublish, properties: PublishProperties, body: bytes) -> None:
         """Take a publish that the hot path does not: it goes to many queues, to several partitions or to none; it is
         routed by its content or to carbon copies; it is mandatory on a log that is read back; its vhost is traced; or

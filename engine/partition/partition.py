@@ -31,7 +31,7 @@ import logging
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from rewindmq.engine.partition.counters import DEATHS, DISABLED, Served, dead_lettered
 from rewindmq.engine.partition.reading import Keys, PartitionReading
@@ -96,6 +96,13 @@ class Confirms(Protocol):
         that do not wait may come before them. The channel gathers frames and writes them at the end of the turn."""
 
 
+class RunConfirms(Confirms, Protocol):
+    """A receiver of confirms for publishes that were logged together."""
+
+    def confirm_run(self, first: int, count: int) -> None:
+        """Confirm publishes with successive numbers, the first of which is `first`; no queue refused them."""
+
+
 class EventTap(Protocol):
     """A watcher of the events of partitions (engine/routing/event_exchange.py)."""
 
@@ -158,7 +165,7 @@ class Partition(PartitionReading):
         self.fresh: dict[int, Published] = {}  # published in this turn
         self.refused: set[int] = set()  # offsets of publishes that a queue refused, until their confirm
         self._now_ms = machine.log_ms
-        self._waiting: deque[tuple[int, Confirms, int]] = deque()
+        self._waiting: deque[tuple[int, Confirms, int, int]] = deque()
         self._refusals: dict[int, tuple[str, ...] | None] = {}  # by append position; None: not known yet
         self._prefix = b""
         self._prefix_ms = -1
@@ -205,6 +212,17 @@ class Partition(PartitionReading):
         """Log a publish on the hot path, as `append`.
 
         `fresh` has the message until carry_out has delivered or kept it."""
+
+    @property
+    def takes_runs(self) -> bool:
+        """Return True if `publish_run` may be called now."""
+        return False
+
+    def publish_run(self, actor: Actor, messages: Sequence[Published]) -> int:
+        """Log publishes that differ in their bodies alone, as `publish`. Returns the append position of the last one.
+
+        Only a sole writer takes runs."""
+        raise NotImplementedError
 
     def publish_then(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
         """Log a publish, and call `folded` when it is folded. With a sole writer that is at once."""
@@ -276,7 +294,13 @@ class Partition(PartitionReading):
         """Call `confirms.confirm(sequence, refused)` once the event at this append position is durable.
 
         Positions of calls must ascend."""
-        self._waiting.append((position, confirms, sequence))
+        self._waiting.append((position, confirms, sequence, 1))
+
+    def await_run_durable(self, last: int, confirms: RunConfirms, first_sequence: int, count: int) -> None:
+        """As `await_durable`, for publishes with successive positions and numbers, which are confirmed together.
+
+        `last`: the position of the last one."""
+        self._waiting.append((last, confirms, first_sequence, count))
 
     def await_folded(self, position: int, confirms: Confirms, sequence: int) -> None:
         """Call `confirms.confirm(sequence, refused)` once the event is folded and its effects are performed.
@@ -317,8 +341,14 @@ class Partition(PartitionReading):
         waiting = self._waiting
         refused = self.refused
         while waiting and waiting[0][0] < durable:
-            position, confirms, sequence = waiting.popleft()
-            confirms.confirm(sequence, position in refused)
+            position, confirms, sequence, count = waiting.popleft()
+            if count == 1:
+                confirms.confirm(sequence, position in refused)
+            elif refused and not refused.isdisjoint(range(position - count + 1, position + 1)):
+                for at in range(count):
+                    confirms.confirm(sequence + at, position - count + 1 + at in refused)
+            else:
+                cast(RunConfirms, confirms).confirm_run(sequence, count)
         if refused:
             self.refused = {position for position in refused if position >= durable}
 

@@ -1,6 +1,6 @@
 """Machines that are right about their state and lie once about an effect: what an audit finds of each lie."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from rewindmq.projections.machine.data.effects import DeadLetter, Deliver, Effect, Forget, Refuse, Requeue
@@ -29,10 +29,19 @@ class Liar(Machine):
         liar.lie, liar.lied_at = lie, lied_at
         return liar
 
-    def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-        super().apply(offset, timestamp_ms, actor, event, effects)
+    def apply(
+        self,
+        offset: int,
+        timestamp_ms: int,
+        actor: Actor,
+        event: Event,
+        effects: list[Effect],
+        sizes: Sequence[int] = (),
+    ) -> int:
+        count = super().apply(offset, timestamp_ms, actor, event, effects, sizes)
         if self.lied_at < 0 and self.lie(effects):
             self.lied_at = offset
+        return count
 
 
 def first(effects: list[Effect], kind: type[Kind], fits: Callable[[Kind], bool] = lambda effect: True) -> Kind | None:

@@ -30,6 +30,14 @@ class RecordedChannel:
         if body == b"bad":
             raise KeyError(body)
 
+    def takes_runs(self, publish: str, raw: bytes) -> bool:
+        return self.receiver.takes_runs
+
+    def publish_run(self, publish: str, raw: bytes, bodies: list[bytes]) -> None:
+        self.receiver.runs.append(len(bodies))
+        for body in bodies:
+            self.publish(publish, raw, body)
+
     def ack(self, tag: int, multiple: bool) -> None:
         self.receiver.got.append(("ack", tag, multiple))
 
@@ -38,6 +46,8 @@ class Recorder:
     def __init__(self) -> None:
         self.got: list[object] = []
         self.takes_whole = True
+        self.takes_runs = False
+        self.runs: list[int] = []  # the number of publishes in each run
         self.shuts_at = b""
         self.gate = ReadGate(lambda: None)
         self.parser: FrameParser[str] = FrameParser({1: RecordedChannel(self)}, self, self.gate)
