@@ -2,8 +2,9 @@
 
     basic.deliver frame | header frame | body frames
 
-The bytes between the delivery tag and the body are the same for all messages of one route with the same properties and
-size. So those of the last message are kept (`middle`), and a delivery is: prefix + tag + middle + body + end.
+The bytes between the delivery tag and the body are the same for all messages of one route with the same properties,
+but for the size. So those of the last message are kept, and a delivery is: prefix + tag + middle + body + end. If the
+size alone differs, `middle` is made of its kept parts: around | size | properties, the body's frame | size.
 
 Properties are the same when they are one object. An encrypted message and a plain one never share that object: both
 have it from what one publisher sent (the subject's header decides), or each from its own record. So no encrypted
@@ -48,6 +49,7 @@ pack_frame: Final = struct.Struct(">BHI").pack
 DELIVER: Final = 60 << 16 | 60
 CONTENT: Final = 60 << 16
 END: Final = b"\xce"
+SIZE_AT: Final = 11  # of the body, in a header frame
 
 MIN_WINDOW: Final = 16  # deliveries
 MAX_WINDOW: Final = 2_000
@@ -92,6 +94,7 @@ class AmqpConsumer(DeliveryHolder):
         self.redelivered = False
         self.prefix = b""
         self.middle = b""
+        self.around: tuple[bytes, bytes] = (b"", b"")  # of a message with one body frame: before the size, behind it
 
     def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
         """Send basic.deliver (hot). `effect.final`: the message needs no ack."""
@@ -111,10 +114,10 @@ class AmqpConsumer(DeliveryHolder):
         if (
             message.route is not self.route
             or message.properties is not self.properties
-            or len(body) != self.size
             or redelivered is not self.redelivered
             or effect.delivery_count
             or effect.acquired_count
+            or (len(body) != self.size and not self.resize(len(body)))
         ):
             if message.encryption is None:
                 self.prepare(effect, message)
@@ -149,6 +152,15 @@ class AmqpConsumer(DeliveryHolder):
                 self.wants_credit = True
                 self.creditors.append(self)
 
+    def resize(self, size: int) -> bool:
+        """Make `middle` for a message that differs from the last one in the size. False: that takes `prepare`."""
+        if not 0 < size <= self.output.max_payload or not 0 < self.size <= self.output.max_payload:
+            return False
+        before, behind = self.around
+        self.size = size
+        self.middle = before + size.to_bytes(8, "big") + behind + size.to_bytes(4, "big")
+        return True
+
     def prepare(self, effect: Deliver, message: Published) -> None:
         """Make `prefix` and `middle` for this message."""
         route = message.route
@@ -164,7 +176,9 @@ class AmqpConsumer(DeliveryHolder):
         self.properties = message.properties
         self.size = len(message.body)
         self.redelivered = effect.redelivered
-        self.middle = rest + END + header_frame(self.output, properties, self.size)
+        header = header_frame(self.output, properties, self.size)
+        self.middle = rest + END + header
+        self.around = rest + END + header[:SIZE_AT], header[SIZE_AT + 8 : -4]
 
     def cancelled(self) -> None:
         """Send basic.cancel to a client that understands it: the broker has cancelled the consumer."""
