@@ -36,11 +36,12 @@ class Client:
         self.harness.in_loop(turn)
         self.harness.settle()
         self.harness.in_loop(broker.turns.end)
-        said += decoded(b"".join(self.harness.in_loop(self.connection.take_output)))
+        while output := b"".join(self.harness.in_loop(self.connection.take_output)):
+            said += decoded(output)
         return said
 
     def publish(self, bodies: list[bytes], together: bool, raw: bytes = b"\x10\x00\x02") -> list[Said]:
-        frames = [publish(1, "", "q", body, raw=raw, piece=10_000) for body in bodies]
+        frames = [publish(1, "", "q", body, raw=raw, piece=100_000) for body in bodies]
         return self.say(b"".join(frames)) if together else [said for frame in frames for said in self.say(frame)]
 
 
