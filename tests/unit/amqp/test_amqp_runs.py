@@ -1,5 +1,6 @@
 """Publishes that are alike, in one read: a broker does with them what it does with each by itself."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,22 +24,29 @@ class Client:
         self.harness = harness
         broker = harness.broker._broker
         self.connection = harness.in_loop(lambda: Connection(broker, "client:1", True, IdleSocket()))
-        self.say(HANDSHAKE + method(1, "Channel.Open"))
+        self.said: list[Said] = []
+        harness.in_loop(partial(self.connection.receive, HANDSHAKE + method(1, "Channel.Open")))
+        harness.until(self.is_open)
+
+    def is_open(self) -> bool:
+        self.take()
+        return any(each.name == "Channel.OpenOk" for each in self.said)
+
+    def take(self) -> bool:
+        """Take what the broker says. Returns True if more may follow."""
+        self.said += decoded(b"".join(self.connection.take_output()))
+        granted = self.connection.grant_credit()
+        self.connection.broker.turns.end()
+        return granted or bool(self.connection.output.parts)
 
     def say(self, frames: bytes) -> list[Said]:
         """Send these frames in one read. Returns what the broker says, confirms included."""
-        broker, said = self.harness.broker._broker, list[Said]()
-
-        def turn() -> None:
-            self.connection.receive(frames)
-            broker.turns.end()
-
-        self.harness.in_loop(turn)
+        self.said = []
+        self.harness.in_loop(partial(self.connection.receive, frames))
         self.harness.settle()
-        self.harness.in_loop(broker.turns.end)
-        while output := b"".join(self.harness.in_loop(self.connection.take_output)):
-            said += decoded(output)
-        return said
+        while self.harness.in_loop(self.take):
+            self.harness.settle()
+        return self.said
 
     def publish(self, bodies: list[bytes], together: bool, raw: bytes = b"\x10\x00\x02") -> list[Said]:
         frames = [publish(1, "", "q", body, raw=raw, piece=100_000) for body in bodies]
