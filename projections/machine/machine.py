@@ -138,7 +138,9 @@ def on_upgraded(state: State, offset: int, actor: Actor, event: MachineUpgraded,
         state.machine_version = event.machine_version
 
 
-HANDLERS: Final[dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]], None]]] = {
+HANDLERS: Final[dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]], object]]] = {
+    # a message goes into the queues of its route
+    Published: on_published,
     # a consumer is done with messages
     Acked: on_acked,
     # a consumer gives messages back, to be requeued or dead-lettered
@@ -235,8 +237,8 @@ class Machine(State):
             elif not isinstance(event, Published):  # its node may have confirmed it
                 quarantine(self, event, f"{NODE_LOST}: epoch {epoch} is over", effects)
                 return 1
-        if isinstance(event, Published):  # it goes into the queues of its route
-            count = on_published(self, offset, actor, event, sizes or (event.body_size,), effects)
+        if sizes and isinstance(event, Published):
+            count = on_published(self, offset, actor, event, effects, sizes)
             self.next_offset = offset + count
         elif (handler := HANDLERS.get(type(event))) is not None:
             handler(self, offset, actor, event, effects)

@@ -41,14 +41,15 @@ from rewindmq.schemas.values import Actor, Route
 
 
 def on_published(
-    state: State, offset: int, actor: Actor, event: Published, sizes: Sequence[int], effects: list[Effect]
+    state: State, offset: int, actor: Actor, event: Published, effects: list[Effect], sizes: Sequence[int] = ()
 ) -> int:
-    """Put messages into each queue of their route, by the rules at the head of this file.
+    """Put a message into each queue of its route, by the rules at the head of this file; or a run of messages.
 
-    They are `event` and those at the following offsets, which differ from it in their bodies alone. `sizes`: of the
-    bodies. Returns how many of them, from the first on, were taken: the next one has to be decided by itself.
+    `sizes`: of the bodies of a run; its messages have the ids from `offset` on, and differ from `event` in their bodies
+    alone. Returns how many of them, from the first on, were taken: the next one has to be decided by itself.
     Quarantined: with a size or expiration that cannot be, and from outside a session with properties that are not
     AMQP's."""
+    sizes = sizes or (event.body_size,)
     size = sizes[0]
     expiration_ms = event.expiration_ms
     if size < 0 or size > SIZE_MASK or (expiration_ms is not None and expiration_ms < 0):
