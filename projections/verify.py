@@ -104,7 +104,7 @@ class Verification:
 
 
 def verify(logs: Iterable[PartitionLog], state: Path, event_by_event: bool = False) -> list[Verification]:
-    """Verify the partitions of a state directory. `event_by_event`: the fold does not use its fast path.
+    """Verify the partitions of a state directory. `event_by_event`: nothing is applied together.
 
     Raises StoreError when the directory cannot be opened or is ahead of the log, OutsideHistory where the beginning of
     the log is gone and it has no base, and CorruptLog from the log."""

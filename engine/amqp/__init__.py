@@ -10,6 +10,7 @@ channel.py            one channel               channel_methods.py    its method
 publish_path.py       its publishes: judged, routed, logged (hot)
 basic_publish.py      a publish and its route   transactions.py       publishes and acks until tx.commit
 settlement.py         delivery tags and acks    confirms.py           publisher confirms
+basic_consume.py      a consumer begins         lookahead.py          messages ready at the node, on Kafka
 consumer.py           deliveries, credit (hot)  consumer_timeout.py   deliveries that are unacked for too long
 output.py             frames until they are written, in their order
 methods.py            methods as frames         method_fields.py      names and fields of all methods

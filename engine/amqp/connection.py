@@ -79,7 +79,8 @@ log = logging.getLogger("rewindmq.amqp")
 
 GRANTED_AT_ONCE: Final = 1_000  # deliveries to consumers on credit; further consumers get theirs after the next write
 
-# Heartbeats are checked twice an interval. After this number of checks without a byte the peer is dead (two missed).
+# Heartbeats are checked twice an interval. After this number of checks without a byte the next one drops the peer:
+# 2.5 to 3 intervals after its last byte.
 MAX_SILENT_CHECKS: Final = 4
 
 
@@ -531,8 +532,8 @@ class Connection:
 
     def check_heartbeat(self, wrote: bool) -> bool:
         """Send a heartbeat if nothing was written since the last check (`wrote`), and say whether the peer is alive.
-        Called twice a heartbeat interval. False: the peer missed two heartbeats. A connection that is not read from is
-        taken to be alive."""
+        Called twice a heartbeat interval. False: the peer was silent for 2.5 intervals at least. A connection that is
+        not read from is taken to be alive."""
         if self.received or self.gate.excuses_silence:
             self.received = False
             self.silent_checks = 0

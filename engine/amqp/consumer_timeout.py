@@ -7,7 +7,7 @@ A delivery needs no clock. Each channel is checked now and then, and its last de
 A delivery's age counts from the first sample that covers it.
 
 A queue's timeout is the smaller of its argument x-consumer-timeout and its policy's consumer-timeout. Without both it
-is the node's.
+is the broker's default (`Config.consumer_timeout_ms`).
 The queue's profile decides what happens to an overdue delivery:
 
     rabbitmq-3.13    the channel is closed with 406 if its oldest delivery is overdue. Younger ones are not looked at
@@ -45,7 +45,7 @@ class DeliveryAges:
         self.settlement = settlement
         self.samples: deque[tuple[float, int]] = deque()  # see the head of this file
 
-    def overdue(self, now: float, node_timeout_ms: int) -> tuple[int | None, dict[DeliveryHolder, list[int]]]:
+    def overdue(self, now: float, default_timeout_ms: int) -> tuple[int | None, dict[DeliveryHolder, list[int]]]:
         """Take a sample at `now` (seconds), and find what is overdue. Returns the timeout for which the channel has to
         be closed (milliseconds, or None), and the tags that are to be given back, by holder."""
         samples, last_tag = self.samples, self.settlement.last_tag
@@ -60,7 +60,7 @@ class DeliveryAges:
         for tag, (holder, _) in islice(self.settlement.unacked.items(), MAX_CHECKED):
             while tag > up_to:
                 since, up_to = next(later)
-            timeout_ms = _timeout_ms(holder, node_timeout_ms)
+            timeout_ms = _timeout_ms(holder, default_timeout_ms)
             overdue = timeout_ms is not None and since + timeout_ms / 1000 <= now
             if holder.queue is not None and holder.queue.profile.overdue_returns:
                 if overdue:
@@ -70,18 +70,18 @@ class DeliveryAges:
         return None, returns
 
 
-def _timeout_ms(holder: DeliveryHolder, node_timeout_ms: int) -> int | None:
+def _timeout_ms(holder: DeliveryHolder, default_timeout_ms: int) -> int | None:
     """Return the timeout of a holder's deliveries; None: they have none."""
     queue = holder.queue
     if queue is None:
-        return node_timeout_ms
+        return default_timeout_ms
     if queue.profile.overdue_returns:
         if not queue.quorum:
             return None
         own_ms = _consumers_own_ms(queue, holder.consumer_id)
         if own_ms is not None:
             return own_ms
-    return node_timeout_ms if queue.settings.consumer_timeout_ms is None else queue.settings.consumer_timeout_ms
+    return default_timeout_ms if queue.settings.consumer_timeout_ms is None else queue.settings.consumer_timeout_ms
 
 
 def _consumers_own_ms(queue: Queue, consumer_id: int) -> int | None:
@@ -108,11 +108,11 @@ class TimedChannel(Protocol):
 
 async def time_out_deliveries(channel: TimedChannel, now: float) -> None:
     """Give back overdue deliveries. PreconditionFailed: the channel has to be closed. `now`: seconds."""
-    node_timeout_ms = channel.broker.config.consumer_timeout_ms
-    closing_ms, returns = channel.ages.overdue(now, node_timeout_ms)
+    default_timeout_ms = channel.broker.config.consumer_timeout_ms
+    closing_ms, returns = channel.ages.overdue(now, default_timeout_ms)
     for holder, tags in returns.items():
         if not await _give_back(channel, holder, tags):
-            closing_ms = _timeout_ms(holder, node_timeout_ms)
+            closing_ms = _timeout_ms(holder, default_timeout_ms)
     if closing_ms is not None:
         raise PreconditionFailed(TEXT % (channel.number, closing_ms))
 

@@ -237,7 +237,7 @@ class AmqpProtocol(asyncio.Protocol):
             self.set_timer(self.connection.handshake.heartbeat_seconds / 2, self.check_heartbeat)
 
     def check_heartbeat(self) -> None:
-        """Drop a client that has missed two heartbeats. Called twice an interval."""
+        """Drop a client that was silent for 2.5 heartbeat intervals or more. Called twice an interval."""
         connection = self.connection
         assert connection is not None
         if connection.state is not ConnectionState.RUNNING:

@@ -37,7 +37,7 @@ from rewindmq.projections.rules.policy_rules import (
     priority_problem,
 )
 from rewindmq.projections.rules.queue_arguments import argument_of
-from rewindmq.projections.topology.effective_policies import outstanding
+from rewindmq.projections.topology.outstanding_policies import outstanding
 from rewindmq.projections.topology.policies import PolicyRule
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import PolicyApplied

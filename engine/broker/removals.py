@@ -27,8 +27,7 @@ from rewindmq.projections.machine.data.effects import DeadLetter, Effect, Forget
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import MOVED, REMOVED
 from rewindmq.projections.machine.events.removal import removable
-from rewindmq.projections.machine.rules.limits import would_go_over
-from rewindmq.projections.machine.rules.settings import DROP_HEAD
+from rewindmq.projections.machine.rules.limits import refuses
 from rewindmq.projections.rules.internal_queues import is_delay_queue
 from rewindmq.schemas.operator_events import MessageRemoved
 
@@ -142,7 +141,7 @@ class Removals:
         for destination in destinations:
             for name in destination.route.queues:
                 target = destination.partition.machine.queue(vhost, name)
-                if target is not None and _refuses(target):
+                if target is not None and refuses(target, 0):
                     raise PreconditionFailed(f"{resource('queue', name, vhost)} is at its limit, and refuses publishes")
 
     async def _destinations(
@@ -190,13 +189,6 @@ async def has_arrived(removal: Removal) -> bool:
 def _spans(queue: Queue, ids: Collection[int]) -> tuple[tuple[int, int], ...]:
     """The messages that can leave now, as the event names them: a removal of nothing is not logged."""
     return tuple((message_id, message_id) for message_id in removable(queue, sorted(set(ids))))
-
-
-def _refuses(queue: Queue) -> bool:
-    """Return True if the queue now refuses every publish, even the smallest."""
-    if queue.quorum:
-        return queue.blocked
-    return queue.limited and queue.settings.overflow != DROP_HEAD and would_go_over(queue, 0)
 
 
 def _removal(queue: Queue, ids: Collection[int], effects: list[Effect]) -> Removal:

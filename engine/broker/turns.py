@@ -1,4 +1,4 @@
-"""The broker's heartbeat: turns of work, group commits, time.
+"""Turns of work: effects are performed, groups are committed, time passes.
 
     socket read, HTTP request, timer -> ... appends ... -> end(): effects out, letters forwarded, commit kicked
     group commit landed              -> confirms, letters told, waiters called back, RocksDB, snapshots -> end()

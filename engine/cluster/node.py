@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.log.kafka.replicas import KafkaReplicas
 
-HEARTBEAT_SECONDS = 1.0
+BEAT_SECONDS = 1.0
 OUTDATED_MS = 60_000  # of counters; an owner that died has a successor before
 
 logger = logging.getLogger(__name__)
@@ -335,7 +335,7 @@ class ClusterKeeper(Keeper):
         if not self._beats.waiting:
             self._beats.send()
         # First, so that an error below does not stop the beats.
-        self._timer = self._loop.call_later(HEARTBEAT_SECONDS, self._beat)
+        self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
         self._look_after()
         self._broker.turns.end()
 

@@ -24,7 +24,7 @@ from rewindmq.engine.log.contract import LogError, NoAnswer, NobodyAnswers
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.replay import Recovery, fold, recover
-from rewindmq.projections.rules.placement import astray, count_of
+from rewindmq.projections.rules.partition_hash import astray, count_of
 from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.topology.placement import Placement
 from rewindmq.schemas.events import MachineUpgraded

@@ -7,7 +7,7 @@
     event: figures      data: the answer, as JSON
     event: problem      data: {"status", "error", "reason"}; the queue is gone, for example. The stream goes on
     event: end          the login ended, or the user changed: ask the API
-    : alive             a comment, when nothing was sent for HEARTBEAT_SECONDS
+    : alive             a comment, when nothing was sent for COMMENT_SECONDS
 
 Rules of this file
 - An answer is made once a tick for all who may see the same: for all administrators, and for each other user or token.
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 TICK_SECONDS: Final = 2.0
 REST: Final = 3  # times as long as an answer took
 MAKE_SECONDS: Final = 10.0  # an answer that takes longer is given up until the next tick
-HEARTBEAT_SECONDS: Final = 15.0  # proxies end a connection that is silent for some 60 seconds
+COMMENT_SECONDS: Final = 15.0  # proxies end a connection that is silent for some 60 seconds
 MOST_STREAMS: Final = 100
 MOST_OF_USER: Final = 20
 HEADERS: Final = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
@@ -238,7 +238,7 @@ class Stream:
 async def next_frame(listener: LiveListener) -> bytes:
     """Return the next frame, or a comment if none comes for a while."""
     try:
-        async with asyncio.timeout(HEARTBEAT_SECONDS):
+        async with asyncio.timeout(COMMENT_SECONDS):
             await listener.news.wait()
     except TimeoutError:
         return b": alive\n\n"

@@ -2,10 +2,12 @@
 
 engine/host/admission.py admits connections.
 
-    HEADER_SECONDS   from the connection, or from the answer before, until a request's header is there
-    BODY_SECONDS     from the header until the whole body is
-    STALL_SECONDS    an answer while the client takes not a byte of it
-    uvicorn's own    5 seconds between two requests; 16 KiB for a header
+    HEADER_SECONDS       from the connection, or from the answer before, until a request's header is there
+    BODY_SECONDS         from the header until the whole body is
+    STALL_SECONDS        an answer while the client takes not a byte of it
+    KEEP_ALIVE_SECONDS   from an answer until the first byte of the next request
+
+A header has 16 KiB at most.
 
 A connection is read in the API's share of the loop's time (pace.py), and each request begins in a separate turn. A
 request that is answered before all of it came is not read to its end: the connection is closed after the answer.
@@ -36,6 +38,7 @@ from rewindmq.engine.tls import LiveContext, TlsPeer
 HEADER_SECONDS = 10.0
 BODY_SECONDS = 120.0
 STALL_SECONDS = 60.0
+KEEP_ALIVE_SECONDS = 5  # an idle connection, between two requests
 MOST_HEADER_BYTES = PIECE_BYTES = 16_384
 TICKS = 10  # uvicorn's tenths of a second between two looks for late clients
 GRACEFUL_SECONDS = 3
@@ -251,6 +254,7 @@ async def serve(
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
     )
     config.load()

@@ -6,6 +6,9 @@
     keys.py      the provider's public keys, from a file or fetched from a URL
     verifier.py  a token becomes a grant, or is refused with a reason
     tokens.py    the tokens of a broker: those that were verified are remembered
+    sign_in.py   signs a browser in at the provider
+    exchange.py  asks the provider over HTTP
 
-Only keys.py and verifier.py import joserfc and httpx. They are loaded when tokens are taken: that costs 0.3 s.
+Only exchange.py, keys.py and verifier.py import httpx and joserfc. They are loaded when tokens are taken, which costs
+0.3 s.
 """

@@ -1,7 +1,8 @@
 """The contract of a log: partitions of records in a total order, durable when committed.
 
     metadata-0              vhosts, users, exchanges, bindings, policies
-    queues-0 .. queues-N-1  everything that happens in queues; a queue's partition is murmur2("vhost/queue") mod N
+    queues-0 .. queues-N-1  everything that happens in queues; of a log that nobody repartitioned, a queue's partition
+                            is murmur2("vhost/queue") mod N (projections/topology/placement.py `home` decides)
 
 A record is one envelope as an Avro single object (`rewindmq.schemas.codec`). Its offset is its position in the
 partition, from 0.
@@ -105,7 +106,7 @@ class LogPartition(Protocol):
         """Add a record to the group that is gathering. Returns its offset. Timestamps do not go back."""
 
     def append_all(self, timestamp_ms: int, records: list[bytes]) -> int:
-        """As `append`, for records of one time, none of which is large. Returns the offset of the first."""
+        """As `append`, for small records of one time. Returns the offset of the first."""
 
     def begin_time_anew(self) -> None:
         """Let records appended from here on have lower timestamps than earlier ones (the clock was set)."""

@@ -100,7 +100,7 @@ class RunConfirms(Confirms, Protocol):
     """A receiver of confirms for publishes that were logged together."""
 
     def confirm_run(self, first: int, count: int) -> None:
-        """Confirm publishes with successive numbers, the first of which is `first`; no queue refused them."""
+        """Confirm publishes with successive numbers, from `first` on; no queue refused them."""
 
 
 class EventTap(Protocol):

@@ -24,8 +24,8 @@ from rewindmq.engine.placement.leftover_queues import MOST_LETTERS, PORTION, let
 from rewindmq.engine.placement.step_barrier import STEP_SECONDS, StepBarrier, until
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.relocation import moved_from, why_it_stays
-from rewindmq.projections.rules.placement import partition_of
-from rewindmq.projections.topology.effective_policies import outstanding, without_lease
+from rewindmq.projections.rules.partition_hash import partition_of
+from rewindmq.projections.topology.outstanding_policies import outstanding, without_lease
 from rewindmq.projections.topology.placement import Moving, Name
 from rewindmq.schemas.events import QueueDeclared, QueueDrained
 from rewindmq.schemas.placement_events import QueueMoveBegan, QueueMoveEnded

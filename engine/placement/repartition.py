@@ -26,7 +26,7 @@ from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.placement.leftover_queues import LeftoverQueues
 from rewindmq.engine.placement.moves import Moves
 from rewindmq.engine.placement.step_barrier import STEP_SECONDS, StepBarrier
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.placement_events import (
     NamesHeld,

@@ -9,4 +9,8 @@ restore_plan.py        messages to bring back                  restorations.py  
 search.py              messages found by what is in them
 outcomes.py            a message's life, last outcomes          worker.py        processes that fold history
 partition_visits.py    the partitions in which a queue was      fates.py         what became of messages since
+depth.py               a queue's length over time               policy_effects.py   what a policy would do at once
+what_if.py             another policy, tried on a queue         trace_outcomes.py   outcomes of messages with a trace
+id_index.py, id_index_process.py, id_index_passes.py            the index of message ids
+seals.py               how far a question's history is sealed   liveness.py      processes that hang
 """

@@ -29,7 +29,7 @@ from typing import Final, cast
 from rocksdict import Options, Rdict, WriteBatch
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.projections.rules.placement import number_of
+from rewindmq.projections.rules.partition_hash import number_of
 from rewindmq.projections.store.keys import past
 from rewindmq.projections.store.rocks import column_families, open_column_families, scan, without_wal
 from rewindmq.schemas.formats import other_format

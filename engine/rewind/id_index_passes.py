@@ -19,7 +19,7 @@ from rewindmq.engine.log.contract import Block
 from rewindmq.engine.rewind.id_index import IdIndex, Indexed, Proof, Stretch, entry, key_of
 from rewindmq.projections.history.search import CORRELATION_ID, MESSAGE_ID, ids_in
 from rewindmq.projections.replay import decoder_for
-from rewindmq.projections.rules.placement import number_of
+from rewindmq.projections.rules.partition_hash import number_of
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
 from rewindmq.schemas.events import Published
 

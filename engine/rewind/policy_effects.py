@@ -21,11 +21,10 @@ from rewindmq.engine.rewind.queue_at import waypoints_of
 from rewindmq.projections.machine.data.effects import DeadLetter, Effect, Forget
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.rules.limits import would_go_over
-from rewindmq.projections.machine.rules.settings import DROP_HEAD
+from rewindmq.projections.machine.rules.limits import refuses
 from rewindmq.projections.rewind import At, RewindError, state_at
-from rewindmq.projections.rules.placement import number_of
-from rewindmq.projections.topology.effective_policies import outstanding
+from rewindmq.projections.rules.partition_hash import number_of
+from rewindmq.projections.topology.outstanding_policies import outstanding
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import PolicyApplied
 from rewindmq.schemas.metadata_events import OperatorPolicyCleared, OperatorPolicySet, PolicyCleared, PolicySet
@@ -149,9 +148,7 @@ class _Trial:
                 effect.removed[each.reason, each.rule] += len(each.message_ids)
             else:
                 effect.dead_lettered += len(each.message_ids)
-        effect.refuses = queue.blocked or (
-            not queue.quorum and queue.settings.overflow != DROP_HEAD and would_go_over(queue, 0)
-        )
+        effect.refuses = refuses(queue, 0)
         return effect
 
     def policy_of(self, having: Queue | PolicyApplied) -> Policy | None:

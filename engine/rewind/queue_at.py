@@ -38,7 +38,7 @@ from rewindmq.projections.machine.data.queue import MessageView, Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.rewind import At, BelowFloor, OutsideHistory, format_time, require_in_history, state_at
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.store.bases import Base
 from rewindmq.projections.topology.placement import Placement
 from rewindmq.projections.waypoints import Waypoints

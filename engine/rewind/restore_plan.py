@@ -27,7 +27,7 @@ from rewindmq.projections.machine.data.reasons import (
 from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.projections.replay import decoder_for, groups_of
 from rewindmq.projections.rewind import At, OutsideHistory, RewindError, format_time
-from rewindmq.projections.rules.placement import number_of
+from rewindmq.projections.rules.partition_hash import number_of
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import Published, Purged, QueueDeleted
 from rewindmq.schemas.metadata_events import Bound

@@ -56,7 +56,7 @@ from rewindmq.engine.partition.flow_control import no_room
 from rewindmq.engine.partition.lifecycle import Keeper
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.routing.content import Content, readable
-from rewindmq.engine.routing.death_headers import Buried, bury
+from rewindmq.engine.routing.death_headers import Buried, with_death
 from rewindmq.engine.routing.delayed_exchanges import due
 from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.letters import RETRY_FIRST_MS, Letter, Letters, LetterSource
@@ -321,7 +321,7 @@ class Forwarder:
         assert message is not None
         if letter.carried is not None:
             return self._send_along(source, letter, message, letter.carried)
-        buried, expiration_ms = self._bury(source, letter, message)
+        buried, expiration_ms = self._as_sent(source, letter, message)
         if letter.reason == MOVED and self._went_back(source, letter):
             return TAKEN  # before a crash, and it is in its queue
         exchange, routing_key = ("", queue.name) if letter.goes_back else (letter.exchange, letter.routing_key)
@@ -488,7 +488,7 @@ class Forwarder:
             return TRY_AGAIN
         return TAKEN if self._certainty.covers(letter.heard) else UNSURE
 
-    def _bury(self, source: LetterSource, letter: Letter, message: Published) -> tuple[Buried, int | None]:
+    def _as_sent(self, source: LetterSource, letter: Letter, message: Published) -> tuple[Buried, int | None]:
         """Return the message as it is sent on, and its expiration.
 
         A dead letter has no expiration, a delayed message has its own. Properties that cannot be read (a service may
@@ -501,7 +501,7 @@ class Forwarder:
             if letter.reason == MOVED:
                 own = due(message)[1] if source.queue.type == DELAYED else message.expiration_ms
                 return Buried(message.properties, (route.routing_key,), ()), own
-            return bury(message.properties, name, letter.reason, route.exchange, route.routing_key, now_s), None
+            return with_death(message.properties, name, letter.reason, route.exchange, route.routing_key, now_s), None
         except ValueError as error:
             logger.warning(
                 "%s: dead letter %d of %s loses its properties: %s",
@@ -512,7 +512,7 @@ class Forwarder:
             )
             if letter.reason in (DELAYED, MOVED):
                 return Buried(NO_PROPERTIES, (route.routing_key,), ()), None
-            return bury(NO_PROPERTIES, name, letter.reason, route.exchange, route.routing_key, now_s), None
+            return with_death(NO_PROPERTIES, name, letter.reason, route.exchange, route.routing_key, now_s), None
 
     def _is_cycle(self, letter: Letter, buried: Buried, target: str) -> bool:
         if letter.reason == REJECTED or not buried.cycles_into(target):

@@ -61,7 +61,7 @@ class Buried:
 
 
 @lru_cache(maxsize=64)  # messages that die together are often alike: same properties, same fate, same second
-def bury(properties: bytes, queue: str, reason: str, exchange: str, routing_key: str, time_s: int) -> Buried:
+def with_death(properties: bytes, queue: str, reason: str, exchange: str, routing_key: str, time_s: int) -> Buried:
     """Return the properties of a message that was published to `exchange` with `routing_key` and died in `queue`.
 
     Raises ValueError if the properties are not valid AMQP."""

@@ -6,4 +6,6 @@ alignment.py   makes an old leader's directory a copy: what the history does not
 node.py        a read-only broker that folds along
 follower.py    the loop: ask, write, sync, acknowledge; what lies beside the log
 promotion.py   makes a copy the leader
+start.py       a directory becomes a copy, up to a whole moment
+refusal.py     a leader that refuses its follower
 """

@@ -6,7 +6,7 @@ a message in each of them, so a key has the queue, too. A letter names its sourc
 
 from collections.abc import Iterable
 
-from rewindmq.projections.rules.placement import number_of
+from rewindmq.projections.rules.partition_hash import number_of
 from rewindmq.projections.topology.placement import Placement
 
 Key = tuple[str, str, str, int]  # partition, vhost, queue, message id

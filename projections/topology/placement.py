@@ -2,7 +2,7 @@
 
     home(vhost, queue)     moving?  the partition to which it goes
                            staying? the partition in which it stays
-                           else     by the hash of its name, out of `count` partitions (rules/placement.py)
+                           else     by the hash of its name, out of `count` partitions (rules/partition_hash.py)
 
     PartitionsAdded        count 2, wanted 6      as before; nodes are started again, and work with 6
     NamesHeld              count 2, wanted 6      names that 6 would place elsewhere, and that no queue has, wait
@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.topology.json_texts import Nonsense
 from rewindmq.schemas.placement_events import (
     NamesHeld,

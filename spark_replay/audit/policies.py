@@ -18,7 +18,7 @@ from rewindmq.engine.keeping.location import InArchive, Location
 from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.rules.internal_queues import is_hidden
-from rewindmq.projections.rules.placement import number_of
+from rewindmq.projections.rules.partition_hash import number_of
 from rewindmq.projections.topology.placement import Placement
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.codec import UndecodableRecord

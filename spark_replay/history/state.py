@@ -189,7 +189,7 @@ def queue_row(queue: Queue, end: OffsetRange, clock_ms: int) -> dict[str, Any]:
         "policy_version": policy.version if policy else None,
         "operator_policy": operator_policy.name if operator_policy else None,
         "operator_policy_version": operator_policy.version if operator_policy else None,
-        "effective_policy_definition": canonical_json(queue.effective_definition()),
+        "effective_policy_definition": canonical_json(queue.shown_definition()),
         "messages": queue.messages_ready + queue.messages_unacked,
         "messages_ready": queue.messages_ready,
         "messages_unacknowledged": queue.messages_unacked,

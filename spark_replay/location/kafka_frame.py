@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.keeping.location import InKafka
 from rewindmq.engine.log.shared_contract import FILLER_KEY
-from rewindmq.projections.rules.placement import number_of
+from rewindmq.projections.rules.partition_hash import number_of
 from rewindmq.spark_replay.commands.failures import NoSpark
 from rewindmq.spark_replay.location.kafka_settings import for_java
 from rewindmq.spark_replay.location.ranges import OffsetRange

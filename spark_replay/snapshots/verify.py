@@ -65,8 +65,8 @@ class Chunk(OffsetRange):
     """Events `start` to `end`, folded from the snapshot at `start` (0: from nothing).
 
     `meets`: ascending offsets at which the fold has to arrive at the snapshot there. `store`: instead, the partition's
-    RocksDB is compared with a fold that begins at a snapshot not behind `start`. `event_by_event`: the fold does not
-    use its fast path."""
+    RocksDB is compared with a fold that begins at a snapshot not behind `start`. `event_by_event`: nothing is applied
+    together."""
 
     meets: tuple[int, ...] = ()
     store: bool = False

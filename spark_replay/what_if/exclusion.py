@@ -24,7 +24,7 @@ from rewindmq.engine.log.embedded.directory import queue_partition
 from rewindmq.projections.marks import Marks, name_in, positions, topology_of
 from rewindmq.projections.replay import decoder_for, events_of
 from rewindmq.projections.rewind import parse_time
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.topology.placement import Placement
 from rewindmq.projections.what_if.exclusion import Exclusion, Rule
 from rewindmq.schemas.codec import UndecodableRecord

@@ -21,7 +21,7 @@ from pathlib import Path
 import httpx
 import pika
 
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from tests.bench.bench_bystander import definitions
 from tests.bench.bench_kafka import kafka
 from tests.bench.bench_nodes import PARTITIONS, folded_by, settled

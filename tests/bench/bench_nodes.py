@@ -29,7 +29,7 @@ import httpx
 import pika
 
 from rewindmq.engine.cluster.partition_pausing import UNUSED_SECONDS
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from tests.bench.bench_kafka import kafka
 from tests.bench.node_model import Cluster, Costs, capacity
 from tests.bench.peers import Broker, start_rewindmq

@@ -24,7 +24,7 @@ from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import drive, recover
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Acked, Event, Published

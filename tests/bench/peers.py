@@ -257,7 +257,7 @@ class Peer:
 
 def _rewindmq(build: str, missing: Callable[[], str]) -> Peer:
     start = functools.partial(start_rewindmq, build=build)
-    syncs = "Messages are synced to the disk (fdatasync), in groups, before each confirm, and without confirms too."
+    syncs = "Messages are synced to the disk (fdatasync), in groups, before each confirm, and without confirms as well."
     return Peer(f"RewindMQ {build}", start, missing, _rewindmq_version, syncs, build)
 
 

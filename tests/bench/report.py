@@ -23,7 +23,7 @@ def section(
         f"## {began:%-d %B %Y}",
         "",
         f"{machine} Measured from {began:%H:%M} to {ended:%H:%M} UTC.",
-        f"Throughput is the median of so many rounds: {scale.rounds}. Everything else is one run. A run of PerfTest"
+        f"Throughput is a median (rounds: {scale.rounds}). Everything else is one run. A run of PerfTest"
         f" takes {scale.seconds} s.",
         *([] if scale == FULL else ["**This run tried the harness out: its figures say nothing.**"]),
         "",

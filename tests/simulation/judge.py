@@ -42,7 +42,7 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import DELAYED, MOVED, RELOCATED, UNSENT
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import drive, groups_of
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.topology.placement import Placement
 from rewindmq.schemas.codec import Decoder

@@ -143,7 +143,7 @@ class Drive:
         world.history.may_drop = False  # a node that is overtaken ends, and nobody starts it again here
         for node in world.nodes:
             world.loop.inside(partial(world.start, node))
-        self.until(lambda: all(node in world.lives and world.lives[node].serves for node in world.nodes), 70)
+        self.until(self.all_serve, 70)
         clients = self.clients
         clients.dice = world.dice
         client = clients.open(world.lives[world.nodes[0]])
@@ -161,9 +161,15 @@ class Drive:
 
         self.asked(client, declare())
         world.loop.run(10)
+        self.until(self.all_serve, 70)  # one may have been declared lost meanwhile, and join again
         world.history.may_drop = True
         for life in world.lives.values():
             clients.open(life)
+
+    def all_serve(self) -> bool:
+        """Return True if every node runs, and clients may come to it."""
+        lives = self.world.lives
+        return all(node in lives and lives[node].serves for node in self.world.nodes)
 
     def asked(self, client: Client, work: Coroutine[Any, Any, object]) -> None:
         self.clients.ask(client, work)

@@ -32,7 +32,7 @@ from rewindmq.projections.machine.data.effects import (
 )
 from rewindmq.projections.machine.data.reasons import RELOCATED, UNSENT
 from rewindmq.projections.machine.state import NODE_LOST
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.topology.placement import Move, Placement
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.codec import UndecodableRecord

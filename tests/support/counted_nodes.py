@@ -11,7 +11,7 @@ from rewindmq.engine.cluster import partition_pausing
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.statistics import statistics
 from rewindmq.engine.rewind.worker import WorkerPool
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.values import Argument
 from tests.support.broker_harness import Client
 from tests.support.deadlines import eventually
@@ -23,7 +23,7 @@ NAMES = [next(f"q{n}" for n in range(100) if partition_of("/", f"q{n}", 2) == pa
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nodes beat, count and pause at once."""
-    monkeypatch.setattr("rewindmq.engine.cluster.node.HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr("rewindmq.engine.cluster.node.BEAT_SECONDS", 0.05)
     monkeypatch.setattr("rewindmq.engine.cluster.counter_rounds.COUNT_SECONDS", 0.05)
     monkeypatch.setattr(partition_pausing, "UNUSED_SECONDS", 0.0)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rewindmq.projections.machine.data.effects import DeadLetter, Effect
 from rewindmq.projections.machine.events.relocation import moved_from
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.topology.placement import Placement
 from rewindmq.schemas.events import (
     Acked,

@@ -231,7 +231,7 @@ class History:
         return Origin(
             VHOST,
             name,
-            queue_id=6,
+            queue_id=10**6,  # no queue of this history has it
             message_id=66,
             reason="relocated",
             sequence=self.sequence,

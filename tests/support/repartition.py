@@ -17,7 +17,7 @@ from rewindmq.engine.placement.leftover_queues import letters_of
 from rewindmq.engine.placement.request import DONE, progress_of
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.relocation import moved_from
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.events import MetadataEvent, QueueDeclared, QueueDrained
 from rewindmq.schemas.placement_events import (
     NamesHeld,

@@ -61,10 +61,12 @@ NOUNS = {
     "delayed_order",
     "delayed_exchanges",
     "restored_ids",
+    "outstanding_policies",
     "partition_pausing",
     "refusing_queues",
 }
 KINDS_OF_LOG = {"embedded", "shared", "shared_contract", "simulated"}
+PLAIN_FILE = re.compile(r"(?<![\w/.])\w+\.py\b")  # a file without its folder
 NO_FORMAT = re.compile(r"#\s*fmt:\s*(skip|off)")
 # The machine is a function: nothing of the world (docs/design.md#one-idea).
 PURE = {"bisect", "array", "collections", "dataclasses", "hashlib", "heapq", "json", "math", "struct", "typing", "enum"}
@@ -216,6 +218,40 @@ def test_rooms_are_small() -> None:
     for path in SOURCES:
         files[path.parent] = files.get(path.parent, 0) + (path.stem != "__init__")
     assert not {name(room): count for room, count in files.items() if count > MOST_FILES}
+
+
+@of_every([path for path in SOURCES if path.stem == "__init__"])
+def test_a_room_names_its_modules(path: Path) -> None:
+    """In `__init__` or in the room's README, so that a newcomer sees in one place what is there."""
+    readme = path.with_name("README.md")
+    told = path.read_text() + (readme.read_text() if readme.exists() else "")
+    modules = [each.name for each in path.parent.glob("*.py") if each.stem not in ("__init__", "__main__")]
+    rooms = [f"{each.parent.name}/" for each in path.parent.glob("*/__init__.py")]
+    silent = [each for each in sorted([*modules, *rooms]) if not is_named(each, name(path.parent), told)]
+    assert not silent, f"say in a few words what these are: {silent}"
+    foreign = [
+        each for each in PLAIN_FILE.findall(ast.get_docstring(parsed(path)) or "") if not path.with_name(each).exists()
+    ]
+    assert not foreign, f"not in this room: {foreign}. Name a file of another one with its folder"
+
+
+def is_named(module: str, room: str, text: str) -> bool:
+    """Return True if the text names a module of the room: without a folder, or with the room's own path."""
+    return re.search(rf"(?<![\w/]){re.escape(module)}|{re.escape(f'{room}/{module}')}", text) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("homes.py   names", True),
+        ("see `engine/routing/homes.py`", True),
+        ("engine/placement/homes.py", False),
+        ("other_homes.py", False),
+        ("homes", False),
+    ],
+)
+def test_a_module_is_named_by_its_room(text: str, named: bool) -> None:
+    assert is_named("homes.py", "engine/routing", text) == named
 
 
 def test_modules_are_named_by_nouns() -> None:

@@ -1,4 +1,8 @@
-"""Metrics of queues, channels and connections: one sample for each of them, or all added up."""
+"""Metrics of queues, channels and connections: one sample for each of them, or all added up.
+
+Names are without their prefix `rabbitmq_` (`rabbitmq_detailed_` for /metrics/detailed): `queue_messages_ready` here is
+`rabbitmq_queue_messages_ready` in an answer.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator

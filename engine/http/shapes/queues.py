@@ -24,7 +24,7 @@ from rewindmq.engine.http.statistics import statistics
 from rewindmq.engine.partition.queue_counters import Listed, QueueCounters
 from rewindmq.projections.machine.data.message_word import is_redelivered, size_of
 from rewindmq.projections.machine.rules.profile import RABBITMQ_4_3
-from rewindmq.projections.machine.rules.settings import effective_definition
+from rewindmq.projections.machine.rules.settings import shown_definition
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
 from rewindmq.schemas.values import EPOCH_SHIFT, Policy
@@ -163,7 +163,7 @@ def tag_of_active(queue: Listed) -> str | None:
 
 def definition_of(queue: Listed, broker: "Broker") -> Table:
     """Return the definition of both policies together, as plain JSON."""
-    found = effective_definition(policy_of(queue, broker), operator_policy_of(queue, broker))
+    found = shown_definition(policy_of(queue, broker), operator_policy_of(queue, broker))
     return json.loads(json.dumps(found, allow_nan=False)) if found else {}
 
 

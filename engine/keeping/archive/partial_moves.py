@@ -50,7 +50,7 @@ from rewindmq.projections.machine.data.reasons import RELOCATED
 from rewindmq.projections.machine.machine import Machine, NewerHistory
 from rewindmq.projections.replay import beginning, decoder_for, events_of, fold, groups_of
 from rewindmq.projections.rewind import begin_ms, format_time
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.store.bases import BaseError
 from rewindmq.projections.store.snapshots import SnapshotError
 from rewindmq.projections.topology.json_texts import Nonsense

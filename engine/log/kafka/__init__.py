@@ -1,4 +1,11 @@
-"""The log in Kafka, through confluent-kafka: the extra `kafka`.
+"""The log in Kafka, through confluent-kafka: the extra `kafka`. Read log.py first.
+
+log.py       the log of several nodes           topics.py     its topics, made and checked
+clients.py   Kafka's clients and errors         follower.py   reads records back as they are written
+reader.py    reads a history by offsets         states.py     copies of snapshots
+owners.py    duties, by the consumer group      replicas.py   replicas of partitions
+patience.py  when Kafka's silence is trouble
+console_topics.py, schema_registry.py           copies of topics for consoles, and their schemas
 
 Without that package every import from here raises KafkaNotInstalled. So what an embedded log can do without imports
 from here only where a Kafka is asked for.

@@ -57,7 +57,7 @@ from rewindmq.projections.machine.data.reasons import (
 )
 from rewindmq.projections.machine.rules.keys import QueueType
 from rewindmq.projections.machine.rules.profile import profile_of
-from rewindmq.projections.machine.rules.settings import DROP_HEAD, QueueSettings, effective_definition
+from rewindmq.projections.machine.rules.settings import DROP_HEAD, QueueSettings, shown_definition
 from rewindmq.schemas.pickles import pickle_by_fields
 from rewindmq.schemas.values import Argument, ArgumentValue, Policy
 
@@ -345,9 +345,9 @@ class Queue(Outcomes):
         """Return True if the fold decides a publisher's answer: the queue refuses when full, or drops duplicates."""
         return self.settings.overflow != DROP_HEAD or self.deduplicates
 
-    def effective_definition(self) -> dict[str, object]:
+    def shown_definition(self) -> dict[str, object]:
         """Return the merged policy definition, as rabbitmqctl's effective_policy_definition shows it."""
-        return effective_definition(self.policy, self.operator_policy)
+        return shown_definition(self.policy, self.operator_policy)
 
     def cut_at_ms(self, word: int) -> int:
         """Return the time at which max-age cuts a message of a stream; NONE without max-age.

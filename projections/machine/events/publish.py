@@ -3,7 +3,8 @@
 written to the log by another service, and not a valid AMQP message     -> quarantined
 seen?     (a dead letter forwarded, or a message restored, once more;   -> Duplicate
           with the id of an earlier message: rules/deduplication.py)
-refused?  (classic: would go over a reject limit; quorum: blocked)      -> Refuse (and a dead letter, S-012)
+refused?  (classic: would go over a reject limit; quorum: blocked;      -> Refuse (with reject-publish-dlx also a
+          rules/limits.py `refuses`)                                       dead letter, S-012)
 nothing ready and a consumer with room                                  -> straight to it, past the ready order
 otherwise                                                               -> to the tail; limits; expiry of the head
 
@@ -31,8 +32,8 @@ from rewindmq.projections.machine.rules.deduplication import (
     remember_message,
 )
 from rewindmq.projections.machine.rules.expiry import decided_by_property, expire_heads, expiry_of, release_due, wait
-from rewindmq.projections.machine.rules.limits import counted, enforce, rule_broken, would_go_over
-from rewindmq.projections.machine.rules.settings import DROP_HEAD, REJECT_PUBLISH_DLX
+from rewindmq.projections.machine.rules.limits import counted, enforce, refuses, rule_broken
+from rewindmq.projections.machine.rules.settings import REJECT_PUBLISH_DLX
 from rewindmq.projections.machine.state import QUEUES_REMEMBERED, ROUTES_REMEMBERED, State, quarantine
 from rewindmq.schemas.amqp.errors import Unacceptable
 from rewindmq.schemas.amqp.properties import EXPIRATION, expiration, problem, walk
@@ -165,7 +166,7 @@ def _publish(
                 queue.duplicates += 1
                 effects.append(Duplicate(queue, first, original, rule))
                 return
-    if queue.limited and not relocated and _refuses(queue, size):
+    if queue.limited and not relocated and refuses(queue, size):
         _refuse(queue, first, size, effects)
         return
     if origin is not None:
@@ -262,13 +263,8 @@ def _decided_by_own(queue: Queue, properties: bytes) -> bool:
     return False
 
 
-def _refuses(queue: Queue, size: int) -> bool:
-    if queue.quorum:
-        return queue.blocked
-    return queue.settings.overflow != DROP_HEAD and would_go_over(queue, size)
-
-
 def _refuse(queue: Queue, message_id: int, size: int, effects: list[Effect]) -> None:
+    """Refuse a message. With reject-publish-dlx and a dead-letter exchange it becomes a dead letter."""
     queue.refused += 1
     if queue.quorum:
         rule = rule_broken(queue, *counted(queue))

@@ -51,6 +51,15 @@ def would_go_over(queue: Queue, size: int) -> bool:
     )
 
 
+def refuses(queue: Queue, size: int) -> bool:
+    """Return True if the queue refuses a publish of `size` bytes: by reject-publish or reject-publish-dlx.
+
+    With a size of 0: even the smallest one."""
+    if queue.quorum:
+        return queue.blocked
+    return queue.settings.overflow != DROP_HEAD and would_go_over(queue, size)
+
+
 def rule_broken(queue: Queue, messages: int, message_bytes: int) -> str:
     """Return the rule of the limit that `messages` and `message_bytes` break, for people."""
     if messages > queue.max_length_or_never:

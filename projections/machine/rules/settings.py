@@ -9,7 +9,8 @@ How policies and arguments come together, from the outside in:
                               (3.13.7: rabbit_amqqueue_process.erl process_args_policy, rabbit_quorum_queue.erl
                               ra_machine_config, rabbit_stream_queue.erl policy_precedence)
     the queue is told         engine/broker/policies.py: a `PolicyApplied` for each queue whose policies are now others,
-                              which projections/topology/effective_policies.py finds
+                              which projections/topology/outstanding_policies.py finds
+    people are shown          here, `shown_definition`: both policies merged, with the values that hold
 
 Exceptions, beside the table:
 
@@ -112,20 +113,27 @@ def definition(policy: Policy | None) -> dict[str, object]:
     return parsed
 
 
-def effective_definition(policy: Policy | None, operator_policy: Policy | None) -> dict[str, object]:
-    """Policy and operator policy merged, as `effective_policy_definition` of list_queues shows it (S-167)."""
+def shown_definition(policy: Policy | None, operator_policy: Policy | None) -> dict[str, object]:
+    """Merge policy and operator policy as `effective_policy_definition` of list_queues shows them (S-167).
+
+    `resolve` decides for queues; the values here are those that it takes."""
     merged = definition(policy)
     for key, value in definition(operator_policy).items():
-        merged[key] = _operator_merge(merged[key], value) if key in merged else value
+        merged[key] = _shown(key, merged[key], value) if key in merged else value
     return {key: merged[key] for key in sorted(merged)}
 
 
-def _operator_merge(value: object, operator_value: object) -> object:
-    if _is_number(value) and _is_number(operator_value):
-        assert isinstance(value, int)
-        assert isinstance(operator_value, int)
-        return min(value, operator_value)
-    return operator_value
+def _shown(key: str, value: object, operator_value: object) -> object:
+    numbers = [
+        each
+        for each in (value, operator_value)
+        if isinstance(each, int) and not isinstance(each, bool) and each <= LARGEST
+        if each >= 0 or key == "delivery-limit"
+    ]
+    if not numbers:
+        return operator_value
+    larger = key == "delayed-retry-min" or (key == "delivery-limit" and min(numbers) < 0)
+    return max(numbers) if larger else min(numbers)
 
 
 class _Given:

@@ -6,7 +6,7 @@ from typing import Any
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from tests.support.deadlines import SECONDS
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)

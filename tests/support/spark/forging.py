@@ -16,7 +16,7 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import recover
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Checkpointed, DeadLettersForwarded, Event, Published

@@ -13,7 +13,7 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply, Forget, Requeue
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import (
     Acked,

@@ -12,7 +12,7 @@ import pika
 import pytest
 
 from rewindmq.engine.log.embedded.directory import read_layout
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from tests.support.commands import cli, repartition_state
 from tests.support.deadlines import until
 from tests.support.forked import run

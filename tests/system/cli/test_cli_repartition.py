@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from tests.support.commands import cli, repartition_state, require_failure
 from tests.support.deadlines import until
 from tests.support.forked import run

@@ -22,7 +22,7 @@ from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMess
 from aio_pika.connection import make_url
 from pamqp.common import FieldTable
 
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from tests.system.durability.ledger import Ledger, Message, decode, encode
 
 # queue -> arguments. What is published to `aging` expires, and is consumed from `aged`: one account, `aged`.

@@ -8,7 +8,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from tests.support.deadlines import SECONDS, until
 from tests.support.running import RunningBroker
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Acked, Event, Published
 from rewindmq.schemas.single_object import HEADER

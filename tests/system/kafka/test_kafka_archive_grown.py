@@ -28,7 +28,7 @@ from rewindmq.engine.log.kafka.topics import KafkaTopics
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import events_of, fold
 from rewindmq.projections.rewind import format_time
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.events import DeadLettersForwarded
 from tests.support.archiving_brokers import archive_item
 from tests.support.deadlines import until

@@ -13,7 +13,7 @@ import pytest
 
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.projections.replay import recover
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.store.store import StateStore
 from tests.support.deadlines import until
 from tests.support.forked import run

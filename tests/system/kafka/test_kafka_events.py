@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from tests.support.commands import require_failure
 from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster

@@ -11,7 +11,7 @@ import pytest
 from rewindmq.engine.keeping.archive.archiver import verify
 from rewindmq.engine.keeping.archive.objects import open_objects
 from rewindmq.engine.keeping.archive.reader import ArchivedLog
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from tests.support.archiving_brokers import archive_item, archiver_of
 from tests.support.deadlines import until
 from tests.support.forked import run

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.producer import Publisher
 from tests.support.commands import require_failure
 from tests.support.deadlines import SECONDS, until

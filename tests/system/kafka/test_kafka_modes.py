@@ -16,7 +16,7 @@ from pika.exceptions import AMQPError, NackError, UnroutableError
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.log import KafkaLog
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.single_object import HEADER
 from tests.support.deadlines import SECONDS, until
 from tests.support.forked import run

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from tests.support.deadlines import until
 from tests.support.forked import run
 from tests.support.http_clients import api_client

@@ -27,7 +27,7 @@ from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.engine.log.kafka.reader import KafkaPartition
 from rewindmq.engine.rewind.queue_at import queue_at
 from rewindmq.projections.rewind import At, parse_time
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.store import keys, rocks
 from tests.support.commands import require_failure
 from tests.support.deadlines import until

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rewindmq.engine.http.properties import properties_of
 from rewindmq.projections.machine.data.effects import Deliver, Effect, Quarantine
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.rules.placement import murmur2, partition_of
+from rewindmq.projections.rules.partition_hash import murmur2, partition_of
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Event, Published, QueueDeclared
 from rewindmq.schemas.producer import Publisher

@@ -10,7 +10,7 @@ import pika
 import pytest
 
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from tests.support.deadlines import until
 from tests.support.forked import run
 from tests.support.http_clients import api_client

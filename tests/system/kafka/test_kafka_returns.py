@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.events import CheckpointAsked
 from tests.support.deadlines import until
 from tests.support.kafka.archiving_nodes import QUEUES, FloorNodes, publish, take, wait_for_archive

@@ -26,7 +26,7 @@ from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.projections.replay import recover
 from rewindmq.projections.rewind import At, BelowFloor, state_at
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.events import Checkpointed, Published
 from rewindmq.schemas.service_records import SharedDecoder

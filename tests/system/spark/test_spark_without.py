@@ -9,7 +9,7 @@ import pika
 import pytest
 from pyspark.sql import SparkSession
 
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.what_if.exclusion import Rule
 from rewindmq.schemas.events import Published, Purged, QueueDeclared
 from rewindmq.schemas.values import BROKER, Actor, Argument, Origin, Route

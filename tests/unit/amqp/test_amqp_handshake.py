@@ -224,7 +224,7 @@ def test_update_secret() -> None:
 
 
 def test_heartbeats() -> None:
-    """A heartbeat goes out when nothing else did; a peer that is silent for two intervals is dead."""
+    """A heartbeat goes out when nothing else did; a peer that is silent for 2.5 intervals is dead."""
     wire = Wire()
     connection = wire.connection
     connection.check_heartbeat(wrote=True)  # what came during the handshake

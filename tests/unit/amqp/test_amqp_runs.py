@@ -77,7 +77,7 @@ def declare(client: Client, **arguments: object) -> None:
 
 
 def confirmed(said: list[Said], names: tuple[str, ...] = ("Basic.Ack", "Basic.Nack")) -> dict[int, str]:
-    """What each publish was told, by its number."""
+    """Return the answer to each publish, by its number."""
     told: dict[int, str] = {}
     below = 1
     for each in said:

@@ -9,7 +9,7 @@ import pytest
 from rewindmq.engine.cluster.start import require_homes
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.rules.placement import Home, astray, count_of, partition_of
+from rewindmq.projections.rules.partition_hash import Home, astray, count_of, partition_of
 from rewindmq.schemas.events import QueueDeleted, Tick
 from rewindmq.schemas.values import BROKER
 from tests.support.events_for_tests import declared

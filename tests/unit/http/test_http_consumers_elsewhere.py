@@ -11,7 +11,7 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster import partition_pausing
 from rewindmq.engine.partition import consumer_counters
 from rewindmq.engine.partition.sessions import Subscription
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.values import Actor, Argument
 from tests.support.broker_harness import Client
 from tests.support.counted_nodes import NAMES, http, paused, quick, story

@@ -11,7 +11,7 @@ import pytest
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster import partition_pausing
 from rewindmq.engine.partition.queue_counters import key_of
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import Client
 from tests.support.counted_nodes import NAMES, counted, http, own_all, paused, quick, story

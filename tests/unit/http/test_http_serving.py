@@ -7,6 +7,7 @@ import gc
 import ipaddress
 import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, cast
 
 import h11
@@ -24,6 +25,7 @@ from rewindmq.engine.http import server as serving
 from rewindmq.engine.http.pace import EVENTS_AT_ONCE, MOST_HEADERS
 from rewindmq.engine.tls import LiveContext, TlsListener
 
+ROOT = Path(__file__).resolve().parents[3]
 ANSWER = b"x" * 40_000_000  # more than the buffers of two sockets ever hold
 
 
@@ -151,6 +153,31 @@ def test_an_answer_that_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch
         while quota.unknown:  # the client reads nothing beyond its first kilobytes, and is dropped
             await asyncio.sleep(0.01)
         assert aborted == ["stall"]
+        writer.close()
+
+    run(scenario)
+
+
+def test_a_client_that_is_idle_between_two_requests_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within KEEP_ALIVE_SECONDS, which is what docs/operators/limits.md promises."""
+    promised = " ".join((ROOT / "docs" / "operators" / "limits.md").read_text().split())
+    assert f"a client that sends no request for {serving.KEEP_ALIVE_SECONDS} seconds" in promised
+    monkeypatch.setattr(serving, "KEEP_ALIVE_SECONDS", 0.05)
+    drop = serving.HttpProtocol.timeout_keep_alive_handler
+    waited: list[float] = []
+
+    def noted(protocol: serving.HttpProtocol) -> None:
+        waited.append(protocol.timeout_keep_alive)
+        drop(protocol)
+
+    monkeypatch.setattr(serving.HttpProtocol, "timeout_keep_alive_handler", noted)
+
+    async def scenario(port: int, quota: ConnectionQuota) -> None:
+        reader, writer = await ask(port, HEAD + b"\r\n", b"hello")
+        answer = await reader.read()  # to the end of the connection
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert answer.endswith(b"5")
+        assert waited == [0.05]
         writer.close()
 
     run(scenario)

@@ -160,7 +160,7 @@ def test_b37_streams_whose_answers_take_long_do_not_delay_others(h: Harness, mon
 
 
 def test_b37_a_silent_stream_says_that_it_is_alive(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(live, "COMMENT_SECONDS", 0.02)
 
     async def unchanged(call: Call) -> Response:
         return reply({"same": True})

@@ -52,7 +52,7 @@ def test_s004_s167_operator_policy_caps() -> None:
     bench.publish()
     bench.publish()
     assert [e.rule for e in bench.effects if isinstance(e, Forget)] == ["operator policy cap.max-length"]
-    assert queue.effective_definition() == {"max-length": 1}
+    assert queue.shown_definition() == {"max-length": 1}
 
 
 @pytest.mark.parametrize("type", ["classic", "quorum"])

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from rewindmq.projections.machine.rules.keys import BY_ARGUMENT, BY_NAME, QueueType
-from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
-from rewindmq.projections.machine.rules.settings import QueueSettings, effective_definition, resolve
+from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, RABBITMQ_4_3
+from rewindmq.projections.machine.rules.settings import QueueSettings, resolve, shown_definition
 from rewindmq.schemas.values import Argument, Policy
 from tests.support.events_for_tests import arguments, policy
 
@@ -156,18 +156,43 @@ def test_the_default_exchange_is_an_exchange() -> None:
     assert resolve("classic", arguments({"dead_letter_exchange": ""}), None, None).dead_letter_exchange == ""
 
 
-def test_s167_effective_definition() -> None:
+def test_s167_shown_definition() -> None:
     given = policy("p", max_length=5, overflow="reject-publish", dead_letter_exchange="x", ha_mode="all")
     capped = policy("o", max_length=7, overflow="drop-head", expires=1000)
-    assert effective_definition(given, capped) == {
+    assert shown_definition(given, capped) == {
         "dead-letter-exchange": "x",
         "expires": 1000,
         "ha-mode": "all",
         "max-length": 5,
         "overflow": "drop-head",
     }
-    assert list(effective_definition(given, capped)) == sorted(effective_definition(given, capped))
-    assert effective_definition(None, None) == {}
+    assert list(shown_definition(given, capped)) == sorted(shown_definition(given, capped))
+    assert shown_definition(None, None) == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "attribute"),
+    [
+        ("max-length", "max_length"),
+        ("max-length-bytes", "max_length_bytes"),
+        ("message-ttl", "message_ttl_ms"),
+        ("expires", "expires_ms"),
+        ("consumer-timeout", "consumer_timeout_ms"),
+        ("delivery-limit", "delivery_limit"),
+        ("delayed-retry-min", "retry_min_ms"),
+        ("delayed-retry-max", "retry_max_ms"),
+    ],
+)
+@pytest.mark.parametrize(("given", "capped"), [(5, 9), (9, 5), (5, -1), (-1, 5), (5, 1 << 70), (1 << 70, 5)])
+def test_s167_the_definition_that_is_shown_is_the_one_that_holds(
+    key: str, attribute: str, given: int, capped: int
+) -> None:
+    """Also where the operator's smaller number does not: a limit of -1, and the least delay of a retry."""
+    below = Policy("p", json.dumps({"delayed-retry-type": "all", "delayed-retry-min": 1, key: given}), 1)
+    above = Policy("o", json.dumps({key: capped}), 1)
+    shown = shown_definition(below, above)[key]
+    assert getattr(resolve("quorum", (), below, above, RABBITMQ_4_3), attribute) == shown
+    assert shown in (5, 9)
 
 
 @pytest.mark.parametrize("definition", ["", "[]", "5", "{", '{"a":' * 2000, "[" * 100_000])

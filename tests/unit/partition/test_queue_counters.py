@@ -28,7 +28,7 @@ from rewindmq.engine.partition.queue_counters import (
 )
 from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.queue import ConsumerView, Queue
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.values import Argument
 
 HISTORY = "0123456789abcdef"

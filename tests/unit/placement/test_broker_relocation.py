@@ -10,7 +10,7 @@ from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.routing.dead_letters import ALONG, RETRY_LAST_MS, ROUND, Forwarder
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.relocation import moved_from
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.amqp.properties import join_by_name
 from rewindmq.schemas.events import Event, Published, QueueDeclared, QueueDrained
 from rewindmq.schemas.metadata_events import Bound

@@ -14,7 +14,7 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.placement import moves
 from rewindmq.engine.placement.request import NEVER, NODES, Progress, progress_of
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from tests.support.broker_harness import Client, Harness, args, refusal
 from tests.support.harness_repartition import NAMES, ask, bodies, expected, filled, home, moved, until_done
 

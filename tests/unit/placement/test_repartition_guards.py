@@ -1,7 +1,7 @@
 """A mover that stood still, and does not know yet that another mover has continued, breaks no queue."""
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.placement_events import QueueMoveBegan
 from tests.support.amqp_wire import publish
 from tests.support.deadlines import eventually

@@ -4,7 +4,7 @@ import pytest
 
 from rewindmq.engine.cluster.node import ClusterKeeper
 from rewindmq.engine.cluster.repair import LOOKS_BEFORE_REPAIR
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.schemas.events import NodeLost, QueueDeleted, Tick
 from rewindmq.schemas.placement_events import QueueMoveBegan
 from rewindmq.schemas.values import BROKER, Argument

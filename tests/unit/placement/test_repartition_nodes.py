@@ -17,7 +17,7 @@ from rewindmq.engine.placement.request import DONE, NODES, ask_for, progress_of
 from rewindmq.engine.placement.step_barrier import StepBarrier
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.topology.placement import Moving
 from rewindmq.schemas.events import NodeLost, Published, QueueDeclared, QueueDeleted
 from rewindmq.schemas.metadata_events import NodeJoined
@@ -146,7 +146,7 @@ async def test_b77_another_node_goes_on_where_the_mover_died(
         start(self)
 
     monkeypatch.setattr(Repartition, "start", doomed)
-    monkeypatch.setattr("rewindmq.engine.cluster.node.HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr("rewindmq.engine.cluster.node.BEAT_SECONDS", 0.02)
     await again(nodes, "b")
     await again(nodes, "a")
     await eventually(lambda: bool(dead), f"no node came to {step}")

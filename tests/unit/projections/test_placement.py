@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.topology.fold_image import image_of, restored
 from rewindmq.projections.topology.json_texts import Nonsense
 from rewindmq.projections.topology.metadata_fold import MetadataFold

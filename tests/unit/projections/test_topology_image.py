@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.topology.fold_image import CHUNK_ITEMS, digest_of, image_of, restored
 from rewindmq.projections.topology.metadata_fold import MetadataFold
 from rewindmq.projections.topology.topology import TOPOLOGY_VERSION

@@ -30,7 +30,7 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.restored_ids import is_restored, note_restored
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, state_at
-from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.topology.placement import Move, Moving, Placement
 from rewindmq.schemas.events import Published, QueueDeleted
 from rewindmq.schemas.metadata_events import PolicySet

@@ -8,7 +8,7 @@ import pytest
 from pamqp import commands, decode, header
 
 from rewindmq.engine.routing.content import readable
-from rewindmq.engine.routing.death_headers import Buried, bury
+from rewindmq.engine.routing.death_headers import Buried, with_death
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import HEADERS, split, without_blind_copies
 
@@ -35,7 +35,7 @@ def headers_of(properties: bytes) -> dict[str, Any]:
 
 
 def death(properties: bytes, queue: str = "q", reason: str = "expired", exchange: str = "x", key: str = "k") -> Buried:
-    return bury(properties, queue, reason, exchange, key, TIME_S)
+    return with_death(properties, queue, reason, exchange, key, TIME_S)
 
 
 def test_the_first_death() -> None:

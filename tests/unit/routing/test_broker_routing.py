@@ -18,7 +18,7 @@ from rewindmq.engine.routing.exchange_types import HeaderPattern, KnownHeaders, 
 from rewindmq.engine.routing.router import Router
 from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.rules.placement import murmur2, partition_of
+from rewindmq.projections.rules.partition_hash import murmur2, partition_of
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import MetadataEvent
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared

@@ -1,6 +1,7 @@
-"""Places queues in partitions: a queue's partition is the one that Kafka's own partitioner picks for `vhost/queue`.
+"""The hash that places queues: a queue's partition is the one that Kafka's own partitioner picks for `vhost/queue`.
 
-So services that append to Kafka themselves agree with the broker.
+So services that append to Kafka themselves agree with the broker. After a repartition a queue may be elsewhere:
+projections/topology/placement.py says where.
 
 The number of partitions must therefore stay. Kafka lets an admin add some: then the places of the existing queues tell
 how many partitions there were (`count_of`)."""
