@@ -8,7 +8,8 @@ store/           the folded state in RocksDB, and snapshots of it
 traces/          spans of the outcomes of messages
 what_if/         the same events under another policy, or without some
 versions/        two versions of RewindMQ, compared
-replay.py        a partition folded into a machine        rewind.py         a partition as it was at a moment
+replay.py        a partition folded into a machine        publish_runs.py   publishes that are alike, by their bytes
+rewind.py        a partition as it was at a moment
 marks.py         moments with a name                      waypoints.py      states along the history, in memory
 claims.py        what brokers said of their state         clean_stops.py    what stands behind a clean stop
 verify.py        RocksDB against the log                  metadata_verification.py   snapshots of the topology too

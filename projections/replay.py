@@ -1,20 +1,19 @@
 """Folds a log partition into a machine: the one loop of recovery, `verify`, rewind, `rewindmq events` and Spark.
 
     drive(machine, groups, decoder, after=lambda offset, timestamp_ms, actor, event, effects: ...)
-    drive(machine, groups, decoder, repeats=Repeats(machine))    # for the state alone
+    drive(machine, groups, decoder)                                       # for the state alone
     recovery = recover(log_partition, store)                              # from the stored offset to the end of the log
 
     group of records -> decode -> before -> Machine.apply -> after -> the next record
-                   |      `--> undecodable                              |
-                   `--> applied by `repeats` ---------------------------'
+                           |      `--> publishes that are alike -> Machine.apply -> run -> the next record
+                           `--> undecodable
 
 Rules
 - The fold continues from `machine.next_offset`; records below it are skipped undecoded.
 - A record that cannot be decoded, and an event that the machine quarantines, are listed with offset and reason and
   change nothing. Every folding program lists the same ones (docs/design.md#one-idea).
-- A record that repeats the last plain publish or ack is applied without an event (machine/repeats.py), if the caller
-  passes `repeats`. A history receives the outcomes of repeats. A caller that must see every event passes none, as the
-  audit does, which folds event by event.
+- Publishes that differ only in their bodies are applied together, and only the first of them is decoded
+  (publish_runs.py). A caller that must see every event passes `after` and no `run`: the audit folds event by event.
 - A fold ends with NewerHistory where the log continues under a machine version that this code does not know.
 - The driver needs only groups of records in order, so a program that reads the log by other means can use it.
 - Two programs apply events without the driver. The live partitions (engine/embedded, engine/cluster) have their
@@ -25,25 +24,27 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from rewindmq.projections.clean_stops import Behind, CleanStops
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.repeats import RepeatedBodies, Repeats
+from rewindmq.projections.publish_runs import run_sizes
 from rewindmq.projections.store.bases import Base
-from rewindmq.projections.store.bodies import TODAY
+from rewindmq.projections.store.bodies import TODAY, Body, is_shared
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.store import Projector, StateStore, StoreError
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
 from rewindmq.schemas.events import Event, Published
+from rewindmq.schemas.evolution import event_at
 from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.schemas.values import Actor
 
 logger = logging.getLogger(__name__)
 
+_LIKE_THE_FIRST: Final = 24  # bytes at the front of a record, in which few records are like the one before them
 # During a replay, bodies are kept and released in groups of about this many effects.
 GROUP_EFFECTS = 4_096
 
@@ -90,6 +91,9 @@ Before = Mapping[Any, Callable[[int, int, Any], None]]
 # Called with (offset, timestamp_ms, actor, event, effects) when the machine has just applied the event. The list is
 # cleared after the call.
 After = Callable[[int, int, Actor, Event, list[Effect]], None]
+# Called with (offset, timestamp_ms, actor, event, sizes, records, effects) when the machine has just applied publishes
+# that differ from `event` in their bodies alone (`Machine.apply`): those of these sizes, and of these records
+Run = Callable[[int, int, Actor, Published, Sequence[int], Sequence[bytes], list[Effect]], None]
 # Called with (offset, reason) when the machine has just skipped a record that cannot be decoded
 Undecodable = Callable[[int, str], None]
 
@@ -115,31 +119,28 @@ def drive(
     *,
     before: Before | None = None,
     after: After | None = None,
+    run: Run | None = None,
     undecodable: Undecodable | None = None,
-    repeats: Repeats | None = None,
     bodies: bool = False,
     stripped: bool = False,
+    one_by_one: bool = False,
 ) -> Iterator[RecordGroup]:
     """Fold groups of records into the machine, up to offset `end` (exclusive; None: all of them).
 
     Returns the records from `end` on, still unread. `bodies` and `stripped` as in `Decoder.decode`.
-    `repeats`: the fast path of this machine; `before` and `after` do not see the events that it applies. Between two
-    calls with the same `repeats` nothing else may change the machine. None: event by event.
+    Successive publishes that differ only in their bodies are applied together: `run` receives them, and `after` all
+    other events. Without `run`, `after` receives each event. `one_by_one`: nothing is applied together.
     A caller that passes on rows while it folds calls this for one group after another.
     Raises NewerHistory, and the errors of `groups`."""
-    assert repeats is None or repeats.machine is machine, "a fast path is that of one machine"
     decode, apply = decoder.decode, machine.apply
     before_type = None if before is None else before.get
+    together = not (one_by_one or stripped) and (run is not None or after is None)
     effects: list[Effect] = []
     remaining = iter(groups)
     for group in remaining:
         offsets, records, times = _between(group, machine.next_offset, end)
         index, behind = 0, len(offsets)
         while index < behind:
-            if repeats is not None:
-                index = repeats.run(offsets, records, times, index, behind)
-                if index == behind:
-                    break
             offset, record = offsets[index], records[index]
             logged_ms = None if times is None else times[index]
             index += 1
@@ -153,13 +154,30 @@ def drive(
             timestamp_ms = envelope_ms if logged_ms is None else logged_ms
             if before_type is not None and (call := before_type(type(event))) is not None:
                 call(offset, timestamp_ms, event)
+            if (
+                together
+                and index < behind
+                and type(event) is Published
+                and records[index].startswith(record[:_LIKE_THE_FIRST])
+            ):
+                first = index - 1
+                sizes = run_sizes(event, offsets, records, times, first, behind)
+                done = 0
+                while done < len(sizes):
+                    begun = done
+                    done += apply(offset + begun, timestamp_ms, actor, event, effects, sizes[begun:])
+                    if run is not None:
+                        taken = records[first + begun : first + done]
+                        run(offset + begun, timestamp_ms, actor, event, sizes[begun:done], taken, effects)
+                    effects.clear()
+                if done:
+                    index = first + done
+                    continue
             apply(offset, timestamp_ms, actor, event, effects)
             if after is not None:
                 after(offset, timestamp_ms, actor, event, effects)
             if effects:
                 effects.clear()
-            if repeats is not None:
-                repeats.learn(offset, record, envelope_ms, actor, event)
         if end is not None and (rest := _between(group, end, None))[0]:
             return chain((rest,), remaining)
     return iter(())
@@ -186,9 +204,9 @@ def fold(
         groups_of(log, machine.next_offset, end),
         decoder,
         end,
-        after=quarantined.see,  # a repeat is never quarantined
+        after=quarantined.see,
+        run=quarantined.see_run,
         undecodable=quarantined.note_undecodable,
-        repeats=Repeats(machine),
     )
     return quarantined
 
@@ -285,9 +303,7 @@ def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: Cl
     machine, decoder = projector.machine, decoder_for(log)
     begun = machine.next_offset
     gathered: list[Effect] = []
-    published: dict[int, Published] = {}
-    repeated = RepeatedBodies(TODAY.stamp, gathered)
-    repeats = Repeats(machine, repeated)
+    published: dict[int, Body] = {}
     see = None if words is None else words.see
     applied = 0
 
@@ -297,23 +313,41 @@ def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: Cl
         if type(event) is Published:
             published[offset] = event
         if see is not None:
-            see(offset, actor, event)  # a repeat is never the first event after a broker's last word
+            see(offset, actor, event)
         gathered.extend(effects)
         if len(gathered) >= GROUP_EFFECTS or len(published) >= GROUP_EFFECTS:
-            _keep_up(projector, gathered, published, repeated)
+            _keep_up(projector, gathered, published)
 
-    def groups() -> Iterator[RecordGroup]:
-        for group in groups_of(log, begun, end):
-            yield group
-            if repeated.count >= GROUP_EFFECTS or len(gathered) >= GROUP_EFFECTS:
-                _keep_up(projector, gathered, published, repeated)
+    def run(
+        offset: int,
+        _timestamp_ms: int,
+        actor: Actor,
+        event: Published,
+        sizes: Sequence[int],
+        records: Sequence[bytes],
+        effects: list[Effect],
+    ) -> None:
+        nonlocal applied
+        applied += len(sizes)
+        if is_shared(event):
+            for at, (record, size) in enumerate(zip(records, sizes, strict=True), offset):
+                published[at] = replace(event, body=record[len(record) - size :], body_size=size)
+        else:
+            stamp, begin = TODAY.stamp, event_at(records[0])
+            published.update(enumerate([stamp + record[begin:] for record in records], offset))
+        if see is not None:
+            see(offset, actor, event)  # the others of the run are like it
+        gathered.extend(effects)
+        if len(gathered) >= GROUP_EFFECTS or len(published) >= GROUP_EFFECTS:
+            _keep_up(projector, gathered, published)
 
     note = projector.quarantine.note_undecodable
-    drive(machine, groups(), decoder, end, after=after, undecodable=note, repeats=repeats, bodies=True)
-    _keep_up(projector, gathered, published, repeated)
+    groups = groups_of(log, begun, end)
+    drive(machine, groups, decoder, end, after=after, run=run, undecodable=note, bodies=True)
+    _keep_up(projector, gathered, published)
     if words is not None:
         words.end(machine.next_offset)
-    return applied + repeats.count
+    return applied
 
 
 def last_words_before(log: PartitionLog, offset: int) -> CleanStops:
@@ -329,23 +363,14 @@ def last_words_before(log: PartitionLog, offset: int) -> CleanStops:
     return words
 
 
-def _keep_up(
-    projector: Projector, gathered: list[Effect], published: dict[int, Published], repeated: RepeatedBodies
-) -> None:
-    """Pass the effects on to the projector, and write a batch if memory requires it.
+def _keep_up(projector: Projector, gathered: list[Effect], published: dict[int, Body]) -> None:
+    """Pass the effects on to the projector, and write a batch if memory asks for it.
 
-    The bodies of repeats are kept before the effects are observed, and released afterwards, because some effects follow
-    a publish that was a repeat, and some precede an ack that was one.
-
-    The events are from the log, so they are durable and their batch may be written at any time."""
+    The events come from the log, so they are durable and their batch may be written at any time."""
     projector.quarantine.note(gathered)
-    projector.keep(repeated.kept)
     projector.observe(gathered, published)
-    for queue_id, message_ids in repeated.gone.items():
-        projector.forget(queue_id, message_ids)
     gathered.clear()
     published.clear()
-    repeated.clear()
     if not projector.wants_write:
         return
     if projector.failed is None:

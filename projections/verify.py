@@ -11,7 +11,7 @@ bytes a message.
 
 import heapq
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from rewindmq.projections.clean_stops import Behind
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import (
     PartitionLog,
     decoder_for,
@@ -66,8 +65,8 @@ class StateDifference:
 class Verification:
     """The result for one partition.
 
-    `offset`: the offset of both states. `repeats`: the number of events that the fast path applied
-    (machine/repeats.py). `messages`: the number of compared bodies. `stored`: True if the store holds anything of the
+    `offset`: the offset of both states. `in_runs`: the number of events that were applied together with others
+    (`Machine.apply`). `messages`: the number of compared bodies. `stored`: True if the store holds anything of the
     partition. A partition with nothing stored does not differ, because a broker writes now and then, and rebuilds
     unwritten state. `older`: the stored state is older than the base at the log's beginning; then `stored` is False.
     `behind`: the events after a broker's last word, in the whole log, which are not a difference either."""
@@ -76,7 +75,7 @@ class Verification:
     offset: int
     stored: bool
     older: bool = False
-    repeats: int = 0
+    in_runs: int = 0
     queues: int = 0
     messages: int = 0
     difference_count: int = 0
@@ -104,7 +103,7 @@ class Verification:
 
 
 def verify(logs: Iterable[PartitionLog], state: Path, event_by_event: bool = False) -> list[Verification]:
-    """Verify the partitions of a state directory. `event_by_event`: the fold does not use its fast path.
+    """Verify the partitions of a state directory. `event_by_event`: nothing is applied together.
 
     Raises StoreError if the directory cannot be opened or is ahead of the log, OutsideHistory if the beginning of the
     log is gone without a base, and CorruptLog from the log."""
@@ -152,18 +151,30 @@ def verify_partition(
     if behind:
         report.offset, report.older, report.stored = fresh.next_offset, report.stored, False
     from_zero = fresh.next_offset == 0
-    repeats = None if event_by_event else Repeats(fresh)
     words = last_words_before(log, fresh.next_offset)
     quarantined = report.quarantined
 
     def after(offset: int, _timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-        words.see(offset, actor, event)  # a repeat is never the first event after a last word, nor quarantined
+        words.see(offset, actor, event)
         quarantined.note(effects)
+
+    def run(
+        offset: int,
+        _timestamp_ms: int,
+        actor: Actor,
+        event: Published,
+        sizes: Sequence[int],
+        _records: Sequence[bytes],
+        effects: list[Effect],
+    ) -> None:
+        words.see(offset, actor, event)  # the others of the run are like it
+        quarantined.note(effects)
+        report.in_runs += len(sizes)
 
     groups = groups_of(log, fresh.next_offset, report.offset)
     note = quarantined.note_undecodable
-    drive(fresh, groups, decoder, report.offset, after=after, undecodable=note, repeats=repeats)
-    report.repeats = 0 if repeats is None else repeats.count
+    run_seen = None if event_by_event else run
+    drive(fresh, groups, decoder, report.offset, after=after, run=run_seen, undecodable=note)
     for offset, _, actor, event in events_of(log, report.offset):
         words.see(offset, actor, event)
     words.end(log.next_offset)

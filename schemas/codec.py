@@ -22,6 +22,7 @@ Rules of this file
   with the last ones, then looked up whole, and only parsed if they are new.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -163,6 +164,17 @@ class Encoder:
             return prefix + _TICK
         index = _INDEXES[type(event)]
         return prefix + _long(index) + _of_shape(_EVENTS[index], event)
+
+    def encode_run(self, prefix: bytes, events: Sequence[Published]) -> list[bytes]:
+        """Return the records of publishes that differ in their bodies alone, and are neither letters nor encrypted."""
+        first = events[0]
+        record = self._published(prefix, first)
+        size = first.body_size
+        head = record[: len(record) - size - len(_long(size))]
+        return [
+            head + (_SMALL_LONGS[each.body_size] if each.body_size < 8192 else _long(each.body_size)) + each.body
+            for each in events
+        ]
 
     def _published(self, prefix: bytes, event: Published) -> bytes:
         route = self._routes.get(event.route)

@@ -58,12 +58,16 @@ def _is_alike(one: Shape, other: Shape) -> bool:
     return same and len(one.parts) == len(other.parts) and all(map(_is_alike, one.parts, other.parts))
 
 
+def event_at(record: bytes) -> int:
+    """Return where a record's event begins, with its index in the union. Raises Surprise, IndexError."""
+    _, user = varint(record, HEADER_SIZE)
+    return varint(record, size_end(record, user))[1]
+
+
 def _event_in(record: bytes) -> int:
     """Return the number of a record's event; -1 if the record is not in our form."""
     try:
-        _, user = varint(record, HEADER_SIZE)
-        _, event = varint(record, size_end(record, user))
-        return varint(record, event)[0]
+        return varint(record, event_at(record))[0]
     except (Surprise, IndexError):
         return -1
 

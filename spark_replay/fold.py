@@ -26,7 +26,6 @@ from rewindmq.engine.keeping.location import InArchive, InDirectory, InKafka, Lo
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.history.product import Product, fold_events
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import PartitionLog, RecordGroup, beginning, decoder_for, drive
 from rewindmq.projections.store.snapshots import SnapshotError, SnapshotSet
 from rewindmq.schemas.codec import Decoder
@@ -61,8 +60,7 @@ class FoldInput:
 def fold_range(product: "Product[pa.RecordBatch]", fold_input: FoldInput) -> "Iterator[pa.RecordBatch]":
     """Show `product` every event of the range."""
     machine, decoder = fold_input.machine, fold_input.decoder
-    repeats = None if product.repeated is None else Repeats(machine)
-    groups = drive(machine, fold_input.groups, decoder, fold_input.offset_range.start, repeats=repeats)
+    groups = drive(machine, fold_input.groups, decoder, fold_input.offset_range.start, one_by_one=product.run is None)
     return fold_events(product, machine, groups, decoder)
 
 

@@ -73,6 +73,24 @@ class Confirmations:
             if not refused:
                 self.unsent_ahead.append(sequence)
         if not self.waiting:
+            self._gather()
+
+    def confirm_run(self, first: int, count: int) -> None:
+        """Publishes with successive numbers are confirmed by a partition, and no queue refused them."""
+        if self.parts_left or first != self.next_sequence:
+            for sequence in range(first, first + count):
+                self.confirm(sequence, False)
+            return
+        self.unsent_last = first + count - 1
+        self.next_sequence = first + count
+        self.unsent += count
+        if self.ahead:
+            self.catch_up()
+        self._gather()
+
+    def _gather(self) -> None:
+        """Have what has gathered written at the end of the turn."""
+        if not self.waiting:
             self.waiting = True
             self.gathering.append(self)
             connection = self.output.connection

@@ -2,8 +2,9 @@
 
     basic.deliver frame | header frame | body frames
 
-The bytes between the delivery tag and the body are the same for all messages of one route with the same properties and
-size. So those of the last message are kept (`middle`), and a delivery is: prefix + tag + middle + body + end.
+The bytes between the delivery tag and the body are the same for all messages of one route with the same properties,
+but for the size. So those of the last message are kept, and a delivery is: prefix + tag + middle + body + end. If the
+size alone differs, `middle` is made of its kept parts: around | size | properties, the body's frame | size.
 
 Properties are the same when they are one object. An encrypted message and a plain one never share that object: both
 have it from what one publisher sent (the subject's header decides), or each from its own record. So no encrypted
@@ -48,6 +49,7 @@ pack_frame: Final = struct.Struct(">BHI").pack
 DELIVER: Final = 60 << 16 | 60
 CONTENT: Final = 60 << 16
 END: Final = b"\xce"
+SIZE_AT: Final = 11  # of the body, in a header frame
 
 MIN_WINDOW: Final = 16  # deliveries
 MAX_WINDOW: Final = 2_000
@@ -92,8 +94,9 @@ class AmqpConsumer(DeliveryHolder):
         self.redelivered = False
         self.prefix = b""
         self.middle = b""
+        self.around: tuple[bytes, bytes] = (b"", b"")  # of a message with one body frame: before the size, behind it
 
-    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
         """Send basic.deliver (hot). `effect.final`: the message needs no ack."""
         settlement = self.settlement
         tag = settlement.last_tag + 1
@@ -101,7 +104,7 @@ class AmqpConsumer(DeliveryHolder):
         if effect.final:
             settlement.delivered_no_ack += 1
         else:
-            settlement.unacked[tag] = (self, effect.message_id)
+            settlement.unacked[tag] = (self, message_id)
         redelivered = effect.redelivered
         if redelivered:
             settlement.redelivered += 1
@@ -111,10 +114,10 @@ class AmqpConsumer(DeliveryHolder):
         if (
             message.route is not self.route
             or message.properties is not self.properties
-            or len(body) != self.size
             or redelivered is not self.redelivered
             or effect.delivery_count
             or effect.acquired_count
+            or (len(body) != self.size and not self.resize(len(body)))
         ):
             if message.encryption is None:
                 self.prepare(effect, message)
@@ -127,14 +130,14 @@ class AmqpConsumer(DeliveryHolder):
                     missing = error.key_id
                 self.route = None  # the next one may look the same, and has to be decrypted as well
         if missing:
-            output.parts.append(SealedDelivery(self, tag, partition, effect, message, missing))
+            output.parts.append(SealedDelivery(self, tag, partition, effect, message_id, message, missing))
             output.connection.later += 1
         elif len(body) <= output.max_payload:
             output.parts += (self.prefix, tag.to_bytes(8, "big"), self.middle, body, END)
         else:
             head = (self.prefix, tag.to_bytes(8, "big"), self.middle)
             if output.connection.crowded and not effect.final and message.encryption is None and self.reader is None:
-                output.parts.append(LaterDelivery(self, tag, head, partition, effect))
+                output.parts.append(LaterDelivery(self, tag, head, partition, effect.queue, message_id))
                 output.connection.later += 1
             else:
                 output.parts += head
@@ -148,6 +151,15 @@ class AmqpConsumer(DeliveryHolder):
             if self.credit <= self.low_credit and not self.wants_credit:
                 self.wants_credit = True
                 self.creditors.append(self)
+
+    def resize(self, size: int) -> bool:
+        """Make `middle` for a message that differs from the last one in the size. False: that takes `prepare`."""
+        if not 0 < size <= self.output.max_payload or not 0 < self.size <= self.output.max_payload:
+            return False
+        before, behind = self.around
+        self.size = size
+        self.middle = before + size.to_bytes(8, "big") + behind + size.to_bytes(4, "big")
+        return True
 
     def prepare(self, effect: Deliver, message: Published) -> None:
         """Make `prefix` and `middle` for this message."""
@@ -164,7 +176,9 @@ class AmqpConsumer(DeliveryHolder):
         self.properties = message.properties
         self.size = len(message.body)
         self.redelivered = effect.redelivered
-        self.middle = rest + END + header_frame(self.output, properties, self.size)
+        header = header_frame(self.output, properties, self.size)
+        self.middle = rest + END + header
+        self.around = rest + END + header[:SIZE_AT], header[SIZE_AT + 8 : -4]
 
     def cancelled(self) -> None:
         """Send basic.cancel to a client that understands it: the broker has cancelled the consumer."""
@@ -211,14 +225,20 @@ class LaterDelivery:
     The message is in the store until it is acked, so its body need not be in memory."""
 
     def __init__(
-        self, consumer: AmqpConsumer, tag: int, head: tuple[bytes, ...], partition: Partition, effect: Deliver
+        self,
+        consumer: AmqpConsumer,
+        tag: int,
+        head: tuple[bytes, ...],
+        partition: Partition,
+        queue: Queue,
+        message_id: int,
     ) -> None:
         self.consumer = consumer
         self.tag = tag
         self.head = head
         self.partition = partition
-        self.queue = effect.queue
-        self.message_id = effect.message_id
+        self.queue = queue
+        self.message_id = message_id
 
     def ready(self) -> bool:
         """It waits for the socket only."""
@@ -296,10 +316,17 @@ class SealedDelivery(SealedMessage):
     """A delivery that waits for its key."""
 
     def __init__(
-        self, consumer: AmqpConsumer, tag: int, partition: Partition, effect: Deliver, message: Published, key_id: str
+        self,
+        consumer: AmqpConsumer,
+        tag: int,
+        partition: Partition,
+        effect: Deliver,
+        message_id: int,
+        message: Published,
+        key_id: str,
     ) -> None:
         kept = message if effect.final or consumer.reader is not None else None
-        super().__init__(consumer.output, partition, effect.queue, effect.message_id, kept)
+        super().__init__(consumer.output, partition, effect.queue, message_id, kept)
         self.consumer = consumer
         self.tag = tag
         self.effect = effect

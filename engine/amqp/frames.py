@@ -7,8 +7,9 @@ all that it calls.
 
 Two frames are hot and are given to their channel from here: a basic.ack, and a basic.publish whose three frames are in
 the read completely. The publish's method frame is looked up whole in the channel's memo, so exchange, routing key and
-route cost one dictionary access. When a publish begins with the very bytes of the two before it (all but the body), one
-comparison does for everything (`Repeat`). Any other frame, and a publish that comes in pieces, goes to
+route cost one dictionary access. Publishes that have the very bytes of the two before them, all but the size and the
+body, are a run: two comparisons do for each (`Repeat`), and the channel takes them at once. Any other frame, and a
+publish that comes in pieces, goes to
 `FrameReceiver.frame`, which knows all the rules. All ways give the same result for any chunking of the stream.
 
 A frame that is too large or has no end marker means that the place in the stream is lost: FrameError (501), and nothing
@@ -62,6 +63,12 @@ class HotChannel(Protocol[PublishT]):
     def publish(self, publish: PublishT, raw: bytes, body: bytes) -> None:
         """Take a whole publish: what is known of its method frame, its properties and its body."""
 
+    def takes_runs(self, publish: PublishT, raw: bytes) -> bool:
+        """Return True if `publish_run` may take publishes with this method frame and these properties now."""
+
+    def publish_run(self, publish: PublishT, raw: bytes, bodies: list[bytes]) -> None:
+        """Take whole publishes that differ in their bodies alone, and have one."""
+
     def ack(self, tag: int, multiple: bool) -> None:
         """Take a basic.ack."""
 
@@ -84,17 +91,21 @@ class FrameReceiver(Protocol):
 
 
 class Repeat(Generic[PublishT]):
-    """A publish that came twice in a row: the next one begins with `prefix` if it is the same but for its body."""
+    """A publish that came twice in a row. The next one has the same bytes around the size of its body:
+
+    front: method frame, header frame up to the size | size | middle: properties to the body frame's size | size | body
+    """
 
     def __init__(
-        self, prefix: bytes, channel: HotChannel[PublishT], publish: PublishT, properties: bytes, size: int
+        self, front: bytes, middle: bytes, channel: HotChannel[PublishT], publish: PublishT, properties: bytes
     ) -> None:
-        self.prefix = prefix  # method frame, header frame, and the start of the body frame
-        self.length = len(prefix)
+        self.front = front
+        self.middle = middle
+        self.middle_at = len(front) + 4
+        self.length = len(front) + 4 + len(middle) + 4
         self.channel = channel
         self.publish = publish
         self.properties = properties
-        self.size = size
 
 
 class FrameParser(Generic[PublishT]):
@@ -110,7 +121,7 @@ class FrameParser(Generic[PublishT]):
         self.max_content = 0  # larger bodies are not taken whole
         self.deaf = False  # after a fatal error, or at the end: bytes that come are thrown away
         self.repeat: Repeat[PublishT] | None = None
-        self.last: tuple[PublishT, bytes, int] | None = None  # the last whole publish: properties, body size
+        self.last: tuple[PublishT, bytes] | None = None  # the last whole publish with a body, and its properties
 
     def parse(self, data: bytes) -> None:
         """Take the frames out of `data` until the gate is shut; keep what is left for the next call.
@@ -130,16 +141,10 @@ class FrameParser(Generic[PublishT]):
                 if self.receiver.must_pause():
                     break
                 check_at = pos + PAUSE_CHECK_BYTES
-            if repeat is not None and data.startswith(repeat.prefix, pos):
-                body = pos + repeat.length
-                end = body + repeat.size
-                channel = repeat.channel
-                if end < size and data[end] == FRAME_END and channel.ready:
-                    pos = end + 1
-                    try:
-                        channel.publish(repeat.publish, repeat.properties, data[body:end])
-                    except Exception as error:
-                        self.receiver.failed(channel.number, PUBLISH, error)
+            if repeat is not None and data.startswith(repeat.front, pos) and repeat.channel.ready:
+                after = self.run(repeat, data, pos, check_at)
+                if after:
+                    pos = after
                     if gate.shut:
                         break
                     continue
@@ -182,6 +187,39 @@ class FrameParser(Generic[PublishT]):
                 break
             repeat = self.repeat
         self.rest = data[pos:]
+
+    def run(self, repeat: Repeat[PublishT], data: bytes, pos: int, until: int) -> int:
+        """Take the publishes from `pos` on that repeat: those that begin before `until`, or only the first one if its
+        channel takes no runs. Returns the position behind them; 0: the first one is not here whole, or is no repeat."""
+        front, middle, channel = repeat.front, repeat.middle, repeat.channel
+        size, most = len(data), min(self.max_payload, self.max_content)
+        several = channel.takes_runs(repeat.publish, repeat.properties)
+        bodies: list[bytes] = []
+        while pos < until and data.startswith(front, pos) and data.startswith(middle, pos + repeat.middle_at):
+            at = pos + repeat.length
+            if at >= size:
+                break
+            length = data[at - 4 : at]
+            body_size = int.from_bytes(length, "big")
+            end = at + body_size
+            if end >= size or data[end] != FRAME_END or not 0 < body_size <= most:
+                break
+            if data[pos + repeat.middle_at - 4 : pos + repeat.middle_at] != length:
+                break
+            bodies.append(data[at:end])
+            pos = end + 1
+            if not several:
+                break
+        if not bodies:
+            return 0
+        try:
+            if len(bodies) == 1:
+                channel.publish(repeat.publish, repeat.properties, bodies[0])
+            else:
+                channel.publish_run(repeat.publish, repeat.properties, bodies)
+        except Exception as error:
+            self.receiver.failed(channel.number, PUBLISH, error)
+        return pos
 
     def whole_publish(self, channel: HotChannel[PublishT], data: bytes, start: int, pos: int) -> int:
         """Take the basic.publish whose method frame lies at `start` and ends before `pos`, if its content is here, in
@@ -227,10 +265,10 @@ class FrameParser(Generic[PublishT]):
                     return 0
             if body_size:
                 last = self.last
-                if last is not None and last[0] is publish and last[2] == body_size and last[1] == properties:
-                    self.repeat = Repeat(data[start:at], channel, publish, properties, body_size)
+                if last is not None and last[0] is publish and last[1] == properties:
+                    self.repeat = Repeat(data[start : pos + 15], data[pos + 19 : at - 4], channel, publish, properties)
                 else:
-                    self.last = (publish, properties, body_size)
+                    self.last = (publish, properties)
             channel.publish(publish, properties, body)
         except Exception as error:
             self.receiver.failed(number, PUBLISH, error)

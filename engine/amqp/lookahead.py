@@ -57,20 +57,20 @@ class LookaheadConsumer(AmqpConsumer):
         super().__init__(output, settlement, tag, no_ack, prefetch, notify, gone, creditors)
         self.end_turn = end_turn
         self.outstanding = 0  # deliveries that the client has and has not settled
-        self.lookahead: deque[tuple[Partition, Deliver, Published | None]] = deque()  # None: it is in the store
+        self.lookahead: deque[tuple[Partition, Deliver, int, Published | None]] = deque()  # None: it is in the store
         self.settled_lately = 0  # since the last look
         self.asked_position = -1  # of the last Credited
         self.looks = False  # a look is due
 
-    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
         if self.reader is not None:
-            super().deliver(partition, effect, message)
+            super().deliver(partition, effect, message_id, message)
         elif self.lookahead or self.outstanding >= self.prefetch:
             kept = message if len(message.body) <= KEPT_BYTES else None
-            self.lookahead.append((partition, effect, kept))
+            self.lookahead.append((partition, effect, message_id, kept))
         else:
             self.outstanding += 1
-            super().deliver(partition, effect, message)
+            super().deliver(partition, effect, message_id, message)
 
     def settled(self, count: int) -> None:
         self.outstanding -= count
@@ -84,14 +84,14 @@ class LookaheadConsumer(AmqpConsumer):
 
     def send_next(self) -> None:
         """Send the first message of the lookahead to the client."""
-        partition, effect, message = self.lookahead.popleft()
+        partition, effect, message_id, message = self.lookahead.popleft()
         self.outstanding += 1
         try:
             if message is None:
-                message = partition.message(effect.queue.queue_id, effect.message_id)
-            super().deliver(partition, effect, message)
+                message = partition.message(effect.queue.queue_id, message_id)
+            super().deliver(partition, effect, message_id, message)
         except Exception:  # as with any delivery
-            log.exception("%s: message %d was not delivered", effect.queue.name, effect.message_id)
+            log.exception("%s: message %d was not delivered", effect.queue.name, message_id)
             partition.deliveries.undelivered(self.consumer_id)
 
     def cancelled(self) -> None:
@@ -102,7 +102,7 @@ class LookaheadConsumer(AmqpConsumer):
         partition, queue = self.partition, self.queue
         if not self.lookahead or partition is None or queue is None:
             return
-        first = self.lookahead[0][1].message_id
+        first = self.lookahead[0][2]
         self.lookahead.clear()
         if not queue.gone:
             self.credit_lookahead(-1 - first)

@@ -41,7 +41,7 @@ from rewindmq.engine.routing.router import Destination
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import parse, with_reply_to
 from rewindmq.schemas.events import Published
-from rewindmq.schemas.values import Encryption
+from rewindmq.schemas.values import Encryption, Route
 
 # Distinct method frames and content properties that a channel remembers; beyond that it starts over.
 MEMO_SIZE: Final = 512
@@ -56,6 +56,21 @@ NO_ROUTE: Final = 312
 PSEUDO_QUEUE: Final = direct_reply.PSEUDO_QUEUE.encode()
 
 T = TypeVar("T")
+
+
+def plain_message(route: Route, properties: PublishProperties, body: bytes) -> Published:
+    """Return a message that is logged as it came (hot)."""
+    return Published(  # by position: keywords take twice as long here (schemas/events.py)
+        route,
+        properties.raw,
+        properties.expiration_ms,
+        properties.priority,
+        properties.persistent,
+        None,
+        None,
+        body,
+        len(body),
+    )
 
 
 class SharedState:
@@ -129,20 +144,7 @@ class PublishPath:
             return
         tally.received += 1
         tally.routed += publish.queues
-        offset = partition.publish(
-            self.actor,
-            Published(  # by position: keywords take twice as long here (schemas/events.py)
-                route,
-                properties.raw,
-                properties.expiration_ms,
-                properties.priority,
-                properties.persistent,
-                None,
-                None,
-                body,
-                len(body),
-            ),
-        )
+        offset = partition.publish(self.actor, plain_message(route, properties, body))
         if self.confirming:
             tally.received_confirm += 1
             confirms = self.confirms
@@ -152,6 +154,43 @@ class PublishPath:
                 partition.await_folded(offset, confirms, sequence)
             else:
                 partition.await_durable(offset, confirms, sequence)
+
+    def takes_runs(self, publish: BasicPublish, raw: bytes) -> bool:
+        """Return True if `publish_run` may take publishes of this kind now, all at once (hot)."""
+        partition, properties = publish.partition, self.parsed.get(raw)
+        return (
+            partition is not None
+            and partition.takes_runs
+            and properties is not None
+            and properties.plain
+            and publish.route is not None
+            and publish.version == self.router.version
+        )
+
+    def publish_run(self, publish: BasicPublish, raw: bytes, bodies: list[bytes]) -> None:
+        """Take publishes that differ in their bodies alone (hot). `takes_runs` is true of them."""
+        properties, route, partition, count = self.parsed[raw], publish.route, publish.partition, len(bodies)
+        assert route is not None
+        assert partition is not None
+        if self.settlement.pending:
+            self.settlement.flush()
+        tally = self.tally
+        for body in bodies:
+            if len(body) != tally.size:
+                tally.another_size(len(body))
+            tally.received += 1
+        tally.routed += count * publish.queues
+        last = partition.publish_run(self.actor, [plain_message(route, properties, body) for body in bodies])
+        if self.confirming:
+            tally.received_confirm += count
+            confirms = self.confirms
+            first = confirms.published + 1
+            confirms.published += count
+            if publish.early_confirm and (publish.early_confirm == EARLY_ALWAYS or not properties.persistent):
+                for at in range(count):
+                    partition.await_folded(last - count + 1 + at, confirms, first + at)
+            else:
+                partition.await_run_durable(last, confirms, first, count)
 
     def publish_anywhere(self, publish: BasicPublish, properties: PublishProperties, body: bytes) -> None:
         """Take a publish that the hot path does not: it goes to many queues, to several partitions or to none; it is

@@ -510,13 +510,13 @@ class ReadBackPartition(Partition):
             position = durable - len(self._offsets)
             for offset in self._offsets:
                 if waiting and waiting[0][0] == position:
-                    _, confirms, sequence = waiting.popleft()
+                    _, confirms, sequence, _ = waiting.popleft()
                     confirms.confirm(sequence, offset in refused)
                 position += 1
             refused.clear()
         else:
             while waiting and waiting[0][0] < durable:
-                _, confirms, sequence = waiting.popleft()
+                _, confirms, sequence, _ = waiting.popleft()
                 confirms.confirm(sequence, False)
         self._offsets.clear()
 

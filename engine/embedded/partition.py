@@ -6,7 +6,7 @@ An append position is the event's offset. The partition's time is the broker's (
 never behind the machine's time: history does not run backwards, unless an administrator sets the clock (`set_clock`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from rewindmq.engine.log.contract import BelowStart, LogPartition
@@ -123,6 +123,26 @@ class SoleWriterPartition(Partition):
             self.machine.apply(offset, now, actor, message, self.effects)
             self.tap.folded(self, offset, now, actor, message, self.effects, before)
         return offset
+
+    @property
+    def takes_runs(self) -> bool:
+        return self.tap is None
+
+    def publish_run(self, actor: Actor, messages: Sequence[Published]) -> int:
+        now = self._clock()
+        if now > self._now_ms:
+            self._now_ms = now
+        else:
+            now = self._now_ms
+        if now != self._prefix_ms or actor is not self._prefix_actor:
+            self._renew_prefix(now, actor)
+        first = self.log.append_all(now, self.encoder.encode_run(self._prefix, messages))
+        self.fresh.update(enumerate(messages, first))
+        sizes = [message.body_size for message in messages]
+        done, apply, effects = 0, self.machine.apply, self.effects
+        while done < len(messages):
+            done += apply(first + done, now, actor, messages[done], effects, sizes[done:])
+        return first + done - 1
 
     async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:
         before = len(self.effects)

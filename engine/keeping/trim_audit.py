@@ -117,7 +117,7 @@ class Held:
         """Count the effects of an event."""
         for effect in effects:
             if isinstance(effect, Keep):
-                self._queues.setdefault(effect.queue.queue_id, set()).add(effect.message_id)
+                self._queues.setdefault(effect.queue.queue_id, set()).update(effect.message_ids)
         for effect in effects:
             if isinstance(effect, Refuse):  # its body may be kept for a dead letter; it was never in the queue
                 self._queues.get(effect.queue.queue_id, set()).discard(effect.message_id)

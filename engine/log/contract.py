@@ -105,6 +105,9 @@ class LogPartition(Protocol):
     def append(self, timestamp_ms: int, record: bytes) -> int:
         """Add a record to the current group, and return its offset. Timestamps do not go back."""
 
+    def append_all(self, timestamp_ms: int, records: list[bytes]) -> int:
+        """As `append`, for small records of one time. Returns the offset of the first."""
+
     def begin_time_anew(self) -> None:
         """Let records appended from here on have lower timestamps than earlier ones (the clock was set)."""
 

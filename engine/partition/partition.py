@@ -31,7 +31,7 @@ import logging
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from rewindmq.engine.partition.counters import DEATHS, DISABLED, Served, dead_lettered
 from rewindmq.engine.partition.reading import BodyKeys, PartitionReading
@@ -72,8 +72,8 @@ logger = logging.getLogger(__name__)
 class DeliveryTarget(Protocol):
     """The client's side of a basic.consume (engine/amqp/consumer.py)."""
 
-    def deliver(self, partition: "Partition", effect: Deliver, message: Published) -> None:
-        """Send the message of `effect` to the client."""
+    def deliver(self, partition: "Partition", effect: Deliver, message_id: int, message: Published) -> None:
+        """Send a message of `effect` to the client."""
 
     def cancelled(self) -> None:
         """Tell the client that the queue is gone (basic.cancel), and forget the consumer."""
@@ -94,6 +94,13 @@ class Confirms(Protocol):
 
         `refused`: at least one queue did not take it. Confirms that wait for the disk come in ascending order; confirms
         that do not wait may come before them. The channel gathers frames and writes them at the end of the turn."""
+
+
+class RunConfirms(Confirms, Protocol):
+    """A receiver of confirms for publishes that were logged together."""
+
+    def confirm_run(self, first: int, count: int) -> None:
+        """Confirm publishes with successive numbers, from `first` on; no queue refused them."""
 
 
 class EventTap(Protocol):
@@ -158,7 +165,7 @@ class Partition(PartitionReading):
         self.fresh: dict[int, Published] = {}  # published in this turn
         self.refused: set[int] = set()  # offsets of publishes that a queue refused, until their confirm
         self._now_ms = machine.log_ms
-        self._waiting: deque[tuple[int, Confirms, int]] = deque()
+        self._waiting: deque[tuple[int, Confirms, int, int]] = deque()
         self._refusals: dict[int, tuple[str, ...] | None] = {}  # by append position; None: not known yet
         self._prefix = b""
         self._prefix_ms = -1
@@ -205,6 +212,17 @@ class Partition(PartitionReading):
         """Log a publish on the hot path, as `append`.
 
         `fresh` has the message until carry_out has delivered or kept it."""
+
+    @property
+    def takes_runs(self) -> bool:
+        """Return True if `publish_run` may be called now."""
+        return False
+
+    def publish_run(self, actor: Actor, messages: Sequence[Published]) -> int:
+        """Log publishes that differ in their bodies alone, as `publish`. Returns the append position of the last one.
+
+        Only a sole writer takes runs."""
+        raise NotImplementedError
 
     def publish_then(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
         """Log a publish, and call `folded` when it is folded. With a sole writer that is at once."""
@@ -276,7 +294,13 @@ class Partition(PartitionReading):
         """Call `confirms.confirm(sequence, refused)` once the event at this append position is durable.
 
         Positions of calls must ascend."""
-        self._waiting.append((position, confirms, sequence))
+        self._waiting.append((position, confirms, sequence, 1))
+
+    def await_run_durable(self, last: int, confirms: RunConfirms, first_sequence: int, count: int) -> None:
+        """As `await_durable`, for publishes with successive positions and numbers, which are confirmed together.
+
+        `last`: the position of the last one."""
+        self._waiting.append((last, confirms, first_sequence, count))
 
     def await_folded(self, position: int, confirms: Confirms, sequence: int) -> None:
         """Call `confirms.confirm(sequence, refused)` once the event is folded and its effects are performed.
@@ -317,8 +341,14 @@ class Partition(PartitionReading):
         waiting = self._waiting
         refused = self.refused
         while waiting and waiting[0][0] < durable:
-            position, confirms, sequence = waiting.popleft()
-            confirms.confirm(sequence, position in refused)
+            position, confirms, sequence, count = waiting.popleft()
+            if count == 1:
+                confirms.confirm(sequence, position in refused)
+            elif refused and not refused.isdisjoint(range(position - count + 1, position + 1)):
+                for at in range(count):
+                    confirms.confirm(sequence + at, position - count + 1 + at in refused)
+            else:
+                cast(RunConfirms, confirms).confirm_run(sequence, count)
         if refused:
             self.refused = {position for position in refused if position >= durable}
 
@@ -406,24 +436,26 @@ class Deliveries:
             if isinstance(effect, Deliver):
                 consumer = consumers.get(effect.consumer)
                 if consumer is not None:
-                    message_id = effect.message_id
-                    message = fresh.get(message_id)
-                    try:
-                        if message is None:
-                            message = partition.message(effect.queue.queue_id, message_id)
-                        consumer.deliver(partition, effect, message)
-                    except Exception:  # a defect of one connection must not cost the others their deliveries
-                        logger.exception("%s: message %d was not delivered", partition.name, message_id)
-                        self.undelivered(effect.consumer)
+                    for message_id in effect.message_ids:
+                        message = fresh.get(message_id)
+                        try:
+                            if message is None:
+                                message = partition.message(effect.queue.queue_id, message_id)
+                            consumer.deliver(partition, effect, message_id, message)
+                        except Exception:  # a defect of one connection must not cost the others their deliveries
+                            logger.exception("%s: message %d was not delivered", partition.name, message_id)
+                            self.undelivered(effect.consumer)
+                            break
                     if effect.queue is not queue:
                         runs.append((queue, delivered, final, redelivered))
                         queue = effect.queue
                         delivered = final = redelivered = 0
-                    delivered += 1
+                    count = len(effect.message_ids)
+                    delivered += count
                     if effect.final:
-                        final += 1
+                        final += count
                     if effect.redelivered:
-                        redelivered += 1
+                        redelivered += count
                 elif epoch is not None and effect.consumer >> EPOCH_SHIFT != epoch:
                     self._note_elsewhere(effect)
             elif isinstance(effect, Keep):
@@ -476,10 +508,13 @@ class Deliveries:
 
     def _note_elsewhere(self, effect: Deliver) -> None:
         """Count a delivery that another node makes: a queue's figures must be equal at all nodes."""
-        served = self._served(effect.queue)
-        served.deliver += not effect.final
-        served.deliver_no_ack += effect.final
-        served.redeliver += effect.redelivered
+        served, count = self._served(effect.queue), len(effect.message_ids)
+        if effect.final:
+            served.deliver_no_ack += count
+        else:
+            served.deliver += count
+        if effect.redelivered:
+            served.redeliver += count
 
     def _note_deaths(self, effect: Forget) -> None:
         """Count deaths in a queue without a dead-letter exchange. The forwarder counts the dead letters."""

@@ -6,8 +6,8 @@
                             ticks: what people did meanwhile (a purge, a policy, a restart, a restoration)
 
 One fold runs from the nearest snapshot before the range. A point is the state at its time (projections/rewind.py), and
-the outcomes since the previous point are the difference of the machine's own counters. So the fold takes its fast path
-for repeats, which make no ticks, and sees all other events. A fast path ends at each point, because time passes there.
+the outcomes since the previous point are the difference of the machine's own counters. So the fold applies publishes
+that are alike together.
 The fold leaves waypoints behind, for the moments that the reader of the chart asks for next.
 
 Points and ticks are bounded in number, and time by a deadline: an answer that is not `complete` has the points up to
@@ -26,7 +26,6 @@ from rewindmq.projections.machine.data.effects import Effect, Forget, QueueGone
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import MOVED, PURGED, REMOVED
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import RecordGroup, decoder_for, drive, events_of
 from rewindmq.projections.rewind import At, BelowFloor, OutsideHistory, begin_ms, format_time, oldest, state_at
 from rewindmq.projections.store.snapshots import Snapshots
@@ -227,11 +226,10 @@ class _Fold:
         if offset <= self.machine.next_offset:
             return groups
         decoder = decoder_for(self.log)
-        repeats = Repeats(self.machine)
         begun = end = self.machine.next_offset
         while end < offset:
             end = min(offset, self.waypoints.next_after(self.log.name, end))
-            groups = drive(self.machine, groups, decoder, end, after=self._see, repeats=repeats)
+            groups = drive(self.machine, groups, decoder, end, after=self._see, run=self._see_run)
             if begun < self.machine.next_offset <= self.durable:  # else only time has passed, since the point before
                 self.waypoints.leave(self.machine)
         return groups
@@ -265,6 +263,18 @@ class _Fold:
             tell(self, DepthTick(time_ms, offset, "", "", actor.user), actor, event, effects)
         if effects:
             self._note_gone(offset, time_ms, actor.user, effects)
+
+    def _see_run(
+        self,
+        offset: int,
+        time_ms: int,
+        actor: Actor,
+        event: Published,
+        _sizes: Sequence[int],
+        _records: Sequence[bytes],
+        effects: list[Effect],
+    ) -> None:
+        self._see(offset, time_ms, actor, event, effects)
 
     def _note_gone(self, offset: int, time_ms: int, user: str, effects: list[Effect]) -> None:
         for effect in effects:

@@ -133,8 +133,8 @@ class Reader(ABC):
             body=message.body,
             body_size=message.body_size,
         )
-        effect = Deliver(self.queue, message_id, self.consumer_id, False, 0, False)
-        self.consumer.deliver(self.partition, effect, numbered)
+        effect = Deliver(self.queue, (message_id,), self.consumer_id, False, 0, False)
+        self.consumer.deliver(self.partition, effect, message_id, numbered)
 
     @abstractmethod
     def close(self) -> None:

@@ -220,8 +220,8 @@ class TappedConsumer:
         self.channel = channel
         self.consumer = consumer
 
-    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
-        self.consumer.deliver(partition, effect, message)
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
+        self.consumer.deliver(partition, effect, message_id, message)
         self.firehose.delivered(self.session, self.channel, effect, message)
 
     def cancelled(self) -> None:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from rewindmq.projections.machine.repeats import PlainAck, PlainPublish
 from rewindmq.schemas.values import Actor
 
 T = TypeVar("T")
@@ -77,9 +76,6 @@ class OutcomeRows(ABC, Generic[T]):
         self.shared: list[Shared] = []
         self.causes: dict[Cause, dict[Any, int]] = {}
         self.by_type: dict[type, tuple[Actor, Cause, dict[Any, int]]] = {}  # the last actor and cause of each type
-        # The numbers of repeats: of a publish, its deliveries by consumer, and the cause's; of an ack
-        self.of_publishes: dict[PlainPublish, tuple[int, dict[int, int], dict[Any, int]]] = {}
-        self.of_acks: dict[PlainAck, int] = {}
         self.about(self.cause)
 
     # -- one event --------------------------------------------------------------------------------------------------
@@ -126,6 +122,32 @@ class OutcomeRows(ABC, Generic[T]):
             if len(self.numbers) >= BATCH_ROWS:
                 self.flush()
                 number = self.number(None, shared)
+
+    def add_run(self, numbers: Sequence[int], sized: int, offset: int, sizes: Sequence[int]) -> None:
+        """Add rows of these combinations for each message of a run whose first one has the id `offset`.
+
+        The first `sized` combinations say the size of the body. A batch may become larger by a run."""
+        if min(numbers) >= 0:
+            ids: Sequence[int] = range(offset, offset + len(sizes))
+            if len(numbers) > 1:
+                ids = [message_id for message_id in ids for _ in numbers]
+            self.numbers.extend([*numbers] * len(sizes))
+            self.offsets.extend(ids)
+            self.message_ids.extend(ids)
+            self.sizes.extend(sizes if sized == 1 else [size for size in sizes for _ in range(sized)])
+        else:
+            for message_id, size in enumerate(sizes, offset):
+                for place, number in enumerate(numbers):
+                    if number < 0:
+                        self.leave_out(message_id, 1)
+                        continue
+                    self.numbers.append(number)
+                    self.offsets.append(message_id)
+                    self.message_ids.append(message_id)
+                    if place < sized:
+                        self.sizes.append(size)
+        if len(self.numbers) >= BATCH_ROWS:
+            self.flush()
 
     def leave_out(self, offset: int, count: int) -> None:
         """Skip the ordinals of unwanted rows."""

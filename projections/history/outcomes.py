@@ -7,6 +7,7 @@ queue, or passes straight through it, has one row `published` for that queue, be
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from rewindmq.projections.history.outcome_rows import BATCH_ROWS, DUPLICATE, PUBLISHED, SHARED, OutcomeRows, Shared
@@ -27,13 +28,13 @@ from rewindmq.projections.machine.data.effects import (
     Requeue,
 )
 from rewindmq.projections.machine.data.message_word import SIZE_MASK
-from rewindmq.projections.machine.data.queue import Consumer, Queue
-from rewindmq.projections.machine.data.reasons import ACKED, MOVED, RELOCATED, REMOVED
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import MOVED, RELOCATED, REMOVED
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.repeats import PlainAck, PlainPublish, RepeatedOutcomes
 from rewindmq.projections.machine.state import NODE_LOST
+from rewindmq.projections.replay import Run
 from rewindmq.schemas.amqp.properties import problem
-from rewindmq.schemas.events import Acked, Checkpointed, Event, Published
+from rewindmq.schemas.events import Checkpointed, Event, Published
 from rewindmq.schemas.operator_events import MessageRemoved
 from rewindmq.schemas.values import Actor, Origin, Policy, Route
 
@@ -62,11 +63,6 @@ class Outcomes(Generic[T]):
         self.offset = 0  # of the event at hand
         self.removal: Event | None = None  # the last one
         self.publish: Published | None = None  # the last one
-
-    @property
-    def repeated(self) -> RepeatedOutcomes | None:
-        """Return this product, which itself receives repeats (`Product`)."""
-        return self
 
     def begin(self, machine: Machine) -> None:
         """Remember the machine (`Product`)."""
@@ -101,68 +97,40 @@ class Outcomes(Generic[T]):
         if effects:
             self._follows(effects)
 
-    def published(
-        self, publish: PlainPublish, message_id: int, timestamp_ms: int, size: int, consumer: Consumer | None
-    ) -> None:
-        """Add the rows of a publish (`RepeatedOutcomes`), the same as `event` would make."""
-        rows = self.rows
-        if timestamp_ms != rows.time_ms:
-            rows.at(timestamp_ms)
-        met = rows.of_publishes.get(publish)
-        if met is None:
-            actor = publish.actor
-            rows.about((Published.__name__, actor.user, actor.session))
-            number = _publish(rows, publish.queue, publish.route, None)
-            met = rows.of_publishes[publish] = number, {}, rows.of_cause
-        number, deliveries, of_cause = met
-        numbers, offsets, message_ids = rows.numbers, rows.offsets, rows.message_ids
-        if number >= 0:
-            numbers.append(number)
-            offsets.append(message_id)
-            message_ids.append(message_id)
-            rows.sizes.append(size)
-        else:
-            rows.leave_out(message_id, 1)
-        if consumer is not None:
-            delivery = deliveries.get(consumer.consumer)
-            if delivery is None:
-                actor = publish.actor
-                rows.about((Published.__name__, actor.user, actor.session))
-                key = (publish.queue, consumer.consumer, 0, False, consumer.no_ack)
-                delivery = of_cause.get(key)
-                if delivery is None:
-                    delivery = _delivery(rows, key)
-                deliveries[consumer.consumer] = delivery
-            if delivery >= 0:
-                numbers.append(delivery)
-                offsets.append(message_id)
-                message_ids.append(message_id)
-            else:
-                rows.leave_out(message_id, 1)
-        if len(numbers) >= BATCH_ROWS:
-            rows.flush()
+    @property
+    def run(self) -> Run | None:
+        """This product takes publishes that were applied together (`Product`)."""
+        return self._run
 
-    def acked(self, ack: PlainAck, offset: int, timestamp_ms: int, ids: Sequence[int], effects: list[Effect]) -> None:
-        """Add the rows of an ack (`RepeatedOutcomes`), the same as `event` would make."""
+    def _run(
+        self,
+        offset: int,
+        timestamp_ms: int,
+        actor: Actor,
+        event: Published,
+        sizes: Sequence[int],
+        records: Sequence[bytes],
+        effects: list[Effect],
+    ) -> None:
+        """Add the rows of publishes that were applied together."""
+        if len(sizes) == 1:
+            self.event(offset, timestamp_ms, actor, replace(event, body_size=sizes[0]), effects)
+            return
         rows = self.rows
+        rows.about_event(Published, actor)
         if timestamp_ms != rows.time_ms:
             rows.at(timestamp_ms)
-        number = rows.of_acks.get(ack)
-        if number is not None and number >= 0 and len(ids) == 1 and not effects:
-            numbers = rows.numbers
-            numbers.append(number)
-            rows.offsets.append(offset)
-            rows.message_ids.append(ids[0])
-            if len(numbers) >= BATCH_ROWS:
-                rows.flush()
-            return
-        actor, holder = ack.actor, ack.holder
-        rows.about((Acked.__name__, actor.user, actor.session))
-        self.offset = offset
-        if number is None:
-            number = rows.of_acks[ack] = self._number(holder.queue, ACKED, True, holder.consumer)
-        rows.add(number, offset, ids)
-        self._follows(effects)
+        numbers: list[int] = []  # of the rows of each message, in their order
+        for queue in self.machine.routes[event.route]:
+            number = rows.of_cause.get((queue, event.route))
+            numbers.append(_publish(rows, queue, event.route, None) if number is None else number)
+        published = len(numbers)
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                key = (effect.queue, effect.consumer, effect.delivery_count, effect.redelivered, effect.final)
+                number = rows.of_cause.get(key)
+                numbers.append(_delivery(rows, key) if number is None else number)
+        rows.add_run(numbers, published, offset, sizes)
 
     def undecodable(self, offset: int, why: str) -> None:
         """Add the row of a quarantined record (`Product`)."""
@@ -198,12 +166,15 @@ class Outcomes(Generic[T]):
             if number is None:
                 number = _delivery(rows, key)
             if number < 0:
-                rows.leave_out(offset, 1)
+                rows.leave_out(offset, len(effect.message_ids))
                 continue
             numbers = rows.numbers
+            if len(effect.message_ids) > 1:
+                rows.add(number, offset, effect.message_ids)
+                continue
             numbers.append(number)
             rows.offsets.append(offset)
-            rows.message_ids.append(effect.message_id)
+            rows.message_ids.append(effect.message_ids[0])
             if len(numbers) >= BATCH_ROWS:
                 rows.flush()
 

@@ -2,8 +2,8 @@
 
     rows = fold_events(Outcomes(PlainRows(log.name)), machine, groups_of(log, machine.next_offset), decoder_for(log))
 
-A product that can receive repeats (projections/machine/repeats.py) does not see the events that the fast path applies,
-only their outcomes. A record that cannot be decoded is shown to the product, because every fold skips it.
+A product that takes runs receives publishes that were applied together (`Machine.apply`) at once. A record that cannot
+be decoded is shown to the product, because every fold skips it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,8 +11,7 @@ from typing import Protocol, TypeVar
 
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.repeats import RepeatedOutcomes, Repeats
-from rewindmq.projections.replay import RecordGroup, drive
+from rewindmq.projections.replay import RecordGroup, Run, drive
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Checkpointed, Event
 from rewindmq.schemas.values import Actor
@@ -25,8 +24,8 @@ class Product(Protocol[T_co]):
     """A maker of rows from a fold. Each range has its own instance."""
 
     @property
-    def repeated(self) -> RepeatedOutcomes | None:
-        """Return the receiver of repeats' outcomes; None if the product must see every event."""
+    def run(self) -> Run | None:
+        """Return the receiver of publishes that were applied together; None if the product must see every event."""
 
     def begin(self, machine: Machine) -> None:
         """Prepare for the first event; the machine is already there."""
@@ -51,14 +50,12 @@ def fold_events(
     decoder: Decoder | None = None,
     stripped: bool = False,
 ) -> Iterator[T]:
-    """Show `product` every event with its effects, or the repeats, and yield its rows after each group.
+    """Show `product` every event with its effects, and yield its rows after each group.
 
-    `stripped`: the records have no bodies (`strip_body`). Then there are no repeats."""
+    `stripped`: the records have no bodies (`strip_body`). Then nothing is applied together."""
     product.begin(machine)
     decoder = decoder or Decoder()
-    told = None if stripped else product.repeated
-    repeats = None if told is None else Repeats(machine, outcomes=told)
-    before, after, undecodable = {Checkpointed: product.before}, product.event, product.undecodable
+    before, after, run, undecodable = {Checkpointed: product.before}, product.event, product.run, product.undecodable
     for group in groups:
         drive(
             machine,
@@ -66,8 +63,8 @@ def fold_events(
             decoder,
             before=before,
             after=after,
+            run=run,
             undecodable=undecodable,
-            repeats=repeats,
             stripped=stripped,
         )
         yield from product.take(False)

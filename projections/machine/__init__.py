@@ -3,5 +3,4 @@
 machine.py   the door, `apply`, and the table of handlers     events/   the handlers     rules/   rules that they share
 state.py     the state of a partition                         data/     queues, orders of messages, effects
 serialization/, validation.py, describe.py                    the state as bytes; its invariants; as text
-repeats.py   the fast path of a fold: repeats of plain publishes and acks change the state without `apply`
 """

@@ -194,7 +194,7 @@ def queue_name(queue: Queue) -> str:
 
 
 def _keep(e: Keep, names: Names) -> str:
-    return f"keep {names.message(e.message_id)}"
+    return f"keep {names.messages(e.message_ids)}"
 
 
 def _forget(e: Forget, names: Names) -> str:
@@ -207,7 +207,7 @@ def _refuse(e: Refuse, names: Names) -> str:
 
 
 def _deliver(e: Deliver, names: Names) -> str:
-    return f"deliver {names.message(e.message_id)} to {names.consumer(e.consumer)}{_delivery(e)}"
+    return f"deliver {names.messages(e.message_ids)} to {names.consumer(e.consumer)}{_delivery(e)}"
 
 
 def _fetched(e: FetchReply, names: Names) -> str:

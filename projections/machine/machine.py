@@ -11,7 +11,7 @@ Rules
 - First time passes, then the event happens: when `clock_ms` moves past a deadline (expiry of a message at a head, queue
   lease), every deadline up to the new time is carried out, earliest first, before the event itself is applied. While a
   deadline is carried out, the clock is at that deadline.
-- One door: state changes only inside `apply` and `load`, and for repeats of plain publishes and acks in repeats.py.
+- One door: state changes only inside `apply` (and `load`).
 - A senseless event is quarantined: it makes an effect, changes nothing, and never raises. Broken invariants are
   asserts.
 - Rules have versions. `MachineUpgraded` marks the offset from which a version applies. Code that does not know the
@@ -29,7 +29,6 @@ Folders and files
                         profile
     data/               the data: queue, consumer, the orders of messages, remembered ids; and effects, the output
     serialization/      packing, changes since the last time, loading, digests
-    repeats.py          the fast path of a fold: repeats of plain publishes and acks, applied without `apply`
 
 Persistence (see projections/store/store.py). The state is stored in pieces, so that a small change of a long queue
 writes little: a `head` for the machine; for each queue a `meta` (settings, counters, consumers, unacked, outbox), and
@@ -40,7 +39,7 @@ numbered chunks with its ready messages and the ids that it remembers. Only chan
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from rewindmq.projections.machine import validation
@@ -139,7 +138,7 @@ def on_upgraded(state: State, offset: int, actor: Actor, event: MachineUpgraded,
         state.machine_version = event.machine_version
 
 
-HANDLERS: Final[dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]], None]]] = {
+HANDLERS: Final[dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]], object]]] = {
     # a message goes into the queues of its route
     Published: on_published,
     # a consumer is done with messages
@@ -204,8 +203,21 @@ class Machine(State):
 
     `next_offset`, `clock_ms`, `machine_version`, `partition`: see state.py."""
 
-    def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-        """Apply one event. `offset` ascends (gaps are allowed: Kafka has them)."""
+    def apply(
+        self,
+        offset: int,
+        timestamp_ms: int,
+        actor: Actor,
+        event: Event,
+        effects: list[Effect],
+        sizes: Sequence[int] = (),
+    ) -> int:
+        """Apply one event, or publishes that are alike. `offset` ascends (gaps are allowed: Kafka has them).
+
+        `sizes`: `event` is the first of publishes at successive offsets that differ in their bodies alone, which have
+        these sizes in bytes. They are applied as far as they are treated alike: go on with the next one. If there are
+        several, each has the effects of its own id, and there are no others. So any cutting of a history into runs
+        gives the same state, and the same effects of each message. Returns how many events were applied, at least 1."""
         if timestamp_ms > self.clock_ms or self.ahead_ms:
             clock_ms = timestamp_ms + self.ahead_ms
             if clock_ms > self.clock_ms:
@@ -213,23 +225,28 @@ class Machine(State):
                     before = len(effects)
                     self._pass_deadlines(clock_ms, effects)
                     self.due_effects = (offset, len(effects) - before)
+                    sizes = sizes[:1]  # the first event has these effects, too
                 self.clock_ms = clock_ms
         first = len(effects)
         self.next_offset = offset + 1
+        count = 1
         if self.lost_epochs and actor is not self.admitted:
             epoch = epoch_of(actor)
             if epoch not in self.lost_epochs:
                 self.admitted = actor
-            elif type(event) is not Published:  # its node may have confirmed it
+            elif not isinstance(event, Published):  # its node may have confirmed it
                 quarantine(self, event, f"{NODE_LOST}: epoch {epoch} is over", effects)
-                return
-        handler = HANDLERS.get(type(event))
-        if handler is None:
-            quarantine(self, event, "not an event of a queue partition", effects)
-        else:
+                return 1
+        if sizes and isinstance(event, Published):
+            count = on_published(self, offset, actor, event, effects, sizes)
+            self.next_offset = offset + count
+        elif (handler := HANDLERS.get(type(event))) is not None:
             handler(self, offset, actor, event, effects)
-            if self.remembers_messages:
-                messages_left(effects, first)
+        else:
+            quarantine(self, event, "not an event of a queue partition", effects)
+        if self.remembers_messages:
+            messages_left(effects, first)
+        return count
 
     def skip(self, offset: int) -> None:
         """Pass the record at `offset`, which is not an event and changes nothing else."""

@@ -247,64 +247,35 @@ class Projector:
 
     # -- which bodies to hold -----------------------------------------------------------------------------------------
 
-    def observe(self, effects: Sequence[Effect], published: Mapping[int, Published]) -> None:
-        """Keep and release bodies by the effects, in the same way in the live broker and in replay.
+    def observe(self, effects: Sequence[Effect], published: Mapping[int, Body]) -> None:
+        """Keep and release bodies as the effects say, in the same way in the live broker and in replay.
 
-        `published`: the messages that were published by the events behind these effects, by offset (= message id). The
-        rule: a body is kept from `Keep` until the message has left its queue (`Forget`, or a `Deliver` / `FetchReply`
-        that is `final`) and no dead letter of it waits in the outbox (`DeadLetter` keeps it, `Release` releases it).
-        `QueueGone` releases all bodies of the queue: at once, or as soon as its outbox is empty."""
-        fresh_queues = self._fresh
-        shared = self._shared
-        watch = self.watch
-        kept_bytes = 0
-        last_id = -1  # of the last shared message
-        holders = 0  # its holders, not yet counted
-        last: Queue | None = None
-        fresh: dict[int, Body] = {}
+        `published`: the messages that were published by the events behind these effects, by offset (= message id); in
+        the form in which RocksDB has them, or as messages. The rule: a body is kept from `Keep` until the message has
+        left its queue (`Forget`, or a `Deliver` / `FetchReply` that is `final`) and no dead letter of it waits in the
+        outbox (`DeadLetter` keeps it, `Release` releases it). `QueueGone` releases all bodies of the queue: at once, or
+        as soon as its outbox is empty."""
         forgets: list[Forget] = []
         letters: dict[int, set[int]] = {}  # by queue id
         released: list[Release] = []
         gone: list[Queue] = []
+        shared: dict[int, int] = {}  # message -> the number of queues that hold it, of those not yet counted
         for effect in effects:
             if isinstance(effect, Deliver):
                 if effect.final and not effect.passed:
-                    shared.hold(last_id, holders)
-                    holders, last_id = 0, -1
-                    self.forget(effect.queue.queue_id, (effect.message_id,))
+                    self._count_shared(shared)
+                    self.forget(effect.queue.queue_id, effect.message_ids)
             elif isinstance(effect, Keep):
-                message_id = effect.message_id
-                if message_id == last_id:
-                    holders += 1
-                    continue
-                if holders:
-                    shared.hold(last_id, holders)
-                    holders, last_id = 0, -1
-                message = published[message_id]
-                queue_id = effect.queue.queue_id
-                if is_shared(message):
-                    holders, last_id, queue_id, last = 1, message_id, SHARED, None
-                    fresh = fresh_queues.setdefault(SHARED, {})
-                    if message_id in fresh:
-                        continue
-                elif effect.queue is not last:
-                    last = effect.queue
-                    fresh = fresh_queues.setdefault(queue_id, {})
-                fresh[message_id] = message
-                if watch is not None and message.encryption is not None:
-                    watch.kept(queue_id, message_id, message)
-                kept_bytes += message.body_size + MESSAGE_OVERHEAD_BYTES
+                self._keep(effect, published, shared)
             elif isinstance(effect, Forget):
                 if effect.reason != DELETED:
                     forgets.append(effect)
-                elif holders or not shared.empty:
-                    shared.hold(last_id, holders)
-                    holders, last_id = 0, -1
+                elif shared or not self._shared.empty:
+                    self._count_shared(shared)
                     self._release(effect.message_ids)
             elif isinstance(effect, FetchReply):
                 if effect.final and effect.message_id >= 0:
-                    shared.hold(last_id, holders)
-                    holders, last_id = 0, -1
+                    self._count_shared(shared)
                     self.forget(effect.queue.queue_id, (effect.message_id,))
             elif isinstance(effect, DeadLetter):
                 letters.setdefault(effect.queue.queue_id, set()).update(effect.message_ids)
@@ -312,9 +283,36 @@ class Projector:
                 released.append(effect)
             elif isinstance(effect, QueueGone):
                 gone.append(effect.queue)
-        shared.hold(last_id, holders)
-        self.pending_bytes += kept_bytes
+        self._count_shared(shared)
         self._let_leave(forgets, letters, released, gone)
+
+    def _keep(self, effect: Keep, published: Mapping[int, Body], shared: dict[int, int]) -> None:
+        """Keep the bodies of messages that arrive in a queue."""
+        ids, watch = effect.message_ids, self.watch
+        first, queue_id = published[ids[0]], effect.queue.queue_id
+        if not isinstance(first, bytes) and is_shared(first):
+            queue_id = SHARED
+            for message_id in ids:
+                shared[message_id] = shared.get(message_id, 0) + 1
+        fresh = self._fresh.get(queue_id)
+        if fresh is None:
+            fresh = self._fresh[queue_id] = {}
+        for message_id in ids:
+            if queue_id == SHARED and message_id in fresh:
+                continue
+            message = fresh[message_id] = published[message_id]
+            if isinstance(message, bytes):
+                self.pending_bytes += len(message) + STORED_OVERHEAD_BYTES
+                continue
+            self.pending_bytes += message.body_size + MESSAGE_OVERHEAD_BYTES
+            if watch is not None and message.encryption is not None:
+                watch.kept(queue_id, message_id, message)
+
+    def _count_shared(self, shared: dict[int, int]) -> None:
+        """Count the queues that hold these messages."""
+        for message_id, holders in shared.items():
+            self._shared.hold(message_id, holders)
+        shared.clear()
 
     def _let_leave(
         self, forgets: list[Forget], letters: dict[int, set[int]], released: list[Release], gone: list["Queue"]
@@ -331,13 +329,6 @@ class Projector:
         for queue in gone:
             if not len(queue.outbox):
                 self._forget_queue(queue.queue_id)
-
-    def keep(self, bodies: Mapping[int, dict[int, bytes]]) -> None:
-        """Keep bodies in the form of RocksDB, by queue id and message id."""
-        for queue_id, stored in bodies.items():
-            if stored:
-                self._fresh.setdefault(queue_id, {}).update(stored)
-                self.pending_bytes += size_of(stored.values())
 
     def forget(self, queue_id: int, message_ids: Iterable[int]) -> None:
         """Release the bodies of messages that left the queue; no dead letter needs them any longer."""

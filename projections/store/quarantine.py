@@ -7,12 +7,12 @@ being read.
 """
 
 from bisect import insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
-from rewindmq.schemas.events import Event
+from rewindmq.schemas.events import Event, Published
 from rewindmq.schemas.values import Actor
 
 LISTED = 10_000
@@ -79,6 +79,19 @@ class QuarantineReport:
         for effect in effects:
             if type(effect) is Quarantine:
                 self.add(effect.offset, effect.event_type, effect.reason)
+
+    def see_run(
+        self,
+        _offset: int,
+        _timestamp_ms: int,
+        _actor: Actor,
+        _event: Published,
+        _sizes: Sequence[int],
+        _records: Sequence[bytes],
+        effects: list[Effect],
+    ) -> None:
+        """Note what a fold has just quarantined of a run (`replay.Run`)."""
+        self.note(effects)
 
     def note_undecodable(self, offset: int, reason: str) -> None:
         """Note a record that cannot be decoded."""

@@ -42,7 +42,7 @@ class TracedOutcomes(Outcomes[T]):
         self.traces = traces
 
     @property
-    def repeated(self) -> None:
+    def run(self) -> None:
         """Return None, because every publish must be seen for its headers (`Product`)."""
         return None
 

@@ -184,12 +184,15 @@ class Alternative:
         while self._seen < len(self._effects):
             effect = self._effects[self._seen]
             self._seen += 1
-            if isinstance(effect, Deliver | FetchReply) and not effect.final and effect.message_id >= 0:
-                self._met(offset, timestamp_ms, effect)
+            if isinstance(effect, Deliver) and not effect.final:
+                for message_id in effect.message_ids:
+                    self._met(offset, timestamp_ms, effect, message_id)
+            elif isinstance(effect, FetchReply) and not effect.final and effect.message_id >= 0:
+                self._met(offset, timestamp_ms, effect, effect.message_id)
         self._reacting = False
 
-    def _met(self, offset: int, timestamp_ms: int, effect: Deliver | FetchReply) -> None:
-        queue, message_id = effect.queue, effect.message_id
+    def _met(self, offset: int, timestamp_ms: int, effect: Deliver | FetchReply, message_id: int) -> None:
+        queue = effect.queue
         key = (queue.vhost, queue.name, message_id)
         late = self._late.get(key)
         if late:

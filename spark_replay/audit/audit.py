@@ -15,8 +15,8 @@ Snapshots and RocksDB are compared with the fold that checks all the rest, when 
 is folded once. (Snapshots of a history in Kafka are folded apart, a task each; ledgers: chunks.py.)
 
 All tasks fold with the pure build, also where the broker runs the compiled one (rewindmq/builds.py): two builds of one
-source check each other. The row `records` names the build. They fold event by event: the fast path for repeats, which
-recovery and `verify` use (projections/machine/repeats.py), is not used here.
+source check each other. The row `records` names the build. They fold event by event, while recovery, `verify` and the
+broker apply publishes that are alike together: so a defect of that is a finding.
 
 A partition whose chain is broken, or whose beginning is gone, is not folded: the records behind the break are not
 history. A partition whose older part was trimmed is folded from its base on (base_beliefs.py). An audit works beside

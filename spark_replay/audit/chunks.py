@@ -110,7 +110,7 @@ class _Unfinished:
 
     def __init__(self, product: AuditProduct) -> None:
         self.product = product
-        self.repeated = product.repeated
+        self.run = product.run
         self.begin = product.begin
         self.before = product.before
         self.event = product.event

@@ -101,9 +101,7 @@ class AuditProduct(Books):
         super().__init__(partition, letter_rows)
         self.plain = PlainTraffic(self)
 
-    @property
-    def repeated(self) -> None:
-        """The audit sees every event (`Product`)."""
+    run = None  # the audit sees every event (`Product`)
 
     def begin(self, machine: Machine) -> None:
         """Start at the beginning of a partition, at its base, or where an earlier audit stopped (`Product`)."""
@@ -364,9 +362,9 @@ class AuditProduct(Books):
                 if plain:
                     at += plain - 1
                 else:
-                    self.book_delivery(account, effect)
+                    self.book_deliveries(account, effect)
             elif kind is FetchReply:
-                self.book_delivery(account, effect)
+                self._book_fetch(account, effect)
             elif kind is Forget:
                 self.book_leaving(account, event, effect)
             else:
@@ -442,16 +440,30 @@ class AuditProduct(Books):
                 account.fail(DEAD_LETTERS, message_id, f"dead letter number {sequence} after {last}")
             self.letters[queue.queue_id] = sequence
 
-    def book_delivery(self, account: Account, effect: Deliver | FetchReply) -> None:
-        """Book a delivery, and check it."""
-        if effect.message_id < 0:  # an empty basic.get
-            if account.ready and account.serves:
-                account.fail(CONSERVATION, None, f"basic.get found nothing, but {account.ready} are ready")
-            return
+    def book_deliveries(self, account: Account, effect: Deliver) -> None:
+        """Book deliveries, and check each of them."""
+        single, later = account.single_active, account.later
+        for message_id in effect.message_ids:
+            self._book_delivery(account, effect, message_id)
+            wrong = self.attached.given(account.key, effect.consumer, effect.final, single, later)
+            if wrong is not None:
+                account.fail(CONSUMERS, message_id, wrong)
+            if not effect.final:
+                wrong = self.prefetches.holds(effect.consumer)
+                if wrong is not None:
+                    account.fail(PREFETCH, message_id, wrong)
+
+    def _book_fetch(self, account: Account, effect: FetchReply) -> None:
+        if effect.message_id >= 0:
+            self._book_delivery(account, effect, effect.message_id)
+        elif account.ready and account.serves:
+            account.fail(CONSERVATION, None, f"basic.get found nothing, but {account.ready} are ready")
+
+    def _book_delivery(self, account: Account, effect: Deliver | FetchReply, message_id: int) -> None:
         if not account.serves:
-            account.fail(CONSUMERS, effect.message_id, f"delivered to {effect.consumer}, but the queue is paused")
+            account.fail(CONSUMERS, message_id, f"delivered to {effect.consumer}, but the queue is paused")
         account.delivered(
-            effect.message_id,
+            message_id,
             effect.consumer,
             effect.redelivered,
             effect.delivery_count,
@@ -460,16 +472,6 @@ class AuditProduct(Books):
             self.offset,
             self.least_ms,
         )
-        if not isinstance(effect, Deliver):
-            return
-        single, later = account.single_active, account.later
-        wrong = self.attached.given(account.key, effect.consumer, effect.final, single, later)
-        if wrong is not None:
-            account.fail(CONSUMERS, effect.message_id, wrong)
-        if not effect.final:
-            wrong = self.prefetches.holds(effect.consumer)
-            if wrong is not None:
-                account.fail(PREFETCH, effect.message_id, wrong)
 
     def book_leaving(self, account: Account, event: Event, effect: Forget) -> None:
         """Book messages that left a queue, and check that they may leave."""

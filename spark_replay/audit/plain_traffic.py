@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from rewindmq.projections.clean_stops import CleanStops
-from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply, Forget, Keep
+from rewindmq.projections.machine.data.effects import Deliver, Effect, Forget, Keep
 from rewindmq.projections.machine.data.message_word import SIZE_MASK
 from rewindmq.projections.machine.data.reasons import ACKED, DELIVERED, MAXLEN
 from rewindmq.schemas.events import Acked, Event, Published
@@ -75,8 +75,8 @@ class Audit(Protocol):
     prefetches: Prefetches
     words: CleanStops
 
-    def book_delivery(self, account: Account, effect: Deliver | FetchReply) -> None:
-        """Book a delivery, and check it."""
+    def book_deliveries(self, account: Account, effect: Deliver) -> None:
+        """Book deliveries, and check each of them."""
 
     def book_leaving(self, account: Account, event: Event, effect: Forget) -> None:
         """Book messages that left a queue, and check that they may leave."""
@@ -175,7 +175,8 @@ class PlainTraffic:
         if (
             room is None
             or room.account is not account
-            or behind.message_id != offset
+            or len(behind.message_ids) != 1
+            or behind.message_ids[0] != offset
             or (held := room.holding.get(consumer, 0)) >= room.most
             or behind.redelivered
             or behind.final
@@ -185,7 +186,7 @@ class PlainTraffic:
         ):
             account.bytes_ready += event.body_size
             if not self.delivered(account, effects, 1):
-                self.product.book_delivery(account, behind)
+                self.product.book_deliveries(account, behind)
             return
         last_first[0] = offset
         account.out[offset] = consumer
@@ -200,7 +201,8 @@ class PlainTraffic:
             or room.account is not account
             or room.most != _NO_ACK
             or effect.queue is not account.queue
-            or effect.message_id != offset
+            or len(effect.message_ids) != 1
+            or effect.message_ids[0] != offset
             or not effect.final
             or effect.redelivered
             or effect.delivery_count
@@ -264,25 +266,30 @@ class PlainTraffic:
                     holding[consumer] = held
                 consumer, most = effect.consumer, room.most
                 held = holding.get(consumer, 0)
-            message_id = effect.message_id
-            size = sizes.get(message_id)
+            ids = effect.message_ids
             if (
-                held >= most
-                or size is None
-                or message_id in out
-                or message_id < least
+                held + len(ids) > most
                 or effect.redelivered
                 or effect.final
                 or effect.delivery_count
                 or effect.acquired_count
-                or (past and account.has_past(message_id))
             ):
                 break
-            out[message_id] = consumer
-            moved += size
-            held += 1
-            count += 1
-            least = message_id
+            behind, size = least, 0
+            for message_id in ids:
+                of_it = sizes.get(message_id)
+                if of_it is None or message_id in out or message_id < behind or (past and account.has_past(message_id)):
+                    break
+                size += of_it
+                behind = message_id
+            else:
+                out.update(dict.fromkeys(ids, consumer))
+                moved += size
+                held += len(ids)
+                count += 1
+                least = behind
+                continue
+            break
         if held:
             holding[consumer] = held
         if count:

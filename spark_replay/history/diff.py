@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from rewindmq.engine.keeping.location import Location
 from rewindmq.projections.history.diff import fold_moves
 from rewindmq.projections.history.outcome_rows import PUBLISHED
-from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import drive
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, fold_log
@@ -101,7 +100,6 @@ def fold_diff(
 ) -> "Iterator[pa.RecordBatch]":
     """The rows of one range, in a Spark task."""
     machine, offset_range = fold_input.machine, fold_input.offset_range
-    repeats = Repeats(machine)
-    groups = drive(machine, fold_input.groups, fold_input.decoder, offset_range.start, repeats=repeats)
+    groups = drive(machine, fold_input.groups, fold_input.decoder, offset_range.start)
     product = HistoryProduct(offset_range.partition, queue, moves=True)
     yield from fold_moves(product, machine, groups, fold_input.decoder, offset_range.end, start_ms, end_ms)

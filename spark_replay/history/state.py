@@ -20,7 +20,6 @@ from rewindmq.engine.keeping.location import Location
 from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.history.outcomes import is_queue
 from rewindmq.projections.machine.data.queue import MessageView, Queue
-from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.machine.serialization.digest import queue_digest
 from rewindmq.projections.replay import drive
 from rewindmq.projections.rules.internal_queues import is_hidden
@@ -159,7 +158,7 @@ def state_frame(spark: "SparkSession", plan: StatePlan, queue: str | None = None
 def fold_state(fold_input: FoldInput, plan: StatePlan, queue: str | None, messages: bool) -> "Iterator[pa.RecordBatch]":
     """The rows of one partition, in a Spark task."""
     machine, end = fold_input.machine, fold_input.offset_range
-    drive(machine, fold_input.groups, fold_input.decoder, repeats=Repeats(machine))
+    drive(machine, fold_input.groups, fold_input.decoder)
     if plan.clock_ms is not None:
         machine.advance(plan.clock_ms, [])
     for found in list(machine.queues()):

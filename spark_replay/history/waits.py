@@ -32,10 +32,10 @@ from rewindmq.projections.machine.data.effects import (
     Refuse,
     Requeue,
 )
-from rewindmq.projections.machine.data.queue import Consumer, Queue
+from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import RELOCATED
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.repeats import PlainAck, PlainPublish, RepeatedOutcomes
+from rewindmq.projections.replay import Run
 from rewindmq.schemas.events import Checkpointed, Event, Published
 from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
@@ -92,11 +92,6 @@ class WaitsProduct:
         self.since_ms: int | None = None
         self.counts = True  # whether events of this time are in the range that was asked for
 
-    @property
-    def repeated(self) -> RepeatedOutcomes | None:
-        """This product is told of repeats itself (`Product`)."""
-        return self
-
     def begin(self, machine: Machine) -> None:
         """Remember the machine (`Product`)."""
         self.machine = machine
@@ -118,31 +113,39 @@ class WaitsProduct:
                 self._published(queue, event.origin is None or event.origin.reason != RELOCATED)
         self._follows(effects)
 
-    def published(
-        self, publish: PlainPublish, message_id: int, timestamp_ms: int, size: int, consumer: Consumer | None
-    ) -> None:
-        """Count a publish (`RepeatedOutcomes`)."""
-        if timestamp_ms != self.now_ms:
-            self._at(timestamp_ms)
-        self.offset = message_id
-        self._published(publish.queue)
-        if consumer is not None:
-            self._delivered(publish.queue, message_id, consumer.consumer, consumer.no_ack)
+    @property
+    def run(self) -> Run | None:
+        """This product takes publishes that were applied together (`Product`)."""
+        return self._run
 
-    def acked(self, ack: PlainAck, offset: int, timestamp_ms: int, ids: Sequence[int], effects: list[Effect]) -> None:
-        """Count an ack (`RepeatedOutcomes`)."""
+    def _run(
+        self,
+        offset: int,
+        timestamp_ms: int,
+        actor: Actor,
+        event: Published,
+        sizes: Sequence[int],
+        records: Sequence[bytes],
+        effects: list[Effect],
+    ) -> None:
+        """Count the outcomes of publishes that were applied together."""
+        if len(sizes) == 1:
+            self.event(offset, timestamp_ms, actor, event, effects)
+            return
         if timestamp_ms != self.now_ms:
             self._at(timestamp_ms)
-        self.offset = offset
-        self._ended(ack.holder.queue, ids, ack.holder.consumer)
-        if effects:
-            self._follows(effects)
+        for message_id in range(offset, offset + len(sizes)):
+            self.offset = message_id
+            for queue in self.machine.routes[event.route]:
+                self._published(queue)
+        self._follows(effects)
 
     def _follows(self, effects: list[Effect]) -> None:
         for effect in effects:
             kind = type(effect)
             if kind is Deliver:
-                self._delivered(effect.queue, effect.message_id, effect.consumer, effect.final)  # type: ignore[union-attr]
+                for message_id in effect.message_ids:  # type: ignore[union-attr]
+                    self._delivered(effect.queue, message_id, effect.consumer, effect.final)  # type: ignore[union-attr]
             elif kind in _ROWS:
                 _ROWS[kind](self, effect)
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.keeping.location import Location
 from rewindmq.engine.log.contract import LogError
-from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import decoder_for, drive
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay import columns
@@ -95,10 +94,9 @@ def cut_partition(
     log = partition_of(location, offset_range.partition)
     machine = from_snapshot(external, log, offset_range.end)
     decoder = decoder_for(log)
-    repeats = Repeats(machine)
     for due in range((machine.next_offset // every + 1) * every, offset_range.end + 1, every):
         before = machine.next_offset
-        drive(machine, groups_up_to(log, before, due), decoder, repeats=repeats)
+        drive(machine, groups_up_to(log, before, due), decoder)
         if machine.next_offset > before:
             external.take(machine)
             yield batch_of([(offset_range.partition, machine.next_offset, None)], columns.RECORDS)

@@ -32,7 +32,6 @@ from rewindmq.projections.claims import Claims
 from rewindmq.projections.claims import in_words as claims_in_words
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.machine.serialization.digest import queue_digest
 from rewindmq.projections.metadata_verification import verify_metadata
 from rewindmq.projections.replay import PartitionLog, decoder_for, drive
@@ -66,8 +65,8 @@ class CheckedRange(OffsetRange):
     """Events `start` to `end`, folded from the snapshot at `start` (0: from nothing).
 
     `meets`: ascending offsets at which the fold has to arrive at the snapshot there. `store`: instead, the partition's
-    RocksDB is compared with a fold that begins at a snapshot not behind `start`. `event_by_event`: the fold does not
-    use its fast path."""
+    RocksDB is compared with a fold that begins at a snapshot not behind `start`. `event_by_event`: nothing is applied
+    together."""
 
     meets: tuple[int, ...] = ()
     store: bool = False
@@ -240,7 +239,7 @@ def _sums(chunks: Sequence[CheckedRange], rows: Sequence[Any], found: Sequence[F
         details = {
             SNAPSHOTS: ("" if met else f"{NOT_CHECKED}there is no snapshot; ")
             + f"{met} snapshots, {events} events in {len(chunk_counts)} chunks"
-            + _repeats_in_words(chunk_counts),
+            + _runs_in_words(chunk_counts),
             CLAIMS: f"{claims_in_words(claims, passed_by)}, folded by the {folded} build",
         }
         for check, detail in details.items():
@@ -249,10 +248,10 @@ def _sums(chunks: Sequence[CheckedRange], rows: Sequence[Any], found: Sequence[F
     return sums
 
 
-def _repeats_in_words(chunk_counts: Sequence[dict[str, Any]]) -> str:
-    """Return the number of events that the fast path applied, in words; empty where the fold was event by event."""
-    repeats = [each["repeats"] for each in chunk_counts if each["repeats"] is not None]
-    return f", {sum(repeats)} of them repeats" if repeats else ""
+def _runs_in_words(chunk_counts: Sequence[dict[str, Any]]) -> str:
+    """Return the number of events that were applied together, in words; empty where the fold was event by event."""
+    in_runs = [each["in_runs"] for each in chunk_counts if each["in_runs"] is not None]
+    return f", {sum(in_runs)} of them in runs" if in_runs else ""
 
 
 # -- in a Spark task -------------------------------------------------------------------------------------------------
@@ -274,7 +273,7 @@ def _compare_snapshots(log: PartitionLog, chunk: CheckedRange, snapshots: Snapsh
     machine = from_snapshot(snapshots, log, chunk.start)
     begun = machine.next_offset
     claims, decoder = Claims(), decoder_for(log)
-    repeats = None if chunk.event_by_event else Repeats(machine)
+    in_runs = 0
     claims.begin(machine)
     wrong: list[tuple[int, str]] = []
 
@@ -286,9 +285,22 @@ def _compare_snapshots(log: PartitionLog, chunk: CheckedRange, snapshots: Snapsh
         if type(event) is CheckpointAsked:
             claims.claim_requested(offset, machine)
 
+    def run(
+        _offset: int,
+        _timestamp_ms: int,
+        _actor: Actor,
+        _event: Event,
+        sizes: Sequence[int],
+        _records: Sequence[bytes],
+        _effects: list[Effect],
+    ) -> None:
+        nonlocal in_runs
+        in_runs += len(sizes)
+
+    run_seen = None if chunk.event_by_event else run
     for end in chunk.meets or (chunk.end,):
         groups = groups_up_to(log, machine.next_offset, end)
-        drive(machine, groups, decoder, before={Checkpointed: before_claim}, after=after, repeats=repeats)
+        drive(machine, groups, decoder, before={Checkpointed: before_claim}, after=after, run=run_seen)
         summary = StateSummary.of(machine)
         if end == chunk.end:
             machine = Machine(log.name)  # only one state at a time is in memory
@@ -298,7 +310,7 @@ def _compare_snapshots(log: PartitionLog, chunk: CheckedRange, snapshots: Snapsh
     for offset, said in wrong:
         yield (CLAIMS, False, log.name, offset, None, None, said)
     seen = {"events": chunk.end - chunk.start, "claims": claims.count, "passed_by": claims.passed_by}
-    folded = {"build": builds.running().kind, "repeats": None if repeats is None else repeats.count}
+    folded = {"build": builds.running().kind, "in_runs": None if chunk.event_by_event else in_runs}
     yield (CHUNK, True, log.name, chunk.end, None, None, canonical_json(seen | folded))
 
 

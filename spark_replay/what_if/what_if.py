@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.keeping.location import Location
 from rewindmq.projections.machine.data.effects import Effect
-from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import drive
 from rewindmq.projections.what_if.alternative import Alternative, Candidate
 from rewindmq.projections.what_if.later_outcomes import FateDifference, LaterOutcomes
@@ -113,8 +112,8 @@ def fold_alternatives(
 ) -> "Iterator[pa.RecordBatch]":
     """The rows of one range, in a Spark task."""
     machine = fold_input.machine
-    repeats, start = Repeats(machine), fold_input.offset_range.start
-    groups = drive(machine, fold_input.groups, fold_input.decoder, start, repeats=repeats)
+    start = fold_input.offset_range.start
+    groups = drive(machine, fold_input.groups, fold_input.decoder, start)
     alternatives = [Alternative(candidate, machine) for candidate in candidates]
     fates = [LaterOutcomes(alternative, machine) for alternative in alternatives]
     depths = Depths(alternatives, machine, every_ms)

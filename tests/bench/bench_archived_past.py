@@ -23,7 +23,6 @@ from rewindmq.engine.keeping.archive.snapshots import ArchivedSnapshots
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import PartitionLog, decoder_for, drive
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.codec import Encoder
@@ -78,7 +77,7 @@ def drive_to(machine: Machine, partition: PartitionLog, end: int) -> None:
     """Fold the records up to `end`, as tasks of Spark do."""
     decoder = decoder_for(partition)
     groups = groups_up_to(partition, machine.next_offset, end)
-    deque(drive(machine, groups, decoder, repeats=Repeats(machine)), 0)
+    deque(drive(machine, groups, decoder), 0)
     assert machine.next_offset == end
 
 

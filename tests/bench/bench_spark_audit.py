@@ -4,7 +4,7 @@
 
 The history is generated, in one partition; one Spark session runs on two cores. Each line has the seconds on the wall,
 the CPU of the driver, the JVM and the Python workers for each event, and the ratio to state_at from the beginning and
-to verify with and without the fast path, in the same run. The audit has no fast path.
+to verify in runs and event by event, in the same run. The audit folds event by event.
 """
 
 import argparse

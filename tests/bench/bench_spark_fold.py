@@ -4,7 +4,7 @@
 
 The plain history is that of a busy queue: publishes of 100 bytes, delivered to a consumer with prefetch and acked. The
 mixed one is that of generated_history.py, with four queues. For this process, the benchmark prints the events a CPU
-second of the fold alone, event by event and with repeats (projections/machine/repeats.py), and of a recovery into an
+second of the fold alone, event by event and in runs (`Machine.apply`), and of a recovery into an
 empty store. For both histories, it then prints the events a second of jobs through Spark, on the wall and for each CPU
 second of the whole process tree (JVM and workers included). For `history` and `slo`, it also prints the rows of the
 history for each CPU second, and the time of the driver, the JVM and the workers for a row. The first line names the
@@ -23,7 +23,6 @@ from rewindmq import builds
 from rewindmq.engine.keeping.location import InDirectory
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import drive, recover
 from rewindmq.projections.rules.partition_hash import partition_of
 from rewindmq.projections.store.store import StateStore
@@ -76,23 +75,21 @@ def _write_partition(log: EmbeddedLog, index: int, queue: str, events: int) -> N
             log.commit_and_wait()
 
 
-def fold_cost(data: Path, partition: str, with_repeats: bool) -> tuple[int, float, float]:
-    """Events of a partition, the CPU seconds of its fold in this process, and the share that were repeats."""
+def fold_cost(data: Path, partition: str, in_runs: bool) -> tuple[int, float]:
+    """Events of a partition, and the CPU seconds of its fold in this process."""
     events = open_partition(InDirectory(data), partition).next_offset
     groups = list(log_groups(data, partition, 0, events))
     machine, decoder = Machine(partition), Decoder()
-    repeats = Repeats(machine) if with_repeats else None
     begun = time.process_time()
-    drive(machine, groups, decoder, repeats=repeats)
-    return events, time.process_time() - begun, repeats.count / events if repeats else 0.0
+    drive(machine, groups, decoder, one_by_one=not in_runs)
+    return events, time.process_time() - begun
 
 
 def without_spark(name: str, data: Path, partition: str) -> None:
     """Print what a fold and a recovery of a partition take, in this process."""
-    for way in ("event by event", "repeats"):
-        events, spent, share = fold_cost(data, partition, way == "repeats")
-        said = f", {share:.0%} repeats" if share else ""
-        print(f"{name + ', ' + way:24} {spent:6.2f} s: {events / spent:9,.0f} events a CPU second{said}")
+    for way in ("event by event", "in runs"):
+        events, spent = fold_cost(data, partition, way == "in runs")
+        print(f"{name + ', ' + way:24} {spent:6.2f} s: {events / spent:9,.0f} events a CPU second")
     log = open_partition(InDirectory(data), partition)
     with tempfile.TemporaryDirectory() as state:
         store = StateStore.open(Path(state))
@@ -194,8 +191,8 @@ def figures(data: Path) -> dict[str, float]:
     """The figures of `make bench` for the build that this process runs, of histories by `write_histories`."""
     found = {}
     for name in ("plain", "mixed"):
-        for way in ("event by event", "with repeats"):
-            count, spent, _ = fold_cost(data / name, "queues-0", way == "with repeats")
+        for way in ("event by event", "in runs"):
+            count, spent = fold_cost(data / name, "queues-0", way == "in runs")
             found[f"fold alone, {name} history, {way}, events a CPU second"] = count / spent
     spark = warm_session()
     events, rows, costs = job_costs(spark, data / "plain", ("state_at", "history"))

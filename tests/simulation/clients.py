@@ -117,17 +117,17 @@ class Taker:
         key = (partition.index, consumer_id, life)
         self.receipt = self.world.witness.receipts.setdefault(key, Receipt(life, partition.machine.next_offset - 1))
 
-    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
         self.world.passed("deliver")
         self.world.witness.counts["deliveries"] += 1
-        self.receipt.rows.append(received_row(effect))
-        self.receipt.bodies.append((effect.message_id, message.body))
+        self.receipt.rows.append(received_row(effect, message_id))
+        self.receipt.bodies.append((message_id, message.body))
         if not effect.final:
-            self.outstanding.append(effect.message_id)
+            self.outstanding.append(message_id)
 
     def fetched(self, partition: Partition, effect: FetchReply, message: Published | None) -> None:
         self.world.passed("deliver")
-        self.receipt.rows.append(received_row(effect))
+        self.receipt.rows.append(received_row(effect, effect.message_id))
         assert (message is None) == (effect.message_id < 0)
         if message is not None:
             self.receipt.bodies.append((effect.message_id, message.body))

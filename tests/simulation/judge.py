@@ -62,7 +62,6 @@ READY = "ready"
 WAITING = "waiting"  # after delayed retry
 READY_ENDS = ("expired", "maxlen", "purged", "transient", "delayed", "removed", "moved", "relocated")
 AWAY = dict.fromkeys(READY_ENDS, READY)  # from where a message leaves so
-OF_REPEATS = ("Keep", "Deliver", "Forget")  # effects that a repeat has
 Message = tuple[int, int]  # queue id, message id
 
 
@@ -175,12 +174,13 @@ class Account:
 
     def _follow(self, effect: Effect, event: Event) -> None:
         if isinstance(effect, Deliver):
-            self._hand_over(effect)
+            for message_id in effect.message_ids:
+                self._hand_over(effect, message_id)
         elif isinstance(effect, FetchReply):
             if effect.message_id >= 0:
-                self._hand_over(effect)
+                self._hand_over(effect, effect.message_id)
             else:
-                self.received[effect.consumer].append(received_row(effect))
+                self.received[effect.consumer].append(received_row(effect, effect.message_id))
         elif isinstance(effect, Forget):
             for message_id in effect.message_ids:
                 self._leave((effect.queue.queue_id, message_id), effect)
@@ -205,14 +205,16 @@ class Account:
         elif isinstance(effect, QueueGone):
             left = [message for message in self.place if message[0] == effect.queue.queue_id]
             assert not left, f"{effect.queue.name} is gone, and {left} were not forgotten"
-        elif isinstance(effect, Keep | Refuse | Duplicate):
+        elif isinstance(effect, Keep):
+            assert all(message_id in self.published for message_id in effect.message_ids)
+        elif isinstance(effect, Refuse | Duplicate):
             assert effect.message_id in self.published
 
-    def _hand_over(self, effect: Deliver | FetchReply) -> None:
-        queue, message = effect.queue, (effect.queue.queue_id, effect.message_id)
+    def _hand_over(self, effect: Deliver | FetchReply, message_id: int) -> None:
+        queue, message = effect.queue, (effect.queue.queue_id, message_id)
         assert self.place.get(message) == READY, f"{message} is delivered, but it is at {self.place.get(message)}"
         returns = self.returns[message]
-        again = returns > 0 or effect.message_id < self.crashed_at
+        again = returns > 0 or message_id < self.crashed_at
         assert effect.redelivered == again, f"{message} returned {returns} times: redelivered?"
         count = effect.acquired_count if queue.profile.failures_count else effect.delivery_count
         assert not queue.quorum or count == returns, f"{message} returned {returns} times"
@@ -220,7 +222,7 @@ class Account:
         if dies_at is not None:
             at_once = dies_at == now == self.born_at[message]
             assert now < dies_at or at_once, f"{message} is delivered at {now}, and died at {dies_at}"
-        self.received[effect.consumer].append(received_row(effect))
+        self.received[effect.consumer].append(received_row(effect, message_id))
         if effect.final:
             del self.place[message]
             self.ended["delivered"] += 1
@@ -376,7 +378,10 @@ def check_performed(accounts: list[Account], witness: Witness) -> None:
             began, end = life.began[index], account.machine.next_offset if life.ended is None else life.ended[index]
             where = f"life {life.number}, partition {index}"
             replayed = _effects(account, life.stored[index], began)
-            _check_replayed(life.replayed[index], replayed, life.crashed, f"{where}: replayed")
+            seen = life.replayed[index]
+            if life.crashed:  # it was broken off, maybe amid messages that it applied together
+                seen = seen[: max((at for at, row in enumerate(seen) if row[0] not in ("Keep", "Deliver")), default=0)]
+            _check_prefix(_by_message(seen), _by_message(replayed), life.crashed, False, f"{where}: replayed")
             performed = _effects(account, began, end)
             _check_prefix(life.performed[index], performed, life.crashed, life.crashed, f"{where}: performed")
 
@@ -385,17 +390,20 @@ def _effects(account: Account, first: int, behind: int) -> list[EffectRow]:
     return [row for offset in range(first, behind) for row in account.effects.get(offset, ())]
 
 
-def _check_replayed(seen: Sequence[EffectRow], expected: Sequence[EffectRow], crashed: bool, where: str) -> None:
-    """A recovery sees the effects in their order. It does not see those of repeats (machine/repeats.py): RocksDB gets
-    the bodies of repeats beside the effects."""
-    remaining = iter(seen)
-    one = next(remaining, None)
-    for other in expected:
-        if one == other:
-            one = next(remaining, None)
+def _by_message(rows: Sequence[EffectRow]) -> list[EffectRow]:
+    """Arrivals and deliveries that follow each other, one by one in the order of their messages.
+
+    A recovery applies publishes together (`Machine.apply`), so it keeps many messages before it delivers them."""
+    ordered: list[EffectRow] = []
+    stretch: list[tuple[int, EffectRow]] = []
+    for row in [*rows, ("end",)]:
+        if row[0] in ("Keep", "Deliver"):
+            stretch += [(message_id, (*row[:2], message_id, *row[3:])) for message_id in row[2]]
         else:
-            assert other[0] in OF_REPEATS or (crashed and one is None), f"{where}: not done: {other}, but {one}"
-    assert one is None or crashed, f"{where}: done too much: {one}"
+            ordered += [each for _, each in sorted(stretch, key=lambda each: each[0])]
+            ordered.append(row)
+            stretch = []
+    return ordered[:-1]
 
 
 def _check_prefix(

@@ -86,19 +86,19 @@ class Taker(NeverCongested):
         assert self.queue is not None
         return self.partition.machine.queue(self.queue.vhost, self.queue.name) is self.queue
 
-    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
-        self._given(effect, message)
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
+        self._given(effect, message_id, message)
 
     def fetched(self, partition: Partition, effect: FetchReply, message: Published | None) -> None:
         assert (message is None) == (effect.message_id < 0)
-        self._given(effect, message)
+        self._given(effect, effect.message_id, message)
 
-    def _given(self, effect: Deliver | FetchReply, message: Published | None) -> None:
-        self.rows.append(received_row(effect))
+    def _given(self, effect: Deliver | FetchReply, message_id: int, message: Published | None) -> None:
+        self.rows.append(received_row(effect, message_id))
         if message is not None:
-            self.bodies.append((effect.message_id, message.body))
+            self.bodies.append((message_id, message.body))
             if not effect.final:
-                self.outstanding.append(effect.message_id)
+                self.outstanding.append(message_id)
 
     def cancelled(self) -> None:
         self.attached = False

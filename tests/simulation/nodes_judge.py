@@ -115,7 +115,9 @@ class Refold(Account):
         for effect in effects:
             if isinstance(effect, QueueGone):
                 self.gone_ms[effect.queue.queue_id] = timestamp_ms
-            elif isinstance(effect, Deliver | FetchReply) and effect.message_id >= 0 and not effect.redelivered:
+            elif isinstance(effect, Deliver) and not effect.redelivered:
+                self.given += [((effect.queue.queue_id, message_id), True) for message_id in effect.message_ids]
+            elif isinstance(effect, FetchReply) and effect.message_id >= 0 and not effect.redelivered:
                 self.given.append(((effect.queue.queue_id, effect.message_id), True))
             elif isinstance(effect, Requeue) and effect.reason == UNSENT:
                 self.given += [((effect.queue.queue_id, message_id), False) for message_id in effect.message_ids]

@@ -58,11 +58,11 @@ class StreamTaker:
     def when_relieved(self, callback: Callable[[], None]) -> None:
         self.relief.append(callback)
 
-    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
         self.clients.world.passed("deliver")
         assert not self.congested
         number = int(str(tables.mapping(parse(message.properties).header_table())["x-stream-offset"]))
-        assert effect.message_id < partition.durable_offset, "read before it was durable"
+        assert message_id < partition.durable_offset, "read before it was durable"
         assert self.last < 0 or number == max(self.last + 1, first_number(effect.queue)), "out of order"
         assert self.clients.found.setdefault((effect.queue.name, number), message.body) == message.body
         self.last = number

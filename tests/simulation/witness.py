@@ -28,9 +28,9 @@ def row_of(effect: Effect) -> EffectRow:
     return (kind.__name__, *[_plain(name, getattr(effect, name)) for name in names])
 
 
-def received_row(effect: Deliver | FetchReply) -> EffectRow:
-    """Return the part of the effect that a client sees."""
-    return (effect.queue.queue_id, effect.message_id, effect.redelivered, effect.delivery_count, effect.final)
+def received_row(effect: Deliver | FetchReply, message_id: int) -> EffectRow:
+    """Return the part of the effect that a client sees of a message."""
+    return (effect.queue.queue_id, message_id, effect.redelivered, effect.delivery_count, effect.final)
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -126,8 +126,8 @@ class DoublePartition(PartitionDouble):
                 consumer.unacked[message_id] = (message, count)
             if consumer.no_ack or not consumer.prefetch:
                 consumer.credit -= 1
-            effect = Deliver(queue.seen(), message_id, 0, redelivered, count, consumer.no_ack)
-            consumer.out.deliver(self, effect, message)
+            effect = Deliver(queue.seen(), (message_id,), 0, redelivered, count, consumer.no_ack)
+            consumer.out.deliver(self, effect, message_id, message)
 
 
 class DoubleConsumer:

@@ -55,9 +55,9 @@ class Client(NeverCongested):
         self.cancellations = 0
         self.confirms: list[tuple[int, bool]] = []
 
-    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
         name, count = effect.queue.name, effect.delivery_count
-        self.deliveries.append((name, effect.message_id, message.body, effect.redelivered, count))
+        self.deliveries.append((name, message_id, message.body, effect.redelivered, count))
         self.messages.append(message)
 
     def fetched(self, partition: Partition, effect: FetchReply, message: Published | None) -> None:
@@ -299,8 +299,8 @@ class ReadingClient(Client):
     def when_relieved(self, callback: Callable[[], None]) -> None:
         self.relief.append(callback)
 
-    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
-        super().deliver(partition, effect, message)
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
+        super().deliver(partition, effect, message_id, message)
         self.numbers.append(int(str(tables.mapping(parse(message.properties).header_table())["x-stream-offset"])))
 
     def ack(self, count: int) -> None:

@@ -150,13 +150,14 @@ def explain(effects: Sequence[Effect]) -> list[tuple[object, ...]]:
     for e in effects:
         name = e.queue.name if not isinstance(e, Quarantine) else ""
         if isinstance(e, Keep):
-            told.append(("keep", name, e.message_id))
+            told.extend(("keep", name, message_id) for message_id in e.message_ids)
         elif isinstance(e, Forget):
             told.extend(("forget", name, message_id, e.reason, e.consumer) for message_id in e.message_ids)
         elif isinstance(e, Refuse):
             told.append(("refuse", name, e.message_id))
         elif isinstance(e, Deliver):
-            told.append(("deliver", name, e.message_id, e.consumer, e.redelivered, e.delivery_count, e.final))
+            said = (e.consumer, e.redelivered, e.delivery_count, e.final)
+            told.extend(("deliver", name, message_id, *said) for message_id in e.message_ids)
         elif isinstance(e, FetchReply):
             told.append(("get", name, e.message_id, e.consumer, e.redelivered, e.delivery_count, e.messages_ready))
         elif isinstance(e, Requeue):
@@ -323,4 +324,4 @@ class Bench:
 
     def delivered(self) -> list[int]:
         """The ids delivered by the last event."""
-        return [e.message_id for e in self.effects if isinstance(e, Deliver)]
+        return [message_id for e in self.effects if isinstance(e, Deliver) for message_id in e.message_ids]

@@ -1,9 +1,7 @@
-"""Short histories about the conditions of the fold's fast path: repeats, and what makes one of them special."""
+"""Short histories of publishes and acks that are alike, and of what makes one of them special."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import ModuleType
-from typing import Any
 
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Encoder
@@ -21,7 +19,6 @@ from rewindmq.schemas.single_object import HEADER
 from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Argument, Deduplication
 from tests.support.events_for_tests import VHOST, attached, declared, route, route_once, text_id
 from tests.support.repetition import FIRST_MS, RepeatedLog
-from tests.support.running import ROOT
 
 ANN, BEN = Actor("ann", 1 << EPOCH_SHIFT | 1), Actor("ben", 2 << EPOCH_SHIFT | 1)
 PLAIN_SIZE = 3
@@ -378,46 +375,6 @@ def odd_publishes(story: Story) -> Iterator[bytes]:
     yield plain[:10] + bytes([plain[10] + 20 | 1]) + plain[11:]  # ten milliseconds later, but before 1970
 
 
-def odd_acks(story: Story, held: list[int]) -> Iterator[bytes]:
-    """Records that begin as an ack does; the consumer holds these messages, whose ids follow on each other."""
-    first, second, third, *_ = held
-    for ranges in (
-        ((first, third),),
-        ((first, first), (third, third)),
-        ((first, first), (second, third)),
-        ((second, second), (first, first)),
-        ((first, first), (first, first)),
-        ((first, second), (second, third)),
-        ((second, first),),
-        ((third, first),),
-        ((first, first), (third, second)),
-        ((first, first), (second, first)),
-        ((first, held[-1] + 1),),
-        ((first, held[-1] + 10**12),),
-        ((first - 1, first),),
-        ((first, first), (held[-1], held[-1] + 1)),
-        ((-first, -first),),
-        ((-first - 1, -first - 1),),
-        ((first, -first - 1),),
-        ((first, first), (-third - 1, -third - 1)),
-        ((10**12, 10**12),),
-        ((1 << 60, 1 << 60),),
-        (),
-    ):
-        yield story.record(acked(*ranges))
-    one, two = story.record(acked((first, first))), story.record(acked((first, first), (third, third)))
-    for record in (one, two):
-        yield record[:-1]
-        yield record + b"\x00"
-        yield record[:-1] + b"\x02"
-        yield record[:-1] + b"\x02" + record[-3:]
-    head = len(story.record(acked())) - 1
-    yield one[:head] + b"\x01\x04" + one[head + 1 :]  # a block with its size in bytes
-    yield one[:head] + b"\x03" + one[head + 1 :]
-    yield one[:head] + b"\x82\x00" + one[head + 1 :]
-    yield one[: head + 1]
-
-
 def logs() -> Iterator[tuple[str, RepeatedLog]]:
     """Every story, by name; then a story for each odd record, between repeats."""
     for tell in STORIES:
@@ -433,26 +390,3 @@ def logs() -> Iterator[tuple[str, RepeatedLog]]:
         story.raw(list(odd_publishes(story))[number])
         story.publish(1)
         yield f"odd publish {number}", story.log
-    number = 0
-    while True:
-        story = Story()
-        story.declare()
-        story.consume(1)
-        held = story.publish(8)
-        story.ack(held[0], held[1])
-        odd = list(odd_acks(story, held[2:]))
-        if number == len(odd):
-            return
-        story.raw(odd[number])
-        story.ack(held[-1])
-        yield f"odd ack {number}", story.log
-        number += 1
-
-
-def planted(there: str, left: str) -> Any:
-    """The module of the fast path with a defect: `left` stands in the place of `there`."""
-    source = (ROOT / "projections" / "machine" / "repeats.py").read_text()
-    assert source.count(there) == 1, f"{there!r} is not in repeats.py once"
-    module = ModuleType("planted")
-    exec(compile(source.replace(there, left), "planted", "exec"), module.__dict__)
-    return module

@@ -31,7 +31,7 @@ COLUMNS = fields(
     "position message_id state payload_bytes redelivered delivery_count published exchange routing_key properties"
     " payload"
 )
-VERIFIED = fields("partition check events queues messages result chain repeats")
+VERIFIED = fields("partition check events queues messages result chain in_runs")
 ASKED = (
     option("--at time TIME", f"The moment: {A_MOMENT}.", MOMENT),
     option("--offset", "An offset of the queue's partition, instead of a time.", click.IntRange(min=0)),
@@ -160,15 +160,16 @@ def moment_in(history: "Location", vhost: str, queue: str, time: str) -> At:
 @command(
     "verify",
     option("--data", "Data directory.", EXISTING_DIRECTORY, required=True),
-    flag("--event-by-event", "Fold without the fast path for events that repeat each other."),
+    flag("--event-by-event", "Apply each event by itself, also publishes that differ in their bodies alone."),
 )
 @with_kafka_and_archive
 def verify(settings: CliSettings, data: Path, event_by_event: bool, kafka: "InKafka | None") -> None:
     """Fold the log again and compare the result with the stored state.
 
-    All queues, messages and bodies are compared, and each snapshot of the topology. `repeats` counts the events that
-    the fold's fast path applied. Of a log in the data directory, the checksum of each block is checked first. Needs no
-    broker, and may run beside one. Exit code 0: equal; 1: different; 65: a newer version wrote the history.
+    All queues, messages and bodies are compared, and each snapshot of the topology. `in_runs` counts the publishes that
+    the fold applied together, because they differ in their bodies alone. In a data directory, the checksum of each
+    block of the log is checked first. Needs no broker, and may run beside one. Exit code 0: equal; 1: different; 65: a
+    newer version wrote the history.
 
     \b
     Example:
@@ -206,7 +207,7 @@ def verify(settings: CliSettings, data: Path, event_by_event: bool, kafka: "InKa
     rows.append(verified(metadata.partition, "snapshots", metadata.end, metadata.result))
     rows += [
         verified(each.partition, "state", each.offset, each.result)
-        | {"queues": each.queues, "messages": each.messages, "repeats": each.repeats}
+        | {"queues": each.queues, "messages": each.messages, "in_runs": each.in_runs}
         for each in reports
     ]
     rows += [verified("metadata-0", "fork", fork.at, str(fork)) for fork in metadata.forks]

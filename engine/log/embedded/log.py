@@ -109,6 +109,19 @@ class EmbeddedPartition:
         self.next_offset = offset + 1
         return offset
 
+    def append_all(self, timestamp_ms: int, records: list[bytes]) -> int:
+        """Append records of one time; each is small. Returns the offset of the first."""
+        group = self._group
+        group.records += records
+        group.size += sum(map(len, records))
+        if timestamp_ms > group.max_timestamp_ms:
+            group.max_timestamp_ms = timestamp_ms
+        if group.size >= BLOCK_BYTES:
+            self._end_group()
+        offset = self.next_offset
+        self.next_offset = offset + len(records)
+        return offset
+
     def begin_time_anew(self) -> None:
         self._end_group()
         self._group.begins_anew = True

@@ -68,6 +68,12 @@ class MemoryPartition:
         self.next_offset = offset + 1
         return offset
 
+    def append_all(self, timestamp_ms: int, records: list[bytes]) -> int:
+        first = self.next_offset
+        for record in records:
+            self.append(timestamp_ms, record)
+        return first
+
     def begin_time_anew(self) -> None:
         self.write()
         self._newest_ms = 0

@@ -5,7 +5,10 @@ RocksDB from them, and Spark turns them into the rows of `history`. They are in 
 the event (partition, offset) that caused them, so (partition, offset, ordinal) identifies an effect, and it is safe to
 carry out twice. `queue` is always the live `Queue` of the machine (its `.vhost`, `.name`, `.queue_id` do not change).
 
-Because every message makes one, effects are not frozen, and have their own `__init__`, which mypyc compiles.
+A run of messages that are treated alike has one effect, and a message is a run of one. Where a run of publishes is
+applied (`Machine.apply`), an effect on several arriving messages has happened to each at its own offset.
+
+Effects are made on the hot path, so they are not frozen, and have their own `__init__`, which mypyc compiles.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,18 +21,18 @@ from rewindmq.projections.machine.data.reasons import DELIVERED, GoneReason, Lea
 
 @dataclass(init=False, slots=True)
 class Keep:
-    """Keep the body of a message.
+    """Keep the bodies of messages that are arriving.
 
-    The message stays in the queue (ready or unacked) after its publish, or was refused but goes to the outbox
+    A message stays in the queue (ready or unacked) after its publish, or was refused but goes to the outbox
     (reject-publish-dlx). The effect comes before any `Deliver` or `DeadLetter` of the message. A message that goes
     straight to a no_ack consumer is kept only if its route has several queues: their holds on its body are counted."""
 
     queue: Queue
-    message_id: int
+    message_ids: Sequence[int]
 
-    def __init__(self, queue: Queue, message_id: int) -> None:
+    def __init__(self, queue: Queue, message_ids: Sequence[int]) -> None:
         self.queue = queue
-        self.message_id = message_id
+        self.message_ids = message_ids
 
 
 @dataclass(init=False, slots=True)
@@ -72,15 +75,15 @@ class Refuse:
 
 @dataclass(init=False, slots=True)
 class Deliver:
-    """Send the message to the consumer.
+    """Send the messages to the consumer, in this order.
 
-    `final`: no_ack, so the message has already left the queue, and no `Forget` with reason delivered follows.
+    `final`: no_ack, so the messages have already left the queue, and no `Forget` with reason delivered follows.
     `delivery_count`: unsuccessful deliveries before this one (quorum queues; otherwise 0). `acquired_count`: deliveries
     before this one that were not acked, which only profile rabbitmq-4.3 counts (otherwise 0). `passed`: final, and the
-    message went straight to the consumer, so it was never in the queue and there was no `Keep`."""
+    messages went straight to the consumer, so they were never in the queue and there was no `Keep`."""
 
     queue: Queue
-    message_id: int
+    message_ids: Sequence[int]
     consumer: int
     redelivered: bool
     delivery_count: int
@@ -91,7 +94,7 @@ class Deliver:
     def __init__(
         self,
         queue: Queue,
-        message_id: int,
+        message_ids: Sequence[int],
         consumer: int,
         redelivered: bool,
         delivery_count: int,
@@ -100,7 +103,7 @@ class Deliver:
         passed: bool = False,
     ) -> None:
         self.queue = queue
-        self.message_id = message_id
+        self.message_ids = message_ids
         self.consumer = consumer
         self.redelivered = redelivered
         self.delivery_count = delivery_count
@@ -331,5 +334,8 @@ def endings(effects: Sequence[Effect]) -> Iterator[tuple[Queue, int, str, str]]:
         if isinstance(effect, Forget):
             for message_id in effect.message_ids:
                 yield effect.queue, message_id, effect.reason, effect.rule
-        elif isinstance(effect, Deliver | FetchReply) and effect.final and effect.message_id >= 0:
+        elif isinstance(effect, Deliver) and effect.final:
+            for message_id in effect.message_ids:
+                yield effect.queue, message_id, DELIVERED, ""
+        elif isinstance(effect, FetchReply) and effect.final and effect.message_id >= 0:
             yield effect.queue, effect.message_id, DELIVERED, ""

@@ -18,10 +18,12 @@ no_ack, whose deliveries are not counted. Only quorum queues have no such limit 
 rabbit_channel.erl basic.qos activates it only at classic queues). A consumer's own prefetch applies in addition.
 """
 
+from array import array
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 
 from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply, Keep
-from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.message_order import NONE, Stretch
 from rewindmq.projections.machine.data.message_word import COUNT_SHIFT, REDELIVERED, SIZE_MASK
 from rewindmq.projections.machine.data.queue import Consumer, Level, Limiter, Queue
 from rewindmq.projections.machine.rules.expiry import expire_heads, renew_lease
@@ -49,46 +51,62 @@ def next_consumer(queue: Queue) -> Consumer | None:
     return None
 
 
+def room_of(consumer: Consumer) -> int:
+    """Return how many messages a consumer may get at once; 0 or less: none. Others may have their turn before that."""
+    room = consumer.credit if consumer.windowed else consumer.limit - len(consumer.held)
+    limiter = consumer.limiter
+    return room if limiter is None else min(room, limiter.limit - limiter.outstanding)
+
+
 def hand_over(
     queue: Queue,
     consumer: Consumer,
-    message_id: int,
-    word: int,
+    ids: Sequence[int],
+    words: Sequence[int],
     expiry: int,
     effects: list[Effect],
     arriving: bool = False,
 ) -> None:
-    """Deliver a message (out of the ready order, or just `arriving`) to a consumer that `next_consumer` returned."""
-    if message_id < queue.crash_offset:
-        word |= REDELIVERED
+    """Deliver messages (out of the ready order, or just `arriving`) to a consumer that has room for them.
+
+    Their words differ in the size alone, and all have the same expiry."""
+    word = words[0]
+    redelivered = word & REDELIVERED != 0
     count = acquired = 0
     if word >> COUNT_SHIFT:
         count, acquired = queue.counts(word)
     final = consumer.no_ack
     if final:
-        queue.delivered += 1
+        queue.delivered += len(ids)
     else:
         if arriving:
-            effects.append(Keep(queue, message_id))
-        hold(queue, consumer, message_id, word, expiry)
+            effects.append(Keep(queue, ids))
+        hold(queue, consumer, ids, words, expiry)
     if consumer.windowed:
-        consumer.credit -= 1
-    redelivered = word & REDELIVERED != 0
+        consumer.credit -= len(ids)
     passed = final and arriving
-    effects.append(Deliver(queue, message_id, consumer.consumer, redelivered, count, final, acquired, passed))
-    if not queue.quorum or consumer.has_room():
-        serve(consumer)
+    effects.append(Deliver(queue, ids, consumer.consumer, redelivered, count, final, acquired, passed))
 
 
-def hold(queue: Queue, holder: Consumer, message_id: int, word: int, expiry: int) -> None:
-    """Give a message to a holder, unacked."""
-    holder.held[message_id] = word
-    queue.messages_unacked += 1
-    queue.message_bytes_unacked += word & SIZE_MASK
+def hold(queue: Queue, holder: Consumer, ids: Sequence[int], words: Sequence[int], expiry: int) -> None:
+    """Give messages to a holder, unacked."""
+    if len(ids) == 1:
+        holder.held[ids[0]] = words[0]
+        queue.message_bytes_unacked += words[0] & SIZE_MASK
+    else:
+        holder.held.update(zip(ids, words, strict=True))
+        queue.message_bytes_unacked += sum([word & SIZE_MASK for word in words])
+    queue.messages_unacked += len(ids)
     if expiry != NONE:
-        queue.held_expiries[message_id] = expiry
+        queue.held_expiries.update(dict.fromkeys(ids, expiry))
     if holder.limiter is not None:
-        holder.limiter.outstanding += 1
+        holder.limiter.outstanding += len(ids)
+
+
+def serve_next(consumer: Consumer) -> None:
+    """Put a consumer that got messages back into its round robin; of a quorum queue only if it still has room."""
+    if not consumer.queue.quorum or consumer.has_room():
+        serve(consumer)
 
 
 def serve(consumer: Consumer) -> None:
@@ -120,10 +138,40 @@ def deliver(state: State, queue: Queue, effects: list[Effect]) -> None:
         consumer = next_consumer(queue)
         if consumer is None:
             break
-        message_id, word, expiry = queue.take()
-        hand_over(queue, consumer, message_id, word, expiry, effects)
+        alone = consumer.level is not None and not consumer.level.service
+        count = min(queue.messages_ready, room_of(consumer)) if alone and not expiring else 1
+        if count == 1:
+            message_id, word, expiry = queue.take()
+            if message_id < queue.crash_offset:
+                word |= REDELIVERED
+            hand_over(queue, consumer, (message_id,), (word,), expiry, effects)
+        else:
+            for part in _alike(queue, queue.take_first(count)):
+                hand_over(queue, consumer, part.ids, part.words, NONE, effects)
+        serve_next(consumer)
         if expiring:
             expire_heads(state, queue, effects)
+
+
+def _alike(queue: Queue, taken: Stretch) -> Iterator[Stretch]:
+    """Yield messages that follow each other and have the same flags and counts. After a crash the old ones are marked.
+
+    None of them has an expiry."""
+    if queue.crash_offset > 0 and min(taken.ids) < queue.crash_offset:
+        marked = [
+            word | REDELIVERED if message_id < queue.crash_offset else word
+            for message_id, word in zip(taken.ids, taken.words, strict=True)
+        ]
+        taken = Stretch(taken.ids, array("q", marked), None)
+    uppers = taken.uppers()
+    if uppers.count(uppers[0]) == len(uppers):
+        yield taken
+        return
+    first = 0
+    for at in range(1, len(uppers) + 1):
+        if at == len(uppers) or uppers[at] != uppers[first]:
+            yield taken.part(first, at)
+            first = at
 
 
 def run(state: State, queue: Queue, effects: list[Effect]) -> None:
@@ -406,7 +454,7 @@ def on_fetched(state: State, offset: int, actor: Actor, event: Fetched, effects:
             holder = Consumer(queue, event.consumer, actor.session, event.channel, actor.user)
             queue.holders[event.consumer] = holder
             state.index_holder(holder)
-        hold(queue, holder, message_id, word, expiry)
+        hold(queue, holder, (message_id,), (word,), expiry)
     count, acquired = queue.counts(word)
     reply = FetchReply(
         queue, message_id, event.consumer, word & REDELIVERED != 0, count, event.no_ack, queue.messages_ready, acquired

@@ -98,7 +98,9 @@ class Recorder:
 
     def follow(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Deliver | FetchReply) and not effect.final and effect.message_id >= 0:
+            if isinstance(effect, Deliver) and not effect.final:
+                self.out.setdefault(effect.consumer, {}).update(dict.fromkeys(effect.message_ids, effect.queue.name))
+            elif isinstance(effect, FetchReply) and not effect.final and effect.message_id >= 0:
                 self.out.setdefault(effect.consumer, {})[effect.message_id] = effect.queue.name
             elif isinstance(effect, Forget | Requeue):
                 for message_id in effect.message_ids:

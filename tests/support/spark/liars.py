@@ -1,12 +1,13 @@
 """Machines that are right about their state and lie once about an effect: what an audit finds of each lie."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from rewindmq.projections.machine.data.effects import DeadLetter, Deliver, Effect, Forget, Refuse, Requeue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.values import Actor
+from tests.support.one_by_one import one_by_one
 
 Lie = Callable[[list[Effect]], bool]
 Kind = TypeVar("Kind")
@@ -28,10 +29,19 @@ class Liar(Machine):
         liar.lie, liar.lied_at = lie, lied_at
         return liar
 
-    def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-        super().apply(offset, timestamp_ms, actor, event, effects)
+    def apply(
+        self,
+        offset: int,
+        timestamp_ms: int,
+        actor: Actor,
+        event: Event,
+        effects: list[Effect],
+        sizes: Sequence[int] = (),
+    ) -> int:
+        count = super().apply(offset, timestamp_ms, actor, event, effects, sizes)
         if self.lied_at < 0 and self.lie(effects):
             self.lied_at = offset
+        return count
 
 
 def first(effects: list[Effect], kind: type[Kind], fits: Callable[[Kind], bool] = lambda effect: True) -> Kind | None:
@@ -77,11 +87,12 @@ def counts_a_delivery_too_few(effects: list[Effect]) -> bool:
 
 
 def delivers_out_of_order(effects: list[Effect]) -> bool:
+    effects[:] = one_by_one(effects)
     deliveries = [e for e in effects if isinstance(e, Deliver) and not e.redelivered and not e.final]
     if len(deliveries) < 2 or deliveries[0].queue is not deliveries[1].queue:
         return False
     one, two = deliveries[:2]
-    one.message_id, two.message_id = two.message_id, one.message_id
+    one.message_ids, two.message_ids = two.message_ids, one.message_ids
     return True
 
 

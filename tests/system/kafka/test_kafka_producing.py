@@ -151,7 +151,7 @@ def deliveries(records: list[Message], partition: str) -> list[Published]:
         effects: list[Effect] = []
         machine.apply(offset, timestamp_ms, actor, event, effects)
         assert not any(isinstance(effect, Quarantine) for effect in effects)
-        given.extend(messages[effect.message_id] for effect in effects if isinstance(effect, Deliver))
+        given.extend(messages[each] for effect in effects if isinstance(effect, Deliver) for each in effect.message_ids)
         without_bodies.apply(offset, timestamp_ms, *decoder.decode(value, bodies=False)[1:], [])
     machine.validate()
     assert machine.digest() == without_bodies.digest()

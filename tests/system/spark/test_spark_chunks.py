@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,7 +18,6 @@ from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
 from rewindmq.engine.log.embedded.segments import read_header
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import drive, events_of, fold
 from rewindmq.projections.store import keys, rocks
 from rewindmq.projections.store.metadata_snapshots import about, write
@@ -285,19 +285,28 @@ def test_without_snapshots_there_is_one_chunk(spark: SparkSession, busy: Path) -
     assert all(each.detail.endswith(folded) for each in findings if each.check == "claims")
 
 
-def test_it_is_said_how_many_events_were_repeats(spark: SparkSession, busy: Path, own: Path) -> None:
-    """The fast path begins anew in each chunk, so these are the repeats of folds that begin at the snapshots."""
+class Noted:
+    """Counts the publishes that a fold applied together."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def run(self, *told: Any) -> None:
+        self.count += len(told[4])
+
+
+def test_it_is_said_how_many_events_were_in_runs(spark: SparkSession, busy: Path, own: Path) -> None:
+    """Each chunk begins anew, so these are the runs of folds that begin at the snapshots."""
     said = {each.partition: each.detail for each in verify(spark, str(busy), own) if each.check == "snapshots"}
     snapshots = Snapshots(own)
     for log in EmbeddedLogReader(busy).queues:
-        count, bounds = 0, [0, *snapshots.offsets(log.name), log.next_offset]
+        noted = Noted()
+        bounds = [0, *snapshots.offsets(log.name), log.next_offset]
         for start, end in pairwise(bounds):
             machine, decoder = from_snapshot(snapshots, log, start), Decoder()
-            repeats = Repeats(machine)
-            drive(machine, groups_up_to(log, start, end), decoder, repeats=repeats)
-            count += repeats.count
-        assert count > 0
-        assert said[log.name].endswith(f" chunks, {count} of them repeats")
+            drive(machine, groups_up_to(log, start, end), decoder, run=noted.run)
+        assert noted.count > 0
+        assert said[log.name].endswith(f" chunks, {noted.count} of them in runs")
 
 
 def test_a_damaged_snapshot_is_named_and_passed_over(spark: SparkSession, busy: Path, copy: Path) -> None:

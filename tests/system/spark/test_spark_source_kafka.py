@@ -135,7 +135,7 @@ def test_a_view_has_the_rows_that_it_has_over_a_data_directory(
 
 def test_records_are_folded_to_the_same_states(spark: SparkSession, busy: Path, copied: InKafka) -> None:
     class Digest:
-        repeated = None
+        run = None
 
         def __init__(self, partition: str) -> None:
             self.partition = partition

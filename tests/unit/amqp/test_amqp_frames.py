@@ -2,7 +2,9 @@
 
 from itertools import pairwise
 
-from rewindmq.engine.amqp.frames import FrameParser
+import pytest
+
+from rewindmq.engine.amqp.frames import PAUSE_CHECK_BYTES, FrameParser
 from rewindmq.engine.amqp.read_gate import Pause, ReadGate
 from rewindmq.engine.errors import FrameError
 from tests.support.amqp_wire import method, publish, raw_frame
@@ -30,6 +32,14 @@ class RecordedChannel:
         if body == b"bad":
             raise KeyError(body)
 
+    def takes_runs(self, publish: str, raw: bytes) -> bool:
+        return self.receiver.takes_runs
+
+    def publish_run(self, publish: str, raw: bytes, bodies: list[bytes]) -> None:
+        self.receiver.runs.append(len(bodies))
+        for body in bodies:
+            self.publish(publish, raw, body)
+
     def ack(self, tag: int, multiple: bool) -> None:
         self.receiver.got.append(("ack", tag, multiple))
 
@@ -38,6 +48,8 @@ class Recorder:
     def __init__(self) -> None:
         self.got: list[object] = []
         self.takes_whole = True
+        self.takes_runs = False
+        self.runs: list[int] = []  # the number of publishes in each run
         self.shuts_at = b""
         self.gate = ReadGate(lambda: None)
         self.parser: FrameParser[str] = FrameParser({1: RecordedChannel(self)}, self, self.gate)
@@ -118,3 +130,58 @@ def test_nothing_is_read_after_the_place_in_the_stream_is_lost() -> None:
         recorder.parser.parse(broken + STREAM)
         assert recorder.got == [FrameError]
         assert recorder.parser.deaf
+
+
+BODIES = [b"%d" % number * (1 + number % 7) for number in range(40)]
+RUN = b"".join(publish(1, "", "q", body) for body in BODIES)
+
+
+def in_runs() -> Recorder:
+    recorder = Recorder()
+    recorder.takes_runs = True
+    return recorder
+
+
+def test_publishes_that_differ_in_their_bodies_come_as_a_run() -> None:
+    recorder = in_runs()
+    recorder.parser.parse(RUN)
+    assert recorder.got == [("a publish", body) for body in BODIES]
+    assert recorder.runs == [len(BODIES) - 2], "the first two are learned from"
+
+
+@pytest.mark.parametrize("size", [1, 7, 61, 200, 1_000])
+def test_a_stream_in_any_pieces_gives_the_same_publishes(size: int) -> None:
+    recorder = in_runs()
+    for start in range(0, len(RUN), size):
+        recorder.parser.parse(RUN[start : start + size])
+    whole = [each[1] for each in recorder.got if isinstance(each, tuple) and each[0] == "a publish"]
+    pieces = sum(1 for each in recorder.got if isinstance(each, tuple) and each[0] == 1)  # method frames
+    assert len(whole) + pieces == len(BODIES)
+    assert [body for body in BODIES if body in whole] == whole
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        publish(1, "", "other", b"x"),
+        publish(1, "", "q", b""),
+        publish(1, "", "q", b"x")[:-1] + b"\x00",  # without its end
+        publish(1, "", "q", b"xy").replace(b"\x00\x00\x00\x02xy", b"\x00\x00\x00\x01x\xcey"),  # two sizes
+    ],
+    ids=["another key", "no body", "no end", "two sizes"],
+)
+def test_a_run_ends_before_what_is_not_alike(other: bytes) -> None:
+    alone = Recorder()
+    together = in_runs()
+    for recorder in (alone, together):
+        recorder.parser.parse(RUN + other + RUN)
+    assert together.got == alone.got
+    assert together.runs[0] == len(BODIES) - 2
+
+
+def test_a_run_ends_where_the_receiver_is_asked_again() -> None:
+    recorder = in_runs()
+    body = b"x" * 1_000
+    recorder.parser.parse(publish(1, "", "q", body) * 30)
+    assert sum(recorder.runs) == 28
+    assert max(recorder.runs) <= PAUSE_CHECK_BYTES // 1_000 + 1

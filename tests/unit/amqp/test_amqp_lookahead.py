@@ -264,7 +264,7 @@ async def test_a_large_body_waits_in_the_store(nodes: Nodes) -> None:
     await client.say(b"".join(publish(1, "", "q", body) for body in large))
     consumer = client.connection.channels[1].consumers["c"]
     assert isinstance(consumer, LookaheadConsumer)
-    assert [message for _, _, message in consumer.lookahead] == [None] * PREFETCH
+    assert [message for _, _, _, message in consumer.lookahead] == [None] * PREFETCH
     await client.ack(PREFETCH)
     assert [each.body for each in client.deliveries[-PREFETCH:]] == large
 

@@ -14,6 +14,7 @@ from rewindmq.spark_replay.audit.checks import CHECKS
 from rewindmq.spark_replay.audit.comparison import compare_in_full
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from tests.support.events_for_tests import START_MS, VHOST, Bench
+from tests.support.one_by_one import delivered_id, one_by_one
 from tests.support.random_history import History, Step
 
 Lie = Callable[[list[Effect]], bool]
@@ -96,11 +97,12 @@ def comes_at_once(effects: list[Effect]) -> bool:
 
 def served_out_of_turn(effects: list[Effect]) -> bool:
     """Two deliveries of messages of different priority change places."""
+    effects[:] = one_by_one(effects)
     found = [effect for effect in effects if isinstance(effect, Deliver) and effect.queue.prioritized is not None]
     fresh = [effect for effect in found if not effect.redelivered and effect.queue is found[0].queue]
     for one, other in pairwise(fresh):
-        if one.message_id > other.message_id and one.final == other.final:  # the higher priority came later
-            one.message_id, other.message_id = other.message_id, one.message_id
+        if delivered_id(one) > delivered_id(other) and one.final == other.final:  # the higher priority came later
+            one.message_ids, other.message_ids = other.message_ids, one.message_ids
             return True
     return False
 

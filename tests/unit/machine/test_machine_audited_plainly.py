@@ -71,7 +71,7 @@ def lies(dice: random.Random, effects: list[Effect]) -> None:
     elif isinstance(effect, Deliver):
         name, value = dice.choice(
             (
-                ("message_id", effect.message_id - dice.randrange(-1, 9)),
+                ("message_ids", [effect.message_ids[0] - dice.randrange(-1, 9), *effect.message_ids[1:]]),
                 ("consumer", effect.consumer + dice.randrange(-2, 3)),
                 ("redelivered", not effect.redelivered),
                 ("final", not effect.final),
@@ -90,7 +90,7 @@ def lies(dice: random.Random, effects: list[Effect]) -> None:
         else:
             effect.message_ids = [each - dice.randrange(9) for each in effect.message_ids]
     elif isinstance(effect, Keep):
-        effects.append(Deliver(effect.queue, effect.message_id, dice.randrange(1, 9), False, 0, how < 5))
+        effects.append(Deliver(effect.queue, effect.message_ids, dice.randrange(1, 9), False, 0, how < 5))
 
 
 def audited(
@@ -183,7 +183,7 @@ def test_a_queue_with_a_limit_or_a_ttl_is_plain(type: str, name: str, value: int
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("message_id", 6),
+        ("message_ids", (6,)),
         ("consumer", 3),
         ("consumer", 99),
         ("redelivered", True),
@@ -215,7 +215,7 @@ def test_a_lie_about_a_message_of_a_burst_is_found_as_the_ledgers_find_it(
     def lie(machine: Machine, effects: list[Any]) -> None:
         queue = effects[0].queue
         if prefetch == 3:
-            effects.append(Deliver(queue, at, 2, False, 0, False))
+            effects.append(Deliver(queue, (at,), 2, False, 0, False))
         if name == "queue":
             effects[1].queue = machine.queue("/", "other")
         elif name == "the queue that keeps it":
@@ -234,7 +234,7 @@ def test_a_lie_about_a_message_of_a_burst_is_found_as_the_ledgers_find_it(
     steps = decoded([(offset, START_MS, ANN, event) for offset, event in enumerate(events)])
     quickly, slowly = (audited(steps, plain, None, (at, lie)) for plain in (Counted, NothingIsPlain))
     assert told(quickly) == told(slowly)
-    if name in ("message_id", "redelivered", "final", "delivery_count", "acquired_count", "queue", "a gauge"):
+    if name in ("message_ids", "redelivered", "final", "delivery_count", "acquired_count", "queue", "a gauge"):
         assert quickly.rows != []
     assert isinstance(quickly.plain, Counted)
     assert quickly.plain.count > 1
@@ -256,7 +256,7 @@ PLAIN = published(Route("/", "", "q", ("q",)), b"x")
 def test_a_machine_that_takes_what_is_not_plain_is_judged_by_the_ledgers(actor: Actor, event: Published) -> None:
     def lie(product: AuditProduct, effects: list[Effect]) -> None:
         account = product.accounts["/", "q"]
-        effects[:] = [Keep(account.queue, 3)]
+        effects[:] = [Keep(account.queue, (3,))]
         if event is PLAIN and actor is ANN:
             account.sizes[3] = 1
 

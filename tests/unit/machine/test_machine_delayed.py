@@ -159,7 +159,7 @@ def test_names() -> None:
 def test_a_message_leaves_for_its_exchange_when_it_is_due() -> None:
     bench = delayed()
     message_id = bench.publish(QUEUE, expiration=30, size=7)
-    assert bench.effects == [Keep(bench.queue(QUEUE), message_id)]
+    assert bench.effects == [Keep(bench.queue(QUEUE), (message_id,))]
     assert bench.machine.deadline_ms() == bench.now_ms + 30
     bench.now_ms += 30
     assert bench.do(Tick())[0] == ("forget", QUEUE, message_id, "delayed", 0)

@@ -21,7 +21,7 @@ from tests.support.events_for_tests import Bench, explain, policy
 
 def recipients(bench: Bench) -> list[tuple[int, int]]:
     """(message, consumer) of the last event's deliveries."""
-    return [(e.message_id, e.consumer) for e in bench.effects if isinstance(e, Deliver)]
+    return [(each, e.consumer) for e in bench.effects if isinstance(e, Deliver) for each in e.message_ids]
 
 
 def test_s061_first_in_first_out() -> None:

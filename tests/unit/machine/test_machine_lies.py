@@ -116,7 +116,7 @@ def it_is_delivered_after_its_expiry(b: Audited) -> tuple[str, int | None]:
 
     def lie(effects: list[Effect]) -> None:
         expired = of(effects, Forget)
-        effects.append(Deliver(expired.queue, m, b.consumer, False, 0, False))
+        effects.append(Deliver(expired.queue, (m,), b.consumer, False, 0, False))
         b.machine.due_effects = (-1, 0)  # the lie: no time passed
         effects.remove(expired)
 
@@ -200,8 +200,9 @@ def a_later_message_comes_first(b: Audited) -> tuple[str, int | None]:
     m, other = b.publish(), b.publish()
 
     def lie(effects: list[Effect]) -> None:
-        one, two = (effect for effect in effects if isinstance(effect, Deliver))
-        one.message_id, two.message_id = other, m
+        [delivered] = (effect for effect in effects if isinstance(effect, Deliver))
+        assert list(delivered.message_ids) == [m, other]
+        delivered.message_ids = (other, m)
 
     b.lie = lie
     b.attach(prefetch=2)
@@ -212,7 +213,7 @@ def a_lower_priority_comes_first(b: Audited) -> tuple[str, int | None]:
     b.declare(max_priority=9)
     m = b.publish(priority=1)
     b.publish(priority=5)
-    b.lie = changed(Deliver, message_id=m)
+    b.lie = changed(Deliver, message_ids=(m,))
     b.attach(prefetch=1)
     return "order", m
 

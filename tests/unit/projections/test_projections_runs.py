@@ -1,4 +1,4 @@
-"""The bodies of events that the fold's fast path applies: RocksDB has the same ones as after a fold event by event."""
+"""The bodies of publishes that are applied together: RocksDB has the same ones as after a fold event by event."""
 
 import random
 from pathlib import Path
@@ -8,16 +8,14 @@ import pytest
 from rewindmq.projections import replay
 from rewindmq.projections.clean_stops import CleanStops
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.repeats import Repeats
-from rewindmq.projections.replay import catch_up, drive, fold, groups_of, recover
+from rewindmq.projections.replay import catch_up, drive, groups_of, recover
 from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.verify import StateDifference, verify, verify_partition
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Checkpointed, Published
 from rewindmq.schemas.values import BROKER
-from tests.support.needs import require_pure
 from tests.support.repetition import Repetition
-from tests.support.repetition_stories import ANN, Story, logs, planted, published
+from tests.support.repetition_stories import ANN, Story, logs, published
 from tests.support.traffic import ListLog, live_messages, record
 
 
@@ -30,7 +28,7 @@ def log_of(seed: int, steps: int = 500) -> ListLog:
 
 def event_by_event(log: ListLog) -> Machine:
     machine = Machine(log.name)
-    drive(machine, groups_of(log, 0), Decoder())
+    drive(machine, groups_of(log, 0), Decoder(), one_by_one=True)
     return machine
 
 
@@ -76,73 +74,27 @@ def test_each_story_is_stored(tmp_path: Path) -> None:
         assert differences(ListLog(records=made.records), tmp_path / str(number)) == [], name
 
 
-@pytest.mark.parametrize(
-    ("there", "left"),
-    [
-        ("if 0 < high < 0x80 else", "if high < 0x80 else"),
-        ("self._bodies is not None and (consumer is None or not consumer.no_ack):", "self._bodies is not None:"),
-        ("            bodies.release(queue.queue_id, ids)\n", "            pass\n"),
-        ("[] if bodies is None else bodies.effects", "[]"),
-    ],
-    ids=["as the encoder writes it", "nobody acks it", "acked bodies go", "what acks let happen"],
-)
-def test_each_condition_of_bodies_is_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str, left: str
-) -> None:
-    require_pure("a changed copy of the fast path is an interpreted class, and compiled code takes its own")
-    monkeypatch.setattr(replay, "Repeats", planted(there, left).Repeats)
-    for number, (_, made) in enumerate(logs()):
-        try:
-            if differences(ListLog(records=made.records), tmp_path / str(number)):
-                return
-        except KeyError:
-            return
-    pytest.fail("no story needs it")
-
-
-def plain_log(count: int) -> tuple[ListLog, list[int]]:
-    """So many plain publishes to a queue with a consumer that acks all but the last ten."""
+def test_recovery_and_verify_say_how_many_events_were_in_runs(tmp_path: Path) -> None:
     story = Story()
     story.declare()
-    story.consume(1)
-    held = story.publish(10)
-    for _ in range(count - 10):
-        held += story.publish(1)
-        story.ack(held.pop(0))
-    return ListLog(records=story.log.records), held
-
-
-def test_recovery_and_verify_say_how_many_events_were_repeats(tmp_path: Path) -> None:
-    log, held = plain_log(100)
+    held = story.publish(60)
+    story.consume(1, prefetch=50)
+    story.ack(*held[:50])
+    log = ListLog(records=story.log.records)
     store = StateStore.open(tmp_path)
     recovery = recover(log, store)
-    assert recovery.replayed == len(log.records) == 192
-    assert recovery.projector.message(0, held[0]).body == bytes(3)
+    assert recovery.replayed == len(log.records) == 112
+    assert recovery.projector.message(0, held[50]).body == bytes(3)
     recovery.projector.write(recovery.projector.prepare())
     store.close()
     (report,) = verify([log], tmp_path)
-    assert (report.equal, report.messages, report.repeats) == (True, 10, 192 - 4)  # two, and the first of each kind
+    assert (report.equal, report.messages, report.in_runs) == (True, 10, 60)
     (report,) = verify([log], tmp_path, event_by_event=True)
-    assert (report.equal, report.messages, report.repeats) == (True, 10, 0)
-
-
-def test_the_fold_of_a_log_uses_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_pure("a subclass notes the count, and compiled code takes the class itself")
-    log, _ = plain_log(50)
-    made: list[Repeats] = []
-
-    class Noted(Repeats):
-        def __init__(self, machine: Machine) -> None:
-            super().__init__(machine)
-            made.append(self)
-
-    monkeypatch.setattr(replay, "Repeats", Noted)
-    fold(Machine(log.name), log)
-    assert [each.count for each in made] == [len(log.records) - 4]
+    assert (report.equal, report.messages, report.in_runs) == (True, 10, 0)
 
 
 def test_the_first_event_behind_a_last_word_is_seen(tmp_path: Path) -> None:
-    """Another program wrote repeats behind it: they are reported all the same."""
+    """Another program wrote publishes behind it, which are applied together: they are reported all the same."""
     story = Story()
     story.declare()
     story.publish(5)
