@@ -130,7 +130,8 @@ class Outcomes(Generic[T]):
                 key = (effect.queue, effect.consumer, effect.delivery_count, effect.redelivered, effect.final)
                 number = rows.of_cause.get(key)
                 numbers.append(_delivery(rows, key) if number is None else number)
-        rows.add_run(numbers, published, offset, sizes)
+        if numbers:
+            rows.add_run(numbers, published, offset, sizes)
 
     def undecodable(self, offset: int, why: str) -> None:
         """Add the row of a quarantined record (`Product`)."""

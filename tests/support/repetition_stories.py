@@ -16,7 +16,7 @@ from rewindmq.schemas.events import (
     Tick,
 )
 from rewindmq.schemas.single_object import HEADER
-from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Argument, Deduplication
+from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Argument, Deduplication, Route
 from tests.support.events_for_tests import VHOST, attached, declared, route, route_once, text_id
 from tests.support.repetition import FIRST_MS, RepeatedLog
 
@@ -108,6 +108,13 @@ def the_last_room_of_a_quorum_queue(story: Story) -> None:
 def the_last_room_of_a_classic_queue(story: Story) -> None:
     story.declare()
     story.consume(1, prefetch=2)
+    story.publish(2)
+
+
+def a_route_without_queues(story: Story) -> None:
+    story.declare()
+    for _ in range(4):
+        story.do(Published(Route(VHOST, "x", "k", ()), b"\x00\x00", persistent=True, body=b"x", body_size=1))
     story.publish(2)
 
 
@@ -317,6 +324,7 @@ STORIES: tuple[Callable[[Story], None], ...] = (
     a_lost_node_publishes,
     the_last_room_of_a_quorum_queue,
     the_last_room_of_a_classic_queue,
+    a_route_without_queues,
     no_room,
     two_consumers_take_turns,
     another_queue_expires,
