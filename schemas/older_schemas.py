@@ -2,9 +2,10 @@
 
 import functools
 import json
+from collections.abc import Sequence
 
 from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.events import CLASSES, EVENT_TYPES, Event
+from rewindmq.schemas.events import CLASSES, EVENT_TYPES, Event, Published
 from rewindmq.schemas.evolution import is_unchanged, unchanged_events
 from rewindmq.schemas.registry import envelope_fingerprint, released_schema_json
 from rewindmq.schemas.shapes import Shape, long_bytes, shape_of, write
@@ -35,6 +36,12 @@ class OlderEncoder(Encoder):
         out = bytearray(prefix + long_bytes(index))
         write(out, shape, event)
         return bytes(out)
+
+    def encode_run(self, prefix: bytes, events: Sequence[Published]) -> list[bytes]:
+        """Return the records of publishes that differ only in their bodies. Raises ValueError."""
+        if Published.__name__ in self._unchanged:
+            return super().encode_run(prefix, events)
+        return [self.encode(prefix, event) for event in events]
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from rewindmq.schemas.evolution import is_unchanged
 from rewindmq.schemas.older_schemas import encoder_under, of_today
 from rewindmq.schemas.registry import envelope_fingerprint
 from rewindmq.schemas.service_records import SharedDecoder
-from rewindmq.schemas.values import BROKER
+from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.support.other_schema import EARLIER, EARLIER_SCHEMA, LATER_EVENTS, as_of_earlier
 from tests.support.samples import SAMPLES, readable_envelope
 
@@ -71,3 +71,14 @@ def test_b73_a_record_that_means_the_same_is_not_rewritten(name: str) -> None:
     assert is_unchanged(record) == (not changed)
     assert of_today(record) == today.encode(today.prefix(timestamp_ms, actor), as_of_earlier(event))
     assert of_today(of_today(record)) == of_today(record)
+
+
+@pytest.mark.parametrize("schema", [EARLIER, envelope_fingerprint()], ids=["earlier", "today's"])
+def test_a_run_is_encoded_as_its_publishes_are(schema: str) -> None:
+    """Also under a schema that lays a publish out otherwise."""
+    encoder = encoder_under(schema)
+    prefix = encoder.prefix(1_763_715_845_678, Actor("ann", 7))
+    route = Route("/", "", "q", ("q",))
+    bodies = [bytes(size) for size in (1, 63, 64, 0, 8_191, 8_192, 70_000)]
+    events = [Published(route, b"\x00\x00", priority=3, body=body, body_size=len(body)) for body in bodies]
+    assert encoder.encode_run(prefix, events) == [encoder.encode(prefix, event) for event in events]
