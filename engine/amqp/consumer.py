@@ -178,7 +178,8 @@ class AmqpConsumer(DeliveryHolder):
         self.redelivered = effect.redelivered
         header = header_frame(self.output, properties, self.size)
         self.middle = rest + END + header
-        self.around = rest + END + header[:SIZE_AT], header[SIZE_AT + 8 : -4]
+        if 0 < self.size <= self.output.max_payload:
+            self.around = rest + END + header[:SIZE_AT], header[SIZE_AT + 8 : -4]
 
     def cancelled(self) -> None:
         """Send basic.cancel to a client that understands it: the broker has cancelled the consumer."""

@@ -32,6 +32,9 @@ class VirtualLoop:
         self._count = 0
         self._waiting: list[tuple[float, int, Handle]] = []
 
+    def time(self) -> float:
+        return self.now
+
     def call_soon(self, callback: Callable[..., object], *arguments: Any) -> Handle:
         return self.call_later(0, callback, *arguments)
 
