@@ -1,13 +1,16 @@
 """Publishes that are alike, in one read: a broker does with them what it does with each by itself."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rewindmq.engine.amqp.connection import Connection
-from rewindmq.engine.embedded.partition import SoleWriterPartition
+from rewindmq.projections.machine.data.effects import Deliver, Effect
 from rewindmq.projections.replay import events_of
+from rewindmq.projections.store.bodies import Body
+from rewindmq.projections.store.projector import Projector
 from rewindmq.schemas.events import Published
 from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method, publish
 from tests.support.broker_harness import Harness
@@ -54,14 +57,16 @@ class Client:
 
 
 def runs_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets the number of messages of each run."""
-    noted, publish_run = list[int](), SoleWriterPartition.publish_run
+    """Return a list that gets the number of messages that each effect delivers, where they are several."""
+    noted: list[int] = []
 
-    def note(self: SoleWriterPartition, actor: object, messages: list[Published]) -> int:
-        noted.append(len(messages))
-        return publish_run(self, actor, messages)  # type: ignore[arg-type]
+    class Noting(Projector):
+        def observe(self, effects: Sequence[Effect], published: Mapping[int, Body]) -> None:
+            counts = [len(effect.message_ids) for effect in effects if isinstance(effect, Deliver)]
+            noted.extend(count for count in counts if count > 1)
+            super().observe(effects, published)
 
-    monkeypatch.setattr(SoleWriterPartition, "publish_run", note)
+    monkeypatch.setattr("rewindmq.projections.store.store.Projector", Noting)
     return noted
 
 
