@@ -54,16 +54,21 @@ def confirming(original: Callable[[Any], None]) -> Callable[[Any], None]:
     def carry_out(partition: Any) -> None:
         original(partition)
         while partition._waiting:
-            offset, confirms, sequence = partition._waiting.popleft()
-            confirms.confirm(sequence, offset in partition.refused)
+            offset, confirms, first, count = partition._waiting.popleft()
+            for sequence in range(first, first + count):
+                confirms.confirm(sequence, offset in partition.refused)
 
     return carry_out
 
 
 def write_at_once(partition: Any) -> None:
     """RocksDB gets ahead of the log."""
-    if not partition.effects:
-        partition.projector.write(partition.projector.prepare())
+    if partition.projector.failed is not None:
+        raise partition.projector.failed
+    if partition._batch is None and not partition.effects:
+        partition._prepare()
+    if partition._batch is not None:
+        partition._write()
 
 
 def skip_deletes(projector: Projector, queue_id: int, message_ids: list[int]) -> None:
