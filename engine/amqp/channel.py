@@ -180,6 +180,13 @@ class Channel(PublishPath):
             self.shared.settling.append(self)
         self.settlement.settle(tag, multiple, None)
 
+    def ack_each(self, tags: list[int]) -> None:
+        """Take a basic.ack of each tag (hot)."""
+        if not self.settling:
+            self.settling = True
+            self.shared.settling.append(self)
+        self.settlement.ack_each(tags)
+
     def settle(self, tag: int, multiple: bool, verdict: Verdict) -> None:
         """Take a basic.nack or basic.reject, or an ack that did not come by the hot path."""
         if self.transaction is not None:

@@ -8,9 +8,9 @@ all that it calls.
 Two frames are hot and are given to their channel from here: a basic.ack, and a basic.publish whose three frames are in
 the read completely. The publish's method frame is looked up whole in the channel's memo, so exchange, routing key and
 route cost one dictionary access. Publishes that have the very bytes of the two before them, all but the size and the
-body, are a run: two comparisons do for each (`Repeat`), and the channel takes them at once. Any other frame, and a
-publish that comes in pieces, goes to
-`FrameReceiver.frame`, which knows all the rules. All ways give the same result for any chunking of the stream.
+body, are a run: two comparisons do for each (`Repeat`), and the channel takes them at once. It also takes acks that
+follow each other at once. Any other frame, and a publish that comes in pieces, goes to `FrameReceiver.frame`, which
+knows all the rules. All ways give the same result for any chunking of the stream.
 
 A frame that is too large or has no end marker means that the place in the stream is lost: FrameError (501), and nothing
 after it is read.
@@ -30,6 +30,7 @@ BODY: Final = 3
 HEARTBEAT: Final = 8
 FRAME_END: Final = 0xCE
 FRAME_OVERHEAD: Final = 8  # bytes of a frame around its payload
+ACK_SIZE: Final = 21  # bytes of a frame of basic.ack
 FRAME_MIN_SIZE: Final = 4096  # AMQP 0-9-1: both peers must accept this much; the limit before tuning
 HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
@@ -42,6 +43,7 @@ unpack_start: Final = struct.Struct(">BHII").unpack_from  # type, channel, lengt
 unpack_frame: Final = struct.Struct(">BHI").unpack_from
 unpack_content: Final = struct.Struct(">BHIIQ").unpack_from  # a header frame up to its properties
 unpack_ack: Final = struct.Struct(">QB").unpack_from
+unpack_acks: Final = struct.Struct(">11sQBB").iter_unpack  # whole frames: all up to the tag, the tag, the bit, the end
 PADDING: Final = b"\x00\x00\x00"
 PAUSE_CHECK_BYTES: Final = 8_192  # of a read, between two questions to `FrameReceiver.must_pause`
 FRAME_BYTES: Final = 512  # a frame that goes to `FrameReceiver.frame` counts as this many bytes more: it may be tiny
@@ -51,7 +53,7 @@ PublishT = TypeVar("PublishT")
 
 class HotChannel(Protocol[PublishT]):
     """A channel that takes a whole basic.publish or basic.ack in one call. `PublishT`: what it knows of a method frame
-    of basic.publish. Exceptions of `publish`, `ack` and `learn_whole` go to `FrameReceiver.failed`."""
+    of basic.publish. Exceptions of its methods go to `FrameReceiver.failed`."""
 
     number: int
     ready: bool  # whole publishes and acks may come now
@@ -71,6 +73,10 @@ class HotChannel(Protocol[PublishT]):
 
     def ack(self, tag: int, multiple: bool) -> None:
         """Take a basic.ack."""
+
+    def ack_each(self, tags: list[int]) -> None:
+        """Take a basic.ack of each tag, none of them multiple. An error ends the channel, so the tags behind it are
+        ignored, as their frames would be."""
 
 
 class FrameReceiver(Protocol):
@@ -172,8 +178,11 @@ class FrameParser(Generic[PublishT]):
                             if gate.shut:
                                 break
                             continue
-                    elif length == 13:
+                    elif length == ACK_SIZE - FRAME_OVERHEAD:
                         tag, bits = unpack_ack(data, start + 11)
+                        if bits & 1 == 0 and pos < size and data.startswith(data[start : start + 11], pos):
+                            pos = self.acks(hot, data, start, check_at)
+                            continue
                         try:
                             hot.ack(tag, bits & 1 == 1)
                         except Exception as error:
@@ -273,6 +282,22 @@ class FrameParser(Generic[PublishT]):
         except Exception as error:
             self.receiver.failed(number, PUBLISH, error)
         return end + 1
+
+    def acks(self, channel: HotChannel[PublishT], data: bytes, start: int, until: int) -> int:
+        """Take the acks from `start` on that begin before `until`, are on this channel, and are not multiple. The
+        first one is here whole. Returns the position behind them."""
+        head = data[start : start + 11]
+        count = (min(len(data), until + ACK_SIZE) - start) // ACK_SIZE
+        tags: list[int] = []
+        for begin, tag, bits, end in unpack_acks(data[start : start + count * ACK_SIZE]):
+            if begin != head or bits & 1 or end != FRAME_END:
+                break
+            tags.append(tag)
+        try:
+            channel.ack_each(tags)
+        except Exception as error:
+            self.receiver.failed(channel.number, ACK, error)
+        return start + len(tags) * ACK_SIZE
 
     def lose_place(self, kind: int, payload: bytes, why: str) -> None:
         """The place in the stream is lost: tell the receiver (501) and read nothing more."""

@@ -102,6 +102,26 @@ class Settlement:
         if verdict is not None:
             self.flush()
 
+    def ack_each(self, tags: list[int]) -> None:
+        """Ack one delivery after the other, as `settle` does it (hot). Raises as `settle`."""
+        if self.pending and self.verdict is not None:
+            self.flush()
+        self.verdict = None
+        unacked = self.unacked
+        last: DeliveryHolder | None = None
+        ids: list[int] = []
+        for tag in tags:
+            held = unacked.pop(tag, None)
+            if held is None:
+                self.require_returned(tag)
+                continue
+            holder, message_id = held
+            if holder is not last:
+                last, ids = holder, holder.pending
+                if not ids:
+                    self.pending.append(holder)
+            ids.append(message_id)
+
     def require_returned(self, tag: int) -> None:
         """Forget a tag that the broker took back. PreconditionFailed (406) if it did not."""
         if tag not in self.returned:
@@ -177,10 +197,10 @@ class Settlement:
 
 
 def ranges(ids: list[int]) -> tuple[tuple[int, int], ...]:
-    """Message ids as ascending inclusive ranges. Sorts the list."""
-    if len(ids) == 1:
-        return ((ids[0], ids[0]),)
+    """Message ids, none of them twice, as ascending inclusive ranges. Sorts the list."""
     ids.sort()
+    if ids[-1] - ids[0] == len(ids) - 1:
+        return ((ids[0], ids[-1]),)
     found: list[tuple[int, int]] = []
     first = last = ids[0]
     for message_id in ids[1:]:

@@ -135,17 +135,23 @@ class OutcomeRows(ABC, Generic[T]):
             self.offsets.extend(ids)
             self.message_ids.extend(ids)
             self.sizes.extend(sizes if sized == 1 else [size for size in sizes for _ in range(sized)])
+            if len(self.numbers) >= BATCH_ROWS:
+                self.flush()
         else:
-            for message_id, size in enumerate(sizes, offset):
-                for place, number in enumerate(numbers):
-                    if number < 0:
-                        self.leave_out(message_id, 1)
-                        continue
-                    self.numbers.append(number)
-                    self.offsets.append(message_id)
-                    self.message_ids.append(message_id)
-                    if place < sized:
-                        self.sizes.append(size)
+            self.add_each([numbers] * len(sizes), sized, offset, sizes)
+
+    def add_each(self, of_each: Sequence[Sequence[int]], sized: int, offset: int, sizes: Sequence[int]) -> None:
+        """Add rows as `add_run` does, of other combinations for each message."""
+        for at, (numbers, size) in enumerate(zip(of_each, sizes, strict=True), offset):
+            for place, number in enumerate(numbers):
+                if number < 0:
+                    self.leave_out(at, 1)
+                    continue
+                self.numbers.append(number)
+                self.offsets.append(at)
+                self.message_ids.append(at)
+                if place < sized:
+                    self.sizes.append(size)
         if len(self.numbers) >= BATCH_ROWS:
             self.flush()
 

@@ -125,13 +125,22 @@ class Outcomes(Generic[T]):
             number = rows.of_cause.get((queue, event.route))
             numbers.append(_publish(rows, queue, event.route, None) if number is None else number)
         published = len(numbers)
+        shares: list[tuple[int, Sequence[int]]] = []  # the number of the rows of deliveries, and the messages
         for effect in effects:
             if isinstance(effect, Deliver):
                 key = (effect.queue, effect.consumer, effect.delivery_count, effect.redelivered, effect.final)
                 number = rows.of_cause.get(key)
-                numbers.append(_delivery(rows, key) if number is None else number)
-        if numbers:
-            rows.add_run(numbers, published, offset, sizes)
+                shares.append((_delivery(rows, key) if number is None else number, effect.message_ids))
+        if all(len(share) == len(sizes) for _, share in shares):
+            numbers += [number for number, _ in shares]
+            if numbers:
+                rows.add_run(numbers, published, offset, sizes)
+            return
+        of_each = [[*numbers] for _ in sizes]  # consumers took turns
+        for number, share in shares:
+            for message_id in share:
+                of_each[message_id - offset].append(number)
+        rows.add_each(of_each, published, offset, sizes)
 
     def undecodable(self, offset: int, why: str) -> None:
         """Add the row of a quarantined record (`Product`)."""

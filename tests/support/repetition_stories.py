@@ -47,8 +47,27 @@ class Story:
         arguments = tuple(Argument("x-" + key.replace("_", "-"), "long", value) for key, value in given.items())
         self.do(declared(VHOST, name, type=type, durable=True, arguments=arguments, semantics=semantics))
 
-    def consume(self, number: int, prefetch: int = 100, priority: int = 0, actor: Actor = ANN, name: str = "q") -> None:
-        self.do(attached(VHOST, name, number, channel=1, tag="tag", prefetch=prefetch, priority=priority), actor)
+    def consume(
+        self,
+        number: int,
+        prefetch: int = 100,
+        priority: int = 0,
+        actor: Actor = ANN,
+        name: str = "q",
+        channel: int = 1,
+        limit: int = 0,
+    ) -> None:
+        event = attached(
+            VHOST,
+            name,
+            number,
+            channel=channel,
+            tag="tag",
+            prefetch=prefetch,
+            priority=priority,
+            global_prefetch=limit,
+        )
+        self.do(event, actor)
 
     def publish(self, count: int = 1, name: str = "q", actor: Actor = ANN) -> list[int]:
         return [self.do(published(name), actor) for _ in range(count)]
@@ -129,6 +148,31 @@ def two_consumers_take_turns(story: Story) -> None:
     story.consume(1)
     story.consume(2)
     story.publish(5)
+
+
+def consumers_take_turns_until_one_has_no_room(type: str) -> Callable[[Story], None]:
+    """Each on its own channel; one has a shared limit, too, and the last one a lower priority."""
+
+    def tell(story: Story) -> None:
+        story.declare("q", type)
+        for number, prefetch in enumerate((4, 100, 3, 100), 1):
+            limit = 2 if number == 4 and type == "classic" else 0
+            story.consume(number, prefetch, -1 if number == 4 else 0, channel=number, limit=limit)
+        held = story.publish(7)
+        story.ack(*held[0:4:3], consumer=1)
+        story.publish(30)
+
+    tell.__name__ = f"consumers_of_a_{type}_queue_take_turns"
+    return tell
+
+
+def queues_with_several_consumers(story: Story) -> None:
+    for number, name in enumerate("qr"):
+        story.declare(name)
+        for channel in range(1, 4):
+            story.consume(10 * number + channel, name=name, channel=channel)
+    for _ in range(8):
+        story.do(Published(route("q", "r"), b"\x00\x00", persistent=True, body=b"abc", body_size=3))
 
 
 def another_queue_expires(story: Story) -> None:
@@ -235,6 +279,14 @@ def a_channel_has_a_limit(story: Story) -> None:
     story.publish(5)
 
 
+def a_limit_binds_consumers_of_two_queues(story: Story) -> None:
+    for number, name in enumerate("qr", 1):
+        story.declare(name)
+        story.consume(number, name=name, limit=5)
+    for _ in range(8):
+        story.do(Published(route("q", "r"), b"\x00\x00", persistent=True, body=b"abc", body_size=3))
+
+
 def a_held_message_has_an_expiry(story: Story) -> None:
     story.declare()
     story.consume(1)
@@ -327,6 +379,9 @@ STORIES: tuple[Callable[[Story], None], ...] = (
     a_route_without_queues,
     no_room,
     two_consumers_take_turns,
+    consumers_take_turns_until_one_has_no_room("classic"),
+    consumers_take_turns_until_one_has_no_room("quorum"),
+    queues_with_several_consumers,
     another_queue_expires,
     a_deadline_comes_with_the_repeat,
     a_service_writes_damaged_properties,
@@ -344,6 +399,7 @@ STORIES: tuple[Callable[[Story], None], ...] = (
     a_route_has_two_queues,
     transient_messages,
     a_channel_has_a_limit,
+    a_limit_binds_consumers_of_two_queues,
     a_held_message_has_an_expiry,
     ready_messages_follow_an_ack,
     an_ack_lets_a_message_expire,

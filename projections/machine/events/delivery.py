@@ -58,6 +58,43 @@ def room_of(consumer: Consumer) -> int:
     return room if limiter is None else min(room, limiter.limit - limiter.outstanding)
 
 
+def in_turns(level: Level, count: int, alone: bool) -> int:
+    """Return how many of `count` arriving messages the consumers of a level take in turns, as each has room.
+
+    They get their shares one after the other, so each must be on its own channel, whose deliveries keep their order.
+    `alone`: the messages go to no other queue. Otherwise its consumers may be under the same shared limit."""
+    service = level.service
+    channels: set[tuple[int, int]] = set()
+    for place, consumer in enumerate(service.values()):
+        if place >= count:
+            break
+        channel = (consumer.session, consumer.channel)
+        if channel in channels or (consumer.limiter is not None and not alone):
+            return place
+        channels.add(channel)
+        count = min(count, place + len(service) * room_of(consumer))
+    return count
+
+
+def deal(queue: Queue, ids: Sequence[int], words: Sequence[int], expiry: int, effects: list[Effect]) -> bool:
+    """Deliver several arriving messages to consumers in turns, for which `in_turns` found room. False: nobody is next.
+
+    Afterwards it is the turn of the consumer behind the one that got the last message."""
+    for level in queue.levels:
+        takers: list[Consumer] = []
+        while level.service and len(takers) < len(ids):
+            takers.append(level.service.popitem(last=False)[1])
+        for place, consumer in enumerate(takers):
+            consumer.serviced = False
+            share = slice(place, None, len(takers))
+            hand_over(queue, consumer, ids[share], words[share], expiry, effects, arriving=True)
+        for place in range(len(takers)):
+            serve_next(takers[(len(ids) + place) % len(takers)])
+        if takers:
+            return True
+    return False
+
+
 def hand_over(
     queue: Queue,
     consumer: Consumer,

@@ -22,7 +22,7 @@ from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.data.reasons import MAXLEN, RELOCATED
 from rewindmq.projections.machine.data.restored_ids import as_it_was
 from rewindmq.projections.machine.data.stream import word_of
-from rewindmq.projections.machine.events.delivery import hand_over, next_consumer, room_of, serve_next
+from rewindmq.projections.machine.events.delivery import deal, hand_over, in_turns, next_consumer, serve_next
 from rewindmq.projections.machine.events.settlement import place_of_returned
 from rewindmq.projections.machine.rules.dead_letters import bury, is_repeated, remember
 from rewindmq.projections.machine.rules.deduplication import (
@@ -79,7 +79,7 @@ def on_published(
 
 
 def _alike(state: State, queue: Queue, event: Published, sizes: Sequence[int], alone: bool) -> int:
-    """Return how many of these messages the queue treats alike: one consumer gets all of them, or none gets any.
+    """Return how many of these messages the queue treats alike: its consumers take all of them in turns, or none.
 
     None of them is refused, dropped, or remembered by itself. `alone`: the messages go to no other queue.
     0: the first one has to be decided by itself."""
@@ -97,10 +97,7 @@ def _alike(state: State, queue: Queue, event: Published, sizes: Sequence[int], a
     if queue.messages_ready == 0 and queue.consuming and not queue.stream:
         for level in queue.levels:
             if level.service:
-                consumer = next(iter(level.service.values()))
-                if len(level.service) > 1 or (consumer.limiter is not None and not alone):
-                    return 0
-                return min(count, room_of(consumer))
+                return in_turns(level, count, alone)
     return count
 
 
@@ -200,10 +197,11 @@ def _publish(
         flags = as_it_was(queue, flags, origin)
 
     if queue.messages_ready == 0 and queue.consuming:
-        consumer = next_consumer(queue)
-        if consumer is not None:
-            words: Sequence[int] = (size | flags,) if count == 1 else [each | flags for each in sizes]
-            hand_over(queue, consumer, ids, words, expiry, effects, arriving=True)
+        if count > 1:
+            if deal(queue, ids, [each | flags for each in sizes], expiry, effects):
+                return
+        elif (consumer := next_consumer(queue)) is not None:
+            hand_over(queue, consumer, ids, (size | flags,), expiry, effects, arriving=True)
             serve_next(consumer)
             return
     effects.append(Keep(queue, ids))

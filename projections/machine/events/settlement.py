@@ -52,6 +52,13 @@ def on_acked(state: State, offset: int, actor: Actor, event: Acked, effects: lis
     count = 0
     message_bytes = 0
     for first, last in event.messages:
+        if first == last and (word := held.pop(first, -1)) >= 0:
+            count += 1
+            message_bytes += word & SIZE_MASK
+            effects.append(Forget(queue, (first,), ACKED, event.consumer, ""))
+            if queue.held_expiries:
+                queue.held_expiries.pop(first, NONE)
+            continue
         ids: Sequence[int] = range(first, last + 1)
         if last - first >= len(held) or first > last:
             ids = _those_held(state, holder, event, first, last, effects)

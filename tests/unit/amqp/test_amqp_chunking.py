@@ -61,11 +61,50 @@ START = HANDSHAKE + b"".join(
 )
 
 
-class Outcome:
-    """The outcome of a stream of bytes. The broker's turn ends once, so that outcomes differ by the cutting alone."""
+HELD = START + b"".join(
+    [
+        *(publish(1, "", name, b"m") for name in "qqqqrrqrqq" * 4),
+        method(1, "Basic.Consume", queue="q", consumer_tag="c"),
+        method(1, "Basic.Consume", queue="r", consumer_tag="d"),
+        method(1, "Basic.Consume", queue="q", consumer_tag="e"),
+        method(2, "Basic.Consume", queue="q", consumer_tag="f"),
+    ]
+)
+acks = st.builds(
+    lambda channel, tags: b"".join(method(channel, "Basic.Ack", delivery_tag=tag) for tag in tags),
+    st.sampled_from([1, 1, 1, 2]),
+    st.one_of(
+        st.builds(
+            lambda first, count: range(first, first + count), st.sampled_from([1, 2, 4, 8, 16]), st.integers(1, 8)
+        ),
+        st.lists(st.integers(0, 34), max_size=6),
+        st.permutations(range(1, 9)),
+    ),
+)
+multiples_and_nacks = st.builds(
+    lambda channel, verdict, tag: method(channel, verdict[0], delivery_tag=tag, **verdict[1]),
+    st.sampled_from([1, 1, 1, 2]),
+    st.sampled_from(
+        [
+            ("Basic.Ack", {"multiple": True}),
+            ("Basic.Nack", {"multiple": True, "requeue": False}),
+            ("Basic.Nack", {"requeue": True}),
+            ("Basic.Reject", {"requeue": False}),
+        ]
+    ),
+    st.integers(0, 34),
+)
 
-    def __init__(self, chunks: list[bytes]) -> None:
+
+class Outcome:
+    """The outcome of a stream of bytes. The broker's turn ends once, so that outcomes differ by the cutting alone.
+
+    `before`: a stream that comes first, with a turn of its own."""
+
+    def __init__(self, chunks: list[bytes], before: bytes = b"") -> None:
         self.wire = Wire(DoubleBroker(partitions=2), opened=False)
+        if before:
+            self.wire.push(before)
         for chunk in chunks:
             self.wire.connection.receive(chunk)
         self.wire.broker.turns.end()
@@ -86,6 +125,10 @@ class Outcome:
                 found.append((event,))
         return found
 
+    def unacked(self) -> list[list[int]]:
+        """The unacked delivery tags of each channel that is open."""
+        return [list(channel.settlement.unacked) for channel in self.wire.connection.channels.values()]
+
 
 def in_order(logged: list[tuple[Any, ...]], frames: list[bytes]) -> list[tuple[Any, ...]]:
     """The events as far as their order is promised: all of it within a channel. A settlement may be logged before or
@@ -94,6 +137,13 @@ def in_order(logged: list[tuple[Any, ...]], frames: list[bytes]) -> list[tuple[A
         return logged
     settlements = [fact for fact in logged if fact[1:2] in (("ack",), ("nack",), ("reject",), ("recover",))]
     return [fact for fact in logged if fact not in settlements] + sorted(settlements)
+
+
+def by_consumer(logged: list[tuple[Any, ...]]) -> tuple[list[tuple[Any, ...]], ...]:
+    """The events as far as a read may not change them: acks commute, and so do the settlements of two consumers."""
+    acked = sorted(fact for fact in logged if fact[1:2] == ("ack",))
+    returned = sorted((fact for fact in logged if fact[1:2] in (("nack",), ("reject",))), key=lambda fact: fact[0])
+    return acked, returned, [fact for fact in logged if fact not in acked and fact not in returned]
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -107,6 +157,24 @@ def test_any_chunking_gives_the_same_result(frames: list[bytes], data: st.DataOb
     assert decoded(cut.raw) != []
     assert cut.raw == whole.raw
     assert in_order(cut.logged(), frames) == in_order(whole.logged(), frames)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(st.one_of(acks, acks, multiples_and_nacks, publishes), max_size=8), st.data())
+def test_settlements_in_one_read_do_what_each_does_in_its_own(frames: list[bytes], data: st.DataObject) -> None:
+    """Repeated and unknown tags among them, and tags of other consumers, queues and channels."""
+    stream = b"".join(frames)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
+    ways = [
+        [stream],
+        [stream[a:b] for a, b in pairwise([0, *cuts, len(stream)])],
+        [stream[at : at + 21] for at in range(0, len(stream), 21)],  # an ack has 21 bytes
+    ]
+    whole, *others = [Outcome(chunks, HELD) for chunks in ways]
+    for cut in others:
+        assert cut.raw == whole.raw
+        assert by_consumer(cut.logged()) == by_consumer(whole.logged())
+        assert cut.unacked() == whole.unacked()
 
 
 @settings(max_examples=examples(25), deadline=None)

@@ -43,6 +43,12 @@ class RecordedChannel:
     def ack(self, tag: int, multiple: bool) -> None:
         self.receiver.got.append(("ack", tag, multiple))
 
+    def ack_each(self, tags: list[int]) -> None:
+        self.receiver.acks.append(len(tags))
+        self.receiver.got += [("ack", tag, False) for tag in tags]
+        if 0 in tags:
+            raise KeyError(0)
+
 
 class Recorder:
     def __init__(self) -> None:
@@ -50,6 +56,7 @@ class Recorder:
         self.takes_whole = True
         self.takes_runs = False
         self.runs: list[int] = []  # the number of publishes in each run
+        self.acks: list[int] = []  # the number of acks that came together
         self.shuts_at = b""
         self.gate = ReadGate(lambda: None)
         self.parser: FrameParser[str] = FrameParser({1: RecordedChannel(self)}, self, self.gate)
@@ -185,3 +192,50 @@ def test_a_run_ends_where_the_receiver_is_asked_again() -> None:
     recorder.parser.parse(publish(1, "", "q", body) * 30)
     assert sum(recorder.runs) == 28
     assert max(recorder.runs) <= PAUSE_CHECK_BYTES // 1_000 + 1
+
+
+def ack(tag: int, channel: int = 1, **more: bool) -> bytes:
+    return method(channel, "Basic.Ack", delivery_tag=tag, **more)
+
+
+TAGS = [3, 4, 5, 2, 1 << 63, 9, 9]
+
+
+def test_acks_that_follow_each_other_come_together() -> None:
+    recorder = Recorder()
+    recorder.parser.parse(b"".join(ack(tag) for tag in TAGS))
+    assert recorder.got == [("ack", tag, False) for tag in TAGS]
+    assert recorder.acks == [len(TAGS)]
+
+
+@pytest.mark.parametrize(
+    ("other", "ends"),
+    [
+        (ack(7, multiple=True), [("ack", 7, True)]),
+        (ack(7, channel=2), [(1, 2, ack(7)[7:-1])]),
+        (method(1, "Basic.Nack", delivery_tag=7), [(1, 1, method(1, "Basic.Nack", delivery_tag=7)[7:-1])]),
+        (publish(1, "", "q", b"x"), [("a publish", b"x")]),
+        (ack(7)[:-1] + b"\x00", [FrameError]),
+        (ack(7)[:-9], []),
+    ],
+    ids=["multiple", "another channel", "a nack", "a publish", "no end", "incomplete"],
+)
+def test_acks_end_before_another_frame(other: bytes, ends: list[object]) -> None:
+    recorder = Recorder()
+    recorder.parser.parse(b"".join(ack(tag) for tag in TAGS) + other)
+    assert recorder.got == [("ack", tag, False) for tag in TAGS] + ends
+    assert recorder.acks == [len(TAGS)]
+    assert recorder.parser.rest == (other if not ends else b"")
+
+
+def test_acks_end_where_the_receiver_is_asked_again() -> None:
+    recorder = Recorder()
+    recorder.parser.parse(b"".join(ack(tag) for tag in range(1, 1_001)))
+    assert recorder.got == [("ack", tag, False) for tag in range(1, 1_001)]
+    assert max(recorder.acks) == PAUSE_CHECK_BYTES // 21 + 1
+
+
+def test_an_error_of_an_ack_is_told_once() -> None:
+    recorder = Recorder()
+    recorder.parser.parse(ack(1) + ack(0) + raw_frame(8, 0, b""))
+    assert recorder.got[2:] == [(1, 60 << 16 | 80, KeyError), (8, 0, b"")]

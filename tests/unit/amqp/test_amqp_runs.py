@@ -118,6 +118,28 @@ def test_messages_of_many_sizes_are_logged_confirmed_and_delivered(
 
 
 @WIDTH
+@pytest.mark.parametrize("channels", [(1, 2, 3), (1, 2, 1), (1, 1)])
+def test_consumers_get_their_messages_in_turns(together: bool, channels: tuple[int, ...], tmp_path: Path) -> None:
+    """The deliveries of each channel are in the order of their messages, also where two consumers share it."""
+    with Harness(tmp_path) as harness:
+        client = Client(harness)
+        declare(client)
+        for channel in {*channels} - {1}:
+            client.say(method(channel, "Channel.Open"))
+        for number, channel in enumerate(channels):
+            client.say(method(channel, "Basic.Consume", queue="q", consumer_tag=f"c{number}"))
+        said = client.publish(BODIES, together)
+        for channel in channels:
+            mine = [number for number, other in enumerate(channels) if other == channel]
+            expected = [
+                (f"c{at % len(channels)}", body) for at, body in enumerate(BODIES) if at % len(channels) in mine
+            ]
+            delivered = [each for each in said if each.name == "Basic.Deliver" and each.channel == channel]
+            assert [(each.consumer_tag, each.body) for each in delivered] == expected
+            assert [each.delivery_tag for each in delivered] == list(range(1, len(expected) + 1))
+
+
+@WIDTH
 @pytest.mark.parametrize("kind", ["classic", "quorum", "stream"])
 def test_messages_that_wait_are_stored_in_their_order(together: bool, kind: str, tmp_path: Path) -> None:
     with Harness(tmp_path) as harness:

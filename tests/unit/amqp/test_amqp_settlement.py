@@ -83,6 +83,49 @@ def test_settlement_against_a_naive_list(steps: list[Any]) -> None:
         assert order == [(v, number) for c, v, number in expected if c == consumer and v is not None]
 
 
+@given(st.lists(st.one_of(steps, st.tuples(st.just("acks"), st.lists(st.integers(0, 12)))), max_size=60))
+def test_acks_of_many_tags_do_what_each_of_them_does(steps: list[Any]) -> None:
+    """The same events in the same order, and the same error; tags that the broker took back among them."""
+    queues = [Queue(Declaration("/", name, 0, "classic")) for name in "ab"]
+    logs, settlements, all_holders = [Log(queues), Log(queues)], [], []
+    for log in logs:
+        settlements.append(Settlement(Actor("guest", 1)))
+        all_holders.append([DeliveryHolder() for _ in range(3)])
+        for number, holder in enumerate(all_holders[-1]):
+            holder.attached(log, queues[number % 2], number + 1)
+    for number, step in enumerate(steps):
+        errors = []
+        for which, settlement in enumerate(settlements):
+            last = settlement.last_tag
+            try:
+                if step[0] == "deliver":
+                    settlement.last_tag += 1
+                    settlement.unacked[last + 1] = (all_holders[which][step[1]], 10 * number + step[2])
+                    if step[2] == 3:  # the broker takes it back
+                        settlement.returned.add(last + 1)
+                        del settlement.unacked[last + 1]
+                elif step[0] == "settle":
+                    settlement.settle(max(0, last - step[1]), step[2], step[3])
+                elif step[0] == "end of read":
+                    settlement.flush()
+                elif which:
+                    settlement.ack_each([max(0, last - back) for back in step[1]])
+                else:
+                    for back in step[1]:
+                        settlement.settle(max(0, last - back), False, None)
+                errors.append("")
+            except PreconditionFailed as error:
+                errors.append(error.text)
+        assert errors[0] == errors[1]
+        one, other = settlements
+        assert [holder.pending for holder in all_holders[0]] == [holder.pending for holder in all_holders[1]]
+        assert [(tag, m) for tag, (_, m) in one.unacked.items()] == [(tag, m) for tag, (_, m) in other.unacked.items()]
+        assert one.returned == other.returned
+    for settlement in settlements:
+        settlement.flush()
+    assert logs[0].events == logs[1].events
+
+
 @given(st.sets(st.integers(0, 60), min_size=1))
 def test_ranges_name_exactly_the_ids(ids: set[int]) -> None:
     found = ranges(list(ids))

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.machine.data.effects import Deliver, Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import drive
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.codec import Decoder
-from rewindmq.schemas.events import Event, Published
+from rewindmq.schemas.events import Acked, ConsumerCancelled, Event, Nacked, Published
 from rewindmq.schemas.older_schemas import encoder_under
 from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.schemas.values import Actor
-from tests.support.events_for_tests import explain
+from tests.support.events_for_tests import VHOST, attached, declared, explain, route
 from tests.support.examples import examples
 from tests.support.other_schema import EARLIER
 from tests.support.random_history import History
 from tests.support.repetition import RepeatedLog, Repetition, difference
-from tests.support.repetition_stories import ANN, Story, logs, published
+from tests.support.repetition_stories import ANN, PLAIN_SIZE, Story, logs, published
 
 Told = list[tuple[object, ...]]
 
@@ -154,9 +154,69 @@ def sized(event: Published, size: int) -> Published:
     )
 
 
-def obey(seed: int, count: int) -> Counter[bool]:
+class Turns(InRuns):
+    """A history of two queues whose many consumers take turns, most of them each on its own channel."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.starts = [declared(VHOST, name, type=self.dice.choice(("classic", "quorum"))) for name in "ab"]
+
+    def _event(self) -> tuple[Event, int]:
+        dice = self.dice
+        if self.starts:
+            return self.starts.pop(), 0
+        holders = [holder for queue in self.machine.queues() for holder in queue.holders.values()]
+        throw = dice.random()
+        if throw < 0.15 and len(holders) < 10:
+            return self._consume()
+        if throw < 0.17 and holders:
+            return ConsumerCancelled(
+                VHOST, (holder := dice.choice(holders)).queue.name, holder.consumer
+            ), holder.session
+        if throw < 0.6 and (full := [holder for holder in holders if holder.held]):
+            holder = dice.choice(full)
+            held = list(holder.held)
+            first, last = sorted((dice.choice(held), dice.choice(held)))
+            kind = [Acked, Acked, Acked, Nacked][dice.randrange(4)]
+            more = () if kind is Acked else (True, "nack")
+            return kind(VHOST, holder.queue.name, holder.consumer, ((first, last),), *more), holder.session
+        names = dice.choice((("a",), ("b",), ("a", "b")))
+        expiration_ms = 9_000 if dice.random() < 0.1 else None
+        return Published(route(*names), b"\x00\x00", persistent=True, expiration_ms=expiration_ms, body_size=3), 1
+
+    def _consume(self) -> tuple[Event, int]:
+        dice = self.dice
+        self.number += 1
+        prefetch = dice.choice((0, 1, 3, 8))
+        event = attached(
+            VHOST,
+            dice.choice("ab"),
+            self.number,
+            channel=dice.choice((self.number + 2, self.number + 2, 1)),
+            tag=f"t{self.number}",
+            no_ack=prefetch == 0 and dice.random() < 0.5,
+            prefetch=prefetch,
+            credit=0 if prefetch else dice.choice((1, 5, 50)),
+            global_prefetch=dice.choice((0, 0, 0, 4)),
+            priority=dice.choice((0, 0, 0, 1)),
+        )
+        return event, self._session(1)
+
+
+def in_channels(machine: Machine, effects: list[Effect]) -> dict[tuple[object, ...], list[tuple[int, int]]]:
+    """The deliveries of each queue to each channel, in their order: a client sees it."""
+    seen: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+    for effect in effects:
+        if isinstance(effect, Deliver):
+            holder = machine.by_id[effect.queue.queue_id].holders[effect.consumer]
+            deliveries = seen.setdefault((effect.queue.name, holder.session, holder.channel), [])
+            deliveries += [(effect.consumer, message_id) for message_id in effect.message_ids]
+    return seen
+
+
+def obey(history: InRuns, seed: int, count: int) -> Counter[bool]:
     """Hold the law against a random history. Returns how many messages came in a run that was applied together."""
-    history, machine, dice = InRuns(seed), Machine("queues-0"), random.Random(seed)
+    machine, dice = Machine("queues-0"), random.Random(seed)
     seen: Counter[bool] = Counter()
     for offset, now_ms, actor, event, sizes in history.runs(count):
         if not sizes or not isinstance(event, Published):
@@ -164,11 +224,12 @@ def obey(seed: int, count: int) -> Counter[bool]:
             assert machine.digest() == history.machine.digest(), (seed, offset)
             continue
         one_by_one, together = Machine.load(*parts(machine)), Folded()
-        single = Folded()
+        single, told_singly, told = Folded(), list[Effect](), list[Effect]()
         for at, size in enumerate(sizes, offset):
             effects: list[Effect] = []
             one_by_one.apply(at, now_ms, actor, sized(event, size), effects)
             single.after(at, now_ms, actor, event, effects)
+            told_singly += effects
         done = 0
         while done < len(sizes):
             effects, cut = [], sizes[done : done + dice.choice((1, 2, 5, 99))]
@@ -176,8 +237,10 @@ def obey(seed: int, count: int) -> Counter[bool]:
             assert 1 <= count <= len(cut)
             seen[count > 1] += count
             together.run(offset + done, now_ms, actor, event, cut[:count], cut[:count], effects)  # type: ignore[arg-type]
+            told += effects
             done += count
         assert together.told == single.told, (seed, offset)
+        assert in_channels(machine, told) == in_channels(one_by_one, told_singly), (seed, offset)
         assert machine.digest() == one_by_one.digest() == history.machine.digest(), (seed, offset)
         machine.validate()
     return seen
@@ -190,12 +253,36 @@ def parts(machine: Machine) -> tuple[str, bytes, list[tuple[bytes, dict[int, byt
 @settings(max_examples=examples(25), deadline=None, phases=(Phase.generate,))  # no seed is smaller than another
 @given(st.integers(0, 1 << 32))
 def test_any_cutting_into_runs_gives_the_same(seed: int) -> None:
-    obey(seed, 150)
+    obey(InRuns(seed), seed, 150)
 
 
 def test_many_messages_are_applied_together() -> None:
     """The law would prove little if nothing were."""
     seen: Counter[bool] = Counter()
     for seed in range(10):
-        seen += obey(seed, 300)
+        seen += obey(InRuns(seed), seed, 300)
     assert seen[True] > 400, seen
+
+
+@settings(max_examples=examples(25), deadline=None, phases=(Phase.generate,))  # no seed is smaller than another
+@given(st.integers(0, 1 << 32))
+def test_consumers_that_take_turns_get_the_same_in_any_cutting(seed: int) -> None:
+    obey(Turns(seed), seed, 150)
+
+
+def test_each_of_several_consumers_gets_its_share_at_once() -> None:
+    story, machine, effects = Story(), Machine("queues-0"), list[Effect]()
+    story.declare()
+    for number, prefetch in enumerate((100, 4, 100), 1):
+        story.consume(number, prefetch, channel=number)
+    for offset, record in enumerate(story.log.records):
+        machine.apply(offset, *Decoder().decode(record), effects)
+    first = machine.next_offset
+    assert machine.apply(first, story.now_ms, ANN, published(), effects, [PLAIN_SIZE] * 20) == 13
+    shares = [(each.consumer, [*each.message_ids]) for each in effects if isinstance(each, Deliver)]
+    assert shares == [(1, [4, 7, 10, 13, 16]), (2, [5, 8, 11, 14]), (3, [6, 9, 12, 15])]
+    effects.clear()
+    assert machine.apply(first + 13, story.now_ms, ANN, published(), effects, [PLAIN_SIZE] * 7) == 1
+    assert machine.apply(first + 14, story.now_ms, ANN, published(), effects, [PLAIN_SIZE] * 6) == 6
+    shares = [(each.consumer, [*each.message_ids]) for each in effects if isinstance(each, Deliver)]
+    assert shares == [(3, [17]), (1, [18, 20, 22]), (3, [19, 21, 23])]
