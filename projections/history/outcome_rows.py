@@ -126,7 +126,7 @@ class OutcomeRows(ABC, Generic[T]):
     def add_run(self, numbers: Sequence[int], sized: int, offset: int, sizes: Sequence[int]) -> None:
         """Add rows of these combinations for each message of a run whose first one has the id `offset`.
 
-        The first `sized` combinations say the size of the body. A batch may become larger by a run."""
+        The first `sized` combinations say the size of the body. The batch has room for all the rows."""
         if min(numbers) >= 0:
             ids: Sequence[int] = range(offset, offset + len(sizes))
             if len(numbers) > 1:

@@ -6,6 +6,7 @@ queue, or passes straight through it, has one row `published` for that queue, be
 (projections/history/outcome_rows.py).
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -120,27 +121,43 @@ class Outcomes(Generic[T]):
         rows.about_event(Published, actor)
         if timestamp_ms != rows.time_ms:
             rows.at(timestamp_ms)
+        queues = self.machine.routes[event.route]
+        deliveries = [effect for effect in effects if isinstance(effect, Deliver)]
+        width = len(queues) + sum(len(effect.message_ids) for effect in deliveries) // len(sizes)
+        begun = 0
+        while begun < len(sizes) and width > 0:
+            if rows.numbers and len(rows.numbers) + width > BATCH_ROWS:
+                rows.flush()
+            part = sizes[begun : begun + max(1, (BATCH_ROWS - len(rows.numbers)) // width)]
+            self._part_of_run(event.route, queues, deliveries, offset + begun, part)
+            begun += len(part)
+
+    def _part_of_run(
+        self, route: Route, queues: Sequence[Queue], deliveries: Sequence[Deliver], first: int, sizes: Sequence[int]
+    ) -> None:
+        """Add the rows of successive messages of a run, from the one with the id `first` on."""
+        rows = self.rows
         numbers: list[int] = []  # of the rows of each message, in their order
-        for queue in self.machine.routes[event.route]:
-            number = rows.of_cause.get((queue, event.route))
-            numbers.append(_publish(rows, queue, event.route, None) if number is None else number)
+        for queue in queues:
+            number = rows.of_cause.get((queue, route))
+            numbers.append(_publish(rows, queue, route, None) if number is None else number)
         published = len(numbers)
         shares: list[tuple[int, Sequence[int]]] = []  # the number of the rows of deliveries, and the messages
-        for effect in effects:
-            if isinstance(effect, Deliver):
-                key = (effect.queue, effect.consumer, effect.delivery_count, effect.redelivered, effect.final)
-                number = rows.of_cause.get(key)
-                shares.append((_delivery(rows, key) if number is None else number, effect.message_ids))
+        for effect in deliveries:
+            key = (effect.queue, effect.consumer, effect.delivery_count, effect.redelivered, effect.final)
+            number = rows.of_cause.get(key)
+            ids = effect.message_ids
+            share = ids[bisect_left(ids, first) : bisect_left(ids, first + len(sizes))]
+            shares.append((_delivery(rows, key) if number is None else number, share))
         if all(len(share) == len(sizes) for _, share in shares):
             numbers += [number for number, _ in shares]
-            if numbers:
-                rows.add_run(numbers, published, offset, sizes)
+            rows.add_run(numbers, published, first, sizes)
             return
         of_each = [[*numbers] for _ in sizes]  # consumers took turns
         for number, share in shares:
             for message_id in share:
-                of_each[message_id - offset].append(number)
-        rows.add_each(of_each, published, offset, sizes)
+                of_each[message_id - first].append(number)
+        rows.add_each(of_each, published, first, sizes)
 
     def undecodable(self, offset: int, why: str) -> None:
         """Add the row of a quarantined record (`Product`)."""

@@ -93,3 +93,15 @@ def test_a_product_does_not_see_the_events_of_a_run() -> None:
     found = rows(Seeing("queues-0"), story.log, False, 1_000)
     assert len(found) == 300
     assert len(seen) == 102
+
+
+def test_a_run_fills_batches_and_makes_none_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story()
+    story.declare()
+    story.consume(1)
+    story.publish(100)
+    for module in (outcome_rows, outcomes):
+        monkeypatch.setattr(module, "BATCH_ROWS", 30)
+    product = HistoryProduct("queues-0")
+    batches = list(fold_events(product, Machine("queues-0"), story.log.groups(1_000, False), Decoder()))
+    assert [batch.num_rows for batch in batches] == [30] * 6 + [20]
