@@ -26,6 +26,9 @@ RETRY_SECONDS = 1.0
 # on them. After a smaller commit there is no such wait.
 BUSY_RECORDS: Final = 20
 INTERVAL_SECONDS: Final = 0.001
+# uvloop's clock has whole milliseconds, and the difference of two of its times as a float may be a little less than one.
+# A timer of that rest would fire at once, again and again, until the next millisecond.
+ROUNDING_SECONDS: Final = 0.000_01
 
 
 class Gathering(Protocol):
@@ -70,9 +73,10 @@ class Committer:
             return
         loop = asyncio.get_running_loop()
         now = loop.time()
-        if self._records >= BUSY_RECORDS and now < self._began + INTERVAL_SECONDS:
+        wait_seconds = self._began + INTERVAL_SECONDS - now
+        if self._records >= BUSY_RECORDS and wait_seconds > ROUNDING_SECONDS:
             self._waits = True
-            loop.call_later(self._began + INTERVAL_SECONDS - now, self._interval_over)
+            loop.call_later(wait_seconds, self._interval_over)
             return
         self._records = self._close_groups()
         if not self._records:
