@@ -81,6 +81,7 @@ class Config:
     disk_free_limit: Limit = DISK_FREE_LIMIT  # less free disk space than this blocks publishers
     consumer_timeout_ms: int = 1_800_000  # how long a delivery may stay unacked; a queue's own setting wins
     segment_bytes: int = 268_435_456
+    commit_interval_ms: int = 5  # between two group commits, while nobody waits for them (commit.py)
     keep_history_ms: int | None = None  # older history is trimmed (keeping/keep_history.py); None: all is kept
     find_index_ms: int | None = None  # ids of younger messages are in an index (rewind/id_index.py); None: of none
     snapshot_events: int = 1_000_000

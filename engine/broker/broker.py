@@ -199,7 +199,7 @@ class Broker:
         self.readings = Readings(
             config, clock, sessions.ask, sessions.check_open, topology, len(partitions), memory, past
         )
-        turns.start(self.forwarder, self.readings.landed)
+        turns.start(self.forwarder, self.readings)
         self.hidden = HiddenQueues(topology, homes, turns.when_durable)
         self.queues = queues = Queues(metadata, access, partitions, homes, sessions, router, counters, config.semantics)
         self.removals = Removals(access, queues, sessions, router)

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from rewindmq.engine.partition.lifecycle import Keeper
 from rewindmq.engine.partition.metadata import Metadata
@@ -29,6 +29,17 @@ STORE_RETRY_SECONDS = 1.0  # as the log's own retry
 PAUSE_SECONDS = 0.002  # between slices of dead letters: the thread of the log has its turn, too
 
 logger = logging.getLogger(__name__)
+
+
+class LogReaders(Protocol):
+    """The consumers of streams and of the past, which read what is durable (engine/rewind/stream_consumers.py)."""
+
+    @property
+    def awaits_log(self) -> bool:
+        """Return True if a reader waits for more."""
+
+    def landed(self) -> None:
+        """Take note that more is durable."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests have a double
@@ -61,9 +72,8 @@ class Turns:
         self._closed = False
         self._store_retry_asked = False
 
-    def start(self, forwarder: Forwarder, readers: Callable[[], None]) -> None:
-        """Forward dead letters in turns. `readers()` is called when more is durable, so that consumers of streams and
-        of the past go on.
+    def start(self, forwarder: Forwarder, readers: LogReaders) -> None:
+        """Forward dead letters in turns, and tell `readers` when more is durable.
 
         The constructor does not take these: they end turns, and so are made after them."""
         self.forwarder = forwarder
@@ -78,6 +88,14 @@ class Turns:
     @property
     def at_rest(self) -> bool:
         return all(partition.at_rest for partition in self.partitions) and not self.forwarder.has_work
+
+    @property
+    def awaits_log(self) -> bool:
+        """Return True if anybody waits until appended events are durable: a client for its answer or its confirm, a
+        dead letter, a reader of a stream, or a publisher that is held back."""
+        if self._waiters or self.forwarder.awaits_log or self.readers.awaits_log or self.keeper.flow.awaits_log:
+            return True
+        return any(partition.awaits_log for partition in self.partitions)
 
     @property
     def problems(self) -> dict[str, str]:
@@ -160,7 +178,7 @@ class Turns:
         self._project()
         self.end()
         self.keeper.flow.landed()
-        self.readers()
+        self.readers.landed()
 
     def _project(self) -> None:
         failure: Exception | None = None

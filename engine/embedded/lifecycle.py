@@ -139,6 +139,10 @@ class EmbeddedKeeper(Keeper):
         for partition in self.partitions:
             partition.set_clock(first_ms, actor, event)
 
+    @property
+    def awaits_log(self) -> bool:
+        return self._broker.turns.awaits_log
+
     def durable(self) -> None:
         """Perform the work that waited for the landed group commit."""
         self._broker.turns.problem("log", None)

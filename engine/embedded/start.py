@@ -49,7 +49,7 @@ def open_log(config: Config) -> EmbeddedLog:
     require_broker(config.data)
     asked = None if layout_file(config.data).exists() else config.partitions  # otherwise `grow` checks the number
     require_whole_blocks(config)
-    return EmbeddedLog.open(config.data, asked, config.segment_bytes)
+    return EmbeddedLog.open(config.data, asked, config.segment_bytes, config.commit_interval_ms)
 
 
 def grow(config: Config, log: EmbeddedLog, topology: Topology) -> None:

@@ -12,7 +12,7 @@ commit) in a thread, and calls back in the loop. During a commit new records wai
 with the load.
 
     offset = log.append(partition, timestamp_ms, record)
-    log.commit()                         # starts a commit, unless nothing waits or a commit is in progress
+    log.commit()                         # starts a commit, now or a little later, unless one is in progress
     log.start(listener)                  # listener.durable() is called in the loop after each commit
 
 A reader never sees records that are not yet written. Offsets are int, times are milliseconds since the epoch.
@@ -141,7 +141,11 @@ class LogPartition(Protocol):
 
 
 class LogListener(Protocol):
-    """The user of a log. Both methods are called in the loop."""
+    """The user of a log. It is called in the loop."""
+
+    @property
+    def awaits_log(self) -> bool:
+        """Return True if anything waits until appended records are durable."""
 
     def durable(self) -> None:
         """Note that a commit landed and the durable offsets have moved."""
@@ -165,7 +169,9 @@ class Log(Protocol):
         `open` does not take it, because the listener is made from the content of the log."""
 
     def commit(self) -> None:
-        """Start a commit of all appended records, unless one is in progress."""
+        """Start a commit of all appended records, unless one is in progress.
+
+        It may begin a little later, so that more records gather: commit.py."""
 
     def commit_and_wait(self) -> None:
         """Write and fsync everything appended, in this thread. For start, stop, tools and tests."""

@@ -60,6 +60,11 @@ class Flow(ABC):
         """The number of connections that wait."""
         return len(self._waiting)
 
+    @property
+    def awaits_log(self) -> bool:
+        """Return True if a connection or a large publish waits until the log has taken more."""
+        return bool(self._waiting or self._turn_waiters)
+
     def has_room(self, size: int) -> bool:
         """Say whether the log can take this many bytes at once."""
         return True

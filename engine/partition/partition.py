@@ -197,6 +197,11 @@ class Partition(PartitionReading):
         return self.durable_offset
 
     @property
+    def awaits_log(self) -> bool:
+        """Return True if a confirm waits until events are durable."""
+        return bool(self._waiting)
+
+    @property
     def undone_below(self) -> int:
         """The position that `durable_position` must reach before a crash can no longer undo the fold so far."""
         return self.append_position

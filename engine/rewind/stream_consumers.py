@@ -343,6 +343,11 @@ class Readings:
 
         asyncio.wrap_future(future, loop=self._loop).add_done_callback(done)
 
+    @property
+    def awaits_log(self) -> bool:
+        """Return True if a reader waits for more, or for its client."""
+        return bool(self._waiting)
+
     def landed(self) -> None:
         """More is durable, or a consumer has left: readers that waited for it go on, or end."""
         if self._waiting:

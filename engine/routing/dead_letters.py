@@ -177,6 +177,11 @@ class Forwarder:
     def has_work(self) -> bool:
         return bool(self._ready) and not self._waits_for_log and self._keeper.nodes.is_waited_for
 
+    @property
+    def awaits_log(self) -> bool:
+        """Return True if letters are on their way, or wait until their deaths are durable."""
+        return bool(self._unsettled)
+
     def retry_ms(self) -> int | None:
         """Return the time when a letter is to be tried again, or None."""
         while self._retries and self._retries[0][0] != self._retries[0][2].retry_at_ms:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 
 class Listener:
+    awaits_log = True
+
     def __init__(
         self, durable: Callable[[], object] | None = None, commit_failed: Callable[[Exception], object] | None = None
     ) -> None:

@@ -85,6 +85,7 @@ def config_of(values: Mapping[str, Value]) -> Config:
             "keep_history_ms": given.keep_history,
             "find_index_ms": given.find_index,
             "loop_warning_ms": given.loop_warning,
+            "commit_interval_ms": given.commit_interval,
             "keep_bodies_days": given.keep_bodies,
             "subject_header": given.subject_header or "",
             "default_pass": _password(given.default_pass_file),

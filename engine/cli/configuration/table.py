@@ -102,6 +102,14 @@ NODE = (
         " On Kafka: the number at the beginning, if partitions were added by Kafka's own tools.",
     ),
     Setting(
+        "commit_interval",
+        MILLISECONDS,
+        "The longest time between two group commits of the embedded log. A crash can cost messages of this time for"
+        " which nobody waited. While a client waits for a confirm it is at most 3ms. 0: commit as fast as the disk.",
+        "5ms",
+        metavar="DURATION",
+    ),
+    Setting(
         "read_only", FLAG, "Serve the history and refuse each change. Nothing is written, and nothing expires.", "false"
     ),
     Setting(

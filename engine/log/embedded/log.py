@@ -218,7 +218,12 @@ class EmbeddedLog:
     """The log of one data directory, held by this process."""
 
     def __init__(
-        self, data_dir: Path, lock_descriptor: int, reserve: Reserve, partitions: Sequence[EmbeddedPartition]
+        self,
+        data_dir: Path,
+        lock_descriptor: int,
+        reserve: Reserve,
+        partitions: Sequence[EmbeddedPartition],
+        commit_interval_ms: int,
     ) -> None:
         """Use `open` instead. `partitions`: the metadata log, then those of queues."""
         self.data_dir = data_dir
@@ -226,11 +231,18 @@ class EmbeddedLog:
         self.queues: Sequence[EmbeddedPartition] = partitions[1:]
         self._lock = lock_descriptor
         self._reserve = reserve
-        self._committer = Committer(partitions)
+        self._commit_seconds = commit_interval_ms / 1_000
+        self._committer = Committer(partitions, self._commit_seconds)
 
     @classmethod
-    def open(cls, data_dir: Path, partitions: int | None, segment_bytes: int = 268_435_456) -> "EmbeddedLog":
-        """Open or make the log in `data_dir`.
+    def open(
+        cls,
+        data_dir: Path,
+        partitions: int | None,
+        segment_bytes: int = 268_435_456,
+        commit_interval_ms: int = 5,
+    ) -> "EmbeddedLog":
+        """Open or make the log in `data_dir`. `commit_interval_ms`: of Committer.
 
         Raises LogError if another broker has it open, if it has another number of queue partitions, or if the disk
         refuses; CorruptLog if it is damaged."""
@@ -248,7 +260,7 @@ class EmbeddedLog:
                 raise LogError(f"{data_dir}: there is a history, but log/layout.json, which describes it, is gone")
             if new:
                 write_layout(data_dir, count)
-            return cls(data_dir, descriptor, reserve, opened)
+            return cls(data_dir, descriptor, reserve, opened, commit_interval_ms)
         except BaseException as error:
             for partition in opened:
                 partition.close()
@@ -280,7 +292,7 @@ class EmbeddedLog:
                 raise LogError(f"{self.data_dir}: the log can't get more partitions: {error}") from error
             raise
         self.queues = [*self.queues, *added]
-        self._committer = Committer(self.partitions)
+        self._committer = Committer(self.partitions, self._commit_seconds)
 
     def start(self, listener: LogListener) -> None:
         self._committer.start(listener)
