@@ -105,7 +105,7 @@ NODE = (
         "commit_interval",
         MILLISECONDS,
         "The longest time between two group commits of the embedded log. A crash can cost messages of this time for"
-        " which nobody waited. While a client waits for a confirm it is at most 3ms. 0: commit as fast as the disk.",
+        " which nobody waited. It is at most 1ms while a client waits for a confirm. 0: commit as fast as the disk.",
         "5ms",
         metavar="DURATION",
     ),

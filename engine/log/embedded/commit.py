@@ -8,9 +8,8 @@ During a commit the next groups gather, and are not part of it, so a confirm wai
 commit began. One write and one fsync serve all waiting publishers. How long groups gather follows the load and the
 clients:
 
-- A client waits for the disk: a small commit is followed by the next one at once. After a busy one the next begins a
-  step later, and another step later as long as each step brings many records. A step that was added and brought few
-  shows that the clients were waiting for their confirms, so steps are added less often from then on.
+- A client waits for the disk: a small commit is followed by the next one at once, and a busy one a millisecond after it
+  began.
 - No client waits: commits begin `interval_seconds` apart. A client that begins to wait ends this at once.
 
 When a commit fails (disk full, I/O error), the loop calls the listener's commit_failed(), and the same groups are
@@ -30,18 +29,14 @@ RETRY_SECONDS = 1.0
 # After a commit of fewer records, the next one that a client waits for begins at once. A commit costs 0.15 to 0.35 ms
 # of CPU however small it is, so a busy broker would spend a third of its time on such commits (decision 0099).
 BUSY_RECORDS: Final = 20
-STEP_SECONDS: Final = 0.001
+AWAITED_SECONDS: Final = 0.001  # between the beginnings of two commits while a client waits
 # uvloop's clock has whole milliseconds, and the difference of two of its times may be a little less than one, because
 # they are floats. A timer of that rest would fire at once, again and again, until the next millisecond.
 ROUNDING_SECONDS: Final = 0.000_01
-AWAITED_SECONDS: Final = 0.003  # the longest time between the beginnings of two commits while a client waits
-MOST_PAUSE: Final = 64  # commits without added steps, after added steps that brought few records
 
 
 class Gathering(Protocol):
     """The part of a partition that the committer needs."""
-
-    next_offset: int  # of the next record
 
     def close_group(self) -> int:
         """In the loop: close the current group, where the next commit ends. Return the number of unwritten records;
@@ -70,10 +65,6 @@ class Committer:
         self._closed = False
         self._began = 0.0  # the beginning of the last commit, by the loop's clock
         self._records = 0  # the number of records in the last commit
-        self._counted = 0  # the records ever appended, when the last commit began or the last added step did
-        self._added_step = False  # for this commit
-        self._pause = 0  # the number of next commits that get no added step
-        self._next_pause = 1
         self._timer: asyncio.TimerHandle | None = None  # a commit waits for more records
         self._lazy = False  # ... because no client waits for it
         self.whole = True  # the last commit wrote the groups of every partition
@@ -109,9 +100,6 @@ class Committer:
         if not self._records:
             return
         self._began = now
-        self._counted = self._appended()
-        self._added_step = False
-        self._pause = max(0, self._pause - 1)
         if self._worker is None:
             self._worker = threading.Thread(target=self._run, name="log-commit", daemon=True)
             self._worker.start()
@@ -125,26 +113,10 @@ class Committer:
         self._lazy = not self._awaited()
         if self._lazy:
             return self._interval_seconds - passed
-        if self._records < BUSY_RECORDS:
-            return 0
-        if passed < STEP_SECONDS - ROUNDING_SECONDS or self._pause:
-            return min(STEP_SECONDS, self._awaited_seconds) - passed
-        arrived = self._appended() - self._counted
-        many = arrived >= BUSY_RECORDS
-        if self._added_step:
-            self._next_pause = 1 if many else min(2 * self._next_pause, MOST_PAUSE)
-            self._pause = 0 if many else self._next_pause
-        if not many:
-            return 0
-        self._added_step = True
-        self._counted += arrived
-        return min(STEP_SECONDS, self._awaited_seconds - passed)
+        return 0 if self._records < BUSY_RECORDS else self._awaited_seconds - passed
 
     def _awaited(self) -> bool:
         return self._listener is None or self._listener.awaits_log
-
-    def _appended(self) -> int:
-        return sum([partition.next_offset for partition in self._partitions])
 
     def commit_and_wait(self) -> None:
         """Make everything appended durable, in this thread.

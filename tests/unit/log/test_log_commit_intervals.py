@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.log.embedded.commit import BUSY_RECORDS, MOST_PAUSE, Committer
+from rewindmq.engine.log.embedded.commit import BUSY_RECORDS, Committer
 from tests.simulation.virtual import Handle
 
 DISK_US = 300
-STEP_US = 1_000
-AWAITED_US = 3_000
+AWAITED_US = 1_000
 INTERVAL_US = 5_000
 TURN_US = 100  # between two turns of a client that sends
 
@@ -163,39 +162,18 @@ def test_the_interval_after_a_busy_commit_ends_by_one_timer(loop: Loop, disk: Di
         assert len(disk.commits) == number
 
 
-def test_groups_gather_for_longer_under_load(loop: Loop, disk: Disk) -> None:
+def test_commits_are_a_millisecond_apart_under_load(loop: Loop, disk: Disk) -> None:
     send_steadily(disk, 10)
     loop.run(1_000_000)
     assert set(disk.gaps[10:]) == {AWAITED_US}
 
 
-def test_no_step_is_added_when_few_records_arrive_in_one(loop: Loop, disk: Disk) -> None:
-    disk.append(BUSY_RECORDS)
-    loop.run(DISK_US)
-    disk.append(BUSY_RECORDS - 1)
-    assert len(disk.commits) == 1
-    loop.run(STEP_US)
-    assert disk.gaps == [STEP_US]
-
-
 @pytest.mark.parametrize("window", [BUSY_RECORDS, 50, 500])
-def test_clients_that_wait_for_their_confirms_do_not_wait_for_others(loop: Loop, disk: Disk, window: int) -> None:
-    """An added step brings nothing, because they have sent all that they may. So few steps are added."""
+def test_clients_that_wait_for_their_confirms_wait_for_no_others(loop: Loop, disk: Disk, window: int) -> None:
     send_windows(disk, window)
     loop.run(1_000_000)
     assert {records for _, records in disk.commits} == {window}
-    assert set(disk.gaps) == {STEP_US, 2 * STEP_US}
-    assert 2 < disk.gaps.count(2 * STEP_US) < 10 + len(disk.gaps) / MOST_PAUSE
-
-
-def test_steps_are_added_again_when_the_load_is_another(loop: Loop, disk: Disk) -> None:
-    send_windows(disk, 50)
-    loop.run(500_000)
-    disk.commits.clear()
-    send_steadily(disk, 10)
-    loop.run(500_000)
-    assert disk.gaps[: MOST_PAUSE // 2].count(STEP_US) > 10
-    assert disk.gaps[2 * MOST_PAUSE :].count(AWAITED_US) > len(disk.gaps[2 * MOST_PAUSE :]) * 0.9
+    assert set(disk.gaps) == {AWAITED_US}
 
 
 def test_commits_that_nobody_waits_for_are_an_interval_apart(loop: Loop, disk: Disk) -> None:
@@ -234,9 +212,10 @@ def test_a_client_that_begins_to_wait_under_load_waits_as_beside_others(loop: Lo
     loop.run(10 * INTERVAL_US + after_us)
     disk.awaits_log = True
     loop.run(INTERVAL_US)
-    longest = max(AWAITED_US, -(-after_us // STEP_US) * STEP_US)
+    longest = max(AWAITED_US, -(-after_us // AWAITED_US) * AWAITED_US)
     assert disk.gaps[:10] == [INTERVAL_US] * 10
     assert AWAITED_US <= disk.gaps[10] <= longest
+    assert set(disk.gaps[12:]) == {AWAITED_US}  # the loop's clock shows whole milliseconds
 
 
 @pytest.mark.parametrize("awaits_log", [False, True])
@@ -246,14 +225,6 @@ def test_without_an_interval_commits_are_as_fast_as_the_disk(loop: Loop, awaits_
     send_steadily(disk, 10)
     loop.run(100_000)
     assert set(disk.gaps) == {DISK_US}
-    disk.committer.close()
-
-
-def test_a_shorter_interval_is_also_the_longest_while_a_client_waits(loop: Loop) -> None:
-    disk = Disk(loop, interval_us=2_000)
-    send_steadily(disk, 10)
-    loop.run(100_000)
-    assert set(disk.gaps[10:]) == {2_000}
     disk.committer.close()
 
 
