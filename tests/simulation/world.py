@@ -312,7 +312,7 @@ class World:
             "rewindmq.projections.store.store.StateStore.close": self._unless_dead(StateStore.close),
         }
 
-    def open(self, directory: Path, partitions: int, segment_bytes: int) -> MemoryLog:
+    def open(self, *settings: Any) -> MemoryLog:
         """Stands in for `EmbeddedLog.open`."""
         return self.log
 
