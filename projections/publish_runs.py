@@ -9,10 +9,12 @@ treats alike (`Machine.apply`).
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from rewindmq.schemas.events import Event, Published
 from rewindmq.schemas.evolution import is_unchanged
+from rewindmq.schemas.own_form import Surprise, varint
 from rewindmq.schemas.shapes import long_bytes
 from rewindmq.schemas.single_object import HEADER
 
@@ -30,15 +32,16 @@ def run_sizes(
     """Return the sizes of the bodies of a run that begins with `event`, the record at `index`; none: it is alone.
 
     `end`: the index behind the last record that may be in it. `times`: the records' times, where the log gives them."""
-    record, ahead = records[index], offsets[index] - index
-    if not isinstance(event, Published) or event.encryption is not None or event.origin is not None:
+    if index + 1 == end or not isinstance(event, Published) or event.encryption is not None or event.origin is not None:
         return []
-    if not (record.startswith(HEADER) or is_unchanged(record)):
+    record, ahead = records[index], offsets[index] - index
+    length, size = len(record), event.body_size
+    head = record[: length - size - (1 if size < 64 else len(long_bytes(size)))]
+    if not records[index + 1].startswith(head) or not (record.startswith(HEADER) or is_unchanged(record)):
         return []
     if offsets[end - 1] - end + 1 != ahead:  # offsets with gaps
         end = bisect_right(range(end), ahead, index, end, key=lambda at: offsets[at] - at)
     time_ms = 0 if times is None else times[index]
-    length, size = len(record), event.body_size
     before = record[: length - size]  # the bytes before the body, in each record of this length
     following, width = index + 1, _FIRST_PART
     while following < end:
@@ -52,26 +55,18 @@ def run_sizes(
         following += len(part)
         width *= 2
     sizes = [size] * (following - index)
-    head = record[: length - size - (1 if size < 64 else len(long_bytes(size)))]
-    for number in range(following, end):
-        record = records[number]
-        if len(record) != length:
+    with suppress(IndexError, Surprise):  # no such publish is alike
+        for number in range(following, end):
+            record = records[number]
+            if times is not None and times[number] != time_ms:
+                break
+            if len(record) == length and record.startswith(before):
+                sizes.append(size)
+                continue
             if not record.startswith(head):
                 break
-            length = len(record)
-            before = _before_body(head, length)
-        if not record.startswith(before) or (times is not None and times[number] != time_ms):
-            break
-        sizes.append(length - len(before))
+            other, begin = varint(record, len(head))
+            if other < 0 or begin + other != len(record):
+                break
+            sizes.append(other)
     return sizes if len(sizes) > 1 else []
-
-
-def _before_body(head: bytes, length: int) -> bytes:
-    """Return the bytes before the body in a record of this length; bytes that are longer than it if there is none."""
-    for width in range(1, length - len(head) + 1):
-        size = long_bytes(length - len(head) - width)
-        if len(size) == width:
-            return head + size
-        if len(size) < width:
-            break
-    return bytes(length + 1)

@@ -18,8 +18,8 @@ Rules of this file
 - Whether a record is decodable does not depend on the need for its body: a record whose body is cut short, or extends
   past its end, is refused with `bodies` False as well as True. `strip_body` makes another form, which a reader accepts
   only with `stripped`, and which keeps the faults of a record.
-- The same bytes recur (the actor of a connection, the route of a publisher, the consumer of an ack). They are compared
-  with the last ones, then looked up whole, and only parsed if they are new.
+- The same bytes recur (the actor of a connection with its route, or with the consumer of an ack). They are found by the
+  first of them, compared whole, and only parsed if they are new.
 """
 
 from collections.abc import Sequence
