@@ -39,6 +39,8 @@ def run_sizes(
     head = record[: length - size - (1 if size < 64 else len(long_bytes(size)))]
     if not records[index + 1].startswith(head) or not (record.startswith(HEADER) or is_unchanged(record)):
         return []
+    if head[-1] != 0:  # the size is written in more bytes than it takes, which no encoder of ours does
+        return []
     if offsets[end - 1] - end + 1 != ahead:  # offsets with gaps
         end = bisect_right(range(end), ahead, index, end, key=lambda at: offsets[at] - at)
     time_ms = 0 if times is None else times[index]
@@ -66,7 +68,7 @@ def run_sizes(
             if not record.startswith(head):
                 break
             other, begin = varint(record, len(head))
-            if other < 0 or begin + other != len(record):
+            if other < 0 or begin + other != len(record) or (record[begin - 1] == 0 and begin - len(head) > 1):
                 break
             sizes.append(other)
     return sizes if len(sizes) > 1 else []

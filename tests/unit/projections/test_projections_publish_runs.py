@@ -64,3 +64,17 @@ def test_a_run_has_the_sizes_that_decoding_finds(times: bool) -> None:
                 assert sizes == (expected if len(expected) > 1 else []), (seed, index)
                 found = max(found, len(sizes))
     assert found > 20
+
+
+@pytest.mark.parametrize("size", [0, 3, 100])
+def test_sizes_in_more_bytes_than_they_take_are_in_no_run(size: int) -> None:
+    """What is stored of a message that is in a run are its bytes in the log, which must be those of our encoder."""
+    encoder, event = Encoder(), Published(Route("/", "", "k", ("q",)), b"\x00\x00", body=bytes(size), body_size=size)
+    sound = encoder.encode(encoder.prefix(1_763_694_000_000, Actor("ann", 7)), event)
+    at = len(sound) - size
+    longer = sound[: at - 1] + bytes([sound[at - 1] | 0x80, 0]) + sound[at:]
+    decoded = Decoder().decode(longer, False)[2]
+    assert isinstance(decoded, Published)
+    assert decoded.body_size == size
+    assert run_sizes(decoded, range(3), [longer, longer, longer], None, 0, 3) == []
+    assert run_sizes(decoded, range(4), [sound, sound, longer, sound], None, 0, 4) == [size, size]
