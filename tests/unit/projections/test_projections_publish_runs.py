@@ -13,7 +13,7 @@ SIZES = ((100,), (0, 1, 63, 64, 65), (8_190, 8_191, 8_192, 9_000), (100, 100, 10
 
 
 class Records:
-    """Publishes, most of which are alike, with other records among them."""
+    """Publishes, most of them alike, with other records among them."""
 
     def __init__(self, seed: int) -> None:
         dice, encoder = random.Random(seed), Encoder()
@@ -34,7 +34,7 @@ class Records:
             self.times.append(5 + (dice.random() < 0.02))
 
     def decoded(self, index: int, times: bool) -> tuple[object, ...]:
-        """What the messages of a run have in common; and the size of the body, last."""
+        """The values that the messages of a run have in common; and the size of the body, last."""
         try:
             timestamp_ms, actor, event = Decoder().decode(self.records[index], False)
         except UndecodableRecord:
@@ -68,7 +68,7 @@ def test_a_run_has_the_sizes_that_decoding_finds(times: bool) -> None:
 
 @pytest.mark.parametrize("size", [0, 3, 100])
 def test_sizes_in_more_bytes_than_they_take_are_in_no_run(size: int) -> None:
-    """What is stored of a message that is in a run are its bytes in the log, which must be those of our encoder."""
+    """The store has the log's bytes of a message that is in a run, and they must be those of our encoder."""
     encoder, event = Encoder(), Published(Route("/", "", "k", ("q",)), b"\x00\x00", body=bytes(size), body_size=size)
     sound = encoder.encode(encoder.prefix(1_763_694_000_000, Actor("ann", 7)), event)
     at = len(sound) - size
