@@ -71,11 +71,15 @@ def run_of(
     sizes = run_sizes(event, offsets, records, times, index, end)
     if not sizes or not isinstance(event, Published):
         return ()
-    route, properties, expiration_ms = event.route, event.properties, event.expiration_ms
-    priority, persistent = event.priority, event.persistent
     return [
         Published(
-            route, properties, expiration_ms, priority, persistent, None, None, record[len(record) - size :], size
+            event.route,
+            event.properties,
+            expiration_ms=event.expiration_ms,
+            priority=event.priority,
+            persistent=event.persistent,
+            body=record[len(record) - size :],
+            body_size=size,
         )
         for record, size in zip(records[index : index + len(sizes)], sizes, strict=True)
     ]

@@ -230,7 +230,7 @@ class Partition(PartitionReading):
         raise NotImplementedError
 
     def _apply_run(self, offset: int, timestamp_ms: int, actor: Actor, messages: Sequence[Published]) -> None:
-        """Fold publishes that differ in their bodies alone, the first of which is at `offset`."""
+        """Fold publishes at successive offsets from `offset` on, which differ in their bodies alone."""
         self.fresh.update(enumerate(messages, offset))
         sizes = [message.body_size for message in messages]
         done, apply, effects = 0, self.machine.apply, self.effects

@@ -244,7 +244,14 @@ class Clients:
             partition = destination.partition
             assert partition.takes_runs
             messages = [
-                Published(destination.route, PERSISTENT, expiration, None, True, None, None, each.body, len(each.body))
+                Published(
+                    destination.route,
+                    PERSISTENT,
+                    expiration_ms=expiration,
+                    persistent=True,
+                    body=each.body,
+                    body_size=len(each.body),
+                )
                 for each in publishes
             ]
             last = partition.publish_run(client.session.actor, messages)

@@ -127,7 +127,7 @@ RUNS = {
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 20))])
 def test_histories_of_runs(seed: int) -> None:
-    """What is sent as a run comes back in parts, between other nodes' records, and some of it is refused."""
+    """Runs come back in parts, between other nodes' records, and some of their messages are refused."""
     dice = random.Random(f"steps with runs {seed}")
     kinds = dice.choices(list(RUNS), list(RUNS.values()), k=STEPS)
     assert run(seed, [(kind, dice.getrandbits(32)) for kind in kinds]).counts["messages in runs"]

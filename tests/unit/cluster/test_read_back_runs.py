@@ -34,7 +34,7 @@ class Watching(Client):
 
 def publish_run(broker: Broker, actor: Actor, who: Session, bodies: list[bytes], confirms: Watching) -> None:
     [to] = broker.exchanges.route(who, "", "q", None)
-    messages = [Published(to.route, PERSISTENT, None, None, True, None, None, each, len(each)) for each in bodies]
+    messages = [Published(to.route, PERSISTENT, persistent=True, body=each, body_size=len(each)) for each in bodies]
     assert to.partition.takes_runs
     last = to.partition.publish_run(actor, messages)
     to.partition.await_run_durable(last, confirms, len(confirms.confirms) + 1, len(bodies))
@@ -132,7 +132,7 @@ async def test_alike_records_of_two_nodes_are_told_apart(nodes: Nodes, monkeypat
 
 @on_nodes()
 async def test_a_record_that_is_too_large_ends_a_run(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those before it are in the log, and what is sent later is still recognized."""
+    """The earlier ones are in the log, and a later one is still recognized."""
     broker = await nodes.start("a")
     who, confirms = session(broker), Watching()
     await declare(broker, who)
