@@ -72,3 +72,38 @@ def run_sizes(
                 break
             sizes.append(other)
     return sizes if len(sizes) > 1 else []
+
+
+def run_of(
+    event: Event, offsets: Sequence[int], records: Sequence[bytes], times: Sequence[int], index: int, end: int
+) -> Sequence[Published]:
+    """Return the publishes of a run that begins with `event`, the record at `index`; none: it is alone.
+
+    `end`: as for `run_sizes`."""
+    sizes = run_sizes(event, offsets, records, times, index, end)
+    if not sizes or not isinstance(event, Published):
+        return ()
+    return [
+        Published(
+            event.route,
+            event.properties,
+            expiration_ms=event.expiration_ms,
+            priority=event.priority,
+            persistent=event.persistent,
+            body=record[len(record) - size :],
+            body_size=size,
+        )
+        for record, size in zip(records[index : index + len(sizes)], sizes, strict=True)
+    ]
+
+
+def behind_moment(offsets: Sequence[int], times: Sequence[int], index: int) -> int:
+    """Return the index behind the records that follow the one at `index` at successive offsets and the same time."""
+    offset, time_ms, behind = offsets[index], times[index], len(times)
+    end = bisect_right(times, time_ms, index)  # right if the log's time did not go back
+    if end > index and offsets[end - 1] - offset == end - 1 - index and times[index:end].count(time_ms) == end - index:
+        return end
+    end = index + 1
+    while end < behind and times[end] == time_ms and offsets[end] - offset == end - index:
+        end += 1
+    return end
