@@ -410,11 +410,10 @@ class Order:
         if chunk.expiries is not None:
             rest.expiries = chunk.expiries[CHUNK:]
             del chunk.expiries[CHUNK:]
+        self.chunks.insert(index + 1, rest)
         if index == 0 and self.start >= CHUNK:
             self.start -= CHUNK
-            self.chunks[0] = rest
-        else:
-            self.chunks.insert(index + 1, rest)
+            self._drop_first_chunk()
         self.tail = self.chunks[-1]
         self.head = self.chunks[0]
         self._number_afresh()

@@ -8,9 +8,10 @@ import pytest
 
 from rewindmq.projections.machine.data import message_order
 from rewindmq.projections.machine.data.effects import Effect
-from rewindmq.projections.machine.data.message_order import CHUNK, NONE, Order
+from rewindmq.projections.machine.data.message_order import CHUNK, NONE, SPACE_SHIFT, Order, space_of
 from rewindmq.projections.machine.data.message_word import PERSISTENT, SIZE_MASK
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.serialization import changes
 from rewindmq.schemas.events import Acked, ConsumerAttached, Fetched, Published, Purged, QueueDeclared
 from rewindmq.schemas.values import BROKER, Argument
 from tests.support.events_for_tests import VHOST, Bench, policy, route
@@ -158,6 +159,55 @@ def test_an_order_is_a_list(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         if plain:
             assert order.first_expiry() == plain[0][2]
     assert len(order.chunks) > 1
+
+
+@pytest.mark.parametrize("space", [0, 3])
+@pytest.mark.parametrize("returned", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_store_has_the_chunks_of_an_order(
+    seed: int, returned: bool, space: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store writes what changed and deletes what vanished: then its numbers give the order again, whatever happened.
+
+    It writes only now and then, and an unchanged chunk is not written."""
+    monkeypatch.setattr(message_order, "CHUNK", 3)
+    dice = random.Random(seed)
+    order, stored = Order(returned, space), dict[int, list[int]]()
+    first = -1 - (space << SPACE_SHIFT) if returned else space << SPACE_SHIFT
+    last_id, most = 10_000, 0
+    for _ in range(400):
+        ready = list(order.ids())
+        what = dice.randrange(9)
+        if what < 3:
+            last_id += 10
+            order.append(last_id, 1, NONE)
+        elif what < 5 and ready:
+            if (between := dice.choice(ready) - dice.randint(1, 9)) not in ready:
+                order.insert(between, 1, NONE)
+        elif what == 5 and ready:
+            order.put_first(ready[0] - 1, 1, NONE)
+        elif what == 6 and ready:
+            order.take()
+        elif what == 7 and ready:
+            order.remove(dice.sample(ready, min(len(ready), 4)), scan=False)
+        elif what == 8 and ready and dice.random() < 0.1:
+            assert [message_id for ids in order.clear() for message_id in ids] == ready
+        if dice.random() < 0.3:
+            write_chunks(order, stored)
+            kept = [message_id for number in sorted(stored, key=abs) for message_id in stored[number]]
+            assert kept[order.start :] == list(order.ids())
+            assert all(abs(number) >= abs(first) and space_of(number) == space for number in stored)
+            most = max(most, len(stored))
+    assert most > 3
+
+
+def write_chunks(order: Order, stored: dict[int, list[int]]) -> None:
+    chunks, vanished = dict[int, bytes](), list[int]()
+    changes._take_dirty_chunks(order, chunks, vanished)
+    for number in vanished:
+        if number not in chunks:
+            del stored[number]
+    stored.update({chunk.number: list(chunk.ids) for chunk in order.chunks if chunk.number in chunks})
 
 
 def test_arguments_of_every_type_survive() -> None:
