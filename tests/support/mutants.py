@@ -260,7 +260,7 @@ def _stamp(paths: Iterable[Path]) -> str:
     return digest.hexdigest()[:20]
 
 
-def tests_of(mutant: Mutant, tests: dict[str, Ran], most: float) -> list[str]:
+def chosen_for(mutant: Mutant, tests: dict[str, Ran], most: float) -> list[str]:
     """Return the tests that run the line of a mutant, the fast ones first, of at most so many seconds together.
 
     Of a line that runs at an import: the tests that run anything in its file, or else all."""
@@ -317,7 +317,7 @@ def main() -> None:
         listed = mutants_of(ROOT, asked.room)
         drawn = random.Random(asked.seed).sample(listed, min(asked.sample, len(listed)))
         numbers = asked.only or range(len(drawn))
-        chosen = {number: tests_of(drawn[number], tests, asked.seconds) for number in numbers}
+        chosen = {number: chosen_for(drawn[number], tests, asked.seconds) for number in numbers}
         reasons = {number: "no test runs this line" for number, of_mutant in chosen.items() if not of_mutant}
         jobs = {
             number: job_of(drawn[number], tests, of_mutant, Path(directory, str(number)))
