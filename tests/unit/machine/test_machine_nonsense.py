@@ -132,7 +132,7 @@ def test_nothing_stops_the_fold(history: list[tuple[Event, int, int]]) -> None:
     assert loaded.digest() == machine.digest()
 
 
-def test_a_policy_that_cannot_be_read_is_quarantined_and_the_old_one_stays() -> None:
+def test_an_unreadable_policy_is_quarantined_and_the_old_one_stays() -> None:
     bench = Bench()
     queue = bench.declare("q", policy=policy("p", max_length=5))
     assert bench.do(PolicyApplied("/", "q", Policy("p", "[]", 2), None)) == [("quarantine",)]
