@@ -151,7 +151,7 @@ def two_consumers_take_turns(story: Story) -> None:
 
 
 def consumers_take_turns_until_one_has_no_room(type: str) -> Callable[[Story], None]:
-    """Each on its own channel; one has a shared limit, too, and the last one a lower priority."""
+    """Each consumer has a channel of its own. One is also under a shared limit, and the last has a lower priority."""
 
     def tell(story: Story) -> None:
         story.declare("q", type)

@@ -99,7 +99,7 @@ multiples_and_nacks = st.builds(
 class Outcome:
     """The outcome of a stream of bytes. The broker's turn ends once, so that outcomes differ by the cutting alone.
 
-    `before`: a stream that comes first, with a turn of its own."""
+    `before`: bytes that come first. The broker ends a turn behind them."""
 
     def __init__(self, chunks: list[bytes], before: bytes = b"") -> None:
         self.wire = Wire(DoubleBroker(partitions=2), opened=False)
