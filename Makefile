@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault registry wheel release demo notebook stack stack-stop check beside test test-all test-compiled compare acceptance lint bench rabbitmq43 soak lock clean
+.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault registry wheel release demo notebook stack stack-stop check beside test test-all test-compiled compare acceptance lint mutants bench rabbitmq43 soak lock clean
 
 setup: .venv/.ready
 
@@ -116,6 +116,15 @@ test-all: lint
 TIER ?= quick
 test-compiled: compile
 	$(PYTEST) --build compiled --tier $(TIER) $(T)
+
+# Changes of a room, drawn by SEED, that no quick unit test notices (docs/development/mutants.md).
+# TESTS="tests/unit/machine": only these tests. ONLY="3 17": only these numbers of the sample.
+ROOM ?= projections/machine
+SAMPLE ?= 80
+SEED ?= 1
+mutants: setup
+	nice -n 10 $(BIN)/python -m tests.support.mutants $(ROOM) --sample $(SAMPLE) --seed $(SEED) \
+	  $(if $(TESTS),--tests $(TESTS)) $(if $(ONLY),--only $(ONLY))
 
 # The same scenarios beside real RabbitMQs, Debian's and 4.3, if they are installed, and otherwise beside their recorded
 # outcomes. docs/differences.md lists the differences and their reasons.

@@ -18,8 +18,8 @@ Rules of this file
 - Whether a record is decodable does not depend on the need for its body: a record whose body is cut short, or extends
   past its end, is refused with `bodies` False as well as True. `strip_body` makes another form, which a reader accepts
   only with `stripped`, and which keeps the faults of a record.
-- The same bytes recur (the actor of a connection, the route of a publisher, the consumer of an ack). They are compared
-  with the last ones, then looked up whole, and only parsed if they are new.
+- The same bytes recur (the actor of a connection with its route, or with the consumer of an ack). They are found by the
+  first of them, compared whole, and only parsed if they are new.
 """
 
 from collections.abc import Sequence
@@ -45,8 +45,9 @@ from rewindmq.schemas.values import Actor, Encryption, Origin, Route
 
 __all__ = ["Decoder", "Encoder", "UndecodableRecord", "strip_body"]
 
-_CACHED: Final = 4096  # routes, actors and consumers that an encoder or decoder remembers, each; then it starts anew
-_CACHED_BYTES: Final = 4 * 1024 * 1024  # of routes; each may name thousands of queues
+_CACHED: Final = 4096  # routes, actors, consumers, heads that an encoder or a decoder keeps, each; then it starts anew
+_CACHED_BYTES: Final = 4 * 1024 * 1024  # of routes, and of heads; each may name thousands of queues
+_TELLING: Final = 7  # bytes beside the user's name: its length, a session's number in most brokers, the event's index
 _REMEMBERED_PROPERTIES: Final = 1_024  # bytes; messages with more are not remembered
 
 _ENVELOPE: Final = shape_of(envelope_schema(), CLASSES, {})
@@ -238,65 +239,31 @@ class Encoder:
         return encoded
 
 
-class _Prefix:
-    """A prefix met before, without the timestamp's first two bytes, which change with every millisecond.
-
-    The rest of the timestamp changes every eight seconds. `start_ms`: the timestamp without the part in these two
-    bytes, and less CONTINUED_MS."""
-
-    def __init__(self, rest: bytes, start_ms: int, actor: Actor) -> None:
-        self.rest = rest
-        self.end = len(rest) + 12
-        self.start_ms = start_ms
-        self.actor = actor
+_NO_MESSAGE: Final = Published(Route("", "", "", ()), b"")
 
 
 class _Head:
-    """The bytes from the third byte of the time up to the size of the body, in plain messages of one actor and route.
+    """The bytes from the actor up to the part in which events of one kind differ, written by one session.
 
-    `by_length`: the message in a record of each length."""
+    Published: up to the properties. Acked, Nacked, Credited, Fetched: up to what follows the consumer. Tick: all."""
 
-    def __init__(self, head: bytes, start_ms: int, actor: Actor) -> None:
-        self.head = head
-        self.end = len(head) + 12
-        self.start_ms = start_ms
-        self.actor = actor
-        self.by_length: dict[int, _Message] = {}
-
-
-class _Message:
-    """A plain message. `size`: the written size of its body.
-
-    `latest`: the bytes of its last record up to the body; `decoded`: the result of that record."""
-
-    def __init__(self, size: bytes, event: Published, latest: bytes, decoded: tuple[int, Actor, Event]) -> None:
-        self.size = size
-        self.event = event
-        self.latest = latest
-        self.decoded = decoded
-
-
-class _AckHead:
-    """The bytes from the third byte of the time up to the ranges of ids, in acks of one actor and consumer.
-
-    `consumer`: vhost, queue and consumer."""
-
-    def __init__(self, head: bytes, prefix: _Prefix, consumer: tuple[str, str, int]) -> None:
-        self.head = head
-        self.end = len(head) + 12
-        self.start_ms = prefix.start_ms
-        self.actor = prefix.actor
-        self.consumer = consumer
-
-
-class _KnownRoute:
-    """A route met before. `properties` and `head`: those of its last plain message and similar ones."""
-
-    def __init__(self, encoded: bytes, route: Route, head: _Head) -> None:
+    def __init__(
+        self, encoded: bytes, actor: Actor, kind: int, route: Route | None, holder: tuple[str, str, int]
+    ) -> None:
         self.encoded = encoded
+        self.actor = actor
+        self.kind = kind
         self.route = route
-        self.properties = _NEVER
-        self.head = head
+        self.holder = holder  # vhost, queue and consumer
+        # The last plain message: its bytes from the properties up to the size of the body, and what they say
+        self.plain = b""
+        self.properties = b""
+        self.persistent = False
+        # The last plain message that was decoded without its body: the bytes from the actor up to the body, and the
+        # length with the body
+        self.latest = b""
+        self.length = 0
+        self.event = _NO_MESSAGE
 
 
 class Decoder:
@@ -305,17 +272,18 @@ class Decoder:
     With `bodies` False, records that differ only in time and body may give the same `Published`."""
 
     def __init__(self) -> None:
-        # Publishers and consumers alternate in a partition, so two prefixes are kept at hand.
-        self._prefix = _Prefix(_NEVER, 0, Actor("", 0))
-        self._other_prefix = self._prefix
-        self._no_head = self._head = _Head(_NEVER, 0, self._prefix.actor)
-        self._known = _KnownRoute(_NEVER, Route("", "", "", ()), self._no_head)  # the last route
-        self._consumer_bytes = _NEVER  # the last vhost, queue and consumer
-        self._consumer = ("", "", 0)
-        self._ack = _AckHead(_NEVER, self._prefix, self._consumer)
+        # The bytes of the last record up to the actor, and the time that they say
+        self._opening = b""
+        self._opening_ends = 0
+        self._time_ms = 0
+        # The time without its first two bytes, which change with every millisecond; the rest changes every 8 seconds
+        self._later = _NEVER
+        self._start_ms = 0  # the time without the part in these two bytes, and less CONTINUED_MS
+        self._find_time(HEADER + long_bytes(1 << 40))  # so that the bytes above are those of some record
+        self._latest: dict[bytes, _Head] = {}  # by the first bytes, which tell most sessions and types of event apart
+        self._heads: dict[bytes, _Head] = {}
         self._actors: dict[bytes, Actor] = {}
-        self._routes: dict[bytes, _KnownRoute] = {}
-        self._remembered = 0  # the number of messages in all heads together
+        self._routes: dict[bytes, Route] = {}
         self._in_queues: dict[bytes, tuple[str, str, int]] = {}
 
     def decode(self, record: bytes, bodies: bool = True, stripped: bool = False) -> tuple[int, Actor, Event]:
@@ -323,44 +291,34 @@ class Decoder:
 
         With `bodies` False, `Published.body` is b"". `stripped`: `strip_body` made the record, so it has no body. The
         same records are undecodable under all these options, for the same reasons."""
-        if not bodies and not stripped:
-            head = self._head
-            message = head.by_length.get(len(record))
-            if message is not None:
-                if record.startswith(message.latest):
-                    return message.decoded
-                if record.startswith(head.head, 12) and record.startswith(message.size, head.end):
-                    low = record[10]
-                    high = record[11]
-                    if low & 0x81 == 0x80 and high > 0x7F and record.startswith(HEADER):
-                        message.latest = record[: head.end + len(message.size)]
-                        message.decoded = head.start_ms + (low >> 1) + (high << 6), head.actor, message.event
-                        return message.decoded
-        if not record.startswith(HEADER):
-            return self._older(record, bodies and not stripped)
-        if stripped and record.startswith(_UNSTRIPPED):
-            return self._any(HEADER + record[len(_UNSTRIPPED) :], False, False)
+        if not record.startswith(self._opening):
+            if not record.startswith(HEADER):
+                return self._older(record, bodies and not stripped)
+            if stripped and record.startswith(_UNSTRIPPED):
+                return self._any(HEADER + record[len(_UNSTRIPPED) :], False, False)
+            if not self._find_time(record):
+                return self._any(record, bodies, stripped)
         try:
-            low = record[10]
-            high = record[11]
-            if low & 0x81 == 0x80 and high > 0x7F:
-                ack = self._ack
-                if record.startswith(ack.head, 12):
-                    messages, pos = message_ranges(record, ack.end)
-                    if pos == len(record):
-                        vhost, queue, consumer = ack.consumer
-                        acked = Acked(vhost, queue, consumer, messages)
-                        return ack.start_ms + (low >> 1) + (high << 6), ack.actor, acked
-                prefix = self._prefix
-                if not record.startswith(prefix.rest, 12):
-                    prefix = self._find_prefix(record)
-                pos = prefix.end
-                kind = record[pos]
-                timestamp_ms = prefix.start_ms + (low >> 1) + (high << 6)
-                if kind == _PUBLISHED_BYTE:
-                    return timestamp_ms, prefix.actor, self._published(record, pos + 1, bodies, stripped)
-                if kind <= _FETCHED_BYTE or kind == _TICK_BYTE:
-                    return timestamp_ms, prefix.actor, self._hot(record, pos + 1, kind)
+            pos = self._opening_ends
+            head = self._latest.get(record[pos : pos + _TELLING + (record[pos] >> 1)])
+            if head is None:
+                head = self._find_head(record, pos)
+            elif head.length == len(record) - pos and record.startswith(head.latest, pos) and not (bodies or stripped):
+                return self._time_ms, head.actor, head.event
+            elif not record.startswith(head.encoded, pos):
+                head = self._find_head(record, pos)
+            start = pos
+            pos += len(head.encoded)
+            kind = head.kind
+            if kind == _ACKED_BYTE:
+                messages, pos = message_ranges(record, pos)
+                if pos == len(record):
+                    vhost, queue, consumer = head.holder
+                    return self._time_ms, head.actor, Acked(vhost, queue, consumer, messages)
+            elif kind == _PUBLISHED_BYTE:
+                return self._time_ms, head.actor, self._published(record, start, pos, head, bodies, stripped)
+            else:
+                return self._time_ms, head.actor, self._hot(record, pos, head)
         except (IndexError, UndecodableRecord, Surprise):
             pass  # not in the form that we write; it may be sound
         return self._any(record, bodies, stripped)
@@ -379,89 +337,104 @@ class Decoder:
             event = replace(event, body=b"")
         return timestamp_ms, actor, event
 
-    def _find_prefix(self, record: bytes) -> _Prefix:
-        """Return the prefix of this record, which is tried first from now on."""
-        prefix = self._other_prefix
-        if not record.startswith(prefix.rest, 12):
-            timestamp_ms, start = varint(record, 10)
-            _, end = varint(record, size_end(record, start))
-            actor = self._interned_actor(record[start:end])
-            prefix = _Prefix(record[12:end], (timestamp_ms & ~0x1FFF) - CONTINUED_MS, actor)
-        self._other_prefix = self._prefix
-        self._prefix = prefix
-        return prefix
+    def _find_time(self, record: bytes) -> bool:
+        """Take the time of a record, which is tried first from now on. False: it is not in the form that we write."""
+        if len(record) < 13 or record[10] & 0x81 != 0x80 or record[11] < 0x80:
+            return False
+        if not record.startswith(self._later, 12):
+            try:
+                time_ms, end = varint(record, 10)
+            except (IndexError, Surprise):
+                return False
+            self._later, self._opening_ends = record[12:end], end
+            self._start_ms = (time_ms & ~0x1FFF) - CONTINUED_MS
+        self._time_ms = self._start_ms + (record[10] >> 1) + (record[11] << 6)
+        self._opening = record[: self._opening_ends]
+        return True
 
-    def _published(self, record: bytes, pos: int, bodies: bool, stripped: bool) -> Published:
-        known = self._known
-        if record.startswith(known.encoded, pos):
-            pos += len(known.encoded)
-        else:
+    def _find_head(self, record: bytes, start: int) -> _Head:
+        """Return the head that begins at `start`, which is tried first from now on."""
+        _, pos = varint(record, size_end(record, start))
+        actor_ends, kind = pos, record[pos]
+        pos += 1
+        if kind == _PUBLISHED_BYTE:
             end = route_end(record, pos)
-            known = self._known = self._known_route(record[pos:end])
-            pos = end
-        size, pos = varint(record, pos)
-        if size < 0:
+        elif kind in (_ACKED_BYTE, _NACKED_BYTE, _CREDITED_BYTE, _FETCHED_BYTE):
+            _, end = varint(record, two_texts_end(record, pos))
+        elif kind == _TICK_BYTE:
+            end = pos
+        else:
             raise Surprise
-        properties = record[pos : pos + size]
-        pos += size
+        encoded = record[start:end]
+        head = self._heads.get(encoded)
+        if head is None:
+            actor, published = self._interned_actor(record[start:actor_ends]), kind == _PUBLISHED_BYTE
+            holder = ("", "", 0) if published or pos == end else self._interned_in_queue(record[pos:end])
+            head = _Head(encoded, actor, kind, self._known_route(record[pos:end]) if published else None, holder)
+            if len(self._heads) >= _CACHED or len(self._heads) * len(encoded) > _CACHED_BYTES:
+                self._heads.clear()
+                self._latest.clear()
+            self._heads[encoded] = head
+        if len(self._latest) >= _CACHED:
+            self._latest.clear()
+        self._latest[record[start : start + _TELLING + (record[start] >> 1)]] = head
+        return head
+
+    def _published(self, record: bytes, begin: int, start: int, head: _Head, bodies: bool, stripped: bool) -> Published:
+        """Decode a publish. `begin`: the position of the actor; `start`: that of the properties."""
         expiration_ms: int | None = None
         priority: int | None = None
         origin: Origin | None = None
         encryption: Encryption | None = None
-        middle = record[pos : pos + 5]
-        if middle == _PLAIN_PERSISTENT:
-            persistent = True
-            pos += 5
-        elif middle == _PLAIN_TRANSIENT:
-            persistent = False
-            pos += 5
+        pos = start
+        plain = head.plain != b"" and record.startswith(head.plain, start)
+        if plain:
+            properties, persistent = head.properties, head.persistent
+            end = pos = start + len(head.plain)
         else:
-            expiration_ms, pos = optional_varint(record, pos)
-            priority, pos = optional_varint(record, pos)
-            persistent = flag(record, pos)
-            if record[pos + 1] == 0:
-                pos += 2
+            size, pos = varint(record, pos)
+            if size < 0:
+                raise Surprise
+            properties = record[pos : pos + size]
+            pos += size
+            middle = record[pos : pos + 5]
+            plain = middle in _PLAIN
+            if plain:
+                persistent = middle == _PLAIN_PERSISTENT
+                pos += 5
             else:
-                origin, pos = self._origin(record, pos + 1)
-            if record[pos] == 0:
-                pos += 1
-            else:
-                cursor = Cursor(record, pos)
-                encryption = read(cursor, _ENCRYPTION, "encryption")
-                pos = cursor.pos
-        end = pos
+                expiration_ms, pos = optional_varint(record, pos)
+                priority, pos = optional_varint(record, pos)
+                persistent = flag(record, pos)
+                if record[pos + 1] == 0:
+                    pos += 2
+                else:
+                    origin, pos = self._origin(record, pos + 1)
+                if record[pos] == 0:
+                    pos += 1
+                else:
+                    cursor = Cursor(record, pos)
+                    encryption = read(cursor, _ENCRYPTION, "encryption")
+                    pos = cursor.pos
+            end = pos
         size, pos = varint(record, pos)
         if size < 0 or (pos if stripped else pos + size) != len(record):
             raise Surprise
         body = record[pos:] if bodies else b""
         if encryption is not None:
             size = encryption.plain_size
+        assert head.route is not None
         # by position: keywords take twice as long here (events.py)
-        event = Published(known.route, properties, expiration_ms, priority, persistent, origin, encryption, body, size)
-        if middle in _PLAIN and not (bodies or stripped):
-            self._remember(known, record, end, pos, event)
+        event = Published(head.route, properties, expiration_ms, priority, persistent, origin, encryption, body, size)
+        if plain and len(properties) <= _REMEMBERED_PROPERTIES:
+            if end - start != len(head.plain) or head.properties is not properties:
+                head.plain = record[start:end]
+                head.properties, head.persistent = properties, persistent
+            if not (bodies or stripped):
+                head.latest = record[begin:pos]
+                head.length = len(record) - begin
+                head.event = event
         return event
-
-    def _remember(self, known: _KnownRoute, record: bytes, end: int, body: int, event: Published) -> None:
-        """Remember a plain message. `end`: the position of its body's size; `body`: the position of its body."""
-        if len(event.properties) > _REMEMBERED_PROPERTIES:
-            return
-        head = known.head
-        if end != head.end or not record.startswith(head.head, 12):
-            if event.properties != known.properties:  # many messages have the same
-                known.properties = event.properties
-                return
-            head = known.head = _Head(record[12:end], self._prefix.start_ms, self._prefix.actor)
-        self._head = head
-        if self._remembered >= _CACHED:
-            for each in self._routes.values():
-                each.head = self._no_head
-            head.by_length.clear()
-            self._remembered = 0
-        if len(record) not in head.by_length:
-            decoded = head.start_ms + (record[10] >> 1) + (record[11] << 6), head.actor, event
-            head.by_length[len(record)] = _Message(record[end:body], event, record[:body], decoded)
-            self._remembered += 1
 
     def _origin(self, record: bytes, pos: int) -> tuple[Origin, int]:
         if record[pos] != 2:
@@ -481,40 +454,25 @@ class Decoder:
             raise Surprise
         return Origin(vhost, queue, queue_id, message_id, reason, sequence), end
 
-    def _hot(self, record: bytes, pos: int, kind: int) -> Event:
-        if kind == _TICK_BYTE:
-            if pos != len(record):
-                raise Surprise
-            return Tick()
-        if kind & 1:
-            raise Surprise
-        if record.startswith(self._consumer_bytes, pos):
-            end = pos + len(self._consumer_bytes)
-            if kind == _ACKED_BYTE:  # the second in succession, so more may follow
-                self._ack = _AckHead(record[12:end], self._prefix, self._consumer)
-        else:
-            _, end = varint(record, two_texts_end(record, pos))
-            self._consumer = self._interned_in_queue(record[pos:end])
-            self._consumer_bytes = record[pos:end]
-        vhost, queue, consumer = self._consumer
+    def _hot(self, record: bytes, pos: int, head: _Head) -> Event:
+        vhost, queue, consumer = head.holder
         event: Event
-        if kind == _ACKED_BYTE:
-            messages, pos = message_ranges(record, end)
-            event = Acked(vhost, queue, consumer, messages)
-        elif kind == _NACKED_BYTE:
-            messages, pos = message_ranges(record, end)
+        if head.kind == _NACKED_BYTE:
+            messages, pos = message_ranges(record, pos)
             requeue = flag(record, pos)
             method, pos = varint(record, pos + 1)
             if method < 0:
                 raise Surprise
             event = Nacked(vhost, queue, consumer, messages, requeue, _METHODS[method])
-        elif kind == _CREDITED_BYTE:
-            credit, pos = varint(record, end)
+        elif head.kind == _CREDITED_BYTE:
+            credit, pos = varint(record, pos)
             event = Credited(vhost, queue, consumer, credit)
-        else:
-            channel, pos = varint(record, end)
+        elif head.kind == _FETCHED_BYTE:
+            channel, pos = varint(record, pos)
             event = Fetched(vhost, queue, consumer, channel, flag(record, pos))
             pos += 1
+        else:
+            event = Tick()
         if pos != len(record):
             raise Surprise
         return event
@@ -540,7 +498,7 @@ class Decoder:
     def _any_published(self, cursor: Cursor, bodies: bool, stripped: bool) -> Published:
         start = cursor.pos
         read(cursor, _ROUTE, "route")
-        route = self._known_route(cursor.record[start : cursor.pos]).route
+        route = self._known_route(cursor.record[start : cursor.pos])
         properties: bytes = read(cursor, _PUBLISHED.parts[1], "properties")
         expiration_ms: int | None = read(cursor, _PUBLISHED.parts[2], "expiration_ms")
         priority: int | None = read(cursor, _PUBLISHED.parts[3], "priority")
@@ -574,10 +532,10 @@ class Decoder:
             self._actors[encoded] = actor
         return actor
 
-    def _known_route(self, encoded: bytes) -> _KnownRoute:
+    def _known_route(self, encoded: bytes) -> Route:
         known = self._routes.get(encoded)
         if known is None:
-            known = _KnownRoute(encoded, read(Cursor(encoded, 0), _ROUTE, "route"), self._no_head)
+            known = read(Cursor(encoded, 0), _ROUTE, "route")
             if len(self._routes) >= _CACHED or len(self._routes) * len(encoded) > _CACHED_BYTES:
                 self._routes.clear()
             self._routes[encoded] = known

@@ -12,25 +12,19 @@ def varint(record: bytes, pos: int) -> tuple[int, int]:
     """Return the long at `pos`, and the position after it."""
     value = record[pos]
     pos += 1
-    if value > 0x7F:
-        value &= 0x7F
-        byte = record[pos]
+    if value > 0x7F:  # each byte that is not the last has a bit too many, which is subtracted
+        value += (record[pos] << 7) - 0x80
         pos += 1
-        if byte < 0x80:
-            value |= byte << 7
-        else:
-            value |= (byte & 0x7F) << 7
-            shift = 14
-            while True:
-                byte = record[pos]
+        if value > 0x3FFF:
+            value += (record[pos] << 14) - 0x4000
+            pos += 1
+            shift = 21
+            while value >> shift:
+                value += (record[pos] << shift) - (1 << shift)
                 pos += 1
-                if byte < 0x80:
-                    break
-                value |= (byte & 0x7F) << shift
                 shift += 7
-                if shift > 49:
+                if shift > 56:
                     raise Surprise  # so large that a place in the record plus it might not be a machine's word
-            value |= byte << shift
     return (value >> 1 if not value & 1 else ~(value >> 1)), pos
 
 

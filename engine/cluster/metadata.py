@@ -72,9 +72,10 @@ class ReadBackMetadata(Metadata):
 
     def read_back(self, arrived: Arrived) -> None:
         """Fold the records that were read back from the log."""
-        for offset, timestamp_ms, value in zip(arrived.offsets, arrived.timestamps_ms, arrived.values, strict=True):
+        for index, value in enumerate(arrived.values):
+            offset, timestamp_ms = arrived.offsets[index], arrived.timestamps_ms[index]
             self.state.last_record = value
-            own = self._own_records.take(value)
+            own = self._own_records.take(arrived.values, index)
             try:
                 _, actor, event = self._decoder.decode(value)
             except UndecodableRecord as error:
@@ -84,6 +85,6 @@ class ReadBackMetadata(Metadata):
             self._fold(offset, timestamp_ms, actor, event, own is not None)
             if isinstance(event, NodeJoined | NodeLost):
                 self._nodes_changed()
-            if own is not None and (answered := own[3]) is not None:
+            if own is not None and (answered := own[2]) is not None:
                 answered(self._own_records.durable_position - 1, offset, [])
         self._own_records.tell_waiters()

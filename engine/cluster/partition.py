@@ -21,16 +21,17 @@ Rules of this file
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from rewindmq.engine.cluster.own_records import Folded, OwnRecords
+from rewindmq.engine.cluster.own_records import NO_RUN, Folded, OwnRecords
 from rewindmq.engine.log.shared_contract import Arrived, SharedPartition
 from rewindmq.engine.partition.partition import EventTap, Partition
 from rewindmq.engine.partition.queue_counters import CounterTable
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import schema_of
+from rewindmq.projections.publish_runs import behind_moment, run_of
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.store import Projector
 from rewindmq.projections.topology.topology import INTERNAL
@@ -139,6 +140,7 @@ class ReadBackPartition(Partition):
         self._decode = SharedDecoder().decode
         self._reported_below = 0  # no record below this offset must be read back
         self._offsets: deque[int] = deque()  # of own events folded since the last `on_durable`
+        self._refused: set[int] = set()  # append positions of publishes that a queue refused, until their confirm
         self._ticking = False
         # Own records from this append position on were sent at this time or later.
         self._probe: tuple[int, int] | None = None
@@ -187,6 +189,17 @@ class ReadBackPartition(Partition):
             self._key_route = message.route
             self._key = key_of(message.route.vhost, message.route.queues[0])
         return self.own_records.send(self._key, value, actor, message)
+
+    @property
+    def takes_runs(self) -> bool:
+        return True
+
+    def publish_run(self, actor: Actor, messages: Sequence[Published]) -> int:
+        now = self._clock()
+        if now != self._prefix_ms or actor is not self._prefix_actor:
+            self._renew_prefix(now, actor)
+        values = self.encoder.encode_run(self._prefix, messages)
+        return self.own_records.send_run(event_key(messages[0]), values, actor, messages)
 
     def publish_then(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
         self.used_at = asyncio.get_running_loop().time()
@@ -438,50 +451,56 @@ class ReadBackPartition(Partition):
             self._fold_kept()
 
     def _fold(self, arrived: Arrived) -> None:
-        machine, effects, fresh, own_records = self.machine, self.effects, self.fresh, self.own_records
-        offsets = self._offsets
-        apply, decode, tap = machine.apply, self._decode, self.tap
+        machine, own_records, fresh = self.machine, self.own_records, self.fresh
+        effects, decode, tap = self.effects, self._decode, self.tap
+        values, offsets, times = arrived.values, arrived.offsets, arrived.timestamps_ms
         own_ms, event = 0, None
         reported_below = self._reported_below
-        for offset, timestamp_ms, value in zip(arrived.offsets, arrived.timestamps_ms, arrived.values, strict=True):
+        index, behind, together = 0, len(values), 0
+        while index < behind:
+            if index >= together:
+                together = behind_moment(offsets, times, index)
+            offset, timestamp_ms = offsets[index], times[index]
+            most = together - index if tap is None else 1
             folded: Folded | None = None
-            own = own_records.take(value) if offset >= reported_below else None
+            own = own_records.take(values, index, most) if offset >= reported_below else None
             if own is not None:
-                _, actor, event, folded = own
+                actor, event, folded, messages = own
                 own_ms = timestamp_ms
-                offsets.append(offset)
             else:
                 try:
-                    _, actor, event = decode(value)
+                    _, actor, event = decode(values[index])
                 except UndecodableRecord as error:
                     machine.skip(offset)
                     self.projector.quarantined(offset, "", str(error))
+                    index += 1
                     continue
-            if tap is not None:
-                before = len(effects)
-            if folded is not None:
-                asked = len(effects)
+                messages = NO_RUN if most == 1 else run_of(event, offsets, values, times, index, index + most)
+                if messages:
+                    messages = messages[: own_records.next_among(values, index, index + len(messages)) - index]
+            count = len(messages) or 1
+            if own is not None:
+                self._offsets.extend(range(offset, offset + count))
+            before = len(effects)
+            if count > 1:
+                self._apply_run(offset, timestamp_ms, actor, messages)
+            else:
                 if type(event) is Published:
                     fresh[offset] = event
-                apply(offset, timestamp_ms, actor, event, effects)
-                if type(event) is QueueDeclared:
-                    self._handle_rare(offset, event)
-                folded(own_records.durable_position - 1, offset, effects[asked:])
-            elif type(event) is Published:
-                fresh[offset] = event
-                apply(offset, timestamp_ms, actor, event, effects)
-            else:
-                apply(offset, timestamp_ms, actor, event, effects)
+                machine.apply(offset, timestamp_ms, actor, event, effects)
                 if type(event) in RARE:
                     self._handle_rare(offset, event)
+            if folded is not None:
+                folded(own_records.durable_position - 1, offset, effects[before:])
             if tap is not None and (own is not None or (self._tells_of_services and is_of_service(actor, event))):
                 tap.folded(self, offset, timestamp_ms, actor, event, effects, before)
-        if arrived.timestamps_ms[-1] + machine.ahead_ms >= machine.clock_ms:
+            index += count
+        if times[-1] + machine.ahead_ms >= machine.clock_ms:
             self._in_time_below = machine.next_offset
         only_time_passed = type(event) is Tick and machine.next_offset <= self._in_time_below + 1
-        self._compare_clocks(arrived.timestamps_ms[-1], own_ms, only_time_passed)
+        self._compare_clocks(times[-1], own_ms, only_time_passed)
         if not self._setting_clock:  # otherwise it would learn from a clock that is being corrected
-            self._learn_skew(own_ms or arrived.timestamps_ms[-1], own_ms > 0)
+            self._learn_skew(own_ms or times[-1], own_ms > 0)
         own_records.tell_waiters()
 
     def _handle_rare(self, offset: int, event: Event) -> None:
@@ -505,20 +524,13 @@ class ReadBackPartition(Partition):
         self._send(BROKER, Checkpointed(offset, self.machine.digest(), self.node), claimed if self.owned else None)
 
     def on_durable(self) -> None:
-        waiting, refused, durable = self._waiting, self.refused, self.own_records.durable_position
-        if refused:
-            position = durable - len(self._offsets)
-            for offset in self._offsets:
-                if waiting and waiting[0][0] == position:
-                    _, confirms, sequence, _ = waiting.popleft()
-                    confirms.confirm(sequence, offset in refused)
-                position += 1
-            refused.clear()
-        else:
-            while waiting and waiting[0][0] < durable:
-                _, confirms, sequence, _ = waiting.popleft()
-                confirms.confirm(sequence, False)
+        durable = self.own_records.durable_position
+        if self.refused:  # offsets, also those of other nodes' publishes
+            first = durable - len(self._offsets)
+            self._refused.update(at for at, offset in enumerate(self._offsets, first) if offset in self.refused)
+            self.refused.clear()
         self._offsets.clear()
+        self._refused = self._confirm_below(durable, self._refused)
 
 
 def key_of(vhost: str, queue: str) -> bytes:

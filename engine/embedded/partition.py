@@ -137,12 +137,8 @@ class SoleWriterPartition(Partition):
         if now != self._prefix_ms or actor is not self._prefix_actor:
             self._renew_prefix(now, actor)
         first = self.log.append_all(now, self.encoder.encode_run(self._prefix, messages))
-        self.fresh.update(enumerate(messages, first))
-        sizes = [message.body_size for message in messages]
-        done, apply, effects = 0, self.machine.apply, self.effects
-        while done < len(messages):
-            done += apply(first + done, now, actor, messages[done], effects, sizes[done:])
-        return first + done - 1
+        self._apply_run(first, now, actor, messages)
+        return first + len(messages) - 1
 
     async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:
         before = len(self.effects)

@@ -226,8 +226,16 @@ class Partition(PartitionReading):
     def publish_run(self, actor: Actor, messages: Sequence[Published]) -> int:
         """Log publishes that differ in their bodies alone, as `publish`. Returns the append position of the last one.
 
-        Only a sole writer takes runs."""
+        Nothing can be appended to a read-only partition, so it takes no runs."""
         raise NotImplementedError
+
+    def _apply_run(self, offset: int, timestamp_ms: int, actor: Actor, messages: Sequence[Published]) -> None:
+        """Fold publishes at successive offsets from `offset` on, which differ in their bodies alone."""
+        self.fresh.update(enumerate(messages, offset))
+        sizes = [message.body_size for message in messages]
+        done, apply, effects = 0, self.machine.apply, self.effects
+        while done < len(messages):
+            done += apply(offset + done, timestamp_ms, actor, messages[done], effects, sizes[done:])
 
     def publish_then(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
         """Log a publish, and call `folded` when it is folded. With a sole writer that is at once."""
@@ -342,9 +350,13 @@ class Partition(PartitionReading):
 
     def on_durable(self) -> None:
         """Confirm the publishes that have become durable."""
-        durable = self.durable_position
+        self.refused = self._confirm_below(self.durable_position, self.refused)
+
+    def _confirm_below(self, durable: int, refused: set[int]) -> set[int]:
+        """Confirm the publishes below this append position, each run as a whole.
+
+        `refused`: the positions of those that a queue refused. Returns the ones whose confirm still waits."""
         waiting = self._waiting
-        refused = self.refused
         while waiting and waiting[0][0] < durable:
             position, confirms, sequence, count = waiting.popleft()
             if count == 1:
@@ -354,8 +366,10 @@ class Partition(PartitionReading):
                     confirms.confirm(sequence + at, position - count + 1 + at in refused)
             else:
                 cast(RunConfirms, confirms).confirm_run(sequence, count)
-        if refused:
-            self.refused = {position for position in refused if position >= durable}
+        if not refused:
+            return refused
+        least = min(durable, waiting[0][0] - waiting[0][3] + 1) if waiting else durable
+        return {position for position in refused if position >= least}
 
     def project(self) -> None:
         """Write the projector's batch if the log covers it; prepare one when much has changed.

@@ -29,7 +29,7 @@ from rewindmq.schemas.events import (
 from rewindmq.schemas.metadata_events import Bound
 from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.simulation.clients import ARGUMENTS, DEAD, PERSISTENT, POLICIES, QUEUES, TRANSIENT, arguments
-from tests.simulation.nodes_connections import Answer, Client, Following, Publish, Taker
+from tests.simulation.nodes_connections import Answer, Client, Following, Publish, RunAnswer, Taker
 from tests.simulation.nodes_world import Life, World
 
 Step = tuple[str, int]
@@ -75,6 +75,7 @@ class Clients:
             "exchange": self.exchange,
             "vhost": self.vhost,
             "hold": self.hold,
+            "run": self.publish_run,
         }
 
     def do(self, step: Step) -> None:
@@ -223,6 +224,42 @@ class Clients:
             )
             publish.places.append(destination.partition.index)
             destination.partition.await_durable(mark, Answer(publish, len(publish.places) - 1), 0)
+
+    def publish_run(self) -> str:
+        """Publish messages that differ in their bodies alone, as one socket read may bring them."""
+        client = self.idle()
+        if client is None:
+            return "nobody"
+        exchange, key = self.dice.choice(["", "", "", "amq.fanout"]), self.dice.choice(QUEUES)
+        expiration = self.dice.choice([None, None, None, 0, 80, 3_000])
+        if self.held(client, exchange, key) is not None or self.paused(client, exchange, key):
+            return "postponed"
+        publishes: list[Publish] = []
+        for _ in range(self.dice.randrange(2, 9)):
+            body = b"%d." % len(self.publishes) + b"x" * self.dice.randrange(0, 12)
+            publishes.append(Publish(body, client, self.world.log_clock()))
+            self.publishes.append(publishes[-1])
+        destinations = broker_of(client.life).exchanges.route(client.session, exchange, key, None)
+        for place, destination in enumerate(destinations):
+            partition = destination.partition
+            assert partition.takes_runs
+            messages = [
+                Published(
+                    destination.route,
+                    PERSISTENT,
+                    expiration_ms=expiration,
+                    persistent=True,
+                    body=each.body,
+                    body_size=len(each.body),
+                )
+                for each in publishes
+            ]
+            last = partition.publish_run(client.session.actor, messages)
+            for publish in publishes:
+                publish.places.append(partition.index)
+            partition.await_run_durable(last, RunAnswer(publishes, place), 0, len(publishes))
+        self.world.record.counts["messages in runs"] += len(publishes) * len(destinations)
+        return f"{len(publishes)} to {exchange}/{key} ({expiration})"
 
     def settle(self) -> str:
         found = [taker for taker in self.takers if taker.outstanding and taker.may_settle]

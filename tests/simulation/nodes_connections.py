@@ -1,5 +1,6 @@
 """Connections of clients to nodes: what each publishes, and what is answered; what each consumer is given."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from rewindmq.engine.partition.partition import Partition
@@ -47,6 +48,20 @@ class Answer:
         assert self.place not in self.publish.answers, "confirmed twice"
         if not self.publish.client.closed and not self.publish.client.life.ended:
             self.publish.answers[self.place] = refused
+
+
+class RunAnswer:
+    """One who waits for the confirms of publishes that were logged together, in one place."""
+
+    def __init__(self, publishes: Sequence[Publish], place: int) -> None:
+        self.answers = [Answer(publish, place) for publish in publishes]
+
+    def confirm(self, sequence: int, refused: bool) -> None:
+        self.answers[sequence].confirm(sequence, refused)
+
+    def confirm_run(self, first: int, count: int) -> None:
+        for sequence in range(first, first + count):
+            self.confirm(sequence, False)
 
 
 class Taker(NeverCongested):

@@ -105,6 +105,34 @@ def test_histories_of_lookaheads() -> None:
     assert met["declared lost"]
 
 
+# Publishes that are alike, to queues that have consumers and limits, while nodes come and go.
+RUNS = {
+    "run": 40,
+    "publish": 5,
+    "declare": 6,
+    "policy": 3,
+    "consume": 8,
+    "settle": 20,
+    "credit": 8,
+    "close": 2,
+    "wait": 6,
+    "kill": 2,
+    "start": 5,
+    "cut": 2,
+    "mend": 4,
+    "hold": 2,
+    "owners": 2,
+}
+
+
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 20))])
+def test_histories_of_runs(seed: int) -> None:
+    """Runs come back in parts, between other nodes' records, and some of their messages are refused."""
+    dice = random.Random(f"steps with runs {seed}")
+    kinds = dice.choices(list(RUNS), list(RUNS.values()), k=STEPS)
+    assert run(seed, [(kind, dice.getrandbits(32)) for kind in kinds]).counts["messages in runs"]
+
+
 def test_a_seed_makes_one_history() -> None:
     one, other = run(7, history_of(7, STEPS)), run(7, history_of(7, STEPS))
     assert one.trace == other.trace

@@ -43,9 +43,13 @@ class SettingValues:
     def __getattr__(self, name: str) -> Any:
         return self._values[name].value
 
+    def is_default(self, name: str) -> bool:
+        """Return True if nobody gave the setting a value."""
+        return self._values[name].origin == DEFAULT
+
     def given(self, *names: str) -> list[str]:
-        """Return the names of those settings that somebody gave a value."""
-        return [name for name in names if self._values[name].origin != DEFAULT and self._values[name].value]
+        """Return the names of those settings that somebody gave a value other than none, false or 0."""
+        return [name for name in names if not self.is_default(name) and self._values[name].value]
 
     def require(self, fine: object, text: str, *names: str) -> None:
         """Refuse these settings unless `fine`.
@@ -123,6 +127,8 @@ def require_possible(given: SettingValues) -> None:
     require(given.confirm_after != "follower", text, "confirm_after")
     text = "--keep-bodies has to know the messages of every queue: without --standbys"
     require(given.standbys is None or given.keep_bodies is None, text, "standbys", "keep_bodies")
+    text = "--commit-interval is for an embedded log: on Kafka records wait for --kafka-setting linger.ms=MS"
+    require(given.is_default("commit_interval"), text, "commit_interval")
     text = "--segment-age is for an embedded log: on Kafka --archive-lag says it all"
     require(given.segment_age is None, text, "segment_age")
     for name in ("subject_header", "keep_bodies"):

@@ -105,7 +105,8 @@ NODE = (
         "commit_interval",
         MILLISECONDS,
         "The longest time between two group commits of the embedded log. A crash can cost messages of this time for"
-        " which nobody waited. It is at most 1ms while a client waits for a confirm. 0: commit as fast as the disk.",
+        " which nobody waited. It is at most 1ms while a client waits for a confirm. 0: commit as fast as the disk."
+        " Not with --kafka: there linger.ms of the Kafka clients says how long records wait for others, 1 by default.",
         "5ms",
         metavar="DURATION",
     ),

@@ -137,14 +137,11 @@ def parse_block(raw: bytes, position: int, header: Header) -> ParsedBlock:
     """Check that a block is whole: count, size, sync marker, and its checksum, over every byte.
 
     The records are not read. Raises BadBlock, and Misplaced for a whole block of another segment."""
-    if len(raw) > 17 and raw[0] < 128 and raw[1] < 128:  # small numbers, as in many blocks
-        count, size, start = raw[0] >> 1 ^ -(raw[0] & 1), raw[1] >> 1 ^ -(raw[1] & 1), 2
-    else:
-        try:
-            count, at = read_long(raw, 0)
-            size, start = read_long(raw, at)
-        except (IndexError, ValueError):
-            raise BadBlock(position, "it does not begin with a count and a size") from None
+    try:
+        count, at = read_long(raw, 0)
+        size, start = read_long(raw, at)
+    except (IndexError, ValueError):
+        raise BadBlock(position, "it does not begin with a count and a size") from None
     if count <= 0 or size < count:
         raise BadBlock(position, f"a block of {count} records in {size} bytes")
     if start + size + SYNC_BYTES != len(raw):

@@ -81,6 +81,12 @@ def deal(queue: Queue, ids: Sequence[int], words: Sequence[int], expiry: int, ef
 
     Afterwards it is the turn of the consumer behind the one that got the last message."""
     for level in queue.levels:
+        if len(level.service) == 1:
+            consumer = level.service.popitem(last=False)[1]
+            consumer.serviced = False
+            hand_over(queue, consumer, ids, words, expiry, effects, arriving=True)
+            serve_next(consumer)
+            return True
         takers: list[Consumer] = []
         while level.service and len(takers) < len(ids):
             takers.append(level.service.popitem(last=False)[1])
@@ -126,13 +132,13 @@ def hand_over(
 
 
 def hold(queue: Queue, holder: Consumer, ids: Sequence[int], words: Sequence[int], expiry: int) -> None:
-    """Give messages to a holder, unacked."""
+    """Give messages to a holder, unacked. Their words differ in the size alone."""
     if len(ids) == 1:
         holder.held[ids[0]] = words[0]
         queue.message_bytes_unacked += words[0] & SIZE_MASK
     else:
         holder.held.update(zip(ids, words, strict=True))
-        queue.message_bytes_unacked += sum([word & SIZE_MASK for word in words])
+        queue.message_bytes_unacked += sum(words) - len(words) * (words[0] & ~SIZE_MASK)
     queue.messages_unacked += len(ids)
     if expiry != NONE:
         queue.held_expiries.update(dict.fromkeys(ids, expiry))

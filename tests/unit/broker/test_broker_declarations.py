@@ -87,6 +87,7 @@ GOOD_ARGUMENTS = [
     ("S-072", args(x_unknown_key="kept", x_queue_version=2, x_queue_mode="lazy")),
     ("S-110", args(x_single_active_consumer=False)),
     ("S-114", args(x_queue_type="quorum", x_delivery_limit=3, x_quorum_initial_group_size=3)),
+    ("S-114", args(x_queue_type="quorum", x_quorum_initial_group_size=1)),
 ]
 
 

@@ -87,6 +87,11 @@ def test_all_that_is_wrong_is_told_at_once(h: Harness) -> None:
         h.broker.policies.set(Actor("guest", 0), "/", "p", "(", {}, "high", "everything")
 
 
+@pytest.mark.parametrize("key", ["expires", "message-ttl", "max-length", "max-length-bytes", "delivery-limit"])
+def test_s167_operators_have_the_keys_of_limits(h: Harness, key: str) -> None:
+    h.broker.operator_policies.set(Actor("guest", 0), "/", "o", ".*", {key: 5}, 0, "all")
+
+
 @pytest.mark.parametrize("key", ["dead-letter-exchange", "queue-mode", "alternate-exchange", "dead-letter-strategy"])
 def test_s167_operators_have_fewer_keys(h: Harness, key: str) -> None:
     value = {"queue-mode": "lazy", "dead-letter-strategy": "at-most-once"}.get(key, "x")

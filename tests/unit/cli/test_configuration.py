@@ -162,6 +162,8 @@ def test_b48_a_flag_takes_a_flag_of_the_file_back(tmp_path: Path, capsys: pytest
         ("kafka = ''", "'' is not an address: --kafka HOST:PORT (kafka at "),
         ("keep_local = '7d'", "--keep-local needs --archive (keep_local at "),
         ("kafka_prefix = 'x'", "--kafka-prefix needs --kafka (kafka_prefix at "),
+        ("kafka = 'k:1'\ncommit_interval = '2ms'", "--commit-interval is for an embedded log: on Kafka records"),
+        ("kafka = 'k:1'\ncommit_interval = '0'", "--kafka-setting linger.ms=MS (commit_interval at "),
         ("read_only = true\nload_definitions = '.'", "without --kafka and --load-definitions (read_only at "),
         ("oauth_issuer = 'http://a'", ":1: oauth_issuer: 'http://a' is not an https URL (http is for the loopback"),
         ("oauth_keys = 'none'", "none' does not exist"),

@@ -239,6 +239,16 @@ def test_a_reader_lives_with_a_cut_under_it(data: Path, original: Path) -> None:
     log.close()
 
 
+def test_a_reader_has_the_base_of_the_latest_cut(data: Path) -> None:
+    reader, before = reader_of(data), starts(data)
+    for number in (2, 4):
+        write_base(data, before[number])
+        cut(data, PARTITION, before[number])
+        base = reader.base()
+        assert base is not None
+        assert base.offset == before[number]
+
+
 def test_a_listing_that_a_cut_overtakes_is_asked_anew(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offset = starts(data)[3]
     write_base(data, offset)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reserve import MARGIN_BYTES, RESERVE_BYTES, START_BYTES, STEP_BYTES, Reserve
 from tests.support.records import fill, record, reopened
@@ -55,6 +56,14 @@ def test_what_is_left_of_it_is_there_after_a_restart(reserve: Reserve) -> None:
     again = Reserve(reserve.path.parent)
     assert again.held_bytes == reserve.held_bytes
     again.close()
+
+
+def test_a_log_that_is_not_opened_leaves_no_file_open(tmp_path: Path) -> None:
+    EmbeddedLog.open(tmp_path, 1).close()
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(LogError, match="queue partition"):
+        EmbeddedLog.open(tmp_path, 3)
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_it_is_not_taken_again_before_there_is_room_beside_it(

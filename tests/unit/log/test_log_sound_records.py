@@ -17,10 +17,10 @@ ROUTES = (Route("/", "", "q", ("q",)), Route("/", "amq.topic", "flights.é", ("q
 SIZES = (0, 1, 20, 63, 64, 65, 127, 128, 8_191, 8_192, 20_000)
 
 
-def publish(route: Route, size: int, **more: object) -> Published:
+def publish(route: Route, size: int, byte: bytes = b"x", **more: object) -> Published:
     values: dict[str, object] = {"expiration_ms": None, "priority": None, "origin": None, "encryption": None} | more
     properties = bytes.fromhex("1000") + b"\x02"
-    return Published(route, properties, persistent=True, body=b"x" * size, body_size=size, **values)  # type: ignore[arg-type]
+    return Published(route, properties, persistent=True, body=byte * size, body_size=size, **values)  # type: ignore[arg-type]
 
 
 def record(event: Event, timestamp_ms: int = START_MS, actor: Actor = ANN) -> bytes:
@@ -59,9 +59,10 @@ def harmed(dice: random.Random, sound: bytes) -> bytes:
     return sound[:at] + bytes([sound[at] ^ 1 << dice.randrange(8)]) + sound[at + 1 :]
 
 
+@pytest.mark.parametrize("byte", [b"x", b"\1"])  # or the second byte of the sizes from 64 to 127
 @pytest.mark.parametrize("size", SIZES)
-def test_any_flipped_bit_or_cut_end_is_judged_as_by_the_decoder(size: int) -> None:
-    sound = record(publish(ROUTES[0], size))
+def test_any_flipped_bit_or_cut_end_is_judged_as_by_the_decoder(size: int, byte: bytes) -> None:
+    sound = record(publish(ROUTES[0], size, byte))
     head = min(len(sound), 70)
     flipped = [sound[:at] + bytes([sound[at] ^ 1 << bit]) + sound[at + 1 :] for at in range(head) for bit in range(8)]
     for found in (*flipped, *(sound[:end] for end in range(head)), sound[:-1], sound + b"\0"):

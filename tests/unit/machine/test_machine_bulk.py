@@ -13,7 +13,7 @@ from rewindmq.projections.machine.data.message_order import NONE, Order, stretch
 from rewindmq.projections.machine.data.message_word import LEVEL_SHIFT
 from rewindmq.projections.machine.data.outbox import Carried, LetterKind, Outbox, OutboxEntry
 from rewindmq.projections.machine.data.priority_order import Prioritized
-from rewindmq.schemas.events import DeadLettersForwarded, Nacked, SessionClosed, Tick
+from rewindmq.schemas.events import DeadLettersForwarded, Nacked, QueueDeleted, SessionClosed, Tick
 from tests.support.events_for_tests import Bench, explain, policy
 from tests.support.letters import message_by_message
 from tests.support.needs import require_patchable
@@ -242,3 +242,12 @@ def test_the_effects_of_many_are_few(at: int) -> None:
         bench.do(DeadLettersForwarded("/", "q", queue.queue_id, letters - 10))
         assert kinds_of(bench.effects) == [Release]
         assert list(queue.outbox) == list(range(letters - 9, letters + 1))
+
+
+def test_a_deleted_queue_forgets_only_messages_that_it_had() -> None:
+    bench = Bench()
+    bench.declare()
+    consumer = bench.attach(prefetch=1)
+    bench.do(QueueDeleted("/", "q", if_unused=False, if_empty=False))
+    assert [type(effect).__name__ for effect in bench.effects] == ["CancelConsumer", "QueueGone"]
+    assert bench.effects[0].consumer == consumer  # type: ignore[union-attr]

@@ -3,6 +3,8 @@
 import pytest
 
 from rewindmq.projections.machine.data.effects import DeadLetter
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.rules.dead_letters import waiting_letters
 from rewindmq.schemas.events import DeadLettersForwarded, QueueDeleted, Tick
 from rewindmq.schemas.values import Origin
 from tests.support.events_for_tests import Bench, explain, policy
@@ -40,6 +42,29 @@ def test_s155_the_four_reasons() -> None:
     bench.now_ms += 5
     bench.do(Tick())
     assert letters(bench) == [(f, "expired", 1)]
+
+
+def test_what_waits_in_the_outbox_is_told_as_when_it_got_there() -> None:
+    """Runs of rejected and dropped letters, in turn; the first ones are forwarded."""
+    bench = Bench()
+    queue = bench.declare(dead_letter_exchange="dlx", max_length=1)
+    consumer = bench.attach(prefetch=1)
+    told: list[tuple[int, str, int]] = []
+    for _ in range(2):
+        held = bench.publish()
+        for _ in range(3):
+            bench.publish()
+            told += letters(bench)
+        bench.nack(consumer, held, requeue=False)
+        told += letters(bench)
+    assert [reason for _, reason, _ in told][:4] == ["maxlen", "maxlen", "rejected", "maxlen"]
+    assert told_of_outbox(queue) == told
+    bench.do(DeadLettersForwarded("/", "q", queue.queue_id, 2))
+    assert told_of_outbox(queue) == told[2:]
+
+
+def told_of_outbox(queue: Queue) -> list[tuple[int, str, int]]:
+    return [(message_of(e), e.reason, e.sequence) for run in waiting_letters(queue) for e in one_by_one(run)]
 
 
 def test_without_an_exchange_nothing_is_kept() -> None:

@@ -28,6 +28,9 @@ def test_s061_first_in_first_out() -> None:
     bench = Bench()
     bench.declare()
     ids = [bench.publish() for _ in range(3)]
+    assert [(view.message_id, view.position) for view in bench.queue().messages()] == [
+        (id, at) for at, id in enumerate(ids)
+    ]
     assert [bench.get() for _ in range(4)] == [*ids, -1]
 
 

@@ -111,6 +111,16 @@ def test_only_so_many_epochs_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(loaded.lost_epochs) == [9, 5, 2]
 
 
+def test_the_digest_knows_with_which_epoch_a_queue_goes() -> None:
+    digests = set()
+    for epoch in (1, 2):
+        bench = Bench()
+        bench.do(lost(9), 0)
+        bench.do(declared(VHOST, "q", durable=False), of(epoch))
+        digests.add(bench.machine.digest())
+    assert len(digests) == 2
+
+
 def test_there_is_no_epoch_below_zero() -> None:
     bench = Bench()
     assert bench.do(lost(-1), 0) == [("quarantine",)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rewindmq.projections.machine.data.reasons import RELOCATED
 from rewindmq.projections.machine.machine import HANDLERS, MACHINE_VERSION, Machine
-from rewindmq.schemas.events import EVENT_TYPES, Event, MachineUpgraded, Published
+from rewindmq.schemas.events import EVENT_TYPES, Event, MachineUpgraded, PolicyApplied, Published
 from rewindmq.schemas.placement_events import QueueName
 from rewindmq.schemas.values import (
     Argument,
@@ -130,3 +130,10 @@ def test_nothing_stops_the_fold(history: list[tuple[Event, int, int]]) -> None:
     loaded = Machine.load("queues-0", machine.head(), [(meta, chunks) for _, meta, chunks in machine.pieces()])
     loaded.validate()
     assert loaded.digest() == machine.digest()
+
+
+def test_an_unreadable_policy_is_quarantined_and_the_old_one_stays() -> None:
+    bench = Bench()
+    queue = bench.declare("q", policy=policy("p", max_length=5))
+    assert bench.do(PolicyApplied("/", "q", Policy("p", "[]", 2), None)) == [("quarantine",)]
+    assert queue.settings.max_length == 5

@@ -195,6 +195,14 @@ def test_s167_the_definition_that_is_shown_is_the_one_that_holds(
     assert shown in (5, 9)
 
 
+@pytest.mark.parametrize(("given", "capped"), [(0, 5), (5, 0)])
+def test_s167_a_delivery_limit_of_0_is_a_limit(given: int, capped: int) -> None:
+    """Unlike -1, which is none."""
+    below, above = policy("p", delivery_limit=given), policy("o", delivery_limit=capped)
+    assert shown_definition(below, above)["delivery-limit"] == 0
+    assert resolve("quorum", (), below, above, RABBITMQ_4_3).delivery_limit == 0
+
+
 @pytest.mark.parametrize("definition", ["", "[]", "5", "{", '{"a":' * 2000, "[" * 100_000])
 def test_an_unreadable_definition_is_said_so(definition: str) -> None:
     with pytest.raises(ValueError, match=r"polic|Expecting"):

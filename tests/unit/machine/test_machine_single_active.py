@@ -62,9 +62,10 @@ def test_s109_while_the_active_one_is_full_nobody_else_gets_anything(type: str) 
 
 @pytest.mark.parametrize(("type", "expected"), [("classic", 2), ("quorum", 1)])
 def test_s110_who_takes_over_is_chosen_by_priority_in_classic_queues_only(type: str, expected: int) -> None:
-    """Among equals who has waited longest."""
+    """Among equals who has waited longest, whatever the prefetch is."""
     bench = single(type)
-    consumers = [bench.attach(prefetch=1, priority=priority) for priority in (0, 1, 5, 5)]
+    asked = ((0, 1), (1, 1), (5, 1), (5, 9))
+    consumers = [bench.attach(prefetch=prefetch, priority=priority) for priority, prefetch in asked]
     one, two = bench.publish(), bench.publish()
     told = cancel(bench, consumers[0])
     assert told == [("deliver", "q", two, consumers[expected], False, 0, False)]

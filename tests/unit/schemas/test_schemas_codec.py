@@ -436,21 +436,31 @@ def test_messages_that_differ_only_in_bodies_are_read_as_by_a_new_decoder(seed: 
     assert shared > 20, shared
 
 
-def test_the_messages_that_a_decoder_remembers_are_bounded() -> None:
+def test_what_a_decoder_remembers_of_sessions_and_routes_is_bounded() -> None:
     encoder, decoder = Encoder(), Decoder()
     for number in range(9_000):
-        route = Route("/", "", f"key-{number % 3}", ("q",))
-        message = published(b"x" * number, route)
-        decoder.decode(encoder.encode(encoder.prefix(number, Actor("ann", 7)), message), False)
-    heads = {id(head): head for head in (decoder._head, *(known.head for known in decoder._routes.values()))}
-    assert 0 < sum(len(head.by_length) for head in heads.values()) <= 4096
+        prefix = encoder.prefix(1_763_694_000_000 + number, Actor("ann", number))
+        for event in (published(b"x", Route("/", "", f"key-{number}", ("q",))), Acked("/", "q", number, ((1, 1),))):
+            assert decoder.decode(encoder.encode(prefix, event), False)[2] is not event
+    assert 1_000 < len(decoder._heads) <= 4_096
+    assert 1_000 < len(decoder._latest) <= 4_096
+
+
+@pytest.mark.parametrize("start", range(10, 40))
+def test_a_new_decoder_takes_no_filler_for_a_part_of_a_record(start: int) -> None:
+    encoder, decoder = Encoder(), Decoder()
+    record = encoder.encode(encoder.prefix(1_763_694_000_000, Actor("ann", 7)), published(b"x" * 40))
+    damaged = record[:start] + b"\xff" * 11 + record[start:]
+    first = told(decoder, damaged, False, False)
+    decoder.decode(record, False)
+    assert first == told(decoder, damaged, False, False)
 
 
 def test_long_routes_do_not_fill_the_memory_of_encoder_and_decoder() -> None:
     """Publishers to a fanout exchange give each message a routing key of its own."""
     encoder, decoder = Encoder(), Decoder()
     names = tuple(f"queue {number}" for number in range(10_000))
-    prefix = encoder.prefix(1, Actor("ann", 1))
+    prefix = encoder.prefix(1_763_694_000_000, Actor("ann", 1))
     for number in range(60):
         route = Route("/", "fan", f"key {number}", names)
         record = encoder.encode(prefix, Published(route, b"\0\0", persistent=True, body=b"", body_size=0))
@@ -459,3 +469,4 @@ def test_long_routes_do_not_fill_the_memory_of_encoder_and_decoder() -> None:
         assert found.route.queues == names
         assert len(encoder._routes) * len(record) < 5_000_000
         assert len(decoder._routes) * len(record) < 5_000_000
+        assert len(decoder._heads) * len(record) < 5_000_000
