@@ -105,14 +105,14 @@ beside: setup
 	touch $@
 
 # Everything except the `rare` tests. PART=rest: without the tests that `make test` has run. BUILD=pure: only the tests that
-# `make test-compiled TIER=all` leaves out. In four processes, because most of these tests start a Kafka, a Spark or a
-# browser, which keep two cores busy.
+# `make test-compiled` leaves out. In four processes, because most of these tests start a Kafka, a Spark or a browser, which
+# keep two cores busy.
 PART ?= all
 test-all test-compiled: PYTEST_OPTIONS = -n 4 --dist loadscope --no-loadscope-reorder
 test-all: lint
 	$(PYTEST) --tier $(PART) $(if $(BUILD),--build $(BUILD))
 
-# All tests except `of_pure`, and the tests of the compiled build itself, on the compiled build. TIER=all: not only the quick ones.
+# On the compiled build: the quick tests except `of_pure`, and those of that build itself. TIER=rest: the others, TIER=all: both.
 TIER ?= quick
 test-compiled: compile
 	$(PYTEST) --build compiled --tier $(TIER) $(T)

@@ -8,8 +8,6 @@ from tests.support.commands import Cli
 from tests.support.forked import run
 from tests.support.running import RunningBroker
 
-pytestmark = pytest.mark.of_pure
-
 
 @pytest.fixture
 def cli(broker: RunningBroker) -> Cli:

@@ -12,7 +12,7 @@ from tests.demo.demo import POLICIES, ROOT, Broker, run_the_week
 from tests.demo.flights import departures
 from tests.demo.services import declare
 
-pytestmark = [pytest.mark.long, pytest.mark.of_pure]
+pytestmark = pytest.mark.long
 
 NOTEBOOK = ROOT / "docs" / "history.ipynb"
 FLIGHTS = slice(2_000, 2_900)  # before the blizzard and in it; one of them goes to Sacramento

@@ -12,8 +12,6 @@ from tests.support.kafka.nodes import Nodes
 from tests.support.pika_clients import confirming
 from tests.support.running import RunningBroker
 
-pytestmark = pytest.mark.of_pure
-
 
 @pytest.fixture(scope="module", params=["all", "0"], ids=["every_node_folds", "folded_where_needed"])
 def nodes(

@@ -12,8 +12,6 @@ from tests.support.spark.connector import make_connectors_known
 from tests.support.spark.forging import with_state
 from tests.support.spark.histories import Recorder, random_history
 
-pytestmark = pytest.mark.of_pure
-
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:

@@ -41,7 +41,7 @@ def told(tmp_path: Path) -> Recorder:
     return history
 
 
-@pytest.mark.rare(form=["parquet"])
+@pytest.mark.rare(form=["delta"])  # below, a history is written as a delta table
 @pytest.mark.parametrize("form", ["parquet", "delta"])
 def test_every_run_adds_what_is_new_and_one_cut_short_is_done_again(
     spark: SparkSession, told: Recorder, form: str

@@ -264,6 +264,8 @@ async def test_who_holds_most_memory_is_closed_first(server: AmqpServer, broker:
         await eventually(lambda: "q" in broker.queues)
         await idle.send(publish(1, "", "q", b"x" * 4_000_000, piece=100_000) * 5)
         await eventually(lambda: held[MemoryKind.OUTPUT] > 8_000_000)
+        await idle.send(method(1, "Queue.Declare", queue="q"))
+        await idle.until("Queue.DeclareOk")  # all that it sent has come in
         await partial.send(method(1, "Basic.Publish", routing_key="q") + header_frame(1, 9_000_000))
         await partial.send(raw_frame(3, 1, b"x" * 100_000) * 60)
         await eventually(lambda: held[MemoryKind.BODY] == 6_000_000)
