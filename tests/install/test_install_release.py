@@ -104,6 +104,7 @@ def test_a_release_is_a_commit_and_no_tag(repository: Repository) -> None:
     repository.refuses(f"{VERSION} is not greater than {VERSION}")
 
 
+@pytest.mark.rare
 def test_the_result_of_ci_may_be_given_for_head_alone(repository: Repository) -> None:
     before = repository.git("rev-parse", "HEAD")
     repository.commit({".ci/run": "#!/bin/sh\nexit 1\n"})
@@ -173,12 +174,14 @@ def test_todays_schema_belongs_to_a_machine_version(repository: Repository) -> N
     repository.refuses(f"ends with 0123456789abcdef, and today's schema is {SCHEMA.stem}")
 
 
+@pytest.mark.rare
 def test_generated_pages_are_up_to_date(repository: Repository) -> None:
     page = repository.path / "docs" / "spark" / "columns.md"
     repository.commit({"docs/spark/columns.md": page.read_text() + "\nOne more line.\n"})
     repository.refuses("FAILED tests/tidy/test_columns_page.py::")
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("name", "before", "after", "reason"),
     [

@@ -41,6 +41,7 @@ def test_owners_archive_their_partitions_and_take_over(kafka: KafkaCluster, tmp_
         assert f"Archive: file://{nodes.url}" in status.stdout, status.stdout + status.stderr
 
 
+@pytest.mark.rare
 def test_a_node_goes_on_while_its_archive_is_that_of_another_history(kafka: KafkaCluster, tmp_path: Path) -> None:
     with ArchivingNodes(tmp_path, kafka) as first:
         publish(first.start("north"), range(3))

@@ -74,6 +74,7 @@ def drained(node: RunningBroker) -> dict[str, list[bytes]]:
     return found
 
 
+@pytest.mark.rare
 def test_nodes_with_an_archive_are_repartitioned_and_recovered(kafka: KafkaCluster, tmp_path: Path) -> None:
     with ArchivingNodes(tmp_path / "before", kafka, timeout=NEVER) as nodes:
         north, south = nodes.start("north"), nodes.start("south")

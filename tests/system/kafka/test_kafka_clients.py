@@ -60,6 +60,7 @@ def test_perftest(broker: RunningBroker, jars: None, mode: str) -> None:
     require_arrival(broker, mode)
 
 
+@pytest.mark.rare
 def test_celery(worker: Worker) -> None:
     """The last: its workers go on talking to each other."""
     require_tasks_on_several_queues(worker)

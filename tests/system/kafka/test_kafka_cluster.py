@@ -46,6 +46,7 @@ def test_a_line_that_is_cut_carries_nothing_until_it_is_mended(kafka: KafkaClust
     assert read(kafka.bootstrap, "proxied", 3) == [b"before", b"after", b"after"]
 
 
+@pytest.mark.rare
 def test_nodes_die_with_the_process_that_started_them(tmp_path: Path) -> None:
     """Also when it is killed and cannot clean up."""
     require_kafka()

@@ -148,6 +148,7 @@ def has_body(kafka: KafkaCluster, topic: str, body: bytes) -> bool:
     return any((each.value() or b"").endswith(body) for each in records_of(kafka, topic))
 
 
+@pytest.mark.rare
 def test_b75_a_copy_that_consoles_read(kafka: KafkaCluster, registry: RegistryServer, tmp_path: Path) -> None:
     """As Confluent's deserializer does it: the id, the schema from the registry, the record. Kills repeat nothing."""
     queues, copied = f"{PREFIX}.queues", f"{PREFIX}.queues.console"

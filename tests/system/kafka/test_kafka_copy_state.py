@@ -151,6 +151,7 @@ def test_a_node_that_lost_its_disk_comes_back_by_its_name(kafka: KafkaCluster, t
         assert refused.returncode == 78, "it is a node's already"
 
 
+@pytest.mark.rare
 def test_one_copy_at_a_time_and_nothing_is_left_when_nobody_takes_it(kafka: KafkaCluster, tmp_path: Path) -> None:
     """Also when the node stops, or was killed, while it is copied."""
     with Nodes(tmp_path, kafka, timeout=NEVER) as nodes:

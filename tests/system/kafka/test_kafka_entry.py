@@ -108,6 +108,7 @@ def test_b65_a_new_node_begins_with_the_state_that_an_owner_has_left(nodes: Node
     assert verify(nodes, "south").returncode == 0
 
 
+@pytest.mark.rare
 def test_a_node_that_dies_as_it_begins_begins_again(
     nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,7 @@ def nodes(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Nodes]:
         yield nodes
 
 
-@pytest.mark.rare(fault=[faults.kill_a_kafka_node])
+@pytest.mark.rare(fault=[faults.kill_a_kafka_node, faults.restart_everything, faults.slow_kafka])
 @pytest.mark.parametrize("fault", SHORT, ids=lambda fault: fault.__name__)
 def test_nothing_confirmed_is_lost(nodes: Nodes, totals: Totals, fault: Callable[[Trial], Awaitable[None]]) -> None:
     """S-111, S-125, S-127, S-128."""

@@ -62,6 +62,7 @@ def test_b27_nodes_begin_with_the_archive(kafka: KafkaCluster, tmp_path: Path) -
         require_whole(nodes)
 
 
+@pytest.mark.rare
 def test_b27_owners_remove_what_is_archived_and_kills_lose_nothing(kafka: KafkaCluster, tmp_path: Path) -> None:
     """Owners and archivers are killed as soon as something was removed, and the ownership moves."""
     assert {partition_of("/", queue, 2) for queue in KEPT} == {0, 1}

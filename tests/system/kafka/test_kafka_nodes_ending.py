@@ -209,6 +209,7 @@ def test_of_two_processes_with_one_name_the_older_gives_way(kafka: KafkaCluster,
         nodes.digests()
 
 
+@pytest.mark.rare
 def test_a_data_directory_of_another_history_is_refused(kafka: KafkaCluster, tmp_path: Path) -> None:
     with Nodes(tmp_path, kafka, timeout=NEVER) as nodes:
         nodes.start("north")

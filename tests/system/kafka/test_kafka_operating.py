@@ -176,6 +176,7 @@ def test_words_that_mean_nothing(north: RunningBroker) -> None:
     assert command(north, "add_member", "nosuch", "1").returncode == 65
 
 
+@pytest.mark.rare
 def test_a_broker_that_is_needed_is_critical_and_leaders_come_back(north: RunningBroker, kafka3: KafkaCluster) -> None:
     """In the partition that still has two replicas. S-121."""
     other = next(f"q{n}" for n in range(9) if partition_of("/", f"q{n}", 2) != partition_of("/", QUEUE, 2))

@@ -54,6 +54,7 @@ def test_b38_b39_what_one_node_does_the_other_does_too(kafka: KafkaCluster, tmp_
         nodes.digests()
 
 
+@pytest.mark.rare
 def test_b39_a_lookahead_goes_back_when_its_queue_is_paused(kafka: KafkaCluster, tmp_path: Path) -> None:
     """A fast consumer has messages ahead at its node. After the pause it gets none of them."""
     with Nodes(tmp_path, kafka, timeout=30) as nodes:

@@ -28,6 +28,7 @@ def paused_at_south(nodes: FloorNodes) -> int | None:
     return numbers[0] if len(numbers) == 1 else None
 
 
+@pytest.mark.rare
 def test_b71_a_pause_may_be_longer_than_kafka_keeps(kafka: KafkaCluster, tmp_path: Path) -> None:
     """At first only the archive has what was missed, and later an owner's copy of the state."""
     with FloorNodes(tmp_path, kafka, timeout=NEVER, standbys="0", program=EnteringNode) as nodes:

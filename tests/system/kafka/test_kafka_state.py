@@ -114,7 +114,7 @@ def refusal_of(nodes: Nodes, name: str) -> str:
 
 
 @pytest.mark.rare(end=["stopped"])
-@pytest.mark.rare(damage=[lose_a_table, lose_the_manifest, lose_current, cut_tables])
+@pytest.mark.rare(damage=[lose_everything, lose_a_table, lose_the_manifest, lose_current, cut_tables])
 @pytest.mark.parametrize("end", ["stopped", "killed"])
 @pytest.mark.parametrize(
     "damage",

@@ -134,6 +134,7 @@ def by_place(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["partition"], row["offset"], row["ordinal"]))
 
 
+@pytest.mark.rare
 def test_b29_the_life_of_a_message_is_that_of_spark(spark: SparkSession, golden: Path, busy: Path) -> None:
     for data in (golden, busy):
         source = InDirectory(data)

@@ -161,6 +161,7 @@ def test_a_damaged_snapshot_is_skipped_and_convicted(
     assert [(each.check, each.partition, each.offset) for each in bad] == [("snapshots", "queues-0", AT)]
 
 
+@pytest.mark.rare
 def test_the_data_source_reads_an_archive(spark: SparkSession, snapped: Path, archive: InArchive) -> None:
     from rewindmq.spark_replay.source.source import register
 
@@ -202,6 +203,7 @@ def test_the_command_line_reads_an_archive(archive: InArchive, tmp_path: Path) -
         assert (done.returncode, len(done.stderr.splitlines())) == (status, 1), done.stderr
 
 
+@pytest.mark.rare
 def test_what_if_over_an_archive_is_that_of_the_directory(
     spark: SparkSession, snapped: Path, archive: InArchive
 ) -> None:

@@ -49,6 +49,7 @@ def archive(topics: InKafka, tmp_path_factory: pytest.TempPathFactory) -> InArch
     return archived(topics, tmp_path_factory.mktemp("archive"))
 
 
+@pytest.mark.rare
 def test_the_products_are_those_of_the_topics(spark: SparkSession, topics: InKafka, archive: InArchive) -> None:
     rows = history(spark, archive).collect()
     assert rows == history(spark, topics).collect()

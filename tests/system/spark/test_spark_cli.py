@@ -179,7 +179,7 @@ def corrupt(told: Path, tmp_path: Path) -> Path:
     return data
 
 
-@pytest.mark.long
+@pytest.mark.rare
 def test_a_corrupt_log_exits_65_with_file_and_offset(
     corrupt: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:

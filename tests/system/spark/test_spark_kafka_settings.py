@@ -28,6 +28,7 @@ OF_KAFKA = {
 SASL = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "ann"}
 
 
+@pytest.mark.rare
 def test_every_product_logs_in(
     spark: SparkSession, busy: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,6 +79,7 @@ def test_history_and_state_are_those_of_the_whole(spark: SparkSession, tiers: Ti
         assert any(row.message_id < tiers.starts[row.partition] for row in messages)
 
 
+@pytest.mark.rare
 def test_the_other_tables_are_those_of_the_whole(spark: SparkSession, tiers: Tiers) -> None:
     one, other = str(tiers.data), str(tiers.whole)
     assert slo(spark, one).collect() == slo(spark, other).collect()
@@ -103,6 +104,7 @@ def test_the_audit_holds_and_looks_at_both_tiers(spark: SparkSession, tiers: Tie
     assert min(Ledgers(Snapshots(own), "queues-0").offsets()) < tiers.starts["queues-0"]
 
 
+@pytest.mark.rare
 def test_an_audit_with_ledgers_goes_on_behind_a_cut(spark: SparkSession, tiers: Tiers, tmp_path: Path) -> None:
     data, own = tmp_path / "data", tmp_path / "own"
     shutil.copytree(tiers.whole, data)

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.long
 EVERY = 150
 
 
+@pytest.mark.rare
 def test_chunks_of_topics_say_what_the_whole_says_while_the_history_grows(
     spark: SparkSession, busy: Path, kafka: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_queue_that_moved(spark: SparkSession, moved: Moved) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.rare(archived=[archive_as_topics])
 @pytest.mark.parametrize("archived", [archive_all, archive_as_topics])
 def test_an_archive_that_has_grown_is_read_whole(
     spark: SparkSession, moved: Moved, archived: Callable[[Path, str, int], Objects], tmp_path: Path

@@ -30,6 +30,7 @@ def bucket(s3: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     return s3.files(name)
 
 
+@pytest.mark.rare
 def test_each_format_goes_to_a_url(spark: SparkSession, busy: Path, bucket: Path) -> None:
     rows = history(spark, str(busy))
     url = f"s3://{bucket.name}"

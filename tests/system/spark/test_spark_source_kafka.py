@@ -273,6 +273,7 @@ def bodies(spark: SparkSession, out: Path) -> list[bytes]:
     return sorted(bytes(row.body) for row in spark.read.parquet(str(out / "rows")).collect())
 
 
+@pytest.mark.rare
 def test_a_stream_has_each_row_once_over_restarts(spark: SparkSession, told: Writer, tmp_path: Path) -> None:
     place, out = told.place, tmp_path / "out"
     tell(told, b"0", b"1", b"2")
