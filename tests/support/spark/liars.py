@@ -1,15 +1,21 @@
 """Machines that are right about their state and lie once about an effect: what an audit finds of each lie."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.machine.data.effects import DeadLetter, Deliver, Effect, Forget, Refuse, Requeue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.values import Actor
+from rewindmq.spark_replay.audit.fold import AuditProduct
+from rewindmq.spark_replay.fold import log_groups
 from tests.support.one_by_one import one_by_one
 
 Lie = Callable[[list[Effect]], bool]
+Row = dict[str, Any]
 Kind = TypeVar("Kind")
 
 
@@ -135,3 +141,11 @@ LIES: dict[Lie, tuple[str, ...]] = {
     gives_back_to_nobody: ("conservation", "settlement"),
     skips_a_dead_letter: ("dead letters",),
 }
+
+
+def audit_in_one(data: Path, number: int, machine: Machine) -> list[Row]:
+    """Return the findings of an audit by this machine."""
+    partition = EmbeddedLogReader(data).queues[number]
+    groups = log_groups(data, partition.name, 0, partition.next_offset)
+    batches = fold_events(AuditProduct(partition.name), machine, groups)
+    return [row for found in batches for row in found.to_pylist() if not row["ok"]]

@@ -6,97 +6,27 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
-from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import Acked, PolicyApplied
 from rewindmq.schemas.values import BROKER, Policy
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
-from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.policies import APPLIED_WITHIN_MS
 from rewindmq.spark_replay.audit.state_file import AuditStates
 from rewindmq.spark_replay.audit.watch import BatchReport, watch
 from rewindmq.spark_replay.commands.outputs import OUTPUTS
-from rewindmq.spark_replay.fold import log_groups
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.outputs import judged
 from tests.support.spark.histories import ANN, Recorder, random_history
-from tests.support.spark.liars import LIES, Liar, Lie
+from tests.support.spark.liars import audit_in_one
 from tests.support.spark.topics import Writer, make_topics
 
 pytestmark = pytest.mark.long
-
-Row = dict[str, Any]
-
-# -- put down and taken up again, without Spark -------------------------------------------------------------------
-
-
-def audit_in_pieces(
-    data: Path, number: int, directory: Path, size: int, lie: Lie | None = None
-) -> tuple[list[Row], str]:
-    """The findings of an audit that is put down after each `size` events, and the digest at its end."""
-    partition = EmbeddedLogReader(data).queues[number]
-    states = AuditStates(directory, partition.name)
-    rows: list[Row] = []
-    batch, lied_at = 0, -1
-    for start in range(0, partition.next_offset, size):
-        product = states.before(batch)
-        machine = product.machine
-        if lie is not None:
-            machine = Liar.over(machine, lie, lied_at)
-        groups = log_groups(data, partition.name, start, min(start + size, partition.next_offset))
-        for found in fold_events(product, machine, groups):
-            rows += [row for row in found.to_pylist() if not row["ok"]]
-        if isinstance(machine, Liar):
-            lied_at = machine.lied_at
-        states.save(batch, product)
-        batch += 1
-    return rows, states.before(batch).machine.digest()
-
-
-def audit_in_one(data: Path, number: int, machine: Machine) -> list[Row]:
-    partition = EmbeddedLogReader(data).queues[number]
-    groups = log_groups(data, partition.name, 0, partition.next_offset)
-    batches = fold_events(AuditProduct(partition.name), machine, groups)
-    return [row for found in batches for row in found.to_pylist() if not row["ok"]]
-
-
-def test_an_audit_in_pieces_ends_where_one_in_one_go_does(busy: Path, tmp_path: Path) -> None:
-    for number in (0, 1):
-        machine = Machine(f"queues-{number}")
-        assert audit_in_one(busy, number, machine) == []
-        assert audit_in_pieces(busy, number, tmp_path, 97) == ([], machine.digest())
-
-
-@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
-def test_an_audit_in_pieces_finds_a_lie_where_it_is_told(busy: Path, tmp_path: Path, lie: Lie) -> None:
-    found = []
-    for number in (0, 1):
-        whole = audit_in_one(busy, number, Liar(f"queues-{number}", lie))
-        pieces, _ = audit_in_pieces(busy, number, tmp_path, 97, lie)
-        assert pieces[:1] == whole[:1]
-        found += pieces
-    assert found
-
-
-def test_a_damaged_state_is_refused(busy: Path, tmp_path: Path) -> None:
-    audit_in_pieces(busy, 0, tmp_path, 1_000)
-    [path] = (tmp_path / "queues-0").iterdir()
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 1
-    path.write_bytes(bytes(content))
-    with pytest.raises(LogError, match="damaged"):
-        AuditStates(tmp_path, "queues-0").before(1)
-
-
-# -- over Kafka ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
