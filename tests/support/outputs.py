@@ -1,4 +1,4 @@
-"""Holds what a command printed against the schema of its output (docs/outputs/).
+"""Holds what a command printed against the published schema of its output (docs/outputs/).
 
 Strict: a field that the schema does not name is a fault, though programs are told to bear with new ones.
 """
@@ -14,14 +14,14 @@ from rewindmq.engine.cli.main import rewindmq
 from rewindmq.schemas.json_schemas import LINES, LIST, JsonOutput
 from rewindmq.spark_replay.__main__ import main as spark_commands
 from tests.support.needs import require_pure
+from tests.support.outputs_page import file_of
 from tests.support.reference_document import closed, faults_of
 
 
 def judged(output: JsonOutput, text: str) -> list[Any]:
     """The values that were printed, at least one, each as the schema says."""
-    require_types()
     printed = [json.loads(line) for line in text.splitlines()] if output.form == LINES else [json.loads(text)]
-    schema = closed(output.document())
+    schema = closed(json.loads(file_of(output).read_text()))
     faults = [fault for value in printed for fault in faults_of(schema, value)]
     assert not faults, f"{output.name}: " + "; ".join(faults[:5])
     values: list[Any] = printed[0] if output.form == LIST else printed
@@ -30,7 +30,7 @@ def judged(output: JsonOutput, text: str) -> list[Any]:
 
 
 def require_types() -> None:
-    """Skip the test where the compiled build runs: it has no schemas to judge by."""
+    """Skip the test where the compiled build runs: it cannot make schemas."""
     require_pure("schemas are made of the types of fields, and a compiled class does not keep them whole")
 
 
