@@ -14,6 +14,7 @@ from tests.support.tracing import BEGINNING, PARENT, TRACE, called, printed, tak
 pytestmark = pytest.mark.long
 
 
+@pytest.mark.rare
 def test_b35_a_collector_has_the_spans(cli: Cli, broker: RunningBroker, tmp_path: Path) -> None:
     require_collector()
     called(broker, "PUT", "queues/%2F/collected", durable=True)

@@ -347,6 +347,7 @@ def test_b40_nodes_and_the_processes_beside_them_are_killed(nodes: TrimmingNodes
         assert [error for _, error in verify(open_objects(nodes.url), partition) if error] == []
 
 
+@pytest.mark.rare
 def test_b40_status_tells_the_limit_and_the_floors(nodes: TrimmingNodes) -> None:
     north = nodes.start("north")
     backlog(north)

@@ -136,6 +136,7 @@ def has_end(clients: KafkaClients, partition: KafkaPartition) -> bool:
         return False
 
 
+@pytest.mark.rare
 def test_a_start_waits_for_a_controller(kafka3: KafkaCluster, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of three nodes die before the topics are made, and come back: nobody can make one in between."""
     back: list[threading.Thread] = []
@@ -166,6 +167,7 @@ def test_a_start_waits_for_a_controller(kafka3: KafkaCluster, prefix: str, monke
         kafka3.wait_in_sync()
 
 
+@pytest.mark.rare
 def test_a_node_that_starts_during_an_election_joins(kafka3: KafkaCluster, prefix: str, tmp_path: Path) -> None:
     """Two of three controllers are away for longer than a client waits for an answer. The node ended with 69."""
     options = ("--kafka", kafka3.bootstrap, "--kafka-prefix", prefix, "--node", "north")
@@ -342,6 +344,7 @@ def test_a_start_without_kafka_fails(monkeypatch: pytest.MonkeyPatch, prefix: st
         KafkaLog.open("127.0.0.1:1", prefix)
 
 
+@pytest.mark.rare
 def test_a_kafka_that_asks_for_a_password(
     tmp_path_factory: pytest.TempPathFactory, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

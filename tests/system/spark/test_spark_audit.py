@@ -18,6 +18,8 @@ from tests.support.rocks import flipped, stored
 from tests.support.spark.histories import Recorder
 from tests.support.spark.liars import LIES, Liar, Lie
 
+pytestmark = pytest.mark.of_pure  # compiled code takes no machine that lies
+
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
 def test_b18_a_machine_that_lies_is_found_where_it_lies(busy: Path, lie: Lie) -> None:

@@ -11,6 +11,8 @@ from tests.support.auditing import fold_audit
 from tests.support.spark.histories import Recorder
 from tests.support.spark.liars import Liar, Lie, first
 
+pytestmark = pytest.mark.of_pure  # compiled code takes no machine that lies
+
 
 @pytest.fixture
 def streams(tmp_path: Path) -> Path:

@@ -147,6 +147,7 @@ def test_b43_a_time_below_the_floor_is_an_error_that_names_it(
     assert kept.count() == read.option("view", "events").load().count()
 
 
+@pytest.mark.rare
 def test_an_auditor_with_ledgers_goes_on_behind_a_trim(spark: SparkSession, tmp_path: Path, trimmed: Trimmed) -> None:
     """Ledgers and proven segments from before the trim: the audit goes on, in chunks, and since the last ledger."""
     whole, data, floors, _ = trimmed

@@ -56,6 +56,7 @@ def trimmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, InArc
     return whole, data, in_archive(objects.url), floors, before_ms
 
 
+@pytest.mark.rare
 def test_b26_from_the_floor_on_all_is_as_before(
     spark: SparkSession, trimmed: tuple[Path, Path, InArchive, dict[str, int], int]
 ) -> None:

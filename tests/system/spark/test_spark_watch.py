@@ -99,6 +99,7 @@ def test_a_watch_goes_on_where_it_stopped_and_counts_nothing_twice(
     assert kept == [machine.digest() for machine in machines]
 
 
+@pytest.mark.rare
 def test_the_command_ends_on_sigterm_goes_on_and_fails_fast(
     kafka: KafkaCluster, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
