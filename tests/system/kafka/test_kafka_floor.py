@@ -125,6 +125,7 @@ def test_b27_a_topic_with_a_retention_needs_the_archive(kafka: KafkaCluster, tmp
             nodes.start("west")
 
 
+@pytest.mark.rare
 def test_b27_tools_read_below_the_start(kafka: KafkaCluster, tmp_path: Path) -> None:
     """`verify`, `rewind`, `events` and the past by HTTP: a node's directory names the archive, or --archive does."""
     with FloorNodes(tmp_path, kafka, timeout=NEVER) as nodes:

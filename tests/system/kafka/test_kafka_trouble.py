@@ -102,6 +102,7 @@ def test_each_of_three_nodes_dies_in_turn(kafka3: KafkaCluster, prefix: str) -> 
     troubles_were_told_and_taken_back(following)
 
 
+@pytest.mark.rare
 def test_a_partition_without_a_leader_at_first_has_an_end_later(kafka3: KafkaCluster, prefix: str) -> None:
     """Kafka's client keeps for a quarter of an hour that there was no leader. So a node could not answer that a thing
     is missing, nor fold a partition that it had paused."""

@@ -63,6 +63,7 @@ def test_the_products_are_those_of_the_topics(spark: SparkSession, topics: InKaf
     assert biography(spark, archive, message).collect() == biography(spark, topics, message).collect()
 
 
+@pytest.mark.rare
 def test_the_audit_and_verify_prove_the_objects(spark: SparkSession, topics: InKafka, archive: InArchive) -> None:
     ours, theirs = audit(spark, archive), audit(spark, topics)
     assert all(finding.ok for finding in ours), ours

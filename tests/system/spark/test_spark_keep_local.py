@@ -62,6 +62,7 @@ def tiers(tmp_path_factory: pytest.TempPathFactory) -> Tiers:
     return Tiers(folder / "whole", folder / "data", folder / "archive", starts, early_ms, recorded.now_ms)
 
 
+@pytest.mark.rare
 def test_history_and_state_are_those_of_the_whole(spark: SparkSession, tiers: Tiers) -> None:
     rows = history(spark, str(tiers.data)).collect()
     assert rows == history(spark, str(tiers.whole)).collect()

@@ -144,6 +144,7 @@ def test_a_snapshot_of_another_state_is_a_finding(spark: SparkSession, busy: Pat
     assert {check for check, _, _ in failed_checks(found)} <= {"snapshots", "ledgers"}
 
 
+@pytest.mark.rare
 def test_since_last_needs_a_directory_of_ledgers(
     spark: SparkSession, busy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

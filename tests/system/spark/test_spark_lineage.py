@@ -311,6 +311,7 @@ def test_a_file_says_where(
     assert [(path, event["eventType"]) for path, _, event in taken] == [("/here", "START"), ("/here", "COMPLETE")]
 
 
+@pytest.mark.rare
 def test_nothing_is_sent_by_default_and_the_client_is_not_even_imported(told: Path) -> None:
     program = (
         "import sys\nfrom rewindmq.spark_replay.__main__ import run\n"

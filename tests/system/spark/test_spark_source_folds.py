@@ -40,6 +40,7 @@ def planned(data: Path, **options: str) -> list[OffsetRange]:
     return [partition.value[0] for partition in source.reader(source.schema()).partitions()]
 
 
+@pytest.mark.rare
 @pytest.mark.long
 def test_a_state_is_folded_from_the_checkpoint_that_was_named(spark: SparkSession, cut: Path) -> None:
     at = '{"queues-0": 350, "queues-1": 350}'

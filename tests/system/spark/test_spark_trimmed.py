@@ -100,6 +100,7 @@ def test_below_the_floor_is_an_error_that_names_it(spark: SparkSession, trimmed:
     assert EmbeddedLogReader(data).queues[0].start_offset == floors["queues-0"]
 
 
+@pytest.mark.rare
 def test_commands_say_where_a_trimmed_history_begins(
     spark: SparkSession, trimmed: Trimmed, capsys: pytest.CaptureFixture[str]
 ) -> None:
