@@ -34,7 +34,8 @@ class Disk:
 
     def __init__(self, data: Path) -> None:
         self.loop = asyncio.new_event_loop()
-        self.broker = self.inside(lambda: open_broker(Config(data=data, partitions=2)))
+        # With an interval of 0 no commit waits for its time, which might come while the disk stands still.
+        self.broker = self.inside(lambda: open_broker(Config(data=data, partitions=2, commit_interval_ms=0)))
         self.commit = self.broker.keeper.kick
         self.connection = Connection(self.broker, "client:1", True, IdleSocket())
         self.say(HANDSHAKE)
