@@ -9,14 +9,18 @@ import pytest
 
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded import cut as cutting
+from rewindmq.engine.log.embedded.base_records import BaseRecords
 from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.log_start import base_at_start
 from rewindmq.engine.log.embedded.reader import CutMeanwhile, EmbeddedLogReader, SegmentReader
-from rewindmq.engine.log.embedded.segments import segment_files, segment_path
+from rewindmq.engine.log.embedded.segments import segment_files, segment_path, stated_chain
 from rewindmq.engine.log.embedded.verify import verify_chain, verify_chain_in_parallel
+from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.rewind import At, state_at
+from rewindmq.projections.store.bases import Bases
 from tests.support.failpoints import armed, once
-from tests.support.records import contents
+from tests.support.records import contents, fill, record
 from tests.support.trimming import PARTITION, directory_of, reader_of, starts, write_base, write_traffic
 
 OTHER_CHAIN = bytes(range(32))
@@ -85,8 +89,8 @@ def test_the_log_goes_on_behind_a_cut(data: Path) -> None:
     log = EmbeddedLog.open(data, 1, 30_000)
     records = contents(log.queues[0].read(start))
     for _ in range(30):
-        for record in records[:20]:
-            log.queues[0].append(1 << 42, record)
+        for each in records[:20]:
+            log.queues[0].append(1 << 42, each)
         log.commit_and_wait()
     log.close()
     assert len(starts(data)) > 2
@@ -281,3 +285,34 @@ def test_the_sidecars_of_a_segment_that_is_made_meanwhile_stay(data: Path) -> No
     index.write_bytes(b"of a segment that a broker is making")
     cutting.cut(data, PARTITION, offset)
     assert index.exists()
+
+
+def test_a_log_may_begin_at_offset_1(tmp_path: Path) -> None:
+    log = EmbeddedLog.open(tmp_path, 1, segment_bytes=1)
+    for number in range(2):
+        fill(log.queues[0], [number])
+        log.commit_and_wait()
+    log.close()
+    machine = Machine(PARTITION)
+    machine.skip(0)
+    Bases(tmp_path / "bases").write(machine, stated_chain(segment_path(directory_of(tmp_path), 1)), [])
+    cut(tmp_path, PARTITION, 1)
+    base = base_at_start(directory_of(tmp_path))
+    assert base is not None
+    assert reader_of(tmp_path).start_offset == 1
+    assert contents(reader_of(tmp_path).read(1)) == [record(1)]
+
+
+def test_a_base_is_read_once(data: Path) -> None:
+    offset = starts(data)[3]
+    base = write_base(data, offset)
+    cut(data, PARTITION, offset)
+    opened = base_at_start(directory_of(data))
+    assert opened is not None
+    queued = [each for each in range(offset) if opened.record(each)]
+    records = BaseRecords(directory_of(data))
+    assert records.record(offset, queued[0]) == opened.record(queued[0])
+    base.unlink()
+    assert records.record(offset, queued[-1]) == opened.record(queued[-1])
+    with pytest.raises(LogError):
+        records.record(offset - 1, queued[0])  # of another beginning

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.log import WAITING_BYTES, EmbeddedLog
 from rewindmq.engine.log.embedded.reserve import MARGIN_BYTES, RESERVE_BYTES, START_BYTES, STEP_BYTES, Reserve
 from tests.support.records import fill, record, reopened
 
@@ -109,3 +109,16 @@ def test_a_segment_whose_index_cannot_be_made_leaves_the_old_one_the_last(
     log.commit_and_wait()
     log.close()
     assert reopened(tmp_path) == [record(number) for number in range(6)]
+
+
+@pytest.mark.parametrize(("short", "crowded"), [(1, False), (0, True)])
+def test_waiting_records_of_half_the_reserve_crowd_the_log(tmp_path: Path, short: int, crowded: bool) -> None:
+    log = EmbeddedLog.open(tmp_path, 1)
+    partition, most = log.queues[0], WAITING_BYTES - short
+    some = record(0, body_bytes=50_000)
+    while partition.waiting_bytes + 2 * len(some) < most:
+        partition.append(0, some)
+    rest = most - partition.waiting_bytes
+    partition.append(0, record(0, body_bytes=50_000 + rest - len(some)))
+    assert (partition.waiting_bytes, log.crowded) == (most, crowded)
+    log.close()
