@@ -126,6 +126,7 @@ def test_a_node_that_dies_as_it_begins_begins_again(
     nodes.digests()
 
 
+@pytest.mark.rare
 def test_an_owner_that_dies_as_it_copies_leaves_the_state_of_before(
     nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -354,6 +354,7 @@ def test_b50_a_queue_that_is_deleted_leaves_the_listing_of_other_nodes(story: St
     assert story.mode == "append"
 
 
+@pytest.mark.rare
 @pytest.mark.long
 def test_b58_consumers_and_the_node_near_a_queue_are_known_without_a_fold(story: Story) -> None:
     north, south = story.nodes.running["north"], story.nodes.running["south"]

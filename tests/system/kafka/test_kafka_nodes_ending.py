@@ -221,6 +221,7 @@ def test_a_data_directory_of_another_history_is_refused(kafka: KafkaCluster, tmp
         nodes.start("north")
 
 
+@pytest.mark.rare
 def test_a_metadata_topic_without_its_beginning_is_refused(kafka: KafkaCluster, tmp_path: Path) -> None:
     """Its users would be gone, and guest be there again with the password that everybody knows."""
     with Nodes(tmp_path, kafka, timeout=NEVER) as nodes:

@@ -268,6 +268,7 @@ def test_verify_finds_what_is_not_as_the_topics_say(
     require_failure(of_nobody, 65, f"Error: {nobodys}: not the data directory of a node")
 
 
+@pytest.mark.rare
 def test_kafka_away_is_told_within_seconds(kafka: KafkaCluster, tmp_path: Path) -> None:
     """Nothing hangs, and everything goes on when Kafka is back."""
     nowhere = ("--kafka", f"127.0.0.1:{free_port()}")

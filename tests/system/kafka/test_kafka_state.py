@@ -176,7 +176,7 @@ def test_a_node_whose_store_takes_no_writes_blocks_publishers_and_mends(nodes: N
     nodes.digests()
 
 
-@pytest.mark.rare(compacted=[True])
+@pytest.mark.rare
 @pytest.mark.parametrize("compacted", [False, True])
 def test_bodies_that_a_node_cannot_read_come_from_the_log(nodes: Nodes, compacted: bool) -> None:
     """Nobody sees it until they are read, or until RocksDB compacts its files: then the node makes its store anew."""

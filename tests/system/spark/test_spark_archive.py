@@ -219,6 +219,7 @@ def test_what_if_over_an_archive_is_that_of_the_directory(
     assert {row.candidate for row in of_archive.fates.collect()} == {each.name for each in candidates}
 
 
+@pytest.mark.rare
 def test_the_commands_of_what_if_read_an_archive(
     spark: SparkSession, archive: InArchive, snapped: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_changed_byte_is_found(spark: SparkSession, topics: InKafka, tmp_path:
     assert str(path.name) in harms[0].detail
 
 
+@pytest.mark.rare
 def test_the_views_show_records_with_the_times_of_the_log(
     spark: SparkSession, topics: InKafka, archive: InArchive
 ) -> None:
@@ -94,6 +95,7 @@ def test_the_views_show_records_with_the_times_of_the_log(
         assert here.collect() == there.collect()
 
 
+@pytest.mark.rare
 def test_topics_that_were_made_again_with_fillers_are_read_alike(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ def test_b02_dead_letters_of_one_kind_come_back(
     assert "--where" in line
 
 
+@pytest.mark.rare
 def test_a_broker_of_another_history_brings_nothing_back(
     broker: RunningBroker,
     tmp_path: Path,

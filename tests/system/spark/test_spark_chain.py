@@ -199,6 +199,7 @@ def test_harm_to_what_is_new_or_gone_is_found_without_reading_the_rest(
     assert (found.ok, found.corrupt) == (False, True), found
 
 
+@pytest.mark.rare
 def test_a_history_that_was_written_anew_is_not_the_one_that_was_proven(
     spark: SparkSession, long: Path, audited: Path, tmp_path: Path
 ) -> None:

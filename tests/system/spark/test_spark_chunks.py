@@ -393,6 +393,7 @@ def test_claims_are_compared_inside_of_the_chunks(spark: SparkSession, tmp_path:
     assert [(finding.check, finding.offset) for finding in found] == [("claims", lied)]
 
 
+@pytest.mark.rare
 def test_the_live_state_is_what_the_last_chunk_leads_to(spark: SparkSession, live: Path, copy: Path) -> None:
     findings = verify(spark, str(live), copy)
     assert bad(findings) == []

@@ -117,6 +117,7 @@ def test_an_audit_with_ledgers_goes_on_behind_a_cut(spark: SparkSession, tiers: 
         assert not [finding for finding in audit(spark, str(data), own, since_last) if not finding.ok]
 
 
+@pytest.mark.rare
 def test_without_the_archive_the_local_part_is_read_the_rest_an_error(
     spark: SparkSession, tiers: Tiers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

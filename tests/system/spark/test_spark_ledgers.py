@@ -70,6 +70,7 @@ def test_an_audit_that_was_cut_short_goes_on(spark: SparkSession, busy: Path, tm
     assert ledger_offsets(own) == all_kept
 
 
+@pytest.mark.rare
 def test_dead_letters_are_joined_with_those_of_earlier_audits(spark: SparkSession, tmp_path: Path) -> None:
     told = write_sound(tmp_path / "data")
     own = tmp_path / "own"
@@ -133,6 +134,7 @@ def test_a_forged_ledger_is_a_finding_whatever_its_checksum(
     assert findings_of_events(found) == findings_of_events(whole)
 
 
+@pytest.mark.rare
 def test_a_snapshot_of_another_state_is_a_finding(spark: SparkSession, busy: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     cut(spark, str(busy), EVERY, own)

@@ -116,6 +116,7 @@ def test_a_batch_that_was_cut_off_has_the_same_rows_again(spark: SparkSession, t
     assert rows(spark, out) == all_of(told)
 
 
+@pytest.mark.rare
 def test_beside_a_running_broker(
     spark: SparkSession, start_broker: Callable[..., RunningBroker], tmp_path: Path
 ) -> None:
@@ -177,6 +178,7 @@ def test_what_was_lost_is_an_error_or_left_out(told: Path, tmp_path: Path) -> No
         stream(told).partitions({"queues-0": 0}, {"queues-0": 1})
 
 
+@pytest.mark.rare
 def test_an_older_log_in_its_place_ends_a_query(spark: SparkSession, told: Path, tmp_path: Path) -> None:
     backup, out = tmp_path / "backup", tmp_path / "out"
     shutil.copytree(told, backup)

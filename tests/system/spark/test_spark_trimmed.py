@@ -119,6 +119,7 @@ def test_commands_say_where_a_trimmed_history_begins(
     assert not capsys.readouterr().err
 
 
+@pytest.mark.rare
 def test_b43_a_time_below_the_floor_is_an_error_that_names_it(
     spark: SparkSession, trimmed: Trimmed, capsys: pytest.CaptureFixture[str]
 ) -> None:
