@@ -1,4 +1,4 @@
-"""Snapshots note beside them of which history they are, and are refused beside another one."""
+"""A note beside snapshots names their history, and they are refused beside another one."""
 
 from pathlib import Path
 
