@@ -17,7 +17,7 @@ def begun(data: Path) -> Path:
     return data
 
 
-def test_a_note_is_written_anew_into_a_directory_that_may_be_absent(tmp_path: Path) -> None:
+def test_a_note_is_written_into_an_absent_directory_and_anew(tmp_path: Path) -> None:
     snapshots = tmp_path / "deep" / "snapshots"
     assert noted_history(snapshots) == []
     write_note(snapshots, ["one"])

@@ -22,7 +22,7 @@ def test_a_run_that_follows_too_soon_notes_nothing(tmp_path: Path) -> None:
     assert steady_now(tmp_path / "note", NEWEST, 7, 1_030.0) == 460_000
 
 
-def test_each_run_continues_where_the_last_one_ended_and_not_past_the_newest_time(tmp_path: Path) -> None:
+def test_each_run_continues_where_the_last_one_ended(tmp_path: Path) -> None:
     steady_now(tmp_path / "note", NEWEST, 400_000, 1_000.0)
     assert steady_now(tmp_path / "note", NEWEST, 7, 1_100.0) == 600_000
     assert steady_now(tmp_path / "note", NEWEST, 7, 1_200.0) == 800_000
