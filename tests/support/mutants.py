@@ -261,7 +261,7 @@ def _stamp(paths: Iterable[Path]) -> str:
 
 
 def chosen_for(mutant: Mutant, tests: dict[str, Ran], most: float) -> list[str]:
-    """Return the tests that run the line of a mutant, the fast ones first, of at most so many seconds together.
+    """Return the tests that run a mutant's line, the fastest first, as long as they take at most `most` seconds in all.
 
     Of a line that runs at an import: the tests that run anything in its file, or else all."""
     of_file = {test: ran.lines[mutant.path] for test, ran in tests.items() if mutant.path in ran.lines}

@@ -24,7 +24,7 @@ def mutant(line: int, statement: int, at_import: bool = False, path: str = FILE)
         (mutant(7, 7), 100, ["fast", "medium", "slow"]),
         (mutant(7, 7), 10, ["fast", "medium"]),
         (mutant(7, 7), 0.5, ["fast"]),  # one in any case
-        (mutant(8, 7), 10, ["fast", "medium"]),  # a line without code of its own: that of its statement
+        (mutant(8, 7), 10, ["fast", "medium"]),  # a line that begins no statement: the tests of its statement
         (mutant(9, 7), 100, ["fast"]),
         (mutant(5, 5), 100, []),
         (mutant(5, 5, True), 2, ["other line", "fast"]),  # at an import: what runs anything in the file
