@@ -12,6 +12,6 @@ compiled.
 
 from rewindmq import builds
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 builds.start()
