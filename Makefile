@@ -49,10 +49,17 @@ registry: setup
 witness: setup
 	$(BIN)/python -c "from tests.support.witness.server import build; build()"
 
-# A wheel in dist/: pure, or with REWINDMQ_COMPILE=1 the compiled build for this Python and platform.
+# A wheel in dist/: with the compiled build for this Python and platform, or a pure one with REWINDMQ_COMPILE=0, or where
+# nothing can be compiled. auditwheel gives a compiled one the tag of the systems that it runs on (manylinux).
 wheel: setup
-	rm -rf build
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	rm -rf build build-wheel
+	REWINDMQ_COMPILE=$(REWINDMQ_COMPILE) $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build-wheel .
+	mkdir -p dist
+	for made in build-wheel/*.whl; do case $$made in \
+	  *-none-any.whl) cp $$made dist ;; \
+	  *) PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m auditwheel repair --wheel-dir dist $$made ;; \
+	esac; done
+	rm -rf build-wheel
 	@ls -l dist/*.whl
 
 # Check everything, then commit the version and its changelog: VERSION=0.2.0. It runs .ci/run, unless you say that CI passed for
@@ -168,4 +175,4 @@ lock:
 	  --output-file compose/requirements-spark.lock pyproject.toml
 
 clean:
-	rm -rf .venv build rewindmq/compiled *.egg-info demo-data demo.html audit.html history.html bench.txt stack-data tests/bench/target
+	rm -rf .venv build build-wheel rewindmq/compiled *.egg-info demo-data demo.html audit.html history.html bench.txt stack-data tests/bench/target

@@ -2,8 +2,9 @@
 `open_broker`, `open_node` and `open_read_only` put a broker together, by the kind of its log.
 
 Rules of this file
-- One line on stdout when clients may come, which names the build; everything else goes to the log on stderr
-  (logging_setup.py). If there is a compiled build that does not run, the log says why, once.
+- Two lines on stdout when clients may come: the first one says where, and names the build; the second one has the
+  desk's address. Everything else goes to the log on stderr (logging_setup.py). If there is a compiled build that does
+  not run, the log says why, once.
 - SIGTERM and SIGINT stop cleanly: connections are closed with 320, everything is durable and persisted.
 - SIGHUP reads the configuration again (reload.py). A terminal that is closed sends SIGHUP, too: that stops.
 - A manager of services is told each step (service_manager.py).
@@ -35,7 +36,7 @@ from rewindmq.engine.cluster.metadata import ReadBackMetadata
 from rewindmq.engine.cluster.node import ClusterKeeper
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.cluster.store_copy import remove_leftovers
-from rewindmq.engine.config import VERSION, Config, bracketed
+from rewindmq.engine.config import EVERYWHERE, LOCALHOST, VERSION, Config, bracketed
 from rewindmq.engine.definitions.document import load
 from rewindmq.engine.embedded import read_only
 from rewindmq.engine.embedded import start as embedded
@@ -50,6 +51,7 @@ from rewindmq.engine.file_modes import close_to_others
 from rewindmq.engine.host.admission import bound, shares, take_descriptors
 from rewindmq.engine.host.heap import collect_seldom, keep_freed_memory, share_one_heap
 from rewindmq.engine.host.loop_share import switch_threads
+from rewindmq.engine.host.ports import why_not_bound
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.live import Live
 from rewindmq.engine.http.logins import Logins
@@ -160,7 +162,7 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
         try:
             broker.history.id_index.start()
             where = ", ".join(f"{protocol} {bracketed(address)}:{port}" for protocol, address, port in config.listeners)
-            _say_ready(config, where)
+            await _say_ready(broker, where)
             manager.ready(f"running: {where}")
             manager.begin_watchdog()
             if config.loop_warning_ms:
@@ -184,15 +186,23 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
     logger.info("stopped")
 
 
-def _say_ready(config: Config, where: str) -> None:
-    """The line on stdout when clients may come."""
+async def _say_ready(broker: Broker, where: str) -> None:
+    """The lines on stdout when clients may come. They have no password but the one that everybody knows."""
+    config = broker.config
     log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"
     log += ", read-only" if config.read_only else ""
     log += f", follows {config.follow}" if config.follow is not None else ""
     build = builds.running()
     if build.unused:
         logger.warning("the pure build runs: %s", build.unused)
-    print(f"RewindMQ {VERSION} is ready: {where}, data {config.data}{log}, {build.kind} build", flush=True)
+    scheme, port = ("http", config.http_port) if config.http_port else ("https", config.https_port)
+    host = LOCALHOST if config.host in EVERYWHERE else bracketed(config.host)
+    login = ", user guest, password guest" if await broker.access.control.has_password("guest", "guest") else ""
+    print(
+        f"RewindMQ {VERSION} is ready: {where}, data {config.data}{log}, {build.kind} build\n"
+        f"The desk is at {scheme}://{host}:{port}/{login}",
+        flush=True,  # both in one write: a program that waits for the first line may close the pipe
+    )
 
 
 def _end_streams(broker: Broker, live: Live) -> None:
@@ -497,7 +507,7 @@ async def _listen(server: AmqpServer, config: Config, contexts: list[LiveContext
             try:
                 await server.listen(host, port, context if protocol == "amqp/ssl" else None)
             except OSError as error:
-                raise Failure(UNAVAILABLE, f"{protocol} {bracketed(host)}:{port}: {_reason(error)}") from error
+                raise Failure(UNAVAILABLE, why_not_bound(protocol, bracketed(host), port, error)) from error
     server.begin()
 
 
@@ -516,7 +526,7 @@ def _listen_http(config: Config, contexts: list[LiveContext]) -> list[Listening]
                 try:
                     listening += ((sock, context if protocol == "https" else None) for sock in bound(host, port))
                 except OSError as error:
-                    raise Failure(UNAVAILABLE, f"{protocol} {bracketed(host)}:{port}: {_reason(error)}") from error
+                    raise Failure(UNAVAILABLE, why_not_bound(protocol, bracketed(host), port, error)) from error
     except Failure:
         for sock, _ in listening:
             sock.close()

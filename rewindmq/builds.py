@@ -6,6 +6,7 @@
     rewindmq/compiled/manifest.json             what was compiled, from which sources, for which Python
     rewindmq/compiled/MODULE.SUFFIX             a compiled module: a shim, which calls the library
     rewindmq/compiled/rewindmq_ID__mypyc.SUFFIX the library: the code of all compiled modules
+    rewindmq/compiled/not_compiled.txt          instead of all these: why an installation could not compile
 
 `rewindmq/compiler.py` writes this directory; nothing else does. docs/development/builds.md says how to use it.
 
@@ -33,6 +34,7 @@ from typing import NamedTuple, TypedDict, cast
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 DIRECTORY = "compiled"
 MANIFEST = "manifest.json"
+NOTE = "not_compiled.txt"
 FORMAT = 1  # of the manifest
 SUFFIX = EXTENSION_SUFFIXES[0]  # it names the Python version and the platform: .cpython-311-x86_64-linux-gnu.so
 SWITCH = "REWINDMQ_PURE"
@@ -130,7 +132,7 @@ def chosen(package: str, directory: str, switch: str = "") -> Build:
 
     `switch`: the value of REWINDMQ_PURE; empty and "0" mean that it is not set."""
     if not os.path.exists(os.path.join(directory, MANIFEST)):
-        return Build(PURE)
+        return Build(PURE, _note_in(directory))
     if switch not in ("", "0"):
         return Build(PURE, f"{SWITCH} is set")
     try:
@@ -142,6 +144,15 @@ def chosen(package: str, directory: str, switch: str = "") -> Build:
         return Build(PURE, unused=f"{wrong}; {_remedy(package)}")
     count = sum(not is_library(name) for name in manifest["modules"])
     return Build(COMPILED, f"{count} modules, mypy {manifest['mypy']}, {manifest['built']}")
+
+
+def _note_in(directory: str) -> str:
+    """Why the installation could not compile; empty if it did not try."""
+    try:
+        with open(os.path.join(directory, NOTE), encoding="utf-8") as file:
+            return f"not compiled: {file.read().strip()}"
+    except OSError:
+        return ""
 
 
 def why_unusable(package: str, directory: str, manifest: BuildManifest) -> str:

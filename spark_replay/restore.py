@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 
 from rewindmq.engine.keeping.location import HistoryMismatch, Location
 from rewindmq.engine.keeping.single_records import record_digest
@@ -142,27 +142,27 @@ def pages(ids: Sequence[int]) -> Iterator[list[int]]:
         yield page
 
 
-def _client(broker: Broker) -> httpx.Client:
+def _client(broker: Broker) -> httpx2.Client:
     try:
-        return httpx.Client(
+        return httpx2.Client(
             base_url=broker.url,
             auth=(broker.user, broker.password),
             trust_env=False,
-            timeout=httpx.Timeout(SECONDS, connect=CONNECT_SECONDS),
+            timeout=httpx2.Timeout(SECONDS, connect=CONNECT_SECONDS),
         )
-    except httpx.InvalidURL as error:
+    except httpx2.InvalidURL as error:
         raise RestoreRefused(f"{broker.url}: {error}") from None
 
 
-def _ask(client: httpx.Client, found: FoundMessages, requested: dict[str, Any]) -> Any:
+def _ask(client: httpx2.Client, found: FoundMessages, requested: dict[str, Any]) -> Any:
     path = f"/api/queues/{quote(found.vhost, safe='')}/{quote(found.queue, safe='')}/restore"
     return _answer(client, "POST", path, f" queue '{found.queue}' in vhost '{found.vhost}':", requested)
 
 
-def _answer(client: httpx.Client, method: str, path: str, about: str, requested: dict[str, Any] | None = None) -> Any:
+def _answer(client: httpx2.Client, method: str, path: str, about: str, requested: dict[str, Any] | None = None) -> Any:
     try:
         answer = client.request(method, path, json=requested)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise RestoreRefused(f"{client.base_url}: {error}") from None
     try:
         said = answer.json()
@@ -171,5 +171,5 @@ def _answer(client: httpx.Client, method: str, path: str, about: str, requested:
     if answer.is_success and isinstance(said, dict):
         return said
     reason = said.get("reason") if isinstance(said, dict) else None
-    refusal = HistoryMismatch if answer.status_code == httpx.codes.CONFLICT else RestoreRefused
+    refusal = HistoryMismatch if answer.status_code == httpx2.codes.CONFLICT else RestoreRefused
     raise refusal(f"{client.base_url}:{about} {reason or f'answered {answer.status_code}'}")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -35,9 +35,9 @@ __all__ = [
     "pytest_terminal_summary",
     "start_broker",
 ]
-# How long a test's own HTTP client waits for an answer. httpx's 5 s are too few on a machine with other work: for
+# How long a test's own HTTP client waits for an answer. httpx2's 5 s are too few on a machine with other work: for
 # reading the past the broker starts a process.
-httpx._config.DEFAULT_TIMEOUT_CONFIG.read = 60.0
+httpx2._config.DEFAULT_TIMEOUT_CONFIG.read = 60.0
 KAFKA, SPARK = "tests/system/kafka/", "tests/system/spark/"
 # Files from here on take as long as those before.
 SECOND_HALVES = {SPARK: f"{SPARK}test_spark_e", KAFKA: f"{KAFKA}test_kafka_l"}

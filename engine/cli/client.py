@@ -1,20 +1,26 @@
-"""A client of the management API for the command line. A refusal becomes one line and an exit code."""
+"""A client of the management API for the command line. A refusal becomes one line and an exit code.
 
+It stands on the standard library, so that a command answers at once: an HTTP library takes longer to import than a
+listing takes.
+"""
+
+import json
 import ssl
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection, IncompleteRead
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
+from typing import Any
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from rewindmq import __version__ as VERSION
 from rewindmq.engine.cli.exits import DATA, NO_PERMISSION, SOFTWARE, TIMEOUT, UNAVAILABLE, USAGE, CliError
 
-if TYPE_CHECKING:
-    import httpx
-
 Json = dict[str, object]
 HTTP_PORT, HTTPS_PORT = 15672, 15671
+PIECE_BYTES = 1 << 16
 
 
 class RequestRefused(CliError):
@@ -26,6 +32,24 @@ class RequestRefused(CliError):
         self.status = status
         self.reason = reason
         self.answer = answer
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer of the API."""
+
+    status: int
+    headers: HTTPMessage
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """The content as text."""
+        return self.content.decode()
+
+    def json(self) -> Any:
+        """The content as JSON. Raises ValueError."""
+        return json.loads(self.content)
 
 
 def path(*segments: str) -> str:
@@ -42,18 +66,16 @@ def trust(ca: Path | str | None) -> ssl.SSLContext:
 
 
 class Client:
-    """One address of the API, with a user.
+    """One address of the API, with a user. Each request has a connection of its own.
 
     url              http[s]://[user:password@]host:port
-    timeout_seconds  of each request; None: no limit
+    timeout_seconds  to wait for the next bytes of an answer; None: no limit
     ca               file of the certificate authority of an https URL; None: the system's
     """
 
     def __init__(
         self, url: str, user: str, password: str, timeout_seconds: float | None, ca: Path | str | None = None
     ) -> None:
-        import httpx  # here, and below: with all that it imports it takes 8 MB, which `start` does not need
-
         parts = urlsplit(url if "//" in url else f"http://{url}")
         try:
             port = parts.port
@@ -63,18 +85,16 @@ class Client:
             raise CliError(USAGE, f"{url!r} is not the address of a management API: give --url http://HOST:PORT")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         self.host = parts.hostname
-        over_tls = parts.scheme == "https"
-        self.address = f"{parts.scheme}://{host}:{port or (HTTPS_PORT if over_tls else HTTP_PORT)}"
+        self.trusted = trust(ca) if parts.scheme == "https" else None
+        self.port = port or (HTTPS_PORT if self.trusted else HTTP_PORT)
+        self.address = f"{parts.scheme}://{host}:{self.port}"
         self.timeout_seconds = timeout_seconds
-        credentials = (parts.username or user, parts.password or password)
-        self.http = httpx.Client(
-            base_url=self.address,
-            auth=credentials,
-            headers={"user-agent": f"rewindmq-cli/{VERSION}"},
-            timeout=timeout_seconds,
-            trust_env=False,
-            verify=trust(ca) if over_tls else False,
-        )
+        login = f"{unquote(parts.username or '') or user}:{unquote(parts.password or '') or password}"
+        self.headers = {
+            "authorization": f"Basic {b64encode(login.encode()).decode()}",
+            "user-agent": f"rewindmq-cli/{VERSION}",
+            "connection": "close",
+        }
 
     def get(self, *segments: str, **query: str) -> list[Json]:
         """Return a listing. RequestRefused, CliError."""
@@ -99,47 +119,81 @@ class Client:
         return True
 
     def put(self, *segments: str, content: Mapping[str, object] | None = None) -> None:
-        """Make or changes an object. RequestRefused, CliError."""
+        """Make or change an object. RequestRefused, CliError."""
         self.request("PUT", path(*segments), json=dict(content or {}))
 
-    def delete(self, *segments: str, **query: str) -> "httpx.Response":
+    def delete(self, *segments: str, **query: str) -> Answer:
         """Delete an object. RequestRefused, CliError."""
         return self.request("DELETE", path(*segments), params=query)
 
-    def request(self, method: str, url: str, **options: object) -> "httpx.Response":
-        """Send one request. RequestRefused for an answer that is an error, CliError for none."""
-        import httpx
+    def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        json: object = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Send one request: a path, the parameters of its query, and as its body `json` or `content`.
 
-        try:
-            response = self.http.request(method, url, **options)  # type: ignore[arg-type]
-        except httpx.HTTPError as error:
-            raise self._without_answer(error) from None
-        if response.is_success:
-            return response
-        raise self._refusal(method, url, response)
+        RequestRefused for an answer that is an error, CliError for none."""
+        where = f"{url}?{urlencode(params)}" if params else url
+        if json is not None:
+            content, headers = json_bytes(json), {**(headers or {}), "content-type": "application/json"}
+        with self._asked(method, where, content, headers or {}) as response:
+            try:
+                answer = Answer(response.status, response.headers, response.read())
+            except (OSError, HTTPException) as error:
+                raise self._without_answer(error) from None
+        if not 200 <= answer.status < 300:
+            raise self._refusal(method, url, answer)
+        return answer
 
     @contextmanager
     def download(self, *segments: str) -> Iterator[Iterator[bytes]]:
         """Yield the pieces of a long answer. CliError, also in between, when the connection breaks."""
-        import httpx
+        url = path(*segments)
+        with self._asked("GET", url, None, {}) as response:
+            if response.status != 200:
+                raise self._refusal("GET", url, Answer(response.status, response.headers, response.read()))
+            yield self._pieces(response)
 
-        url, begun = path(*segments), False
+    def _pieces(self, response: HTTPResponse) -> Iterator[bytes]:
         try:
-            with self.http.stream("GET", url) as response:
-                if not response.is_success:
-                    response.read()
-                    raise self._refusal("GET", url, response)
-                begun = True
-                yield response.iter_bytes()
-        except httpx.HTTPError as error:
-            if begun and not isinstance(error, httpx.TimeoutException):
-                raise CliError(UNAVAILABLE, f"{self.address} closed the connection in the middle: {error}") from None
+            while piece := response.read1(PIECE_BYTES):
+                yield piece
+            if response.length:  # http.client raises no error for the end of a connection before that of the answer
+                raise IncompleteRead(b"", response.length)
+        except TimeoutError as error:
             raise self._without_answer(error) from None
+        except (OSError, HTTPException) as error:
+            raise CliError(UNAVAILABLE, f"{self.address} closed the connection in the middle: {error}") from None
 
-    def _without_answer(self, error: "httpx.HTTPError") -> CliError:
-        import httpx
+    @contextmanager
+    def _asked(
+        self, method: str, where: str, content: bytes | None, headers: Mapping[str, str]
+    ) -> Iterator[HTTPResponse]:
+        """Send a request, and yield the answer when its head has come. CliError."""
+        connection = (
+            HTTPConnection(self.host, self.port, timeout=self.timeout_seconds)
+            if self.trusted is None
+            else HTTPSConnection(self.host, self.port, timeout=self.timeout_seconds, context=self.trusted)
+        )
+        encoded = {name: value.encode() for name, value in {**self.headers, **headers}.items()}
+        try:
+            try:
+                connection.request(method, where, content, encoded)
+                response = connection.getresponse()
+            except (OSError, HTTPException) as error:
+                raise self._without_answer(error) from None
+            yield response
+        finally:
+            connection.close()
 
-        if isinstance(error, httpx.TimeoutException):
+    def _without_answer(self, error: Exception) -> CliError:
+        if isinstance(error, (TimeoutError, BlockingIOError)):  # the latter for a limit of 0 seconds
             return CliError(
                 TIMEOUT,
                 f"operation on {self.address} timed out. Timeout value used:"
@@ -147,18 +201,23 @@ class Client:
             )
         return CliError(
             UNAVAILABLE,
-            f"unable to connect to {self.address}: {error}. Start a broker with 'rewindmq"
-            " start --data DIR', or say where it is with --url or REWINDMQ_URL",
+            f"unable to connect to {self.address}: {error}. Start a broker with 'rewindmq start', or say where it is"
+            " with --url or REWINDMQ_URL",
         )
 
-    def _refusal(self, method: str, url: str, response: "httpx.Response") -> CliError:
+    def _refusal(self, method: str, url: str, response: Answer) -> CliError:
         answer: Json = {}
         try:
             answer = response.json()
             reason = str(answer["reason"])
         except (ValueError, KeyError, TypeError):
-            answered = f"{self.address} answered {response.status_code} to {method} {url}"
+            answered = f"{self.address} answered {response.status} to {method} {url}"
             reason = f"{answered}: check that a RewindMQ broker is there"
-        if response.status_code == 401 and reason == "Login failed":
+        if response.status == 401 and reason == "Login failed":
             return CliError(DATA, f"login failed at {self.address}: give the right --user and --password")
-        return RequestRefused(response.status_code, reason, answer)
+        return RequestRefused(response.status, reason, answer)
+
+
+def json_bytes(value: object) -> bytes:
+    """Return a value as JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

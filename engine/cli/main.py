@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from rewindmq import __version__
+from rewindmq import __version__, builds
 from rewindmq.engine.cli.commands import (
     access,
     connections,
@@ -37,7 +37,8 @@ Most commands are rabbitmqctl's and ask a running broker. Options may come befor
 
 \b
 Examples:
-  rewindmq start --data ./data
+  rewindmq try
+  rewindmq start
   rewindmq list_queues name messages consumers
   rewindmq rewind orders --at 10m
   rewindmq restore orders --undo purge
@@ -69,6 +70,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
             start="Run a broker in the foreground, until SIGINT or SIGTERM.",
             config="Show each setting of a broker, its value, and where the value comes from.",
         ),
+        *later("commands.trial", **{"try": "Run a temporary broker with a week of history, to try RewindMQ out."}),
         *node.COMMANDS,
         *operations.COMMANDS,
         *later("commands.copy_state", copy_state="Copy the state of a running node on Kafka for a new node."),
@@ -175,7 +177,7 @@ def show_help(command: str | None) -> None:
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]}, help=PROGRAM)
-@click.version_option(__version__, message="%(version)s")
+@click.version_option(__version__, message=f"{__version__}, build: {builds.running()}".replace("%", "%%"))
 def rewindmq(**values: Any) -> None:
     """Take the options before the name of the command."""
     take_options(values)

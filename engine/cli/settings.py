@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import click
 from rewindmq.engine.cli.client import Client
 from rewindmq.engine.cli.exits import CONFIG, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.formatters import FORMATTERS, MACHINE_READABLE, Rows, one_line
+from rewindmq.engine.cli.terminal import aligned
 
 DEFAULT_URL = "http://127.0.0.1:15672"
 DEFAULT_TIMEOUT_SECONDS = 60.0
@@ -97,6 +99,14 @@ class CliSettings:
         shown = columns or (list(rows[0]) if rows else [])
         for line in FORMATTERS[self.formatter or "table"](shown, rows, headers):
             echo_exactly(line)
+
+    def list_for_people(self, rows: Rows) -> None:
+        """Print a listing of our own: at a terminal in columns that fit there, unless --formatter is given."""
+        if not rows or self.formatter is not None or not sys.stdout.isatty():
+            self.show(rows)
+            return
+        for line in aligned(list(rows[0]), rows, shutil.get_terminal_size().columns):
+            click.echo(line, color="NO_COLOR" not in os.environ)
 
 
 def echo_exactly(text: str) -> None:

@@ -31,7 +31,7 @@ from rewindmq.engine.erasure.key_content import KEY_BYTES, SEALED, NotAtHand
 from rewindmq.engine.log.secret_file import BadSecret, secret_in
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 PREFIX = "rewindmq-"  # of the names of transit keys
 CONNECT_SECONDS, ANSWER_SECONDS = 2.0, 5.0
@@ -51,7 +51,7 @@ class Vault:
 
     def __init__(self, place: VaultPlace) -> None:
         self.place = place
-        self._client: httpx.Client | None = None
+        self._client: httpx2.Client | None = None
         self._connecting, self._lock = threading.Lock(), threading.Lock()  # of the client, of `_opened`
         self._opened: dict[str, tuple[bytes | None, float]] = {}  # the key, and until when; None: the Vault has none
         self._rests_until = 0.0
@@ -161,7 +161,7 @@ class Vault:
 
     def _ask(self, method: str, path: str, content: dict[str, Any] | None = None) -> tuple[int, str, dict[str, Any]]:
         """Status, errors and data of an answer. VaultAway: it did not come, or the Vault or the token is at fault."""
-        import httpx
+        import httpx2
 
         if time.monotonic() < self._rests_until:
             raise VaultAway(self._trouble)
@@ -171,7 +171,7 @@ class Vault:
         try:
             answer = self._http().request(method, f"/v1/{self.place.mount}/{path}", json=content, headers=headers)
             found = json.loads(answer.content) if answer.content else {}
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx2.HTTPError, ValueError) as error:
             raise self._rested(str(error) or type(error).__name__) from None
         given = found if isinstance(found, dict) else {}
         errors = "; ".join(map(str, given.get("errors") or ()))
@@ -200,10 +200,10 @@ class Vault:
         except BadSecret as error:
             raise VaultAway(str(error)) from None
 
-    def _http(self) -> "httpx.Client":
+    def _http(self) -> "httpx2.Client":
         import ssl
 
-        import httpx
+        import httpx2
 
         with self._connecting:
             if self._client is None:
@@ -211,8 +211,8 @@ class Vault:
                     trust = ssl.create_default_context(cafile=self.place.ca or None)
                 except OSError as error:
                     raise VaultAway(f"{self.place.ca}: {error.strerror or error}") from None
-                seconds = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
-                self._client = httpx.Client(base_url=self.place.url, verify=trust, timeout=seconds, trust_env=False)
+                seconds = httpx2.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+                self._client = httpx2.Client(base_url=self.place.url, verify=trust, timeout=seconds, trust_env=False)
             return self._client
 
 

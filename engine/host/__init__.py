@@ -5,4 +5,5 @@ slices.py       changes of many queues, cut into slices        eager.py         
 admission.py    which connections are let in                   proxy_protocol.py   for whom a balancer speaks
 memory.py       bytes held for clients                         heap.py             freed memory that glibc keeps
 watermarks.py   limits of memory and disk                      durations.py        `90s`, `1h30m`
+ports.py        who has a port that is taken
 """

@@ -9,6 +9,6 @@
     sign_in.py        signs a browser in at the provider
     exchange.py       asks the provider over HTTP
 
-Only exchange.py, provider_keys.py and verifier.py import httpx and joserfc. They are loaded when tokens are taken,
+Only exchange.py, provider_keys.py and verifier.py import httpx2 and joserfc. They are loaded when tokens are taken,
 which costs 0.3 s.
 """

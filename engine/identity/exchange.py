@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 
 from rewindmq.engine.identity.settings import BadKeys, is_loopback
 
@@ -14,7 +14,7 @@ MOST_BYTES: Final = 524_288
 
 
 async def document(url: str, context: ssl.SSLContext) -> bytes:
-    """Return the bytes at a URL. BadKeys: too many, or a status other than 200; httpx's errors."""
+    """Return the bytes at a URL. BadKeys: too many, or a status other than 200; httpx2's errors."""
     status, found = await answer(url, context)
     if status != 200:
         raise BadKeys(f"{url} answers {status}")
@@ -24,11 +24,11 @@ async def document(url: str, context: ssl.SSLContext) -> bytes:
 async def answer(url: str, context: ssl.SSLContext, form: Mapping[str, str] | None = None) -> tuple[int, bytes]:
     """Status and bytes of the answer to a GET, or to the POST of a form. A redirect is not followed.
 
-    BadKeys: there are too many bytes; httpx's errors."""
+    BadKeys: there are too many bytes; httpx2's errors."""
     direct = is_loopback(urlsplit(url).hostname or "")  # no proxy of the environment
     method = "GET" if form is None else "POST"
     async with (
-        httpx.AsyncClient(verify=context, timeout=FETCH_SECONDS, trust_env=not direct) as client,
+        httpx2.AsyncClient(verify=context, timeout=FETCH_SECONDS, trust_env=not direct) as client,
         client.stream(method, url, headers={"accept": "application/json"}, data=form) as response,
     ):
         found = bytearray()

@@ -175,7 +175,7 @@ class ProviderKeys:
             self._failed(f"no answer within {FETCH_SECONDS:.0f} seconds")
         except (BadKeys, OSError, ValueError) as error:
             self._failed(str(error) or type(error).__name__)
-        except Exception as error:  # httpx has many; none of them may end the fetching
+        except Exception as error:  # httpx2 has many; none of them may end the fetching
             self._failed(f"{type(error).__name__}: {error}")
         else:
             if self._take(found) or self._trouble:

@@ -204,7 +204,7 @@ async def _asked(settings: TokenSettings, url: str, form: Mapping[str, str] | No
         why = f"no answer within {FETCH_SECONDS:.0f} seconds"
     except BadKeys as error:
         why = str(error)
-    except Exception as error:  # httpx has many
+    except Exception as error:  # httpx2 has many
         why = str(error) or type(error).__name__
     raise SignInFailed(f"the identity provider does not answer: {why}: try again later")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import httpx
+import httpx2
 
 from rewindmq.engine.broker.followers import HEADER_BYTES, MOST_BYTES, WAIT_SECONDS, Branching, JoinRequest
 from rewindmq.engine.config import VERSION, Config
@@ -80,11 +80,11 @@ class LeaderClient:
                 raise LogError(f"{config.leader_ca}: no certificates to trust: {error}") from None
         elif config.leader_ca is not None:
             raise LogError(f"--leader-ca is for a leader at https://, and {self.url} is not over TLS")
-        self._http = httpx.AsyncClient(
+        self._http = httpx2.AsyncClient(
             base_url=self.url,
             auth=(config.leader_user, config.leader_pass),
             headers={"user-agent": f"rewindmq-follow/{VERSION}"},
-            timeout=httpx.Timeout(WAIT_SECONDS + ANSWER_SECONDS, connect=ANSWER_SECONDS),
+            timeout=httpx2.Timeout(WAIT_SECONDS + ANSWER_SECONDS, connect=ANSWER_SECONDS),
             trust_env=False,
             verify=verify,
         )
@@ -202,7 +202,7 @@ class LeaderClient:
                 if not response.is_success:
                     raise self._refusal(response.status_code, await beginning(response))
                 yield response.aiter_bytes()
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise self._away(error) from None
 
     def _away(self, error: Exception) -> Away:
@@ -233,8 +233,8 @@ class LeaderClient:
         return RefusedByLeader(word, f"the leader at {self.url} refuses: {reason}")
 
 
-async def beginning(response: httpx.Response) -> bytes:
-    """Return the first bytes of an answer. Raises httpx.HTTPError."""
+async def beginning(response: httpx2.Response) -> bytes:
+    """Return the first bytes of an answer. Raises httpx2.HTTPError."""
     data = bytearray()
     async for some in response.aiter_bytes():
         data += some
@@ -248,8 +248,8 @@ def secure(url: str) -> bool:
     try:
         parts = urlsplit(url)
         fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        httpx.URL(url)
-    except (ValueError, httpx.InvalidURL):
+        httpx2.URL(url)
+    except (ValueError, httpx2.InvalidURL):
         fine = False
     if not fine:
         raise LogError(f"{url!r} is not the address of a management API: http://HOST:PORT")

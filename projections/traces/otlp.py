@@ -20,7 +20,7 @@ from rewindmq import __version__
 from rewindmq.projections.traces.spans import Span, Value
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 BATCH_SPANS = 512
 ANSWER_SECONDS = 10.0  # OTLP's own default
@@ -55,7 +55,7 @@ class Collector:
         except ModuleNotFoundError:
             why = "OTLP needs the package opentelemetry-proto: pip install 'rewindmq[otlp]'"
             raise CollectorAway(why) from None
-        import httpx
+        import httpx2
 
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -65,7 +65,7 @@ class Collector:
         self.reason = ""  # of the last partial success
         self._service = service
         try:
-            self._http = httpx.Client(
+            self._http = httpx2.Client(
                 headers={"user-agent": f"rewindmq/{__version__}", **headers, "content-type": "application/x-protobuf"},
                 timeout=ANSWER_SECONDS,
                 trust_env=False,
@@ -120,7 +120,7 @@ class Collector:
 
     def _answer(self, content: bytes) -> Any:
         """Return the collector's answer to a batch. Raises CollectorAway, SpansRefused."""
-        import httpx
+        import httpx2
         from google.protobuf.message import DecodeError
 
         begun, pause = time.monotonic(), FIRST_PAUSE
@@ -128,9 +128,9 @@ class Collector:
             wait = None
             try:
                 response = self._http.post(self.url, content=content)
-            except httpx.TransportError as error:
+            except httpx2.TransportError as error:
                 patience, why = AWAY_SECONDS, f"does not answer: {str(error) or type(error).__name__}"
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
+            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 raise BadCollector(f"the collector at {self.url} cannot be asked: {error}") from None
             else:
                 if response.is_success:
@@ -149,7 +149,7 @@ class Collector:
             pause = min(pause * 2, LONGEST_PAUSE)
 
 
-def _told(response: "httpx.Response") -> str:
+def _told(response: "httpx2.Response") -> str:
     return f"{response.status_code} {response.reason_phrase}".strip()
 
 

@@ -201,10 +201,10 @@ def exclusive_queues(attacker: Attacker) -> None:
 
 
 def ask(attacker: Attacker, verb: str, path: str, body: str) -> None:
-    import httpx
+    import httpx2
 
     url = f"http://127.0.0.1:{attacker.http_port}{path}"
-    httpx.request(verb, url, auth=("guest", "guest"), content=body, timeout=600, trust_env=False).raise_for_status()
+    httpx2.request(verb, url, auth=("guest", "guest"), content=body, timeout=600, trust_env=False).raise_for_status()
 
 
 ATTACKS: dict[str, Callable[[Attacker], None]] = {

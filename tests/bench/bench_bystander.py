@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 
 from tests.bench.peers import PEERS, Broker
@@ -37,20 +37,20 @@ MANY_ARGUMENTS = 500_000
 TRANSIENT, PERSISTENT = 1, 2  # delivery modes
 OVER_AMQP = ("idle", "publish", "deliver")
 COLUMNS = "     p50      p99      max |      p50      p99      max confirms   CPU ms   answers"
-Ask = Callable[[httpx.Client], httpx.Response]
+Ask = Callable[[httpx2.Client], httpx2.Response]
 
 
-def declare_many_arguments(client: httpx.Client) -> httpx.Response:
+def declare_many_arguments(client: httpx2.Client) -> httpx2.Response:
     arguments = {f"a{number}": number for number in range(MANY_ARGUMENTS)}
     return client.put("/api/queues/%2F/arguments", content=json.dumps({"durable": True, "arguments": arguments}))
 
 
-def get_large(client: httpx.Client) -> httpx.Response:
+def get_large(client: httpx2.Client) -> httpx2.Response:
     wanted = {"count": 16, "ackmode": "ack_requeue_true", "encoding": "auto"}
     return client.post("/api/queues/%2F/large/get", json=wanted)
 
 
-def import_definitions(client: httpx.Client) -> httpx.Response:
+def import_definitions(client: httpx2.Client) -> httpx2.Response:
     return client.post("/api/definitions", content=definitions(20_000))
 
 
@@ -110,13 +110,13 @@ def flood(url: str, kind: str, seconds: float, ready: Any, told: Any) -> None:
     ask = FLOODS[kind]
     assert ask is not None
     answers: Counter[str] = Counter()
-    with httpx.Client(base_url=url, auth=AUTH, timeout=120, trust_env=False) as client:
+    with httpx2.Client(base_url=url, auth=AUTH, timeout=120, trust_env=False) as client:
         ready.wait()
         until = time.time() + seconds
         while time.time() < until:
             try:
                 answers[str(ask(client).status_code)] += 1
-            except httpx.HTTPError as error:
+            except httpx2.HTTPError as error:
                 answers[type(error).__name__] += 1
     told.put(dict(answers))
 
@@ -199,7 +199,7 @@ def beside_http(home: Path, asked: argparse.Namespace) -> None:
     """All kinds of floods at RewindMQ alone."""
     with PEERS["rewindmq"].running(home) as broker, probed(broker) as channel:
         url = f"http://127.0.0.1:{broker.http_port}/api/definitions"
-        httpx.post(url, auth=AUTH, content=definitions(asked.queues), timeout=600)
+        httpx2.post(url, auth=AUTH, content=definitions(asked.queues), timeout=600)
         for queue in ("large", "small"):
             channel.queue_declare(queue, durable=True)
         for _ in range(LARGE_MESSAGES):

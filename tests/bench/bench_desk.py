@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
-import httpx
+import httpx2
 from playwright.sync_api import Page, sync_playwright
 
 from rewindmq.engine.config import Config
@@ -69,7 +69,7 @@ def paint(home: Path, queues: int, rounds: int) -> None:
     ]
     with PEERS["rewindmq"].running(home) as broker:
         url = f"http://127.0.0.1:{broker.http_port}"
-        httpx.post(f"{url}/api/definitions", auth=AUTH, content=json.dumps({"queues": named}), timeout=600)
+        httpx2.post(f"{url}/api/definitions", auth=AUTH, content=json.dumps({"queues": named}), timeout=600)
         with opened(broker) as page:
             took, cpu = [], []
             for _ in range(rounds + 1):
@@ -104,7 +104,7 @@ def make(data: Path, events: int, waypoints: bool) -> None:
 class Steps:
     """Questions about moments, as the page asks them."""
 
-    def __init__(self, broker: Broker, api: httpx.Client) -> None:
+    def __init__(self, broker: Broker, api: httpx2.Client) -> None:
         self.broker = broker
         self.api = api
 
@@ -136,7 +136,7 @@ def step(home: Path, events: int, waypoints: bool) -> None:
         make(home / "data", events, waypoints)
     broker = start_rewindmq(home, seconds=1_800)  # the first start folds all of it
     try:
-        with httpx.Client(
+        with httpx2.Client(
             base_url=f"http://127.0.0.1:{broker.http_port}/api", auth=AUTH, timeout=120, trust_env=False
         ) as api:
             steps = Steps(broker, api)

@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-import httpx
+import httpx2
 
 from tests.bench.peers import Broker, started
 from tests.bench.perftest import perftest
@@ -46,7 +46,7 @@ def run(home: Path, kind: str, checkout: Path, messages: int) -> tuple[float, di
     """Broker-CPU-microseconds a message, and the events that were published and dropped."""
     broker = start(home, checkout)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{broker.http_port}", auth=("guest", "guest"), timeout=60) as api:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{broker.http_port}", auth=("guest", "guest"), timeout=60) as api:
             if kind in BOUND:
                 api.put(
                     "/api/queues/%2F/events", json={"durable": True, "arguments": {"x-max-length": 1_000}}

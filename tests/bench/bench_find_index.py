@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-import httpx
+import httpx2
 import pika
 
 from tests.support.processes import children_of, cpu_seconds_of
@@ -41,7 +41,7 @@ def found(broker: RunningBroker) -> tuple[int, float]:
     while True:
         begun = time.perf_counter()
         url = f"{broker.http_url}/api/history/find/%2F/orders"
-        answer = httpx.get(url, params=query, auth=("guest", "guest"), timeout=SECONDS).json()
+        answer = httpx2.get(url, params=query, auth=("guest", "guest"), timeout=SECONDS).json()
         read, seconds = read + answer["read"], seconds + time.perf_counter() - begun
         if answer["next"] is None:
             return read, seconds

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pika
 
 from rewindmq.projections.rules.partition_hash import partition_of
@@ -60,9 +60,9 @@ def declare(node: Broker, queues: int) -> None:
             client.post("/definitions", content=definitions(min(IMPORTED, queues - first), first)).raise_for_status()
 
 
-def api(node: Broker) -> httpx.Client:
+def api(node: Broker) -> httpx2.Client:
     url = f"http://127.0.0.1:{node.http_port}/api"
-    return httpx.Client(base_url=url, auth=("guest", "guest"), trust_env=False, timeout=ANSWER_SECONDS)
+    return httpx2.Client(base_url=url, auth=("guest", "guest"), trust_env=False, timeout=ANSWER_SECONDS)
 
 
 def connect(node: Broker) -> socket.socket:

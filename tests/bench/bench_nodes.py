@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-import httpx
+import httpx2
 import pika
 
 from rewindmq.engine.cluster.partition_pausing import UNUSED_SECONDS
@@ -212,7 +212,7 @@ def settled(nodes: list[Broker], standbys: str) -> list[list[int]]:
 
 def gauges(node: Broker, name: str) -> dict[int, str]:
     """The labels of the samples of a gauge that are 1, by the number of the partition."""
-    text = httpx.get(f"http://127.0.0.1:{node.http_port}/metrics", auth=("guest", "guest"), trust_env=False).text
+    text = httpx2.get(f"http://127.0.0.1:{node.http_port}/metrics", auth=("guest", "guest"), trust_env=False).text
     found = re.findall(rf'^{name}{{partition="queues-(\d+)"([^}}]*)}} 1(?:\.0)?$', text, re.MULTILINE)
     return {int(number): labels for number, labels in found}
 

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-import httpx
+import httpx2
 
 from tests.bench.peers import Broker, started
 from tests.bench.perftest import perftest
@@ -44,7 +44,7 @@ def level(leader: Broker) -> None:
     """Wait until the follower has all that is synced."""
     end = time.monotonic() + LEVEL_SECONDS
     url = f"http://127.0.0.1:{leader.http_port}/api/followers"
-    while not all(each["lag_records"] == 0 for each in httpx.get(url, auth=("guest", "guest")).json()):
+    while not all(each["lag_records"] == 0 for each in httpx2.get(url, auth=("guest", "guest")).json()):
         if time.monotonic() > end:
             raise RuntimeError(f"the follower is not level after {LEVEL_SECONDS:g} s")
         time.sleep(0.1)

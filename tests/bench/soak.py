@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pika
 
 from tests.support.running import RunningBroker
@@ -165,8 +165,8 @@ class Soak:
                 channels[3].basic_get(name, auto_ack=True)
             self.connects += 1
 
-    def http(self) -> httpx.Client:
-        return httpx.Client(
+    def http(self) -> httpx2.Client:
+        return httpx2.Client(
             base_url=self.broker.http_url, auth=("guest", "guest"), trust_env=False, timeout=TIMEOUT_SECONDS
         )
 

@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from tests.fuzz import requests_sent, streams_sent
 from tests.fuzz.bystander import CALM
@@ -65,7 +65,7 @@ async def fuzz(data: Path, frames: int, requests: int, seconds: float, seed: int
     result = Result()
     broker = RunningBroker(data, "--log-level", "warning")
     try:
-        with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), timeout=60) as api:
+        with httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), timeout=60) as api:
             prepare(api)
         bystander = start_process(
             [sys.executable, "-m", "tests.fuzz.bystander", str(broker.amqp_port)],
@@ -107,7 +107,7 @@ async def fuzz(data: Path, frames: int, requests: int, seconds: float, seed: int
     return result
 
 
-def prepare(api: httpx.Client) -> None:
+def prepare(api: httpx2.Client) -> None:
     """Vhosts and users of their own for those who fuzz and for the one who does not."""
     for name, tags in ((CALM, ""), (requests_sent.USER, "administrator")):
         everything = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -118,7 +118,7 @@ def prepare(api: httpx.Client) -> None:
 
 async def watch(broker: RunningBroker, result: Result) -> None:
     """Its memory, every second. What was declared goes now and then, so that a long run does not grow by it."""
-    async with httpx.AsyncClient(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), timeout=60) as api:
+    async with httpx2.AsyncClient(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), timeout=60) as api:
         for second in range(1, 1_000_000):
             await asyncio.sleep(1)
             status = Path(f"/proc/{broker.process.pid}/status")

@@ -46,10 +46,11 @@ def copy_source(to: Path) -> Path:
 
 
 def build(source: Path, kind: str, to: Path, **environment: str) -> Path:
-    """`kind`: sdist or wheel. Without a network: setuptools is this interpreter's."""
+    """`kind`: sdist or wheel, a pure one unless REWINDMQ_COMPILE says otherwise. Without a network: setuptools is this
+    interpreter's."""
     program = f"import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
     command = [sys.executable, "-c", program, str(to)]
-    env = {**os.environ, **environment}
+    env = {**os.environ, "REWINDMQ_COMPILE": "0", **environment}
     subprocess.run(command, cwd=source, env=env, check=True, capture_output=True, timeout=SECONDS)
     [made] = to.glob("*.tar.gz" if kind == "sdist" else "*.whl")
     return made

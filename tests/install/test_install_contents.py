@@ -1,6 +1,7 @@
 """An sdist and a wheel have the right contents, and an installed RewindMQ leaves other projects' names alone."""
 
 import re
+import subprocess
 import tarfile
 import tomllib
 from email.parser import Parser
@@ -99,6 +100,22 @@ def test_a_project_with_the_same_names_is_not_disturbed(core: Environment, their
     )
     done = core.run("python", "-c", program, cwd=theirs)
     assert done.stdout == f"engine schemas {core.site / 'rewindmq' / 'engine' / '__init__.py'}\n", done.stderr
-    for command in (("rewindmq", "--version"), ("python", "-m", "rewindmq", "version")):
+    for command, kind in (
+        (("rewindmq", "--version"), ", build: pure"),
+        (("python", "-m", "rewindmq", "version"), ""),
+    ):
         done = core.run(*command, cwd=theirs)
-        assert (done.returncode, done.stdout, done.stderr) == (0, f"{rewindmq.__version__}\n", "")
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"{rewindmq.__version__}{kind}\n", "")
+
+
+def test_where_nothing_compiles_the_wheel_is_pure_and_says_why(tmp_path: Path) -> None:
+    source = copy_source(tmp_path / "checkout")
+    (tmp_path / "wheel").mkdir()
+    wheel = build(source, "wheel", tmp_path / "wheel", REWINDMQ_COMPILE="", CC="no-such-compiler")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    done = Environment(tmp_path / "venv", wheel).run("rewindmq", "--version", cwd=tmp_path)
+    why = "pure (not compiled: compiling needs a C compiler, and there is no no-such-compiler: install gcc"
+    assert done.stdout.startswith(f"{rewindmq.__version__}, build: {why}")
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        build(source, "wheel", tmp_path / "wheel", REWINDMQ_COMPILE="1", CC="no-such-compiler")
+    assert b"not compiled: compiling needs a C compiler" in failed.value.stderr

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
@@ -29,10 +29,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def http(broker: Broker, user: str = "guest") -> AsyncIterator[httpx.AsyncClient]:
+async def http(broker: Broker, user: str = "guest") -> AsyncIterator[httpx2.AsyncClient]:
     """Return a client of a broker's management API, without sockets."""
-    transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
-    async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=(user, "guest")) as api:
+    transport = httpx2.ASGITransport(app=make_app(broker, WorkerPool()))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://a/api", auth=(user, "guest")) as api:
         yield api
 
 

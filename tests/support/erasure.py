@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
@@ -68,7 +68,7 @@ def seal(data: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def end_of(client: httpx.Client, queue: str) -> int:
+def end_of(client: httpx2.Client, queue: str) -> int:
     """Return the durable end of a queue's partition."""
     partition = client.get(f"/queues/%2F/{queue}").json()["partition"]
     (log,) = [each for each in client.get("/overview").json()["log"] if each["partition"] == partition]

@@ -1,20 +1,20 @@
-"""httpx as a client of the management API, as tests use it."""
+"""httpx2 as a client of the management API, as tests use it."""
 
 from typing import Any
 
-import httpx
+import httpx2
 
 from tests.support.deadlines import SECONDS
 from tests.support.running import RunningBroker
 
 
-def api_client(broker: RunningBroker, user: str = "guest", password: str = "guest") -> httpx.Client:
+def api_client(broker: RunningBroker, user: str = "guest", password: str = "guest") -> httpx2.Client:
     """A client of the broker's /api, as this user."""
     url = f"{broker.http_url}/api"
-    return httpx.Client(base_url=url, auth=(user, password), trust_env=False, timeout=SECONDS)
+    return httpx2.Client(base_url=url, auth=(user, password), trust_env=False, timeout=SECONDS)
 
 
-def publish(api: httpx.Client, queue: str, payload: str, *, encoding: str = "string", **properties: Any) -> None:
+def publish(api: httpx2.Client, queue: str, payload: str, *, encoding: str = "string", **properties: Any) -> None:
     """Publish through the default exchange. `properties`: of the message."""
     content = {"properties": properties, "routing_key": queue, "payload": payload, "payload_encoding": encoding}
     answer = api.post("/exchanges/%2F/amq.default/publish", json=content)
@@ -27,7 +27,7 @@ def publish_to(broker: RunningBroker, queue: str, payload: str, **properties: An
         publish(api, queue, payload, **properties)
 
 
-def find(api: httpx.Client, where: str, **query: str) -> list[dict[str, Any]]:
+def find(api: httpx2.Client, where: str, **query: str) -> list[dict[str, Any]]:
     """Search the history. Returns the messages of all its answers."""
     found: list[dict[str, Any]] = []
     while True:
@@ -41,7 +41,7 @@ def find(api: httpx.Client, where: str, **query: str) -> list[dict[str, Any]]:
         query["next"] = page["next"]
 
 
-def history_answer(api: httpx.Client, where: str, **query: str) -> dict[str, Any]:
+def history_answer(api: httpx2.Client, where: str, **query: str) -> dict[str, Any]:
     """Ask for a part of the history, and return the answer, which is complete."""
     answer = api.get(f"/history/{where}", params=query)
     assert answer.status_code == 200, answer.text
@@ -50,7 +50,7 @@ def history_answer(api: httpx.Client, where: str, **query: str) -> dict[str, Any
     return content
 
 
-def take(api: httpx.Client, queue: str, ackmode: str) -> None:
+def take(api: httpx2.Client, queue: str, ackmode: str) -> None:
     """Take one message, which must be there."""
     content = {"count": 1, "ackmode": ackmode, "encoding": "auto"}
     assert len(api.post(f"/queues/%2F/{queue}/get", json=content).json()) == 1

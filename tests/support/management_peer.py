@@ -10,7 +10,7 @@ import time
 import zlib
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from tests.bench.peers import RABBITMQ, Broker, started
 from tests.support.needs import found
@@ -64,9 +64,9 @@ def start_management(
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
-            httpx.get(f"http://127.0.0.1:{http_port}/api/overview", auth=("guest", "guest"), trust_env=False)
+            httpx2.get(f"http://127.0.0.1:{http_port}/api/overview", auth=("guest", "guest"), trust_env=False)
             return broker
-        except httpx.HTTPError:
+        except httpx2.HTTPError:
             time.sleep(0.2)
     broker.stop()
     raise RuntimeError("the management API did not answer")

@@ -1,6 +1,6 @@
 """The metrics that a broker shows to Prometheus, read by prometheus_client."""
 
-import httpx
+import httpx2
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -15,7 +15,7 @@ def families(text: str) -> dict[str, Metric]:
 
 def metrics(broker: RunningBroker, path: str = "/metrics", **query: str | list[str]) -> dict[str, Metric]:
     """Return what the broker shows at this path, by family."""
-    answer = httpx.get(broker.http_url + path, params=query, auth=GUEST, trust_env=False)
+    answer = httpx2.get(broker.http_url + path, params=query, auth=GUEST, trust_env=False)
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     return families(answer.text)
 

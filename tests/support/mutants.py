@@ -46,7 +46,7 @@ OPERATORS = (
 )
 LOGGERS = ("log", "logger", "logging")
 # Imported once, before processes are forked.
-OTHERS = "fastavro httpx hypothesis joserfc.jwt pcre2 rocksdict starlette.applications uvicorn uvloop xdist"
+OTHERS = "fastavro httpx2 hypothesis joserfc.jwt pcre2 rocksdict starlette.applications uvicorn uvloop xdist"
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "--assert=plain", "--tier", "quick")
 PROCESSES = 2
 NO_TESTS = 5  # pytest's exit code

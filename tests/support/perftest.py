@@ -5,7 +5,7 @@ import subprocess
 from collections import Counter
 from dataclasses import dataclass
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -46,7 +46,7 @@ def jars() -> None:
 
 def counters(broker: RunningBroker) -> dict[str, int]:
     """Of the whole broker, by name without `rabbitmq_global_messages_` and `_total`; labels added up."""
-    text = httpx.get(f"{broker.http_url}/metrics", auth=("guest", "guest")).text
+    text = httpx2.get(f"{broker.http_url}/metrics", auth=("guest", "guest")).text
     found: Counter[str] = Counter()
     for name, value in re.findall(r"^rabbitmq_global_messages_(\w+)_total(?:\{[^}]*\})? ([0-9.e+]+)$", text, re.M):
         found[name] += int(float(value))

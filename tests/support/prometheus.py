@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import yaml
 
 from tests.support.needs import needed
@@ -54,7 +54,7 @@ class RunningPrometheus:
         ]
         with self.log.open("wb") as log:
             self.process = start_process(command, stdout=log, stderr=subprocess.STDOUT)
-        self.api = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", trust_env=False)
+        self.api = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", trust_env=False)
         self._until_ready()
 
     def _until_ready(self) -> None:
@@ -63,7 +63,7 @@ class RunningPrometheus:
             try:
                 if self.api.get("/-/ready").status_code == 200:
                     return
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 pass
             time.sleep(0.1)
         raise AssertionError(f"Prometheus is not ready: {self.log.read_text()}")

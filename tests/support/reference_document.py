@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-import httpx
+import httpx2
 from jsonschema import Draft202012Validator
 
 from rewindmq.schemas.json_schemas import DIALECT
@@ -75,7 +75,7 @@ class Reference:
             return ["the operation has no body"]
         return self.faults_of(operation["requestBody"]["content"]["application/json"]["schema"], body)
 
-    def faults_of_answer(self, operation: dict[str, Any], answer: httpx.Response, text: bytes) -> list[str]:
+    def faults_of_answer(self, operation: dict[str, Any], answer: httpx2.Response, text: bytes) -> list[str]:
         """Return the faults of an answer: of its status, its media type or its JSON."""
         status = str(answer.status_code)
         if status == "500" or status not in operation["responses"]:

@@ -157,10 +157,10 @@ def make_packages(version: str, work: Path) -> list[Path]:
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode(errors="replace").strip().splitlines()
         raise Refused(f"the packages cannot be built: {said[-1] if said else error}") from error
-    done = Environment(work / "empty", wheel).run("rewindmq", "--version", cwd=work)
+    done = Environment(work / "empty", wheel).run("rewindmq", "version", cwd=work)
     if (done.returncode, done.stdout) != (0, f"{version}\n"):
         said = (done.stdout + done.stderr).strip().splitlines()
-        raise Refused(f"`rewindmq --version` of the installed wheel does not print {version}: {said[-1:]}")
+        raise Refused(f"`rewindmq version` of the installed wheel does not print {version}: {said[-1:]}")
     return [sdist, wheel]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import aio_pika
-import httpx
+import httpx2
 from aio_pika.abc import AbstractChannel
 from aio_pika.connection import make_url
 
@@ -57,7 +57,7 @@ def refused(data: Path, leader: str, *options: str) -> "subprocess.CompletedProc
 
 def standby_of(broker: RunningBroker) -> dict[str, Any]:
     """Return a broker's report on its followers and its leader."""
-    found: dict[str, Any] = httpx.get(f"{broker.http_url}/api/overview", auth=("guest", "guest")).json()["standby"]
+    found: dict[str, Any] = httpx2.get(f"{broker.http_url}/api/overview", auth=("guest", "guest")).json()["standby"]
     return found
 
 

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
-import httpx
+import httpx2
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from rewindmq.projections.rewind import format_time
@@ -23,7 +23,7 @@ BEGINNING = format_time(0)
 def called(broker: RunningBroker, method: str, path: str, **content: Any) -> Any:
     """Call the management API. Returns its answer."""
     url = f"{broker.http_url}/api/{path}"
-    answer = httpx.request(method, url, json=content, auth=("guest", "guest"), trust_env=False)
+    answer = httpx2.request(method, url, json=content, auth=("guest", "guest"), trust_env=False)
     assert answer.is_success, answer.text
     return answer.json() if answer.content else None
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -13,7 +13,7 @@ from tests.support.running import RunningBroker
 
 
 @pytest.fixture
-def api(broker: RunningBroker) -> Iterator[httpx.Client]:
+def api(broker: RunningBroker) -> Iterator[httpx2.Client]:
     with api_client(broker) as client:
         yield client
 

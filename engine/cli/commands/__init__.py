@@ -8,4 +8,5 @@ rabbitmqctl's      listings.py, queues.py, quorum.py, access.py (users), vhosts.
 our own            own.py (marks and the like), answers.py, restore.py
 without a broker   events.py, history.py, versions.py, seals.py, archive.py, recover.py, trim.py, erasures.py
 a new node         copy_state.py
+a broker to try    trial.py
 """

@@ -71,7 +71,7 @@ def find(settings: CliSettings, queue: str | None, limit: int, form: str | None,
         return
     settings.banner(f"Searching the history of {where} ...")
     rows = [message_row(message) for message in found(settings, queue, query, limit)]
-    settings.show(rows)
+    settings.list_for_people(rows)
     if len(rows) == limit:
         settings.banner(f"... these are the newest {limit}: there may be more (--limit, --until)")
     elif not rows:
@@ -199,7 +199,7 @@ def show_rows(asked: Asked, answer: Json, title: str, columns: Sequence[str]) ->
             click.echo(json.dumps(row, ensure_ascii=False, allow_nan=False))
     else:
         asked.settings.banner(asked.text(title))
-        asked.settings.show([as_listed(row, columns) for row in rows])
+        asked.settings.list_for_people([as_listed(row, columns) for row in rows])
     if answer.get("more"):
         click.echo(f"... and {answer['more']} more (--limit, --summary)", err=True)
     if not answer["complete"]:

@@ -69,8 +69,9 @@ def close_each(settings: CliSettings, names: list[str], explanation: str, delay_
 
 def close(settings: CliSettings, name: str, explanation: str) -> None:
     """Close a connection. A connection that has ended meanwhile is not an error."""
+    reason = " ".join(explanation.splitlines())  # a header has one line
     try:
-        settings.client().request("DELETE", path("connections", name), headers={"X-Reason": explanation})
+        settings.client().request("DELETE", path("connections", name), headers={"X-Reason": reason})
     except RequestRefused as refused:
         if refused.status != 404:
             raise

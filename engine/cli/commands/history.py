@@ -91,7 +91,7 @@ def rewind(
         f" {moment['offset']}): {past['messages_ready']} ready, {past['messages_unacknowledged']} unacknowledged,"
         f" policy {past['policy'] or 'none'} ..."
     )
-    settings.show([message_row(message, settings.formatter) for message in messages])
+    settings.list_for_people([message_row(message, settings.formatter) for message in messages])
     shown = query["first"] + len(messages)
     if past["messages"] > shown:
         settings.banner(f"... and {past['messages'] - shown} more (--first {shown})")

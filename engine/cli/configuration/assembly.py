@@ -67,9 +67,6 @@ def config_of(values: Mapping[str, Value]) -> Config:
 
     Impossible; ConfigError: a file with a secret cannot be read."""
     given = SettingValues(values)
-    given.require(
-        given.data is not None, f"no data directory: give --data DIR, {SETTINGS['data'].environment}, or data"
-    )
     require_possible(given)
     same = {name: value.value for name, value in values.items() if name in FIELDS - {"data", "archive", "kafka"}}
     return Config(

@@ -32,12 +32,13 @@ COLUMNS = tuple(Setting.__annotations__)
 def start(sources: Sources, accept_lost_end: bool) -> None:
     """Run a broker in the foreground, until SIGINT or SIGTERM.
 
-    The log is in the data directory. With --kafka the log is in Kafka, and the broker is one of several nodes. Each
-    option can also be in a file (`rewindmq config --help`). SIGHUP reads the file again.
+    The log is in the data directory, ./rewindmq-data unless you give another one. With --kafka the log is in Kafka, and
+    the broker is one of several nodes. Each option can also be in a file (`rewindmq config --help`). SIGHUP reads the
+    file again.
 
     \b
     Examples:
-      rewindmq start --data ./data
+      rewindmq start
       rewindmq start --config /etc/rewindmq/rewindmq.toml
       rewindmq start --data ./data-1 --node rewindmq-1 --kafka kafka-1:9092,kafka-2:9092
     """
@@ -75,7 +76,7 @@ def config(sources: Sources, check: Path | None, form: str) -> None:
     if check is not None:
         _check(check)
         return
-    values, _ = read_sources(sources, require_data=False)
+    values, _ = read_sources(sources)
     rows: list[dict[str, Cell]] = [
         {"name": name, "value": shown(value), "from": value.origin} for name, value in values.items()
     ]
@@ -89,21 +90,18 @@ def shown(value: Value) -> str | None:
 
 
 def _check(file: Path) -> None:
-    """Refuse a file that `start` would refuse. A data directory may still come from elsewhere."""
-    read_sources(Sources({}, {}, file), require_data=False)
+    """Refuse a file that `start` would refuse."""
+    read_sources(Sources({}, {}, file))
     click.echo(f"{file}: no errors")
 
 
-def read_sources(sources: Sources, require_data: bool = True) -> tuple[dict[str, Value], Config]:
+def read_sources(sources: Sources) -> tuple[dict[str, Value], Config]:
     """Find all values and make the configuration.
 
     CliError; click.UsageError where flags alone make no sense together."""
     try:
         values = sources.values()
-        complete = values
-        if not require_data and values["data"].value is None:
-            complete = values | {"data": Value(Path(), (), values["data"].origin)}
-        config = config_of(complete)
+        config = config_of(values)
         credentials_of(values["archive_credentials"].value)
     except ConfigError as error:
         raise CliError(CONFIG, str(error)) from None

@@ -93,7 +93,9 @@ MEMORY = parsed("limit", memory_watermark, "a part of the memory (0.4) or a size
 DISK = parsed("limit", disk_limit, "a size (50MB) or mem_relative:1.5", int)
 
 NODE = (
-    Setting("data", DIRECTORY, "Data directory.", metavar="DIRECTORY", rabbitmq="RABBITMQ_MNESIA_BASE"),
+    Setting(
+        "data", DIRECTORY, "Data directory.", "rewindmq-data", metavar="DIRECTORY", rabbitmq="RABBITMQ_MNESIA_BASE"
+    ),
     Setting("node", TEXT, "The node's name.", "rewindmq@localhost", rabbitmq="RABBITMQ_NODENAME"),
     Setting(
         "partitions",

@@ -89,9 +89,11 @@ def close(call: Call, sessions: "list[Session]") -> None:
     """Close connections, for the reason of X-Reason. Raises ApiError for connections of another user."""
     if any(session.user != call.user for session in sessions):
         call.require()
+    given = call.request.headers.get("x-reason", "Closed via management plugin")
+    reason = given.encode("latin-1").decode(errors="replace")  # the bytes that were sent are UTF-8, as in RabbitMQ
     for session in sessions:
         if session.close is not None:
-            session.close(call.request.headers.get("x-reason", "Closed via management plugin"))
+            session.close(reason)
     call.broker.turns.end()
 
 

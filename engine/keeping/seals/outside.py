@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 
 from rewindmq import __version__
 
@@ -32,14 +32,14 @@ def asked(url: str, content: bytes, kind: str) -> tuple[int, Mapping[str, str], 
         return asyncio.run(asyncio.wait_for(_asked(url, content, kind), ANSWER_SECONDS))
     except TimeoutError:
         raise NotGiven(f"{url}: no answer within {ANSWER_SECONDS:.0f} seconds") from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise NotGiven(f"{url}: no answer: {str(error) or type(error).__name__}") from None
 
 
 async def _asked(url: str, content: bytes, kind: str) -> tuple[int, Mapping[str, str], bytes]:
     headers = {"content-type": kind, "user-agent": f"rewindmq/{__version__}", "accept-encoding": "identity"}
     async with (
-        httpx.AsyncClient(timeout=ANSWER_SECONDS, trust_env=False) as client,
+        httpx2.AsyncClient(timeout=ANSWER_SECONDS, trust_env=False) as client,
         client.stream("POST", url, content=content, headers=headers) as answer,
     ):
         body = b""

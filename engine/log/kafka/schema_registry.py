@@ -12,7 +12,7 @@ import ssl
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
-import httpx
+import httpx2
 
 from rewindmq.schemas.registry import released_in_order, released_schema_json
 
@@ -46,7 +46,7 @@ class SchemaRegistry:
         headers = {"accept": JSON, "content-type": JSON}
         if authorization:
             headers["authorization"] = authorization
-        self._http = httpx.Client(
+        self._http = httpx2.Client(
             headers=headers, timeout=SECONDS, trust_env=False, verify=False if trust is None else trust
         )
 
@@ -98,9 +98,9 @@ class SchemaRegistry:
                         raise RegistryError(
                             f"{self.url} is no schema registry: an answer has more than {MOST_BYTES} bytes"
                         )
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise RegistryAway(f"the schema registry at {self.place} does not answer: {error or 'timeout'}") from None
-        except (httpx.InvalidURL, httpx.DecodingError) as error:
+        except (httpx2.InvalidURL, httpx2.DecodingError) as error:
             raise RegistryError(f"{self.url} is no schema registry: {error}") from None
         try:
             answer = json.loads(body)

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import aio_pika
-import httpx
+import httpx2
 
 from rewindmq.projections.machine.state import NODE_LOST
 from rewindmq.schemas.events import Published
@@ -183,7 +183,7 @@ class Trial:
             try:
                 with api_client(node) as client:
                     queues = client.get("/queues").raise_for_status().json()
-            except httpx.HTTPError as error:
+            except httpx2.HTTPError as error:
                 found.append(f"{name}: {error}")
                 continue
             found += [f"{name}: {each['name']} {each['messages']}" for each in queues if each.get("messages")]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import aio_pika
-import httpx
+import httpx2
 import pika
 from aio_pika.abc import AbstractChannel, AbstractExchange
 from aiormq.abc import DeliveredMessage
@@ -223,7 +223,7 @@ class AllQueues(Trial):
                     self.steps[kind] = self.steps.get(kind, 0) + 1
             except TimeoutError:
                 self.wrong.append(f"{kind} {number}: no answer in {WAIT_SECONDS} s")
-            except httpx.HTTPError:
+            except httpx2.HTTPError:
                 pass
             took = time.monotonic() - began
             self.longest[kind] = max(self.longest.get(kind, 0), took)
@@ -260,12 +260,12 @@ class AllQueues(Trial):
             if purged.message_count is None or purged.message_count < 5:  # more: a step before was cut short
                 self.wrong.append(f"bin-{number % 5} {number}: {purged.message_count} purged of 5")
 
-    def http(self) -> httpx.AsyncClient:
+    def http(self) -> httpx2.AsyncClient:
         nodes = [node for node in self.nodes.running.values() if node.amqp_url in self.clients.urls]
         if not nodes:
             raise OSError("no node")
         node = self.random.choice(nodes)
-        return httpx.AsyncClient(
+        return httpx2.AsyncClient(
             base_url=f"{node.http_url}/api", auth=("guest", "guest"), trust_env=False, timeout=WAIT_SECONDS
         )
 
@@ -291,7 +291,7 @@ class AllQueues(Trial):
             await asyncio.sleep(self.random.random())
             self.answered(await client.delete(name))
 
-    def answered(self, answer: httpx.Response) -> None:
+    def answered(self, answer: httpx2.Response) -> None:
         if answer.status_code >= 500 and answer.status_code != 503:
             self.wrong.append(f"{answer.request.url}: {answer.status_code} {answer.text}")
 

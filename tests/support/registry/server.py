@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-import httpx
+import httpx2
 
 from tests.support.deadlines import until
 from tests.support.installed_once import installing
@@ -75,8 +75,8 @@ class RegistryServer:
 
         def answers() -> bool:
             try:
-                return httpx.get(self.guarded_url, trust_env=False).status_code == 401
-            except httpx.TransportError:
+                return httpx2.get(self.guarded_url, trust_env=False).status_code == 401
+            except httpx2.TransportError:
                 return False
 
         until(answers, "the HAProxy does not answer")
@@ -91,15 +91,15 @@ class RegistryServer:
         time.sleep(0.3)  # it needs the processor itself
         assert self._registry.poll() is None, self._output.read_text()
         try:
-            return httpx.get(f"{self.url}/subjects", trust_env=False).status_code == 200
-        except httpx.TransportError:
+            return httpx2.get(f"{self.url}/subjects", trust_env=False).status_code == 200
+        except httpx2.TransportError:
             return False
 
     def get(self, path: str) -> Any:
-        return httpx.get(self.url + path, trust_env=False).raise_for_status().json()
+        return httpx2.get(self.url + path, trust_env=False).raise_for_status().json()
 
     def put(self, path: str, content: Any) -> None:
-        httpx.put(self.url + path, json=content, trust_env=False).raise_for_status()
+        httpx2.put(self.url + path, json=content, trust_env=False).raise_for_status()
 
     def post(self, path: str, content: Any) -> None:
-        httpx.post(self.url + path, json=content, trust_env=False).raise_for_status()
+        httpx2.post(self.url + path, json=content, trust_env=False).raise_for_status()

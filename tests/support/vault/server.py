@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 from zipfile import ZipFile
 
-import httpx
+import httpx2
 
 from rewindmq.engine.config import VaultPlace
 from tests.support.deadlines import until
@@ -96,13 +96,13 @@ class VaultServer:
         assert self.process.poll() is None, self._output.read_text()
         try:
             return self._ask("GET", "sys/health").status_code == 200
-        except (httpx.TransportError, OSError):
+        except (httpx2.TransportError, OSError):
             return False
 
-    def _ask(self, method: str, path: str, content: Any = None) -> httpx.Response:
+    def _ask(self, method: str, path: str, content: Any = None) -> httpx2.Response:
         headers = {"x-vault-token": ROOT_TOKEN}
         trust = True if self.ca is None else str(self.ca)
-        return httpx.request(
+        return httpx2.request(
             method, f"{self.url}/v1/{path}", json=content, headers=headers, trust_env=False, verify=trust
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
@@ -31,12 +31,12 @@ BEFORE = [b"%d" % number for number in range(3, 20)]
 
 
 def put(broker: RunningBroker, path: str) -> None:
-    answer = httpx.put(f"{broker.http_url}/api{path}", auth=("guest", "guest"), json={}, trust_env=False)
+    answer = httpx2.put(f"{broker.http_url}/api{path}", auth=("guest", "guest"), json={}, trust_env=False)
     assert answer.status_code in (201, 204), answer.text
 
 
 def get(broker: RunningBroker, path: str) -> Any:
-    answer = httpx.get(f"{broker.http_url}/api{path}", auth=("guest", "guest"), trust_env=False)
+    answer = httpx2.get(f"{broker.http_url}/api{path}", auth=("guest", "guest"), trust_env=False)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -259,7 +259,7 @@ def test_a_read_only_broker_serves_the_history_and_writes_nothing(
     assert get(other, "/queues/%2F/orders")["messages_ready"] == len(BEFORE)
     past = get(running, "/queues/%2F/orders/at?time=mark:release")
     assert past["messages"] == len(BEFORE)
-    metrics = httpx.get(f"{running.http_url}/metrics", auth=("guest", "guest"), trust_env=False)
+    metrics = httpx2.get(f"{running.http_url}/metrics", auth=("guest", "guest"), trust_env=False)
     assert metrics.status_code == 200
     assert run("status", "--http-port", str(running.http_port)).returncode == 0
     with connect(running) as connection:
@@ -289,11 +289,11 @@ def test_a_read_only_broker_serves_the_history_and_writes_nothing(
         channel = connection.channel()
         assert channel.queue_declare("orders", durable=True).method.message_count == len(BEFORE)
     for method, path in (("PUT", "/queues/%2F/new"), ("DELETE", "/queues/%2F/orders"), ("PUT", "/marks/new")):
-        answer = httpx.request(
+        answer = httpx2.request(
             method, f"{running.http_url}/api{path}", auth=("guest", "guest"), json={}, trust_env=False
         )
         assert (answer.status_code, answer.json()["error"]) == (403, "read_only"), answer.text
-    answer = httpx.get(f"{running.http_url}/api/aliveness-test/%2F", auth=("guest", "guest"), trust_env=False)
+    answer = httpx2.get(f"{running.http_url}/api/aliveness-test/%2F", auth=("guest", "guest"), trust_env=False)
     assert answer.status_code == 403
     assert [each.stop() for each in (running, other)] == [0, 0]
     assert tree(fork) == before

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -74,8 +74,8 @@ class Life:
     def start(self) -> int:
         return base_offset_of(segment_files(self.data / "log" / "queues-0")[0])
 
-    def api(self) -> httpx.Client:
-        return httpx.Client(base_url=f"{self.broker.http_url}/api", auth=("guest", "guest"), timeout=60)
+    def api(self) -> httpx2.Client:
+        return httpx2.Client(base_url=f"{self.broker.http_url}/api", auth=("guest", "guest"), timeout=60)
 
 
 def publish(channel: BlockingChannel, queue: str, numbers: range) -> None:
@@ -126,11 +126,11 @@ def life(tmp_path: Path, place: Place) -> Iterator[Life]:
     life.broker.stop()
 
 
-def past(api: httpx.Client, queue: str, **query: str) -> "httpx.Response":
+def past(api: httpx2.Client, queue: str, **query: str) -> "httpx2.Response":
     return api.get(f"/queues/%2F/{queue}/at", params=query)
 
 
-def numbers_of(answer: "httpx.Response") -> list[int]:
+def numbers_of(answer: "httpx2.Response") -> list[int]:
     assert answer.status_code == 200, answer.text
     return [int(each["payload"][:6]) for each in answer.json()["message_details"]]
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.exceptions import ConnectionClosedByBroker
@@ -202,8 +202,8 @@ def test_connections_are_closed_by_name_by_vhost_and_by_user(cli: Cli, broker: R
     told(third, "three")
     told(fourth, "three")
     fifth = connect()
-    assert cli("close_all_user_connections", "-q", "guest", "four").stdout == "Closed 1 connections\n"
-    told(fifth, "four")
+    assert cli("close_all_user_connections", "-q", "guest", "four:\nJosé").stdout == "Closed 1 connections\n"
+    told(fifth, "four: José")
 
 
 def test_it_may_be_called_rabbitmqctl(tmp_path: Path, broker: RunningBroker) -> None:
@@ -221,7 +221,7 @@ def test_it_may_be_called_rabbitmqctl(tmp_path: Path, broker: RunningBroker) -> 
 
 
 def test_http_says_what_is_unacked(broker: RunningBroker) -> None:
-    api = httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False)
+    api = httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False)
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
         channel = connection.channel()
         channel.basic_qos(prefetch_count=1)

@@ -5,7 +5,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -21,7 +21,8 @@ def topology(broker: RunningBroker) -> Iterator[pika.adapters.blocking_connectio
         arguments = {"x-queue-type": "quorum", "x-max-length": 7}
         queue = f"{broker.http_url}/api/queues/%2F/qq.1"  # this way the limit is a `long`; pika sends `signedint`
         assert (
-            httpx.put(queue, auth=("guest", "guest"), json={"durable": True, "arguments": arguments}).status_code == 201
+            httpx2.put(queue, auth=("guest", "guest"), json={"durable": True, "arguments": arguments}).status_code
+            == 201
         )
         channel.queue_declare("qq.2", durable=True, arguments={"x-queue-type": "quorum"})
         channel.queue_declare("limited.qq.3", durable=True, arguments={"x-queue-type": "quorum"})
@@ -244,7 +245,7 @@ def test_client_properties_are_a_table(broker: RunningBroker, cli: Cli) -> None:
 
 def test_a_listing_names_a_queue_exactly_unless_a_terminal_would_obey(cli: Cli, broker: RunningBroker) -> None:
     names = ["bell\x07", "csi\x9b31m", "red\x1b[31m"]
-    httpx.put(f"{broker.http_url}/api/vhosts/control", auth=("guest", "guest")).raise_for_status()
+    httpx2.put(f"{broker.http_url}/api/vhosts/control", auth=("guest", "guest")).raise_for_status()
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url.removesuffix("%2F") + "control")) as connection:
         for name in names:
             connection.channel().queue_declare(name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.engine.cli.outputs import OUTPUTS, VERIFIER
@@ -49,7 +49,7 @@ class World:
     def live(self) -> None:
         """Lets messages come, expire, be purged and be taken."""
         arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "outputs-dead", "x-max-length": 2}
-        with httpx.Client(base_url=f"{self.broker.http_url}/api/queues/%2F/", auth=("guest", "guest")) as api:
+        with httpx2.Client(base_url=f"{self.broker.http_url}/api/queues/%2F/", auth=("guest", "guest")) as api:
             api.put("outputs-dead", json={}).raise_for_status()
             api.put("outputs", json={"arguments": arguments}).raise_for_status()
         for number in range(1, 5):

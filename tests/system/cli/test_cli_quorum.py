@@ -2,7 +2,7 @@
 
 import json
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.commands import Cli
@@ -13,7 +13,7 @@ NODE = "rewindmq@localhost"
 
 @pytest.fixture(scope="module", autouse=True)
 def queues(broker: RunningBroker) -> None:
-    with httpx.Client(base_url=f"{broker.http_url}/api/queues/%2F", auth=("guest", "guest"), trust_env=False) as api:
+    with httpx2.Client(base_url=f"{broker.http_url}/api/queues/%2F", auth=("guest", "guest"), trust_env=False) as api:
         assert api.put("/qq", json={"durable": True, "arguments": {"x-queue-type": "quorum"}}).status_code == 201
         assert api.put("/cq", json={"durable": True, "arguments": {"x-queue-type": "classic"}}).status_code == 201
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.projections.rules.partition_hash import partition_of
@@ -20,7 +20,7 @@ MOVING = [name for name in NAMES if partition_of("/", name, 2) != partition_of("
 
 def publish(broker: RunningBroker) -> None:
     """Three persistent messages into each queue."""
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
         for name in NAMES:
             for number in range(3):
                 wish = {"properties": {"delivery_mode": 2}, "routing_key": name, "payload": f"m{number}"}
@@ -29,7 +29,7 @@ def publish(broker: RunningBroker) -> None:
 
 
 def payloads(broker: RunningBroker, name: str) -> list[str]:
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
         wish = {"count": 10, "ackmode": "ack_requeue_true", "encoding": "auto"}
         return [each["payload"] for each in api.post(f"/queues/%2F/{name}/get", json=wish).raise_for_status().json()]
 
@@ -38,9 +38,9 @@ def statuses_of_a_watcher(broker: RunningBroker) -> list[int]:
     """A user with the tag monitoring looks at the state, and asks for partitions."""
     url = f"{broker.http_url}/api"
     user = {"password": "watching", "tags": "monitoring"}
-    with httpx.Client(base_url=url, auth=("guest", "guest"), trust_env=False) as api:
+    with httpx2.Client(base_url=url, auth=("guest", "guest"), trust_env=False) as api:
         api.put("/users/watcher", json=user).raise_for_status()
-    with httpx.Client(base_url=url, auth=("watcher", "watching"), trust_env=False) as api:
+    with httpx2.Client(base_url=url, auth=("watcher", "watching"), trust_env=False) as api:
         answers = [api.get("/repartition"), api.post("/repartition", json={"partitions": 5})]
     return [each.status_code for each in answers]
 

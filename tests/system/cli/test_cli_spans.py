@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from threading import Thread
 
-import httpx
+import httpx2
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
@@ -226,7 +226,7 @@ def test_b35_questions_that_make_no_sense(cli: Cli, broker: RunningBroker) -> No
     require_failure(cli("spans", "--since", "noon"), 64, "Error: 'noon' is not a time")
     url = f"{broker.http_url}/api/history/traces/%2F"
     for query in ({}, {"since": BEGINNING, "next": "queues-0"}):
-        assert httpx.get(url, params=query, auth=("guest", "guest"), trust_env=False).status_code == 400
+        assert httpx2.get(url, params=query, auth=("guest", "guest"), trust_env=False).status_code == 400
 
 
 def test_b35_a_broker_imports_no_exporter() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from celery import chain, chord, group
 
@@ -31,7 +31,7 @@ def point(broker: RunningBroker, results: Path) -> None:
 
 def messages(broker: RunningBroker) -> int:
     """Messages in the queue of tasks, those at a worker included."""
-    return int(httpx.get(f"{broker.http_url}/api/queues/%2F/canvas", auth=("guest", "guest")).json()["messages"])
+    return int(httpx2.get(f"{broker.http_url}/api/queues/%2F/canvas", auth=("guest", "guest")).json()["messages"])
 
 
 @pytest.fixture(scope="module")

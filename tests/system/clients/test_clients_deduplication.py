@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -45,7 +45,7 @@ def test_b61_duplicates_are_confirmed_and_dropped(channel: BlockingChannel, brok
     assert [body for _, _, body in take(channel, name, 5)] == [b"a", b"7", b"7", b"no id", b"no id"]
     send(channel, name, "any", "a")
     assert count(channel, name) == 0, "the exchange remembers what was consumed"
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
         rows = api.get(f"/history/outcomes/%2F/{name}").json()["rows"]
         told = [row for row in rows if row["outcome"] == "duplicate"]
         assert [(row["rule"], row["reason"].split()[:3]) for row in told] == [
@@ -58,7 +58,7 @@ def test_b61_duplicates_are_confirmed_and_dropped(channel: BlockingChannel, brok
 
 def test_b61_a_policy_goes_before_the_arguments(channel: BlockingChannel, broker: RunningBroker, name: str) -> None:
     once(channel, name)
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
         policy = {"pattern": f"^{name}$", "definition": {"x-cache-size": 1}, "apply-to": "exchanges"}
         assert api.put(f"/policies/%2F/{name}", json=policy).status_code == 201
         for identity in ("a", "a", "b", "a"):
@@ -119,7 +119,7 @@ def test_b62_wrong_arguments(channel: BlockingChannel, broker: RunningBroker, na
         with pytest.raises(ChannelClosedByBroker, match=r"406") as refused:
             channel.connection.channel().queue_declare(name, durable=True, arguments=arguments)
         assert text in refused.value.reply_text
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
         for definition, text in (({TYPE: 1}, "it must be a boolean"), ({"x-cache-size": 0}, "from 1 to 1000000")):
             policy = {"pattern": name, "definition": definition}
             answer = api.put(f"/policies/%2F/{name}", json=policy)
@@ -141,7 +141,7 @@ def test_b62_a_message_is_in_the_queue_once(channel: BlockingChannel, broker: Ru
     channel.basic_ack(method.delivery_tag)
     send(channel, "", name, "a")
     assert count(channel, name) == 2
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
         policy = {"pattern": f"^{name}$", "definition": {TYPE: False}, "apply-to": "queues"}
         assert api.put(f"/policies/%2F/{name}", json=policy).status_code == 201
         send(channel, "", name, "a")

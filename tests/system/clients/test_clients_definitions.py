@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -20,7 +20,7 @@ SECONDS = 60
 
 
 @pytest.fixture(scope="module")
-def rabbitmq() -> Iterator[tuple[httpx.Client, int]]:
+def rabbitmq() -> Iterator[tuple[httpx2.Client, int]]:
     try:
         with running("3.13") as broker, api(broker.http_port) as client:
             yield client, broker.port
@@ -29,20 +29,20 @@ def rabbitmq() -> Iterator[tuple[httpx.Client, int]]:
 
 
 @pytest.fixture
-def rewindmq(tmp_path: Path) -> Iterator[tuple[httpx.Client, int]]:
+def rewindmq(tmp_path: Path) -> Iterator[tuple[httpx2.Client, int]]:
     broker = RunningBroker(tmp_path / "data")
     with api(broker.http_port) as client:
         yield client, broker.amqp_port
     assert broker.stop() == 0
 
 
-def api(port: int) -> httpx.Client:
-    return httpx.Client(
+def api(port: int) -> httpx2.Client:
+    return httpx2.Client(
         base_url=f"http://127.0.0.1:{port}/api", auth=("guest", "guest"), trust_env=False, timeout=SECONDS
     )
 
 
-def definitions(client: httpx.Client) -> dict[str, list[dict[str, Any]]]:
+def definitions(client: httpx2.Client) -> dict[str, list[dict[str, Any]]]:
     """By category, what both brokers say of it."""
     found = client.get("/definitions").json()
     found["vhosts"] = [{"name": each["name"]} for each in found["vhosts"]]  # 3.10 exports no more of them
@@ -60,7 +60,7 @@ def log_in(port: int, user: str, password: str, vhost: str) -> None:
 
 
 def test_from_rabbitmq_to_rewindmq_and_back(
-    rabbitmq: tuple[httpx.Client, int], rewindmq: tuple[httpx.Client, int]
+    rabbitmq: tuple[httpx2.Client, int], rewindmq: tuple[httpx2.Client, int]
 ) -> None:
     """Every queue, exchange, binding, policy, parameter, user and hash arrives; users log in with their old passwords;
     and what comes back changes nothing."""
@@ -82,7 +82,7 @@ def test_from_rabbitmq_to_rewindmq_and_back(
 
 
 def test_a_user_made_here_is_taken_there_and_needs_a_new_password(
-    rabbitmq: tuple[httpx.Client, int], rewindmq: tuple[httpx.Client, int]
+    rabbitmq: tuple[httpx2.Client, int], rewindmq: tuple[httpx2.Client, int]
 ) -> None:
     (theirs, their_port), (ours, our_port) = rabbitmq, rewindmq
     ours.put("/users/new", json={"password": "secret", "tags": "monitoring"}).raise_for_status()
@@ -104,7 +104,7 @@ def test_a_user_made_here_is_taken_there_and_needs_a_new_password(
     log_in(our_port, "new", "secret", "/")
 
 
-def test_one_vhost_from_rabbitmq(rabbitmq: tuple[httpx.Client, int], rewindmq: tuple[httpx.Client, int]) -> None:
+def test_one_vhost_from_rabbitmq(rabbitmq: tuple[httpx2.Client, int], rewindmq: tuple[httpx2.Client, int]) -> None:
     (theirs, _), (ours, _) = rabbitmq, rewindmq
     theirs.put("/vhosts/part").raise_for_status()
     part = {key: WHOLE[key] for key in ("policies", "queues", "exchanges", "bindings")}

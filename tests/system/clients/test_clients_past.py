@@ -5,7 +5,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -127,7 +127,7 @@ def test_the_present_is_not_disturbed(
     held: list[bytes] = []
     consumer.basic_consume(queue, lambda *got: held.append(got[3]))
     pump(connection, lambda: held == [b"a"])
-    with httpx.Client(base_url=broker.http_url + "/api", auth=("guest", "guest")) as api:
+    with httpx2.Client(base_url=broker.http_url + "/api", auth=("guest", "guest")) as api:
 
         def shown() -> dict[str, Any]:
             content = api.get(f"/queues/%2F/{queue}").json()

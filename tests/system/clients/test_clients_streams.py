@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -184,7 +184,7 @@ def test_retention_by_size_and_by_policy(
     publish(channel, stream, *(b"%d" % n + b"x" * 98 for n in range(5)), *[b"y" * 100] * 7)
     reader = Reader(connection, stream, x_stream_offset="first")
     assert [number for number, _ in reader.until(10)] == list(range(2, 12))
-    with httpx.Client(base_url=broker.http_url + "/api", auth=("guest", "guest")) as api:
+    with httpx2.Client(base_url=broker.http_url + "/api", auth=("guest", "guest")) as api:
         policy = {"pattern": stream, "definition": {"max-length-bytes": 300, "max-age": "1h"}, "apply-to": "streams"}
         assert api.put(f"/policies/%2F/{stream}", json=policy).status_code == 201
         shown = api.get(f"/queues/%2F/{stream}").json()
@@ -206,7 +206,7 @@ def test_retention_by_age(connection: pika.BlockingConnection, channel: Blocking
 def test_consumers_are_counted_cancelled_and_leave(
     connection: pika.BlockingConnection, channel: BlockingChannel, stream: str, broker: RunningBroker
 ) -> None:
-    with httpx.Client(base_url=broker.http_url + "/api", auth=("guest", "guest")) as api:
+    with httpx2.Client(base_url=broker.http_url + "/api", auth=("guest", "guest")) as api:
         one, two = Reader(connection, stream), Reader(connection, stream)
         assert api.get(f"/queues/%2F/{stream}").json()["consumers"] == 2
         assert channel.queue_declare(stream, passive=True).method.consumer_count == 0  # as RabbitMQ says of streams
@@ -226,7 +226,7 @@ def test_a_channel_that_closes_ends_its_readers(
     publish(channel, stream, b"0", b"1")
     reader.until(1)
     reader.channel.close()
-    with httpx.Client(base_url=broker.http_url + "/api", auth=("guest", "guest")) as api:
+    with httpx2.Client(base_url=broker.http_url + "/api", auth=("guest", "guest")) as api:
         assert api.get(f"/queues/%2F/{stream}").json()["consumers"] == 0
     assert Reader(connection, stream, x_stream_offset="first").until(2) == numbered(0, 1)
 

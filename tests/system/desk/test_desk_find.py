@@ -2,7 +2,7 @@
 
 import re
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -22,7 +22,7 @@ def ended(page: Page, text: str) -> None:
 
 
 def test_order_4711_is_found_by_each_key_and_its_life_names_the_rules(
-    api: httpx.Client, broker: RunningBroker, page: Page
+    api: httpx2.Client, broker: RunningBroker, page: Page
 ) -> None:
     arguments = {"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "late"}
     api.put("/queues/%2F/late", json={"durable": True})
@@ -71,7 +71,7 @@ def test_order_4711_is_found_by_each_key_and_its_life_names_the_rules(
     expect(page.get_by_role("link", name="Older")).to_be_visible()
 
 
-def test_hostile_texts_are_texts_and_fit_a_phone(api: httpx.Client, broker: RunningBroker, page: Page) -> None:
+def test_hostile_texts_are_texts_and_fit_a_phone(api: httpx2.Client, broker: RunningBroker, page: Page) -> None:
     api.put("/queues/%2F/hostile", json={"durable": True})
     headers = {HOSTILE: HOSTILE, "long": "x" * 2_000, "__proto__": "p"}
     publish(api, "hostile", HOSTILE, message_id=HOSTILE[:200], headers=headers)
@@ -87,7 +87,7 @@ def test_hostile_texts_are_texts_and_fit_a_phone(api: httpx.Client, broker: Runn
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-def test_nothing_found_and_a_user_who_may_read_one_queue(api: httpx.Client, broker: RunningBroker, page: Page) -> None:
+def test_nothing_found_and_a_user_who_may_read_one_queue(api: httpx2.Client, broker: RunningBroker, page: Page) -> None:
     for queue in ("mine", "other"):
         api.put(f"/queues/%2F/{queue}", json={"durable": True})
         publish(api, queue, f"secret of {queue}")

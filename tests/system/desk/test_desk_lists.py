@@ -1,6 +1,6 @@
 """Lists of the desk: names are text, every page fits a phone (B-30)."""
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -24,10 +24,10 @@ PAGES = (
 
 
 def test_b30_hostile_names_are_text_on_every_page_and_size(
-    page: Page, broker: RunningBroker, api: httpx.Client
+    page: Page, broker: RunningBroker, api: httpx2.Client
 ) -> None:
     for name in HOSTILE:
-        part = httpx.URL("http://x").copy_with(params={"x": name}).query.decode()[2:].replace("+", "%20")
+        part = httpx2.URL("http://x").copy_with(params={"x": name}).query.decode()[2:].replace("+", "%20")
         part = part.replace("/", "%2F").replace("?", "%3F")
         assert api.put(f"/vhosts/{part}").is_success
         assert api.put(f"/queues/{part}/{part}", json={"durable": True}).is_success
@@ -49,7 +49,7 @@ def test_b30_hostile_names_are_text_on_every_page_and_size(
 
 
 def test_b30_a_queue_is_declared_and_deleted_with_a_confirmation(
-    page: Page, broker: RunningBroker, api: httpx.Client
+    page: Page, broker: RunningBroker, api: httpx2.Client
 ) -> None:
     log_in(page, broker)
     go(page, broker, "#/queues")
@@ -114,7 +114,7 @@ FORMS = (
 def test_b30_a_form_makes_a_thing_and_its_row_deletes_it(
     page: Page,
     broker: RunningBroker,
-    api: httpx.Client,
+    api: httpx2.Client,
     way: str,
     fields: dict[str, str],
     button: str,
@@ -142,7 +142,7 @@ def test_b30_a_form_makes_a_thing_and_its_row_deletes_it(
 
 @pytest.mark.parametrize(("owner", "name", "limit"), [("Vhost", "/", "max-queues"), ("User", "bob", "max-channels")])
 def test_b30_a_limit_is_set_and_taken_back(
-    page: Page, broker: RunningBroker, api: httpx.Client, owner: str, name: str, limit: str
+    page: Page, broker: RunningBroker, api: httpx2.Client, owner: str, name: str, limit: str
 ) -> None:
     assert api.put("/users/bob", json={"password": "secret", "tags": ""}).is_success
     log_in(page, broker)
@@ -159,7 +159,7 @@ def test_b30_a_limit_is_set_and_taken_back(
 
 
 def test_b30_pages_of_a_list_and_a_page_whose_last_row_goes(
-    page: Page, broker: RunningBroker, api: httpx.Client
+    page: Page, broker: RunningBroker, api: httpx2.Client
 ) -> None:
     for number in range(101):
         assert api.put(f"/queues/%2F/row{number:03}", json={"durable": True}).is_success
@@ -177,7 +177,7 @@ def test_b30_pages_of_a_list_and_a_page_whose_last_row_goes(
     expect(page.get_by_role("link", name="row000")).to_be_visible()
 
 
-def test_b30_a_question_is_given_up_for_a_newer_one(page: Page, broker: RunningBroker, api: httpx.Client) -> None:
+def test_b30_a_question_is_given_up_for_a_newer_one(page: Page, broker: RunningBroker, api: httpx2.Client) -> None:
     for name in ("late", "newer"):
         assert api.put(f"/queues/%2F/{name}", json={"durable": True}).is_success
     log_in(page, broker)
@@ -194,7 +194,7 @@ def test_b30_a_question_is_given_up_for_a_newer_one(page: Page, broker: RunningB
     expect(page.get_by_role("link", name="newer")).to_be_visible()
 
 
-def test_b30_the_nodes_are_listed(page: Page, broker: RunningBroker, api: httpx.Client) -> None:
+def test_b30_the_nodes_are_listed(page: Page, broker: RunningBroker, api: httpx2.Client) -> None:
     [node] = api.get("/nodes").json()
     log_in(page, broker)
     go(page, broker, "#/nodes")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Page, Request, Route, expect
 
@@ -16,7 +16,7 @@ QUEUE = "live"
 
 
 @pytest.fixture
-def queue(api: httpx.Client) -> Iterator[str]:
+def queue(api: httpx2.Client) -> Iterator[str]:
     api.put(f"/queues/%2F/{QUEUE}", json={"durable": True}).raise_for_status()
     yield QUEUE
     api.delete(f"/queues/%2F/{QUEUE}")
@@ -36,14 +36,14 @@ def asked(page: Page) -> list[str]:
     return found
 
 
-def publish(api: httpx.Client, count: int) -> None:
+def publish(api: httpx2.Client, count: int) -> None:
     for _ in range(count):
         content = {"properties": {}, "routing_key": QUEUE, "payload": "x", "payload_encoding": "string"}
         api.post("/exchanges/%2F/amq.default/publish", json=content).raise_for_status()
 
 
 def test_b37_figures_change_without_another_question(
-    page: Page, broker: RunningBroker, api: httpx.Client, queue: str, asked: list[str]
+    page: Page, broker: RunningBroker, api: httpx2.Client, queue: str, asked: list[str]
 ) -> None:
     log_in(page, broker)
     cells = {
@@ -71,7 +71,7 @@ def test_b37_figures_change_without_another_question(
 
 
 def test_b37_without_a_stream_the_page_asks(
-    page: Page, broker: RunningBroker, api: httpx.Client, queue: str, asked: list[str], faults: list[str]
+    page: Page, broker: RunningBroker, api: httpx2.Client, queue: str, asked: list[str], faults: list[str]
 ) -> None:
     def refuse(route: Route) -> None:
         route.fulfill(status=503, body="{}")
@@ -109,7 +109,7 @@ def test_b37_a_hidden_tab_has_no_stream(page: Page, broker: RunningBroker, asked
 
 
 def test_b37_a_login_that_ends_elsewhere_asks_for_another_one(
-    page: Page, broker: RunningBroker, api: httpx.Client
+    page: Page, broker: RunningBroker, api: httpx2.Client
 ) -> None:
     api.put("/users/live", json={"password": "live", "tags": "monitoring"}).raise_for_status()
     log_in(page, broker, "live", "live")
@@ -119,7 +119,7 @@ def test_b37_a_login_that_ends_elsewhere_asks_for_another_one(
 
 
 def test_b37_a_view_that_was_left_has_no_stream(
-    page: Page, broker: RunningBroker, api: httpx.Client, queue: str
+    page: Page, broker: RunningBroker, api: httpx2.Client, queue: str
 ) -> None:
     """Also one that was left before it was shown."""
     log_in(page, broker)

@@ -1,6 +1,6 @@
 """A browser logs in by the form of the desk, and its login ends as it should (B-30)."""
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.long
 FROM_PAGE = {"x-requested-with": "page"}
 
 
-def administrator(api: httpx.Client, name: str, password: str) -> None:
+def administrator(api: httpx2.Client, name: str, password: str) -> None:
     assert api.put(f"/users/{name}", json={"password": password, "tags": "administrator"}).is_success
     granted = {"configure": ".*", "write": ".*", "read": ".*"}
     assert api.put(f"/permissions/%2F/{name}", json=granted).is_success
@@ -25,11 +25,11 @@ def test_b30_a_user_logs_in_by_the_form_and_out(page: Page, broker: RunningBroke
     [cookie] = page.context.cookies()
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
     cookies, url = {cookie["name"]: cookie["value"]}, f"{broker.http_url}/api/whoami"
-    assert httpx.get(url, cookies=cookies, trust_env=False).json()["name"] == "guest"
+    assert httpx2.get(url, cookies=cookies, trust_env=False).json()["name"] == "guest"
     page.get_by_role("button", name="Log out").click()
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
     assert page.context.cookies() == []
-    assert httpx.get(url, cookies=cookies, trust_env=False).status_code == 401
+    assert httpx2.get(url, cookies=cookies, trust_env=False).status_code == 401
 
 
 def test_b30_a_wrong_password_shows_the_reason(page: Page, broker: RunningBroker) -> None:
@@ -42,7 +42,7 @@ def test_b30_a_wrong_password_shows_the_reason(page: Page, broker: RunningBroker
 
 
 def test_b30_a_login_that_ended_leads_to_the_form_and_back(
-    page: Page, broker: RunningBroker, api: httpx.Client
+    page: Page, broker: RunningBroker, api: httpx2.Client
 ) -> None:
     administrator(api, "ann", "one")
     log_in(page, broker, "ann", "one")
@@ -63,8 +63,8 @@ def test_b30_the_browser_asks_for_no_password_itself(page: Page, broker: Running
     assert found.value.status == 401
     assert found.value.header_value("www-authenticate").startswith("Cookie ")  # type: ignore[union-attr]
     whoami = f"{broker.http_url}/api/whoami"
-    assert "Basic" in httpx.get(whoami, trust_env=False).headers["www-authenticate"], "programs do"
-    assert "Basic" not in httpx.get(whoami, headers=FROM_PAGE, trust_env=False).headers["www-authenticate"]
+    assert "Basic" in httpx2.get(whoami, trust_env=False).headers["www-authenticate"], "programs do"
+    assert "Basic" not in httpx2.get(whoami, headers=FROM_PAGE, trust_env=False).headers["www-authenticate"]
 
 
 def test_b30_the_form_stays_when_the_other_ways_are_not_known(

@@ -7,7 +7,7 @@ CPU seconds of its process, which other work on the machine hardly changes. `tes
 import json
 from collections.abc import Callable
 
-import httpx
+import httpx2
 import pika
 import pytest
 from playwright.sync_api import Page, Response, expect
@@ -30,7 +30,7 @@ def many(broker: RunningBroker) -> RunningBroker:
         {"name": f"order{number:05}", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
         for number in range(QUEUES)
     ]
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
         assert api.post("/definitions", content=json.dumps({"queues": queues}), timeout=300).is_success
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
         channel = connection.channel()

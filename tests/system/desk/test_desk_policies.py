@@ -1,6 +1,6 @@
 """Policies in the desk: what a change would do is seen before it is saved (B-45)."""
 
-import httpx
+import httpx2
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from playwright.sync_api import Page, expect
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def queues(api: httpx.Client, channel: BlockingChannel) -> None:
+def queues(api: httpx2.Client, channel: BlockingChannel) -> None:
     """Three queues of orders, with 3, 6 and 9 messages, and no policy."""
     for each in api.get("/policies").json():
         api.delete(f"/policies/%2F/{each['name']}")
@@ -37,7 +37,7 @@ def length(channel: BlockingChannel, queue: str) -> int:
 
 
 def test_b45_what_a_policy_would_do_is_seen_before_it_is_saved(
-    page: Page, broker: RunningBroker, api: httpx.Client, channel: BlockingChannel, queues: None
+    page: Page, broker: RunningBroker, api: httpx2.Client, channel: BlockingChannel, queues: None
 ) -> None:
     log_in(page, broker)
     go(page, broker, "#/policies")
@@ -64,7 +64,7 @@ def test_b45_what_a_policy_would_do_is_seen_before_it_is_saved(
 
 
 def test_b45_a_policy_is_edited_and_what_its_removal_would_do_is_seen(
-    page: Page, broker: RunningBroker, api: httpx.Client, channel: BlockingChannel, queues: None
+    page: Page, broker: RunningBroker, api: httpx2.Client, channel: BlockingChannel, queues: None
 ) -> None:
     for name, limit, priority in (("high", 8, 3), ("low", 5, 0)):
         content = {"pattern": "^orders", "definition": {"max-length": limit}, "priority": priority}

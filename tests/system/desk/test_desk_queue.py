@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from playwright.sync_api import Browser, Page, Route, expect
@@ -110,7 +110,7 @@ def test_b44_until_a_moment_is_there_the_page_says_what_the_chart_knows(
 def test_b31_hostile_names_and_bodies_are_text(page: Page, broker: RunningBroker, channel: BlockingChannel) -> None:
     fill(channel, HOSTILE, HOSTILE)
     log_in(page, broker)
-    query = httpx.QueryParams({"time": "-0s"})
+    query = httpx2.QueryParams({"time": "-0s"})
     name = "%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E%22'%26%3C%2Fscript%3E"
     go(page, broker, f"#/queues/%2F/{name}?{query}")
     expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE)

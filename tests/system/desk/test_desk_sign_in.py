@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
@@ -138,18 +138,18 @@ def test_b66_a_code_is_good_for_one_sign_in(page: Page, desk: Desk) -> None:
     page.get_by_role("button", name="Continue").click()
     expect(page.locator("#user")).to_have_text("ann")
     [callback] = [each for each in addresses if "/callback?" in each]
-    with httpx.Client(trust_env=False, cookies={ticket["name"]: ticket["value"]}) as thief:
+    with httpx2.Client(trust_env=False, cookies={ticket["name"]: ticket["value"]}) as thief:
         answer = thief.get(callback)
         assert (answer.status_code, answer.headers["location"]) == (303, "../")
         assert "refuses the code: invalid_grant" in thief.get(f"{desk.url}/api/login").json()["refused"]
         assert thief.get(f"{desk.url}/api/whoami").status_code == 401
-    with httpx.Client(trust_env=False) as thief:  # the address alone is of no use
+    with httpx2.Client(trust_env=False) as thief:  # the address alone is of no use
         thief.get(callback)
         assert "belongs to no sign-in" in thief.get(f"{desk.url}/api/login").json()["refused"]
 
 
 def test_b66_a_sign_in_begins_at_the_desk_only(desk: Desk) -> None:
-    with httpx.Client(trust_env=False) as api:
+    with httpx2.Client(trust_env=False) as api:
         for here in (
             "https://evil.example/",
             "//evil.example/",
@@ -165,12 +165,12 @@ def test_b66_a_sign_in_begins_at_the_desk_only(desk: Desk) -> None:
         redirect = parse_qs(urlsplit(answer.headers["location"]).query)["redirect_uri"]
         assert redirect == [f"{desk.url}/behind/a/proxy/sign-in/callback"]
         forged = {f"rewindmq_login_{urlsplit(desk.url).port}_ticket": "aGVsbG8=.aGVsbG8"}
-        with httpx.Client(trust_env=False, cookies=forged) as other:
+        with httpx2.Client(trust_env=False, cookies=forged) as other:
             assert other.get(f"{desk.url}/api/login").json()["refused"] == ""
 
 
 def test_b66_a_provider_that_is_away_is_named(page: Page, desk: Desk) -> None:
-    with httpx.Client(trust_env=False) as api:
+    with httpx2.Client(trust_env=False) as api:
         api.get(f"{desk.url}/sign-in")  # the broker knows the provider
         desk.provider.stop()
         state = parse_qs(urlsplit(api.get(f"{desk.url}/sign-in").headers["location"]).query)["state"][0]
@@ -204,9 +204,9 @@ def test_b66_without_a_client_id_the_desk_leads_nowhere(page: Page, broker: Runn
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
     page.wait_for_load_state("networkidle")
     expect(page.get_by_role("link", name=re.compile("Sign in"))).to_have_count(0)
-    answer = httpx.get(f"{broker.http_url}/sign-in", trust_env=False)
+    answer = httpx2.get(f"{broker.http_url}/sign-in", trust_env=False)
     assert answer.status_code == 303
-    assert httpx.get(f"{broker.http_url}/api/login", trust_env=False, cookies=answer.cookies).json() == {
+    assert httpx2.get(f"{broker.http_url}/api/login", trust_env=False, cookies=answer.cookies).json() == {
         "provider": None,
         "refused": "nobody signs in at an identity provider here: --oauth-client-id is not set",
     }

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -135,7 +135,7 @@ def seen_over_http(broker: RunningBroker, queue: str = "a") -> list[tuple[object
     return [(item["payload"], item["properties"]["headers"].get("x-erased")) for item in items]
 
 
-def depths(client: httpx.Client) -> dict[str, tuple[int, int]]:
+def depths(client: httpx2.Client) -> dict[str, tuple[int, int]]:
     return {each["name"]: (each["messages"], each["message_bytes"]) for each in client.get("/queues").json()}
 
 

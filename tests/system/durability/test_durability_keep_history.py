@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pika.exceptions
 import pytest
@@ -92,14 +92,14 @@ class Life:
             time.sleep(0.05)
 
     def item(self) -> dict[str, Any]:
-        answer = httpx.get(f"{self.broker.http_url}/api/overview", auth=("guest", "guest"), trust_env=False)
+        answer = httpx2.get(f"{self.broker.http_url}/api/overview", auth=("guest", "guest"), trust_env=False)
         found: dict[str, Any] = answer.json()["history"]["trims"]
         return found
 
     @property
     def floor(self) -> int:
         """The offset below which the broker's history was trimmed."""
-        with suppress(httpx.HTTPError):
+        with suppress(httpx2.HTTPError):
             return max((each["offset"] for each in self.item()["floors"]), default=0)
         return -1
 
@@ -125,7 +125,7 @@ class Life:
         Other events let the time of the log go on meanwhile; they add nothing to the queues."""
 
         def went() -> bool:
-            answer = httpx.put(
+            answer = httpx2.put(
                 f"{self.broker.http_url}/api/global-parameters/tick",
                 json={"value": time.time_ns()},
                 auth=("guest", "guest"),

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -114,7 +114,7 @@ def test_a_directory_that_is_older_than_its_archive_does_not_start(
 
 
 def all_archived(broker: RunningBroker) -> bool:
-    answer = httpx.get(f"{broker.http_url}/api/overview", auth=("guest", "guest"), trust_env=False).json()
+    answer = httpx2.get(f"{broker.http_url}/api/overview", auth=("guest", "guest"), trust_env=False).json()
     return bool(answer["history"]["archive"]["lag_records"] == 0)
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -182,7 +182,7 @@ def test_a_limit_that_is_passed_from_the_start(
         until(lambda: connection.process_data_events(0) or told, "connection.blocked never came")
         assert told == ["low on disk" if option[0] == "--disk-free-limit" else "low on memory"]
         name, enough = option[0].removeprefix("--").replace("-", "_"), "1" if "disk" in option[0] else "0.9"
-        answer = httpx.put(
+        answer = httpx2.put(
             f"{broker.http_url}/api/nodes/rewindmq@localhost/limits/{name}",
             json={"value": enough},
             auth=("guest", "guest"),

@@ -5,7 +5,7 @@ import threading
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -28,7 +28,7 @@ def bodies_in(broker: RunningBroker, *queues: str) -> list[bytes]:
     return found
 
 
-def ids_of(client: httpx.Client, queue: str) -> list[int]:
+def ids_of(client: httpx2.Client, queue: str) -> list[int]:
     there = client.get(f"/queues/%2F/{queue}/at", params={"time": "-0s", "count": COUNT}).json()
     return [each["message_id"] for each in there["message_details"]]
 
@@ -60,7 +60,7 @@ def test_b38_a_kill_amid_moves_loses_no_message_and_doubles_none(tmp_path: Path,
                     content = {"messages": portion, "to": target}
                     assert client.post("/queues/%2F/q0/messages/move", json=content).status_code == 200
                     answered += len(portion)
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 pass
             killer.join()
     with ended(RunningBroker(tmp_path)) as broker, api_client(broker) as client:
@@ -76,7 +76,7 @@ def test_b38_a_kill_amid_moves_loses_no_message_and_doubles_none(tmp_path: Path,
         assert broker.stop() == 0
 
 
-def home(client: httpx.Client, queue: str) -> str:
+def home(client: httpx2.Client, queue: str) -> str:
     partition = client.get(f"/queues/%2F/{queue}").json()["partition"]
     assert isinstance(partition, str)
     return partition

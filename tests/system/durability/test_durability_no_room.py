@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -240,7 +240,7 @@ def test_a_large_publish_waits_for_room_and_acks_do_not_wait_for_it(
     assert taken == list(range(10)), "acks wait behind the large publish"
     publish(broker, 1, first=20)  # others publish, too
     assert publisher.is_alive()
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as http:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as http:
         content = {"properties": {}, "routing_key": "kept", "payload": "x" * 9_000_000, "payload_encoding": "string"}
         answer = http.post("/exchanges/%2F/amq.default/publish", json=content, timeout=60)
         assert answer.status_code == 400

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -42,14 +42,14 @@ def killed_in(step: tuple[str, str], count: int) -> type[RunningBroker]:
     return Killed
 
 
-def restore(client: httpx.Client, **content: object) -> dict[str, Any]:
+def restore(client: httpx2.Client, **content: object) -> dict[str, Any]:
     answer = client.post("/queues/%2F/orders/restore", json={"undo": "delete", **content})
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
 
 
-def bound(client: httpx.Client) -> list[str]:
+def bound(client: httpx2.Client) -> list[str]:
     return [each["routing_key"] for each in client.get("/bindings/%2F/e/amq.topic/q/orders").json()]
 
 
@@ -78,7 +78,7 @@ def test_b02_a_restoration_that_was_cut_short_is_finished_by_asking_again(
             channel.queue_delete("orders")
         assert broker.stop() == 0
     killed = killed_in(step, count)
-    with ended(killed(tmp_path)) as broker, api_client(broker) as client, pytest.raises(httpx.TransportError):
+    with ended(killed(tmp_path)) as broker, api_client(broker) as client, pytest.raises(httpx2.TransportError):
         restore(client)
     with ended(RunningBroker(tmp_path)) as broker, api_client(broker) as client:
         assert client.get("/queues/%2F/orders").status_code == 200, "it was cut before it was declared"

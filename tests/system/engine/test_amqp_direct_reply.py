@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import aio_pika
-import httpx
+import httpx2
 import kombu
 import pika
 import pytest
@@ -214,7 +214,7 @@ def test_no_listing_shows_it(broker: RunningBroker, client: pika.BlockingConnect
     channel = client.channel()
     replies_to(channel)
     name = request(channel, server).reply_to
-    with httpx.Client(base_url=broker.http_url, auth=("guest", "guest")) as http:
+    with httpx2.Client(base_url=broker.http_url, auth=("guest", "guest")) as http:
         for path in ("queues", "consumers", "bindings", "queues/%2F", "definitions"):
             assert REPLY_TO not in http.get(f"/api/{path}").raise_for_status().text
         for path in (f"queues/%2F/{name}", f"queues/%2F/{name}/bindings"):
@@ -230,11 +230,11 @@ def test_no_listing_shows_it(broker: RunningBroker, client: pika.BlockingConnect
         server.basic_publish("", request(other, server).reply_to, b"answer")
         pump(client, lambda: bool(came))
     finally:
-        httpx.delete(f"{broker.http_url}/api/policies/%2F/all", auth=("guest", "guest")).raise_for_status()
+        httpx2.delete(f"{broker.http_url}/api/policies/%2F/all", auth=("guest", "guest")).raise_for_status()
 
 
 def test_no_permission_is_asked_for(broker: RunningBroker, server: BlockingChannel) -> None:
-    with httpx.Client(base_url=broker.http_url, auth=("guest", "guest")) as http:
+    with httpx2.Client(base_url=broker.http_url, auth=("guest", "guest")) as http:
         http.put("/api/users/asker", json={"password": "p", "tags": ""}).raise_for_status()
         rights = {"configure": "", "write": "^amq\\.default$", "read": ""}
         http.put("/api/permissions/%2F/asker", json=rights).raise_for_status()

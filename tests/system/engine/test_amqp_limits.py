@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, ProbableAccessDeniedError
@@ -13,9 +13,9 @@ REFUSED = "NOT_ALLOWED - "
 
 
 @pytest.fixture
-def http(broker: RunningBroker) -> Iterator[httpx.Client]:
+def http(broker: RunningBroker) -> Iterator[httpx2.Client]:
     """A client of the API, with a user `few` who has all permissions in a vhost `small`."""
-    with httpx.Client(base_url=broker.http_url, auth=("guest", "guest")) as client:
+    with httpx2.Client(base_url=broker.http_url, auth=("guest", "guest")) as client:
         client.put("/api/users/few", json={"password": "few", "tags": ""}).raise_for_status()
         client.put("/api/vhosts/small").raise_for_status()
         rights = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -31,7 +31,7 @@ def connect(broker: RunningBroker) -> pika.BlockingConnection:
     )
 
 
-def limited(http: httpx.Client, path: str, value: int) -> None:
+def limited(http: httpx2.Client, path: str, value: int) -> None:
     http.put(path, json={"value": value}).raise_for_status()
 
 
@@ -54,7 +54,7 @@ def refused(broker: RunningBroker) -> str:
         ),
     ],
 )
-def test_connections(broker: RunningBroker, http: httpx.Client, path: str, text: str) -> None:
+def test_connections(broker: RunningBroker, http: httpx2.Client, path: str, text: str) -> None:
     first = connect(broker)
     limited(http, path, 2)  # who is there stays
     second = connect(broker)
@@ -67,14 +67,14 @@ def test_connections(broker: RunningBroker, http: httpx.Client, path: str, text:
         connection.close()
 
 
-def test_a_limit_of_none_at_all(broker: RunningBroker, http: httpx.Client) -> None:
+def test_a_limit_of_none_at_all(broker: RunningBroker, http: httpx2.Client) -> None:
     limited(http, "/api/user-limits/few/max-connections", 0)
     assert "user connection limit (0) is reached" in refused(broker)
     limited(http, "/api/user-limits/few/max-connections", -1)  # as if there were none
     connect(broker).close()
 
 
-def test_channels(broker: RunningBroker, http: httpx.Client) -> None:
+def test_channels(broker: RunningBroker, http: httpx2.Client) -> None:
     """Of all connections of the user together."""
     limited(http, "/api/user-limits/few/max-channels", 2)
     one, two = connect(broker), connect(broker)

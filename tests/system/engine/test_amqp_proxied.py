@@ -4,7 +4,7 @@ import socket
 import time
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.engine.host.proxy_protocol import SIGNATURE
@@ -23,7 +23,7 @@ OTHER = start_ok("other", "secret")
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     broker = RunningBroker(tmp_path_factory.mktemp("proxied"), "--proxy-protocol")
-    with httpx.Client(base_url=broker.http_url, auth=("guest", "guest")) as api:
+    with httpx2.Client(base_url=broker.http_url, auth=("guest", "guest")) as api:
         api.put("/api/users/other", json={"password": "secret", "tags": "management"}).raise_for_status()
         rights = {"configure": ".*", "write": ".*", "read": ".*"}
         api.put("/api/permissions/%2F/other", json=rights).raise_for_status()

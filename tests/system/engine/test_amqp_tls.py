@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aio_pika
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.exceptions import AMQPConnectionError, ProbableAuthenticationError
@@ -116,7 +116,7 @@ def test_a_certificate_that_somebody_else_signed_is_refused(tls: Tls) -> None:
 def test_log_in_by_certificate(tls: Tls) -> None:
     """The user's name is the subject as RFC 4514 has it; its password does not matter."""
     external = {"credentials": pika.credentials.ExternalCredentials()}
-    with httpx.Client(base_url=tls.broker.http_url, auth=("guest", "guest")) as http:
+    with httpx2.Client(base_url=tls.broker.http_url, auth=("guest", "guest")) as http:
         for user in ("O=client,CN=bunny", "O=client,CN=hare"):
             http.put(f"/api/users/{user}", json={"password_hash": "", "tags": ""}).raise_for_status()
         rights = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -167,7 +167,7 @@ def test_clients_without_a_certificate_can_be_refused(tls: Tls) -> None:
         with pytest.raises(AMQPConnectionError):
             tls.connect(port)
         tls.connect(port, tls.context(tls.bunny)).close()
-        with httpx.Client(base_url=running.http_url, auth=("guest", "guest")) as http:
+        with httpx2.Client(base_url=running.http_url, auth=("guest", "guest")) as http:
             http.put("/api/users/bunny", json={"password": "any", "tags": ""}).raise_for_status()
             rights = {"configure": ".*", "write": ".*", "read": ".*"}
             http.put("/api/permissions/%2F/bunny", json=rights).raise_for_status()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -225,7 +225,7 @@ def test_the_channel_shows_what_is_not_committed(broker: RunningBroker, tx: Bloc
     def shown() -> tuple[bool, int]:
         (item,) = [
             each
-            for each in httpx.get(f"{broker.http_url}/api/channels", auth=("guest", "guest")).json()
+            for each in httpx2.get(f"{broker.http_url}/api/channels", auth=("guest", "guest")).json()
             if each["transactional"]
         ]
         return item["confirm"], item["messages_uncommitted"]

@@ -1,4 +1,5 @@
-"""The broker as a process: one ready line, clean stop, one line and an exit code for what prevents a start."""
+"""The broker as a process: what it says when it is ready, clean stop, one line and an exit code for what prevents a
+start."""
 
 import json
 import signal
@@ -52,17 +53,31 @@ class Process:
             text=True,
         )
 
+    @property
+    def name(self) -> str:
+        """Its name and its id, as the system has them."""
+        return f"{Path(f'/proc/{self.process.pid}/comm').read_text().strip()} (process {self.process.pid})"
+
     def ready(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        line = self.line()
         assert line, self.process.communicate()[1]
         return line
 
+    def line(self) -> str:
+        """The next line on its stdout."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
     def get(self, path: str) -> Any:
-        request = urllib.request.Request(f"http://127.0.0.1:{self.http_port}/api{path}")
+        return json.loads(self.ask("GET", path))
+
+    def ask(self, method: str, path: str, content: object = None) -> bytes:
+        body = None if content is None else json.dumps(content).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.http_port}/api{path}", body, method=method)
         request.add_header("authorization", "Basic " + b64encode(b"guest:guest").decode())
         with urllib.request.urlopen(request, timeout=10) as answer:
-            return json.load(answer)
+            answered: bytes = answer.read()
+            return answered
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
         self.process.send_signal(number)
@@ -95,14 +110,17 @@ def test_ready_line_and_clean_stop(running: Process, number: signal.Signals) -> 
     )
     ready = f"RewindMQ {rewindmq.__version__} is ready: {where}"
     assert line == f"{ready}, data {running.data}, {builds.running().kind} build\n"
+    assert running.line() == f"The desk is at http://localhost:{running.http_port}/, user guest, password guest\n"
     assert running.get("/whoami")["name"] == "guest"
     with socket.create_connection(("127.0.0.1", running.amqp_port)) as client:
         client.sendall(b"AMQP\x00\x00\x09\x01")
         assert client.recv(4096)[:1] == b"\x01"
+    running.ask("PUT", "/users/guest", {"password": "another", "tags": "administrator"})
     code, errors = running.end(number)
     assert (code, "Traceback" in errors) == (0, False), errors
     again = Process(running.data)
     again.ready()
+    assert again.line() == f"The desk is at http://localhost:{again.http_port}/\n", "it told a password"
     assert again.end()[0] == 0
 
 
@@ -113,9 +131,10 @@ def test_what_prevents_a_start_is_one_line_and_an_exit_code(running: Process, tm
     assert (code, len(lines)) == (69, 1)
     assert "in use by another broker" in lines[0]
     code, lines = Process(tmp_path / "other", amqp_port=running.amqp_port).failed()
-    assert (code, lines) == (69, [f"rewindmq: amqp 127.0.0.1:{running.amqp_port}: Address already in use"])
+    by = f"Address already in use, by {running.name}: stop it, or give"
+    assert (code, lines) == (69, [f"rewindmq: amqp 127.0.0.1:{running.amqp_port}: {by} --amqp-port another number"])
     code, lines = Process(tmp_path / "other", http_port=running.http_port).failed()
-    assert (code, lines) == (69, [f"rewindmq: http 127.0.0.1:{running.http_port}: Address already in use"])
+    assert (code, lines) == (69, [f"rewindmq: http 127.0.0.1:{running.http_port}: {by} --http-port another number"])
     (tmp_path / "file").write_text("not a directory")
     code, lines = Process(tmp_path / "file" / "below").failed()
     assert (code, len(lines)) == (78, 1)

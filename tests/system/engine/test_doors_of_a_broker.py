@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -54,7 +54,7 @@ def test_idle_sockets_of_one_host_take_nothing_from_amqp_or_the_store(tmp_path: 
                 break
         connection.close()
         assert is_closed(idle[0]), "new connections displace the oldest ones"
-    metrics = httpx.get(f"{broker.http_url}/metrics", auth=("guest", "guest")).text.splitlines()
+    metrics = httpx2.get(f"{broker.http_url}/metrics", auth=("guest", "guest")).text.splitlines()
     refused = [line for line in metrics if line.startswith("rewindmq_door_refused_total") and "http" in line]
     assert sum(float(line.split()[-1]) for line in refused) > many_sockets / 2
     assert broker.stop() == 0
@@ -62,7 +62,7 @@ def test_idle_sockets_of_one_host_take_nothing_from_amqp_or_the_store(tmp_path: 
     assert 0 < sum("connections since the last such line" in line for line in broker.errors) < 20
     assert list((tmp_path / "data" / "state").glob("*.sst")), "RocksDB never flushed: the test says nothing of it"
     again = FewDescriptors(tmp_path / "data")
-    queue = httpx.get(f"{again.http_url}/api/queues/%2F/q", auth=("guest", "guest")).json()
+    queue = httpx2.get(f"{again.http_url}/api/queues/%2F/q", auth=("guest", "guest")).json()
     assert queue["messages"] == 750
     assert again.stop() == 0
 

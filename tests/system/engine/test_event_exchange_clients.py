@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import aio_pika
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -47,7 +47,7 @@ def listening(channel: BlockingChannel, *keys: str) -> Callable[[int], list[Even
 
 
 def test_b36_a_reader_of_events_asks_for_the_biography_of_the_message(
-    channel: BlockingChannel, api: httpx.Client
+    channel: BlockingChannel, api: httpx2.Client
 ) -> None:
     heard = listening(channel, "message.*.orders", "ack.orders")
     channel.queue_declare("orders", durable=True, arguments={"x-max-length": 1})
@@ -68,7 +68,7 @@ def test_b36_a_reader_of_events_asks_for_the_biography_of_the_message(
 
 
 def test_b36_clients_users_and_policies_are_told(
-    broker: RunningBroker, channel: BlockingChannel, api: httpx.Client
+    broker: RunningBroker, channel: BlockingChannel, api: httpx2.Client
 ) -> None:
     heard = listening(channel, "policy.*", "user.#", "connection.*", "queue.purged")
     channel.queue_declare("emptied", durable=True)
@@ -76,7 +76,7 @@ def test_b36_clients_users_and_policies_are_told(
     assert api.put("/users/eve", json={"password": "secret", "tags": "monitoring"}).status_code == 201
     assert api.put("/policies/%2F/lim", json={"pattern": "^x$", "definition": {"max-length": 3}}).status_code == 201
     assert api.delete("/policies/%2F/lim").status_code == 204
-    refused = httpx.get(f"{broker.http_url}/api/overview", auth=("eve", "wrong"), trust_env=False)
+    refused = httpx2.get(f"{broker.http_url}/api/overview", auth=("eve", "wrong"), trust_env=False)
     assert refused.status_code == 401
     pika.BlockingConnection(pika.URLParameters(broker.amqp_url)).close()
     assert api.delete("/users/eve").status_code == 204
@@ -103,7 +103,7 @@ def test_b36_clients_users_and_policies_are_told(
     channel.queue_delete("emptied")
 
 
-def test_b36_the_exchange_is_the_brokers(channel: BlockingChannel, api: httpx.Client) -> None:
+def test_b36_the_exchange_is_the_brokers(channel: BlockingChannel, api: httpx2.Client) -> None:
     shown = api.get(f"/exchanges/%2F/{EVENTS}").json()
     assert (shown["type"], shown["durable"], shown["internal"]) == ("topic", True, True)
     assert api.put("/vhosts/of-events").status_code == 201
@@ -117,7 +117,7 @@ def test_b36_the_exchange_is_the_brokers(channel: BlockingChannel, api: httpx.Cl
         channel.queue_declare("", exclusive=True)
 
 
-def test_b36_a_user_needs_the_right_to_read_the_exchange(broker: RunningBroker, api: httpx.Client) -> None:
+def test_b36_a_user_needs_the_right_to_read_the_exchange(broker: RunningBroker, api: httpx2.Client) -> None:
     api.put("/users/reader", json={"password": "r", "tags": ""})
     api.put("/permissions/%2F/reader", json={"configure": "^mine", "write": "^mine", "read": "^mine"})
     parameters = pika.URLParameters(broker.amqp_url)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -25,9 +25,9 @@ def channel(broker: RunningBroker) -> Any:
 @pytest.fixture
 def tracing(broker: RunningBroker) -> Any:
     def switch(on: bool) -> None:
-        answer = httpx.put(f"{broker.http_url}/api/vhosts/%2F", auth=("guest", "guest"), json={"tracing": on})
+        answer = httpx2.put(f"{broker.http_url}/api/vhosts/%2F", auth=("guest", "guest"), json={"tracing": on})
         assert answer.status_code == 204
-        assert httpx.get(f"{broker.http_url}/api/vhosts/%2F", auth=("guest", "guest")).json()["tracing"] is on
+        assert httpx2.get(f"{broker.http_url}/api/vhosts/%2F", auth=("guest", "guest")).json()["tracing"] is on
 
     yield switch
     switch(False)
@@ -149,7 +149,7 @@ def test_a_publish_over_http_is_copied(
     tracing(True)
     content = {"properties": {}, "routing_key": "nowhere", "payload": "x", "payload_encoding": "string"}
     url = f"{broker.http_url}/api/exchanges/%2F/amq.topic/publish"
-    assert httpx.post(url, auth=("guest", "guest"), json=content).json() == {"routed": False}
+    assert httpx2.post(url, auth=("guest", "guest"), json=content).json() == {"routed": False}
     assert [(key, body) for key, _, body in published()] == [("publish.amq.topic", b"x")]
 
 
@@ -167,7 +167,7 @@ def test_a_copy_of_an_encrypted_body_is_erased_with_its_subject(
     connection = pika.BlockingConnection(pika.URLParameters(running.amqp_url))
     channel = connection.channel()
     published = traced(channel, "publish.#")
-    assert httpx.put(f"{running.http_url}/api/vhosts/%2F", auth=guest, json={"tracing": True}).status_code == 204
+    assert httpx2.put(f"{running.http_url}/api/vhosts/%2F", auth=guest, json={"tracing": True}).status_code == 204
     channel.confirm_delivery()
     channel.queue_declare("mail", exclusive=True)
     properties = pika.BasicProperties(headers={"person": "ann"})
@@ -175,6 +175,6 @@ def test_a_copy_of_an_encrypted_body_is_erased_with_its_subject(
     channel.basic_publish("amq.direct", "nowhere", b"of ann, lost", properties)
     assert [body for _, _, body in published()] == [b"of ann", b"of ann, lost"]
     channel.basic_publish("", "mail", b"of ann", properties)
-    assert httpx.delete(f"{running.http_url}/api/subjects/ann?reason=asked", auth=guest).status_code == 204
+    assert httpx2.delete(f"{running.http_url}/api/subjects/ann?reason=asked", auth=guest).status_code == 204
     assert [body for _, _, body in published()] == [b""]
     connection.close()

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.amqp_wire import HEADER
@@ -34,7 +34,7 @@ class Balanced:
         tls = ("--tls-port", str(self.tls_port), "--https-port", str(self.https_port))
         files = ("--tls-cert", str(server.certificate), "--tls-key", str(server.key))
         self.broker = RunningBroker(home / "data", *tls, *files, "--proxy-protocol-from", f"{BALANCER}/32,10.0.0.0/8")
-        with httpx.Client(base_url=self.broker.http_url, auth=GUEST) as api:
+        with httpx2.Client(base_url=self.broker.http_url, auth=GUEST) as api:
             api.put("/api/users/other", json={"password": "secret", "tags": "administrator"}).raise_for_status()
             rights = {"configure": ".*", "write": ".*", "read": ".*"}
             api.put("/api/permissions/%2F/other", json=rights).raise_for_status()
@@ -94,14 +94,14 @@ def test_b47_amqp_over_tls_behind_haproxy(balanced: Balanced) -> None:
 
 
 def test_b47_https_behind_haproxy(balanced: Balanced) -> None:
-    transport = httpx.HTTPTransport(verify=balanced.trusted, local_address=CLIENT)
+    transport = httpx2.HTTPTransport(verify=balanced.trusted, local_address=CLIENT)
     url = f"https://localhost:{balanced.https}/api/queues/%2F/behind"
-    with httpx.Client(transport=transport, auth=OTHER) as client:
+    with httpx2.Client(transport=transport, auth=OTHER) as client:
         assert client.put(url, json={}, headers={"host": "queue.example.org"}).status_code == 403  # rebinding
     refused = [each for each in metadata_events(balanced.broker.data, "LoginRefused") if each["host"] == CLIENT]
     assert refused == []
-    transport = httpx.HTTPTransport(verify=balanced.trusted, local_address=CLIENT)
-    with httpx.Client(transport=transport) as client:
+    transport = httpx2.HTTPTransport(verify=balanced.trusted, local_address=CLIENT)
+    with httpx2.Client(transport=transport) as client:
         assert client.put(url, json={}, auth=GUEST).status_code == 401, "guest comes from this machine only"
         assert client.put(url, json={}, auth=OTHER).status_code == 201
     session = metadata_events(balanced.broker.data, "SessionOpened")[-1]
@@ -122,7 +122,7 @@ def test_b47_others_come_without_a_header_and_forge_none(balanced: Balanced) -> 
         connected(balanced, port, BALANCER, forged).close()
     with connect(balanced.broker):
         pass
-    assert httpx.get(f"{balanced.broker.http_url}/api/whoami", auth=GUEST).status_code == 200
+    assert httpx2.get(f"{balanced.broker.http_url}/api/whoami", auth=GUEST).status_code == 200
 
 
 def test_b47_a_client_unnamed_by_the_balancer_is_a_stranger_over_https(balanced: Balanced) -> None:

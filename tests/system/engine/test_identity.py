@@ -14,7 +14,7 @@ from typing import Any
 
 import aio_pika
 import aiormq
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.exceptions import (
@@ -63,9 +63,9 @@ def connect(broker: RunningBroker, password: str, user: str = "") -> pika.Blocki
     return pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.amqp_port, "/", credentials))
 
 
-def api(broker: RunningBroker, token: str | None = None, **how: Any) -> httpx.Client:
+def api(broker: RunningBroker, token: str | None = None, **how: Any) -> httpx2.Client:
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
-    return httpx.Client(base_url=broker.http_url, headers=headers, trust_env=False, **how)
+    return httpx2.Client(base_url=broker.http_url, headers=headers, trust_env=False, **how)
 
 
 def talk(broker: RunningBroker, *sent: bytes) -> bytes:
@@ -306,7 +306,7 @@ def test_b56_guesses_are_braked_by_address_over_amqp_and_http_alike(proxied: Run
         answers.append(api(proxied, auth=("ann", f"guess {number}")).get("/api/whoami"))
         return answers[-1].status_code == 429
 
-    answers: list[httpx.Response] = []
+    answers: list[httpx2.Response] = []
     assert until_braked(ask) >= 10
     assert 0 < int(answers[-1].headers["retry-after"]) <= 30
     assert {answer.status_code for answer in answers[:-1]} == {401}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.exceptions import ProbableAuthenticationError
@@ -104,7 +104,7 @@ class Configured(RunningBroker):
         )
 
     def get(self, path: str, user: str = "operator", password: str = "geheim") -> Any:
-        return httpx.get(f"{self.http_url}/api/{path}", auth=(user, password)).json()
+        return httpx2.get(f"{self.http_url}/api/{path}", auth=(user, password)).json()
 
 
 def until(fine: Callable[[], bool]) -> None:
@@ -141,7 +141,7 @@ def test_b48_certificates_are_renewed_and_connections_stay(broker: Configured) -
     connection = broker.connect()
     channel = connection.channel()
     channel.queue_declare("q", durable=True)
-    with httpx.Client(
+    with httpx2.Client(
         base_url=f"https://127.0.0.1:{broker.https_port}",
         verify=ssl.create_default_context(cafile=str(broker.authority.certificate)),
         auth=("operator", "geheim"),

@@ -2,7 +2,7 @@
 
 import itertools
 
-import httpx
+import httpx2
 import pytest
 
 NUMBERS = itertools.count()
@@ -14,6 +14,6 @@ def name() -> str:
 
 
 @pytest.fixture
-def queue(api: httpx.Client, name: str) -> str:
+def queue(api: httpx2.Client, name: str) -> str:
     assert api.put(f"/queues/%2F/{name}", json={"durable": True}).status_code == 201
     return name

@@ -4,7 +4,7 @@ import base64
 import socket
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.http_clients import api_client
@@ -12,7 +12,7 @@ from tests.support.running import RunningBroker
 
 
 @pytest.fixture
-def user(api: httpx.Client, name: str) -> Iterator[str]:
+def user(api: httpx2.Client, name: str) -> Iterator[str]:
     """A user with the password `secret` and the tag management, without permissions."""
     assert api.put(f"/users/{name}", json={"password": "secret", "tags": "management"}).status_code == 201
     yield name
@@ -26,7 +26,7 @@ def test_without_or_with_wrong_credentials(broker: RunningBroker) -> None:
         {"authorization": "Basic Z3Vlc3Q="},
         {"authorization": "Bearer x"},
     ):
-        answer = httpx.get(f"{broker.http_url}/api/whoami", headers=headers)
+        answer = httpx2.get(f"{broker.http_url}/api/whoami", headers=headers)
         assert answer.status_code == 401
         assert answer.json() == {"error": "not_authorized", "reason": "Login failed"}
         assert answer.headers["www-authenticate"] == 'Basic realm="RabbitMQ Management"', "clients compare it"
@@ -36,20 +36,20 @@ def test_without_or_with_wrong_credentials(broker: RunningBroker) -> None:
         assert nobody.get("/overview").status_code == 401
 
 
-def test_whoami(api: httpx.Client, broker: RunningBroker, user: str) -> None:
+def test_whoami(api: httpx2.Client, broker: RunningBroker, user: str) -> None:
     assert api.get("/whoami").json()["tags"] == ["administrator"]
     with api_client(broker, user, "secret") as other:
         assert other.get("/whoami").json() == {"name": user, "tags": ["management"], "is_internal_user": True}
 
 
-def test_without_a_management_tag_nobody_gets_in(api: httpx.Client, broker: RunningBroker, user: str) -> None:
+def test_without_a_management_tag_nobody_gets_in(api: httpx2.Client, broker: RunningBroker, user: str) -> None:
     assert api.put(f"/users/{user}", json={"keep_password": True, "tags": []}).status_code == 204
     with api_client(broker, user, "secret") as other:
         assert other.get("/whoami").json() == {"error": "not_authorised", "reason": "Not management user"}
 
 
 def test_only_administrators_change_users_vhosts_and_permissions(
-    api: httpx.Client, broker: RunningBroker, user: str
+    api: httpx2.Client, broker: RunningBroker, user: str
 ) -> None:
     api.put(f"/permissions/%2F/{user}", json={"configure": ".*", "write": ".*", "read": ".*"})
     policy = {"pattern": "^never$", "definition": {"max-length": 1}}
@@ -89,7 +89,7 @@ def test_only_administrators_change_users_vhosts_and_permissions(
 
 
 def test_permissions_hold_over_http_as_over_amqp(
-    api: httpx.Client, broker: RunningBroker, user: str, queue: str
+    api: httpx2.Client, broker: RunningBroker, user: str, queue: str
 ) -> None:
     with api_client(broker, user, "secret") as other:
         assert other.get("/queues").json() == []
@@ -119,7 +119,7 @@ def test_permissions_hold_over_http_as_over_amqp(
     assert api.delete(f"/permissions/%2F/{user}").status_code == 404
 
 
-def test_bad_users_and_permissions(api: httpx.Client, user: str) -> None:
+def test_bad_users_and_permissions(api: httpx2.Client, user: str) -> None:
     assert api.put("/users/x", json={"password": "y"}).json()["reason"] == "tags_not_present"
     assert api.put("/users/x", json={"tags": 5}).status_code == 400
     rights = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -132,7 +132,7 @@ def test_bad_users_and_permissions(api: httpx.Client, user: str) -> None:
     )
 
 
-def test_a_changed_password_counts_at_once(api: httpx.Client, broker: RunningBroker, user: str) -> None:
+def test_a_changed_password_counts_at_once(api: httpx2.Client, broker: RunningBroker, user: str) -> None:
     with api_client(broker, user, "secret") as before, api_client(broker, user, "other") as after:
         assert (before.get("/whoami").status_code, after.get("/whoami").status_code) == (200, 401)
         api.put(f"/users/{user}", json={"password": "other", "tags": "management"})
@@ -142,7 +142,7 @@ def test_a_changed_password_counts_at_once(api: httpx.Client, broker: RunningBro
         assert api.get(f"/users/{user}").json()["password_hash"] == ""
 
 
-def test_a_hash_moves_with_its_user(api: httpx.Client, broker: RunningBroker, user: str) -> None:
+def test_a_hash_moves_with_its_user(api: httpx2.Client, broker: RunningBroker, user: str) -> None:
     """RabbitMQ's goes in and out as it is, ours under its own name."""
     ours = api.get(f"/users/{user}").json()
     assert (ours["name"], ours["tags"], ours["limits"]) == (user, ["management"], {})
@@ -162,7 +162,7 @@ def test_a_hash_moves_with_its_user(api: httpx.Client, broker: RunningBroker, us
     assert api.put(f"/users/{user}", json={"password_hash": "?", "tags": ""}).status_code == 400
 
 
-def test_a_new_user_comes_with_permissions_and_limits(api: httpx.Client, name: str) -> None:
+def test_a_new_user_comes_with_permissions_and_limits(api: httpx2.Client, name: str) -> None:
     rights = {"configure": "^a", "write": "^b", "read": "^c"}
     new = {"password": "x", "tags": " monitoring , ,management", "limits": {"max-channels": 2}}
     wrong = api.put(f"/users/{name}", json=new | {"permissions": {"nowhere": rights}})
@@ -184,7 +184,7 @@ def test_a_new_user_comes_with_permissions_and_limits(api: httpx.Client, name: s
     assert api.post("/users/bulk-delete", json={"users": name}).status_code == 400
 
 
-def test_topic_permissions(api: httpx.Client, user: str) -> None:
+def test_topic_permissions(api: httpx2.Client, user: str) -> None:
     first = {"exchange": "amq.topic", "write": "^a", "read": "^b"}
     path = f"/topic-permissions/%2F/{user}"
     assert api.get(path).status_code == 404
@@ -205,7 +205,7 @@ def test_topic_permissions(api: httpx.Client, user: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["deleted", "another password", "no tags"])
-def test_rights_that_end_while_a_body_is_sent(broker: RunningBroker, api: httpx.Client, change: str) -> None:
+def test_rights_that_end_while_a_body_is_sent(broker: RunningBroker, api: httpx2.Client, change: str) -> None:
     """A request that is held open does not keep the rights of its login."""
     api.put("/users/thief", json={"password": "secret", "tags": "administrator"}).raise_for_status()
     body = b'{"password": "x", "tags": "administrator"}'

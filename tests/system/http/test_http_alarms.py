@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -21,12 +21,12 @@ def limited(tmp_path: Path, start_broker: Callable[..., RunningBroker]) -> Runni
 
 
 @pytest.fixture
-def ask(limited: RunningBroker) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"{limited.http_url}/api", auth=("guest", "guest"), trust_env=False) as client:
+def ask(limited: RunningBroker) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=f"{limited.http_url}/api", auth=("guest", "guest"), trust_env=False) as client:
         yield client
 
 
-def alarmed(limited: RunningBroker, ask: httpx.Client) -> tuple[list[str], tuple[bool, bool], tuple[float, float]]:
+def alarmed(limited: RunningBroker, ask: httpx2.Client) -> tuple[list[str], tuple[bool, bool], tuple[float, float]]:
     """By the health check, by the node's listing, and by the metrics: memory, disk."""
     node = ask.get(f"/nodes/{NODE}").json()
     found = metrics(limited)
@@ -43,7 +43,7 @@ def test_memory_breakdown_is_by_kind(limited: RunningBroker) -> None:
     assert "connection: " in done.stdout
 
 
-def test_limits_are_listed(limited: RunningBroker, ask: httpx.Client) -> None:
+def test_limits_are_listed(limited: RunningBroker, ask: httpx2.Client) -> None:
     node, found = ask.get(f"/nodes/{NODE}").json(), metrics(limited)
     assert node["disk_free_limit"] == value(found, "disk_space_available_limit_bytes") == 1_000_000
     assert node["mem_limit"] == value(found, "resident_memory_limit_bytes") > 100_000_000
@@ -58,7 +58,7 @@ def test_limits_are_listed(limited: RunningBroker, ask: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("resource", ["memory", "disk"])
-def test_an_alarm_is_told_everywhere_and_ends(limited: RunningBroker, ask: httpx.Client, resource: str) -> None:
+def test_an_alarm_is_told_everywhere_and_ends(limited: RunningBroker, ask: httpx2.Client, resource: str) -> None:
     command = {"memory": "set_vm_memory_high_watermark", "disk": "set_disk_free_limit"}[resource]
     high = {"memory": ("absolute", "1MB"), "disk": ("1000TB",)}[resource]
 
@@ -122,7 +122,7 @@ def test_an_alarm_is_told_everywhere_and_ends(limited: RunningBroker, ask: httpx
         ("disk_free_limit", "mem_relative:x"),
     ],
 )
-def test_limits_that_make_no_sense(limited: RunningBroker, ask: httpx.Client, limit: str, text: str) -> None:
+def test_limits_that_make_no_sense(limited: RunningBroker, ask: httpx2.Client, limit: str, text: str) -> None:
     refused = ask.put(f"/nodes/{NODE}/limits/{limit}", json={"value": text})
     assert (refused.status_code, text.removeprefix("mem_relative:") in refused.json()["reason"]) == (400, True)
     done = run(f"set_{limit}", text, REWINDMQ_URL=limited.http_url)

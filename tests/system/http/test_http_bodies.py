@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.engine.host.memory import MemoryKind
@@ -41,12 +41,12 @@ def test_a_length_above_the_limit_is_refused_before_the_body_comes(broker: Runni
     assert b"Exceeded HTTP request body size limit (20000000 bytes)" in answer
 
 
-def test_a_body_that_does_not_tell_its_length_is_cut_at_the_limit(api: httpx.Client) -> None:
+def test_a_body_that_does_not_tell_its_length_is_cut_at_the_limit(api: httpx2.Client) -> None:
     answer = api.post("/definitions", content=iter([b" " * 1_000_000] * 21))
     assert answer.status_code == 413
 
 
-def test_large_bodies_are_read(api: httpx.Client, queue: str) -> None:
+def test_large_bodies_are_read(api: httpx2.Client, queue: str) -> None:
     payload = "é,\\" * 1_000_000
     content = {"properties": {}, "routing_key": queue, "payload": payload, "payload_encoding": "string"}
     assert PARSED_HERE < len(json.dumps(content)) < MAX_BODY_BYTES
@@ -56,13 +56,13 @@ def test_large_bodies_are_read(api: httpx.Client, queue: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"[1," * 30_000, b'{"arguments": {', b'"' + b"x" * 70_000 + b'"'])
-def test_large_bodies_that_are_no_json_objects_are_refused(api: httpx.Client, name: str, content: bytes) -> None:
+def test_large_bodies_that_are_no_json_objects_are_refused(api: httpx2.Client, name: str, content: bytes) -> None:
     answer = api.put(f"/queues/%2F/{name}", content=content + b" " * PARSED_HERE, timeout=60)
     assert (answer.status_code, answer.json()["reason"]) == (400, "not_json")
 
 
 @pytest.mark.parametrize("count", [1_025, 10_000, 100_000])
-def test_a_declaration_has_so_many_arguments(api: httpx.Client, name: str, count: int) -> None:
+def test_a_declaration_has_so_many_arguments(api: httpx2.Client, name: str, count: int) -> None:
     answer = api.put(
         f"/queues/%2F/{name}", json={"durable": True, "arguments": {f"a{n}": n for n in range(count)}}, timeout=60
     )
@@ -73,7 +73,7 @@ def test_a_declaration_has_so_many_arguments(api: httpx.Client, name: str, count
     assert api.get(f"/queues/%2F/{name}").status_code == 404
 
 
-def test_and_they_are_of_so_many_bytes(api: httpx.Client, name: str) -> None:
+def test_and_they_are_of_so_many_bytes(api: httpx2.Client, name: str) -> None:
     answer = api.put(f"/queues/%2F/{name}", json={"durable": True, "arguments": {"a": ["x" * 1_000] * 200}}, timeout=60)
     assert (answer.status_code, answer.json()["reason"]) == (400, "the arguments are larger than 131072 bytes")
     assert (
@@ -84,7 +84,7 @@ def test_and_they_are_of_so_many_bytes(api: httpx.Client, name: str) -> None:
     )
 
 
-def test_large_definitions_go_in_and_out(api: httpx.Client, name: str) -> None:
+def test_large_definitions_go_in_and_out(api: httpx2.Client, name: str) -> None:
     document = {"queues": [{"name": f"{name}-{n}", "vhost": "/", "durable": True} for n in range(3_000)]}
     assert len(json.dumps(document)) > PARSED_HERE
     assert api.post("/definitions", json=document, timeout=120).status_code == 204
@@ -117,8 +117,8 @@ def test_what_a_request_holds_is_counted_until_it_is_answered(tmp_path: Path) ->
 
         async def scenario() -> tuple[list[int], list[int]]:
             statuses, held = [], []
-            transport = httpx.ASGITransport(app=make_app(broker, workers))
-            async with httpx.AsyncClient(transport=transport, base_url="http://test/api", auth=AUTH) as client:
+            transport = httpx2.ASGITransport(app=make_app(broker, workers))
+            async with httpx2.AsyncClient(transport=transport, base_url="http://test/api", auth=AUTH) as client:
                 for limit in (broker.host.memory.limit_bytes, 50_000):
                     broker.host.memory.limit_bytes = limit
                     for content in ({"x": "y" * 100_000}, {}):

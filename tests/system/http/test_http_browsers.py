@@ -3,7 +3,7 @@
 import re
 import socket
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.engine.http.browsers import is_same, stays_here
@@ -27,7 +27,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("headers", FOREIGN)
-def test_a_form_of_a_foreign_page_makes_no_administrator(api: httpx.Client, headers: dict[str, str]) -> None:
+def test_a_form_of_a_foreign_page_makes_no_administrator(api: httpx2.Client, headers: dict[str, str]) -> None:
     answer = api.post("/definitions", content=ADMINISTRATOR, headers={"content-type": BOUNDARY, **headers})
     assert (answer.status_code, answer.json()["error"]) == (403, "forbidden")
     assert "another site" in answer.json()["reason"]
@@ -36,7 +36,7 @@ def test_a_form_of_a_foreign_page_makes_no_administrator(api: httpx.Client, head
 
 @pytest.mark.parametrize("headers", FOREIGN)
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
-def test_nothing_else_is_changed_either(api: httpx.Client, queue: str, method: str, headers: dict[str, str]) -> None:
+def test_nothing_else_is_changed_either(api: httpx2.Client, queue: str, method: str, headers: dict[str, str]) -> None:
     paths = {"PUT": f"/queues/%2F/{queue}x", "POST": f"/queues/%2F/{queue}/get", "DELETE": f"/queues/%2F/{queue}"}
     assert api.request(method, paths[method], json={}, headers=headers).status_code == 403
     assert api.get("/aliveness-test/%2F", headers=headers).status_code == 403
@@ -44,7 +44,7 @@ def test_nothing_else_is_changed_either(api: httpx.Client, queue: str, method: s
     assert api.get(f"/queues/%2F/{queue}x").status_code == 404
 
 
-def test_our_own_page_and_programs_go_on_working(api: httpx.Client, broker: RunningBroker, name: str) -> None:
+def test_our_own_page_and_programs_go_on_working(api: httpx2.Client, broker: RunningBroker, name: str) -> None:
     for number, headers in enumerate(
         (
             {},
@@ -57,15 +57,15 @@ def test_our_own_page_and_programs_go_on_working(api: httpx.Client, broker: Runn
         assert api.get("/queues", headers=headers).status_code == 200
 
 
-def test_another_site_may_link_to_the_api_but_not_load_it(api: httpx.Client, broker: RunningBroker) -> None:
+def test_another_site_may_link_to_the_api_but_not_load_it(api: httpx2.Client, broker: RunningBroker) -> None:
     there = {"sec-fetch-site": "cross-site"}
     assert api.get("/queues", headers=there | {"sec-fetch-mode": "navigate"}).status_code == 200
     assert api.get("/queues", headers=there | {"sec-fetch-mode": "no-cors"}).status_code == 403
-    assert httpx.get(broker.http_url, headers=there | {"sec-fetch-mode": "navigate"}).status_code == 200
+    assert httpx2.get(broker.http_url, headers=there | {"sec-fetch-mode": "navigate"}).status_code == 200
 
 
 @pytest.mark.parametrize("where", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)"])
-def test_an_import_leads_to_no_other_site(api: httpx.Client, name: str, where: str) -> None:
+def test_an_import_leads_to_no_other_site(api: httpx2.Client, name: str, where: str) -> None:
     definitions = f'{{"users": [{{"name": "{name}", "password": "m", "tags": ""}}]}}'.encode()
     answer = api.post("/definitions", files={"file": ("d.json", definitions)}, data={"redirect": where})
     assert answer.status_code == 400
@@ -88,13 +88,13 @@ def test_which_origins_are_the_host_that_was_asked() -> None:
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:15672", "[", ""])
 def test_a_name_that_leads_to_loopback_is_not_served(broker: RunningBroker, host: str) -> None:
     for path in ("/", "/api/overview", "/metrics"):
-        answer = httpx.get(f"{broker.http_url}{path}", headers={"host": host}, auth=("guest", "guest"))
+        answer = httpx2.get(f"{broker.http_url}{path}", headers={"host": host}, auth=("guest", "guest"))
         assert (answer.status_code, answer.json()["error"]) == (403, "forbidden")
 
 
 @pytest.mark.parametrize("host", ["localhost", "LocalHost:80", "127.0.0.1", "a.localhost:1", "[::1]:7", "10.0.0.1"])
 def test_addresses_and_localhost_are(broker: RunningBroker, host: str) -> None:
-    assert httpx.get(broker.http_url, headers={"host": host}).status_code == 200
+    assert httpx2.get(broker.http_url, headers={"host": host}).status_code == 200
 
 
 def test_a_check_without_a_host_is_answered(broker: RunningBroker) -> None:
@@ -103,14 +103,14 @@ def test_a_check_without_a_host_is_answered(broker: RunningBroker) -> None:
         assert sock.recv(15).startswith(b"HTTP/1.1 200")
 
 
-def test_every_answer_says_what_it_is(api: httpx.Client, broker: RunningBroker) -> None:
+def test_every_answer_says_what_it_is(api: httpx2.Client, broker: RunningBroker) -> None:
     answers = [
         api.get("/overview"),
         api.get("/nothing"),
         api.get("/overview", auth=("guest", "wrong")),
         api.post("/definitions", headers=FOREIGN[0]),
-        httpx.get(f"{broker.http_url}/metrics", auth=("guest", "guest")),
-        *(httpx.get(f"{broker.http_url}{path}") for path in ("/", "/app.js", "/desk.css")),
+        httpx2.get(f"{broker.http_url}/metrics", auth=("guest", "guest")),
+        *(httpx2.get(f"{broker.http_url}{path}") for path in ("/", "/app.js", "/desk.css")),
     ]
     assert [answer.status_code for answer in answers] == [200, 404, 401, 403, 200, 200, 200, 200]
     for answer in answers:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import amqp
-import httpx
+import httpx2
 import pytest
 
 from tests.support.definitions import CATEGORIES, RIGHTS, WHOLE
@@ -22,11 +22,11 @@ def target(tmp_path: Path) -> Iterator[RunningBroker]:
     broker.stop()
 
 
-def guest(broker: RunningBroker) -> httpx.Client:
+def guest(broker: RunningBroker) -> httpx2.Client:
     return api_client(broker, "guest", "guest")
 
 
-def exported(api: httpx.Client) -> dict[str, Any]:
+def exported(api: httpx2.Client) -> dict[str, Any]:
     found: dict[str, Any] = api.get("/definitions").json()
     return found
 
@@ -35,7 +35,7 @@ def names(document: dict[str, Any], category: str) -> list[str]:
     return [each["name"] for each in document[category]]
 
 
-def ends(api: httpx.Client) -> list[int]:
+def ends(api: httpx2.Client) -> list[int]:
     return [each["next_offset"] for each in api.get("/overview").json()["log"]]
 
 
@@ -127,7 +127,7 @@ def test_what_one_broker_exports_another_imports(target: RunningBroker, tmp_path
         other.stop()
 
 
-def test_one_vhost_goes_into_another(api: httpx.Client, name: str) -> None:
+def test_one_vhost_goes_into_another(api: httpx2.Client, name: str) -> None:
     for vhost in (name, f"{name}2"):
         api.put(f"/vhosts/{vhost}")
     part = {key: WHOLE[key] for key in ("parameters", "policies", "queues", "exchanges", "bindings", "users")}
@@ -148,13 +148,13 @@ def test_one_vhost_goes_into_another(api: httpx.Client, name: str) -> None:
         api.delete(f"/vhosts/{vhost}")
 
 
-def test_a_file_to_download(api: httpx.Client) -> None:
+def test_a_file_to_download(api: httpx2.Client) -> None:
     answer = api.get("/definitions", params={"download": "rabbit_1.json"})
     assert answer.headers["content-disposition"] == "attachment; filename=rabbit_1.json"
     assert "content-disposition" not in api.get("/definitions", params={"download": "a\r\nb"}).headers
 
 
-def test_uploaded_by_a_form(api: httpx.Client, name: str) -> None:
+def test_uploaded_by_a_form(api: httpx2.Client, name: str) -> None:
     document = json.dumps({"vhosts": [{"name": name, "metadata": {"description": "größer"}}]}, ensure_ascii=False)
     file = ("rabbit.json", b"\xef\xbb\xbf" + document.encode(), "application/json")
     assert api.post("/definitions", files={"file": file}).status_code == 204
@@ -195,7 +195,7 @@ def test_uploaded_by_a_form(api: httpx.Client, name: str) -> None:
         ),
     ],
 )
-def test_a_form_that_is_none(api: httpx.Client, content_type: str, body: bytes, reason: str) -> None:
+def test_a_form_that_is_none(api: httpx2.Client, content_type: str, body: bytes, reason: str) -> None:
     answer = api.post("/definitions", content=body, headers={"content-type": content_type})
     assert (answer.status_code, answer.json()) == (400, {"error": "bad_request", "reason": reason})
 
@@ -250,7 +250,7 @@ def changed(category: str, number: int, **values: Any) -> dict[str, Any]:
         (changed("bindings", 0, arguments={"x-match": "most"}), "binding of 'x': Invalid x-match field value"),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_is_done(api: httpx.Client, document: dict[str, Any], reason: str) -> None:
+def test_what_is_wrong_is_said_and_nothing_is_done(api: httpx2.Client, document: dict[str, Any], reason: str) -> None:
     before = exported(api)
     answer = api.post("/definitions", json=document)
     assert answer.status_code == 400
@@ -258,7 +258,7 @@ def test_what_is_wrong_is_said_and_nothing_is_done(api: httpx.Client, document: 
     assert exported(api) == before
 
 
-def test_b53_all_that_is_wrong_is_said_at_once(api: httpx.Client) -> None:
+def test_b53_all_that_is_wrong_is_said_at_once(api: httpx2.Client) -> None:
     shovels = [{"vhost": "v", "component": "shovel", "name": f"s{n}", "value": {}} for n in range(30)]
     document = changed("exchanges", 0, type="x-recent-history") | {"parameters": shovels}
     before = exported(api)
@@ -273,7 +273,7 @@ def test_b53_all_that_is_wrong_is_said_at_once(api: httpx.Client) -> None:
     assert exported(api) == before
 
 
-def test_only_an_administrator(api: httpx.Client, broker: RunningBroker, name: str) -> None:
+def test_only_an_administrator(api: httpx2.Client, broker: RunningBroker, name: str) -> None:
     api.put(f"/users/{name}", json={"password": "secret", "tags": "policymaker,monitoring"})
     with api_client(broker, name, "secret") as other:
         for method, path in (("GET", "/definitions"), ("POST", "/definitions"), ("GET", "/definitions/%2F")):

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.projections.rewind import parse_time
@@ -21,7 +21,7 @@ def sums(points: list[dict[str, Any]]) -> dict[str, int]:
     return found
 
 
-def live_a_while(api: httpx.Client, queue: str) -> str:
+def live_a_while(api: httpx2.Client, queue: str) -> str:
     """Some traffic of all kinds. Returns the moment before."""
     publish(api, queue, "before")
     start = now()
@@ -40,7 +40,7 @@ def live_a_while(api: httpx.Client, queue: str) -> str:
 
 
 @pytest.mark.long
-def test_b31_each_point_is_the_queue_at_its_moment(api: httpx.Client, queue: str) -> None:
+def test_b31_each_point_is_the_queue_at_its_moment(api: httpx2.Client, queue: str) -> None:
     start = live_a_while(api, queue)
     found = history_answer(api, f"depth/%2F/{queue}", **{"from": start, "points": "40"})
     assert len(found["points"]) == 40
@@ -52,7 +52,7 @@ def test_b31_each_point_is_the_queue_at_its_moment(api: httpx.Client, queue: str
     assert (found["points"][0]["ready"], found["points"][-1]["ready"]) == (1, 3)
 
 
-def test_b31_what_happened_between_two_points_is_their_difference(api: httpx.Client, queue: str) -> None:
+def test_b31_what_happened_between_two_points_is_their_difference(api: httpx2.Client, queue: str) -> None:
     start = live_a_while(api, queue)
     end = now()
     for points in ("2", "17", "1000"):
@@ -66,7 +66,7 @@ def test_b31_what_happened_between_two_points_is_their_difference(api: httpx.Cli
         assert found["points"][-1]["ready"] - found["points"][0]["ready"] == length
 
 
-def test_b31_ticks_say_what_people_did(api: httpx.Client, queue: str) -> None:
+def test_b31_ticks_say_what_people_did(api: httpx2.Client, queue: str) -> None:
     live_a_while(api, queue)
     found = history_answer(api, f"depth/%2F/{queue}")
     ticks = [(tick["kind"], tick["user"]) for tick in found["ticks"] if tick["text"] != "" or tick["kind"] == "purged"]
@@ -86,7 +86,7 @@ def test_b31_ticks_say_what_people_did(api: httpx.Client, queue: str) -> None:
     assert "declared" not in {tick["kind"] for tick in since["ticks"]}
 
 
-def test_b31_a_queue_that_was_made_anew_is_told_of_too(api: httpx.Client, queue: str) -> None:
+def test_b31_a_queue_that_was_made_anew_is_told_of_too(api: httpx2.Client, queue: str) -> None:
     publish(api, queue, "first")
     api.delete(f"/queues/%2F/{queue}")
     gone = now()
@@ -112,13 +112,13 @@ def test_b31_a_queue_that_was_made_anew_is_told_of_too(api: httpx.Client, queue:
         ("", 404, "no queue 'never' in vhost '/' from "),
     ],
 )
-def test_b31_questions_that_make_no_sense(api: httpx.Client, query: str, status: int, reason: str) -> None:
+def test_b31_questions_that_make_no_sense(api: httpx2.Client, query: str, status: int, reason: str) -> None:
     answer = api.get(f"/history/depth/%2F/never?{query}")
     assert answer.status_code == status, answer.text
     assert answer.json()["reason"].startswith(reason)
 
 
-def test_b31_a_reader_of_a_queue_sees_its_part(api: httpx.Client, broker: RunningBroker, queue: str) -> None:
+def test_b31_a_reader_of_a_queue_sees_its_part(api: httpx2.Client, broker: RunningBroker, queue: str) -> None:
     publish(api, queue, "of the first queue")
     api.delete(f"/queues/%2F/{queue}")
     api.put(f"/queues/%2F/{queue}", json={"durable": True})
@@ -126,14 +126,14 @@ def test_b31_a_reader_of_a_queue_sees_its_part(api: httpx.Client, broker: Runnin
     api.put(f"/marks/{queue}", json={"note": "secret"})
     api.put(f"/users/{queue}", json={"password": "x", "tags": "management"})
     api.put(f"/permissions/%2F/{queue}", json={"configure": "", "write": "", "read": f"^{queue}$"})
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=(queue, "x"), trust_env=False) as reader:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=(queue, "x"), trust_env=False) as reader:
         found = history_answer(reader, f"depth/%2F/{queue}")
         assert sums(found["points"]) == {"published": 0}
         kinds = [tick["kind"] for tick in found["ticks"]]
         assert (kinds.count("declared"), kinds.count("deleted")) == (1, 0)
         assert {tick["user"] for tick in found["ticks"] if tick["kind"] == "mark"} == {""}
         assert reader.get(f"/history/depth/%2F/{queue}-other").status_code == 401
-    assert httpx.get(f"{broker.http_url}/api/history/depth/%2F/{queue}", trust_env=False).status_code == 401
+    assert httpx2.get(f"{broker.http_url}/api/history/depth/%2F/{queue}", trust_env=False).status_code == 401
 
 
 @pytest.mark.long
@@ -142,7 +142,7 @@ def test_b31_a_range_begins_where_the_history_begins(tmp_path: Path) -> None:
     trimmed(tmp_path, story, 2)
     running = RunningBroker(tmp_path)
     try:
-        with httpx.Client(base_url=f"{running.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
+        with httpx2.Client(base_url=f"{running.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
             wide = history_answer(api, "depth/%2F/orders", **{"from": "0", "to": str(story.end_ms), "points": "50"})
             assert 0 < wide["floor"] <= wide["from"]["offset"]
             assert parse_time(wide["from"]["time"]) > story.days[0]

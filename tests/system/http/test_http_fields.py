@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -151,7 +151,7 @@ class Side:
     def __init__(self, amqp_port: int, http_port: int) -> None:
         self.amqp_port = amqp_port
         self.http_port = http_port
-        self.api = httpx.Client(
+        self.api = httpx2.Client(
             base_url=f"http://127.0.0.1:{http_port}/api/", auth=("guest", "guest"), trust_env=False, timeout=60
         )
         self.configure()
@@ -382,7 +382,7 @@ def test_every_field_is_rabbitmqs(sides: tuple[Side, Side]) -> None:
 
 
 def test_every_path_that_rabbitmq_lists_is_asked_for(sides: tuple[Side, Side]) -> None:
-    page = httpx.get(f"http://127.0.0.1:{sides[0].http_port}/api/index.html", auth=("guest", "guest")).text
+    page = httpx2.get(f"http://127.0.0.1:{sides[0].http_port}/api/index.html", auth=("guest", "guest")).text
     rows = [
         re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
     ]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.http_clients import find, publish
@@ -18,7 +18,7 @@ def payloads(found: list[dict[str, Any]]) -> list[str]:
     return [each["payload"] for each in found]
 
 
-def test_b29_a_message_is_found_by_each_key_also_when_it_is_gone(api: httpx.Client, queue: str) -> None:
+def test_b29_a_message_is_found_by_each_key_also_when_it_is_gone(api: httpx2.Client, queue: str) -> None:
     publish(api, queue, '{"order": 4711}', message_id=f"{queue}-4711", correlation_id=f"{queue}-c")
     publish(api, queue, '{"order": 4712}', headers={"customer": queue, "n": 3})
     assert api.delete(f"/queues/%2F/{queue}/contents").status_code == 204
@@ -41,7 +41,7 @@ def test_b29_a_message_is_found_by_each_key_also_when_it_is_gone(api: httpx.Clie
     assert find(api, place, message_id=f"{queue}-4711") == first
 
 
-def test_b29_times_and_limits_cut_a_search_and_next_goes_on(api: httpx.Client, queue: str) -> None:
+def test_b29_times_and_limits_cut_a_search_and_next_goes_on(api: httpx2.Client, queue: str) -> None:
     for number in range(5):
         publish(api, queue, f"m{number}")
     between = now()
@@ -71,14 +71,14 @@ def test_b29_times_and_limits_cut_a_search_and_next_goes_on(api: httpx.Client, q
         ({"body": "x", "next": "../..:1-2"}, "next is not from an answer to a search"),
     ],
 )
-def test_b29_searches_that_make_no_sense(api: httpx.Client, queue: str, query: dict[str, str], reason: str) -> None:
+def test_b29_searches_that_make_no_sense(api: httpx2.Client, queue: str, query: dict[str, str], reason: str) -> None:
     answer = api.get(f"/history/find/%2F/{queue}", params=query)
     assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
     assert answer.json()["reason"].startswith(reason)
 
 
 def test_b29_a_reader_of_a_queue_searches_its_past_and_nothing_else(
-    api: httpx.Client, broker: RunningBroker, name: str
+    api: httpx2.Client, broker: RunningBroker, name: str
 ) -> None:
     mine, other, fan = f"{name}-mine", f"{name}-other", f"{name}-fan"
     api.put(f"/queues/%2F/{mine}", json={"durable": True})
@@ -94,7 +94,7 @@ def test_b29_a_reader_of_a_queue_searches_its_past_and_nothing_else(
     publish(api, other, "of the other")
     api.put(f"/users/{name}", json={"password": "x", "tags": "management"})
     api.put(f"/permissions/%2F/{name}", json={"configure": "", "write": "", "read": f"{name}-mine"})
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=(name, "x"), trust_env=False) as reader:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=(name, "x"), trust_env=False) as reader:
         found = find(reader, f"%2F/{mine}", body="of the")
         assert [(each["payload"], each["queues"]) for each in found] == [("of the fan", [mine])]
         everything = f"queues-0:0-{10**9},queues-1:0-{10**9},queues-2:0-9,metadata-0:0-9"
@@ -108,7 +108,7 @@ def test_b29_a_reader_of_a_queue_searches_its_past_and_nothing_else(
 
 
 def test_b29_the_process_that_searches_gives_way_to_the_broker(
-    api: httpx.Client, broker: RunningBroker, queue: str
+    api: httpx2.Client, broker: RunningBroker, queue: str
 ) -> None:
     find(api, f"%2F/{queue}", body="x")
     niceness = {os.getpriority(os.PRIO_PROCESS, child) for child in children_of(broker.process.pid)}
@@ -120,7 +120,7 @@ def test_b29_a_body_under_a_key_is_found_until_the_subject_is_erased(
     start_broker: Callable[..., RunningBroker], tmp_path: Path
 ) -> None:
     broker = start_broker(tmp_path, "--subject-header", "x-subject")
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
         api.put("/queues/%2F/q", json={"durable": True})
         publish(api, "q", "order 4711 of alice", headers={"x-subject": "alice"})
         publish(api, "q", "order 4711 of nobody")

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support import pika_clients
@@ -25,7 +25,7 @@ def data(tmp_path: Path) -> Path:
 
 def page(broker: RunningBroker, message_id: str) -> dict[str, Any]:
     query = {"message_id": message_id}
-    answer = httpx.get(f"{broker.http_url}/api/history/find/%2F", params=query, auth=("guest", "guest"), timeout=30)
+    answer = httpx2.get(f"{broker.http_url}/api/history/find/%2F", params=query, auth=("guest", "guest"), timeout=30)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found

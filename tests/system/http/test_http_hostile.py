@@ -5,7 +5,7 @@ import asyncio
 import socket
 import time
 
-import httpx
+import httpx2
 import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -30,19 +30,19 @@ ENDLESS = "9" * 5_000  # more digits than Python turns into a number
         (f"/queues/%2F/QUEUE/at?offset={ENDLESS}", 400, f"offset is a whole number, not '{ENDLESS}'"),
     ],
 )
-def test_a_number_without_end_is_refused(api: httpx.Client, queue: str, path: str, status: int, reason: str) -> None:
+def test_a_number_without_end_is_refused(api: httpx2.Client, queue: str, path: str, status: int, reason: str) -> None:
     answer = api.get(path.replace("QUEUE", queue))
     assert (answer.status_code, answer.json()["reason"]) == (status, reason)
 
 
 @pytest.mark.parametrize("count", [HUGE, ENDLESS, f"-{ENDLESS}"])
-def test_a_number_without_end_in_a_body_is_refused(api: httpx.Client, queue: str, count: str) -> None:
+def test_a_number_without_end_in_a_body_is_refused(api: httpx2.Client, queue: str, count: str) -> None:
     content = {"count": count, "ackmode": "ack_requeue_true", "encoding": "auto"}
     answer = api.post(f"/queues/%2F/{queue}/get", json=content)
     assert (answer.status_code, answer.json()["reason"][:18]) == (400, "not_integer: count")
 
 
-def test_a_body_that_is_cut_short_is_no_defect(broker: RunningBroker, api: httpx.Client) -> None:
+def test_a_body_that_is_cut_short_is_no_defect(broker: RunningBroker, api: httpx2.Client) -> None:
     told = len(broker.errors)
     with socket.create_connection((broker.host, broker.http_port)) as client:
         client.sendall(

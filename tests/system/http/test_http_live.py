@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.engine.http import live
@@ -38,7 +38,7 @@ class Heard:
                     name = line.removeprefix("event: ")
                 elif line.startswith("data: "):
                     self.frames.append((name, json.loads(line.removeprefix("data: "))))
-        except httpx.HTTPError:
+        except httpx2.HTTPError:
             pass
         self.over = True
 
@@ -52,7 +52,7 @@ def stream(running: RunningBroker, path: str, **options: Any) -> Iterator[Heard]
     options.setdefault("auth", GUEST)
     url = f"{running.http_url}/api/live{path}"
     with (
-        httpx.Client(trust_env=False, timeout=SECONDS) as client,
+        httpx2.Client(trust_env=False, timeout=SECONDS) as client,
         client.stream("GET", url, **options) as answer,
     ):
         assert answer.status_code == 200, answer.read()
@@ -64,26 +64,26 @@ def stream(running: RunningBroker, path: str, **options: Any) -> Iterator[Heard]
 def status(running: RunningBroker, path: str, **options: Any) -> tuple[int, str]:
     options.setdefault("auth", GUEST)
     with (
-        httpx.Client(trust_env=False, timeout=SECONDS) as client,
+        httpx2.Client(trust_env=False, timeout=SECONDS) as client,
         client.stream("GET", f"{running.http_url}/api/live{path}", **options) as answer,
     ):
         return answer.status_code, "" if answer.status_code == 200 else answer.read().decode()
 
 
-def publish(api: httpx.Client, queue: str, count: int = 1) -> None:
+def publish(api: httpx2.Client, queue: str, count: int = 1) -> None:
     for _ in range(count):
         content = {"properties": {}, "routing_key": queue, "payload": "x", "payload_encoding": "string"}
         assert api.post("/exchanges/%2F/amq.default/publish", json=content).json() == {"routed": True}
 
 
 @pytest.fixture
-def queue(api: httpx.Client) -> Iterator[str]:
+def queue(api: httpx2.Client) -> Iterator[str]:
     api.put("/queues/%2F/live", json={"durable": True}).raise_for_status()
     yield "live"
     api.delete("/queues/%2F/live")
 
 
-def test_b37_figures_come_as_they_change(broker: RunningBroker, api: httpx.Client, queue: str) -> None:
+def test_b37_figures_come_as_they_change(broker: RunningBroker, api: httpx2.Client, queue: str) -> None:
     listing = "/queues?page=1&page_size=10&name=live&columns=name,messages_ready"
     with (
         stream(broker, f"/queues/%2F/{queue}?columns=messages_ready") as one,
@@ -108,7 +108,7 @@ def test_b37_figures_come_as_they_change(broker: RunningBroker, api: httpx.Clien
 
 
 def test_b37_listeners_share_an_answer_and_hear_only_what_they_may_see(
-    broker: RunningBroker, api: httpx.Client
+    broker: RunningBroker, api: httpx2.Client
 ) -> None:
     api.put("/users/lee", json={"password": "lee", "tags": "management"})
     api.put("/vhosts/private")
@@ -127,7 +127,7 @@ def test_b37_listeners_share_an_answer_and_hear_only_what_they_may_see(
 
 
 @pytest.mark.parametrize("how", ["deleted", "another password", "other tags"])
-def test_b37_a_stream_ends_with_its_user(broker: RunningBroker, api: httpx.Client, how: str) -> None:
+def test_b37_a_stream_ends_with_its_user(broker: RunningBroker, api: httpx2.Client, how: str) -> None:
     api.put("/users/max", json={"password": "max", "tags": "monitoring"})
     with stream(broker, "/overview", auth=("max", "max")) as heard:
         assert heard.last()["node"]
@@ -142,7 +142,9 @@ def test_b37_a_stream_ends_with_its_user(broker: RunningBroker, api: httpx.Clien
 
 
 def test_b37_a_stream_ends_with_its_login(broker: RunningBroker) -> None:
-    with httpx.Client(base_url=f"{broker.http_url}/api", trust_env=False, headers={"x-requested-with": "page"}) as page:
+    with httpx2.Client(
+        base_url=f"{broker.http_url}/api", trust_env=False, headers={"x-requested-with": "page"}
+    ) as page:
         page.post("/login", json={"username": "guest", "password": "guest"}).raise_for_status()
         cookies = dict(page.cookies)
         with stream(broker, "/overview", auth=None, cookies=cookies) as heard:
@@ -151,13 +153,13 @@ def test_b37_a_stream_ends_with_its_login(broker: RunningBroker) -> None:
             until(lambda: heard.over, "the stream ended")
             assert heard.frames[-1] == ("end", {})
     headers = {"accept": "text/event-stream"}
-    with httpx.Client(trust_env=False) as client:
+    with httpx2.Client(trust_env=False) as client:
         answer = client.get(f"{broker.http_url}/api/live/overview", headers=headers, cookies=cookies)
     assert answer.status_code == 401
     assert "Basic" not in answer.headers["www-authenticate"]  # else the browser asks for a password itself
 
 
-def test_b37_streams_are_bounded(broker: RunningBroker, api: httpx.Client) -> None:
+def test_b37_streams_are_bounded(broker: RunningBroker, api: httpx2.Client) -> None:
     api.put("/users/many", json={"password": "many", "tags": "monitoring"})
     open_ones: list[Any] = []
     try:
@@ -180,7 +182,7 @@ def test_b37_what_cannot_be_streamed_is_refused(broker: RunningBroker) -> None:
     assert (code, "page and page_size" in text) == (400, True)
     assert status(broker, "/queues/%2F/none")[0] == 404
     assert status(broker, "/overview", auth=("guest", "wrong"))[0] == 401
-    answer = httpx.head(f"{broker.http_url}/api/live/overview", auth=GUEST, trust_env=False)
+    answer = httpx2.head(f"{broker.http_url}/api/live/overview", auth=GUEST, trust_env=False)
     assert answer.headers["content-type"] == "text/event-stream"
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.running import RunningBroker
@@ -11,24 +11,24 @@ PAGE = {"x-requested-with": "page"}
 
 
 @pytest.fixture
-def browser(broker: RunningBroker) -> Iterator[httpx.Client]:
+def browser(broker: RunningBroker) -> Iterator[httpx2.Client]:
     """A client that keeps cookies, and says what the desk's script says."""
-    with httpx.Client(base_url=broker.http_url, headers=PAGE, trust_env=False) as client:
+    with httpx2.Client(base_url=broker.http_url, headers=PAGE, trust_env=False) as client:
         yield client
 
 
 @pytest.fixture
-def api(broker: RunningBroker) -> Iterator[httpx.Client]:
+def api(broker: RunningBroker) -> Iterator[httpx2.Client]:
     """A program: Basic, without cookies."""
-    with httpx.Client(base_url=broker.http_url, auth=("guest", "guest"), trust_env=False) as client:
+    with httpx2.Client(base_url=broker.http_url, auth=("guest", "guest"), trust_env=False) as client:
         yield client
 
 
-def log_in(client: httpx.Client, user: str = "guest", password: str = "guest") -> httpx.Response:
+def log_in(client: httpx2.Client, user: str = "guest", password: str = "guest") -> httpx2.Response:
     return client.post("/api/login", json={"username": user, "password": password})
 
 
-def test_b30_the_cookie_is_for_this_site_and_for_no_script(browser: httpx.Client) -> None:
+def test_b30_the_cookie_is_for_this_site_and_for_no_script(browser: httpx2.Client) -> None:
     answer = log_in(browser)
     assert answer.status_code == 204
     words = {word.strip().lower() for word in answer.headers["set-cookie"].split(";")[1:]}
@@ -37,7 +37,7 @@ def test_b30_the_cookie_is_for_this_site_and_for_no_script(browser: httpx.Client
     assert browser.get("/api/whoami").json()["name"] == "guest"
 
 
-def test_b30_a_change_needs_the_header_that_no_other_site_can_set(browser: httpx.Client) -> None:
+def test_b30_a_change_needs_the_header_that_no_other_site_can_set(browser: httpx2.Client) -> None:
     log_in(browser)
     del browser.headers["x-requested-with"]
     refused = browser.put("/api/queues/%2F/forged", json={"durable": True})
@@ -51,7 +51,7 @@ def test_b30_a_change_needs_the_header_that_no_other_site_can_set(browser: httpx
     assert browser.put("/api/queues/%2F/made", json={"durable": True}, headers=PAGE).status_code == 201
 
 
-def test_b30_a_login_ends_with_the_password_the_tag_and_the_user(browser: httpx.Client, api: httpx.Client) -> None:
+def test_b30_a_login_ends_with_the_password_the_tag_and_the_user(browser: httpx2.Client, api: httpx2.Client) -> None:
     def put(password: str, tags: str) -> None:
         api.put("/api/users/ann", json={"password": password, "tags": tags}).raise_for_status()
 
@@ -70,12 +70,12 @@ def test_b30_a_login_ends_with_the_password_the_tag_and_the_user(browser: httpx.
     assert browser.get("/api/whoami").status_code == 401
 
 
-def test_b30_logging_out_ends_it_for_every_copy_of_the_cookie(browser: httpx.Client, broker: RunningBroker) -> None:
+def test_b30_logging_out_ends_it_for_every_copy_of_the_cookie(browser: httpx2.Client, broker: RunningBroker) -> None:
     log_in(browser)
     copied = dict(browser.cookies)
     assert browser.delete("/api/login").status_code == 204
     assert not browser.cookies
-    again = httpx.get(f"{broker.http_url}/api/whoami", cookies=copied, trust_env=False)
+    again = httpx2.get(f"{broker.http_url}/api/whoami", cookies=copied, trust_env=False)
     assert again.status_code == 401
 
 
@@ -94,7 +94,7 @@ def test_b30_logging_out_ends_it_for_every_copy_of_the_cookie(browser: httpx.Cli
         (b'{"username": "nobody", "password": "guest"}', 401),
     ],
 )
-def test_b30_a_login_that_makes_no_sense_is_refused(browser: httpx.Client, content: bytes, status: int) -> None:
+def test_b30_a_login_that_makes_no_sense_is_refused(browser: httpx2.Client, content: bytes, status: int) -> None:
     answer = browser.post("/api/login", content=content)
     assert answer.status_code == status, answer.text
     assert answer.json()["reason"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -19,13 +19,13 @@ from tests.support.pika_clients import publish
 from tests.support.running import RunningBroker
 
 
-def bodies_at(api: httpx.Client, queue: str, when: str) -> list[str]:
+def bodies_at(api: httpx2.Client, queue: str, when: str) -> list[str]:
     answer = api.get(f"/queues/%2F/{queue}/at", params={"time": when})
     assert answer.status_code == 200, answer.text
     return [message["payload"] for message in answer.json()["message_details"]]
 
 
-def test_a_mark_is_set_shown_moved_and_cleared(api: httpx.Client, queue: str, channel: BlockingChannel) -> None:
+def test_a_mark_is_set_shown_moved_and_cleared(api: httpx2.Client, queue: str, channel: BlockingChannel) -> None:
     assert api.put("/marks/before release", json={"note": "v2"}).status_code == 201
     first = api.get("/marks/before%20release").json()
     assert (first["name"], first["note"], first["user"]) == ("before release", "v2", "guest")
@@ -43,7 +43,7 @@ def test_a_mark_is_set_shown_moved_and_cleared(api: httpx.Client, queue: str, ch
 
 
 def test_b01_a_mark_is_a_moment_everywhere(
-    broker: RunningBroker, api: httpx.Client, queue: str, channel: BlockingChannel, name: str
+    broker: RunningBroker, api: httpx2.Client, queue: str, channel: BlockingChannel, name: str
 ) -> None:
     publish(channel, queue, "one", "two")
     mark = f"mark:{name}"
@@ -92,7 +92,7 @@ def test_b01_a_mark_is_a_moment_everywhere(
 
 
 def test_a_mark_that_is_not_there_is_said(
-    broker: RunningBroker, api: httpx.Client, queue: str, channel: BlockingChannel, name: str
+    broker: RunningBroker, api: httpx2.Client, queue: str, channel: BlockingChannel, name: str
 ) -> None:
     answer = api.get(f"/queues/%2F/{queue}/at", params={"time": f"mark:{name}"})
     assert (answer.status_code, answer.json()["reason"]) == (400, f"there is no mark '{name}'")
@@ -111,7 +111,7 @@ def test_marks_are_there_after_a_crash_and_never_ahead_of_the_log(
     start_broker: Callable[..., RunningBroker], tmp_path: Path
 ) -> None:
     broker = start_broker(tmp_path / "data")
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
         assert api.put("/queues/%2F/q", json={"durable": True}).status_code == 201
         for number in range(5):
             properties = {"properties": {"delivery_mode": 2}, "routing_key": "q", "payload_encoding": "string"}
@@ -129,7 +129,7 @@ def test_marks_are_there_after_a_crash_and_never_ahead_of_the_log(
         assert at[-1] <= partition.next_offset
 
 
-def test_names_and_notes_of_others_are_for_those_who_run_the_broker(broker: RunningBroker, api: httpx.Client) -> None:
+def test_names_and_notes_of_others_are_for_those_who_run_the_broker(broker: RunningBroker, api: httpx2.Client) -> None:
     api.put("/marks/told", json={"note": "a customer's name"}).raise_for_status()
     found: dict[str, object] = {}
     for tag, vhosts in (("management", 1), ("monitoring", 0), ("policymaker", 1), ("management", 0)):
@@ -138,7 +138,7 @@ def test_names_and_notes_of_others_are_for_those_who_run_the_broker(broker: Runn
         if vhosts:
             permissions = dict.fromkeys(("configure", "write", "read"), "")
             api.put(f"/permissions/%2F/{user}", json=permissions).raise_for_status()
-        answer = httpx.get(f"{broker.http_url}/api/marks/told", auth=(user, "p"), trust_env=False)
+        answer = httpx2.get(f"{broker.http_url}/api/marks/told", auth=(user, "p"), trust_env=False)
         found[user] = answer.status_code
         if answer.status_code == 200:
             found[user] = answer.json()["user"], answer.json()["note"]

@@ -4,7 +4,7 @@ and value after real traffic; per object, detailed, and at a port of its own."""
 
 from collections.abc import Callable
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -147,7 +147,7 @@ def test_deaths_by_type_and_strategy(broker: RunningBroker, difference: Callable
 
 
 def test_one_sample_for_each_queue_channel_and_connection(broker: RunningBroker) -> None:
-    api = httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False)
+    api = httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False)
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
         channel = connection.channel()
         api.put("/vhosts/other").raise_for_status()
@@ -175,7 +175,7 @@ def test_one_sample_for_each_queue_channel_and_connection(broker: RunningBroker)
     (sample,) = chosen["rabbitmq_detailed_queue_consumers"].samples
     assert sample.labels == {"vhost": "other", "queue": "a.3"}
     assert list(metrics(broker, "/metrics/detailed")) == ["rabbitmq_build_info", "rabbitmq_identity_info"]
-    refused = httpx.get(f"{broker.http_url}/metrics/detailed", params={"queue": "("}, auth=GUEST)
+    refused = httpx2.get(f"{broker.http_url}/metrics/detailed", params={"queue": "("}, auth=GUEST)
     assert refused.status_code == 400
     assert value(metrics(broker, "/metrics/memory-breakdown"), "memory_rss_bytes") > 1_000_000
 
@@ -184,21 +184,21 @@ def test_a_port_of_its_own_has_nothing_else(start_broker: Callable[..., RunningB
     port = free_port()
     broker = start_broker(None, "--prometheus-port", str(port))
     here = f"http://127.0.0.1:{port}"
-    assert "rabbitmq_build_info" in families(httpx.get(f"{here}/metrics", trust_env=False).text)
-    assert httpx.get(f"{here}/metrics/per-object", trust_env=False).status_code == 200
-    refused = httpx.get(f"{here}/metrics/detailed", params={"family": "queue_metrics", "queue": "(a+)+$("})
+    assert "rabbitmq_build_info" in families(httpx2.get(f"{here}/metrics", trust_env=False).text)
+    assert httpx2.get(f"{here}/metrics/per-object", trust_env=False).status_code == 200
+    refused = httpx2.get(f"{here}/metrics/detailed", params={"family": "queue_metrics", "queue": "(a+)+$("})
     assert (refused.status_code, refused.text[:21]) == (400, "Invalid 'queue' regex")
-    assert httpx.get(f"{broker.http_url}/metrics", trust_env=False).status_code == 401
+    assert httpx2.get(f"{broker.http_url}/metrics", trust_env=False).status_code == 401
     for path in ("/", "/api/overview", "/api/whoami"):
-        assert httpx.get(here + path, auth=("guest", "guest"), trust_env=False).status_code == 404
+        assert httpx2.get(here + path, auth=("guest", "guest"), trust_env=False).status_code == 404
     check = f"{broker.http_url}/api/health/checks/port-listener/{port}"
-    assert httpx.get(check, auth=("guest", "guest"), trust_env=False).json() == {"status": "ok", "port": port}
+    assert httpx2.get(check, auth=("guest", "guest"), trust_env=False).json() == {"status": "ok", "port": port}
 
 
 def test_a_connection_that_asks_for_metrics_has_logged_in(start_broker: Callable[..., RunningBroker]) -> None:
     """A scraper is no stranger: connections that have not logged in do not take its place."""
     broker = start_broker(None)
-    with httpx.Client(base_url=broker.http_url, auth=GUEST, trust_env=False) as scraper:
+    with httpx2.Client(base_url=broker.http_url, auth=GUEST, trust_env=False) as scraper:
         found = [
             sample.value
             for sample in families(scraper.get("/metrics").text)["rewindmq_door_connections"].samples
@@ -207,7 +207,7 @@ def test_a_connection_that_asks_for_metrics_has_logged_in(start_broker: Callable
     assert found == [1]
 
 
-def test_names_are_told_to_those_who_may_see_them(broker: RunningBroker, api: httpx.Client) -> None:
+def test_names_are_told_to_those_who_may_see_them(broker: RunningBroker, api: httpx2.Client) -> None:
     """A user without permissions in a vhost, and anybody who has not logged in, learns no name of it."""
     api.put("/vhosts/private").raise_for_status()
     api.put("/queues/private/secret-plan", json={"durable": True}).raise_for_status()
@@ -233,7 +233,7 @@ def test_names_are_told_to_those_who_may_see_them(broker: RunningBroker, api: ht
     names = ("secret-plan", "secret-way", "private", f" -> 127.0.0.1:{port}")
 
     def text(path: str, auth: tuple[str, str] | None) -> str:
-        answer = httpx.get(broker.http_url + path, auth=auth, trust_env=False)
+        answer = httpx2.get(broker.http_url + path, auth=auth, trust_env=False)
         return answer.text if answer.status_code == 200 else ""
 
     for path in ("/metrics/per-object", detailed, detailed + "&vhost=private", "/metrics"):
@@ -243,4 +243,4 @@ def test_names_are_told_to_those_who_may_see_them(broker: RunningBroker, api: ht
     assert "open-plan" not in text("/metrics/per-object", None)
     assert [name for name in names if name not in text(detailed, ("guest", "guest"))] == []
     session.close()
-    assert httpx.get(broker.http_url + "/metrics/per-object", auth=("guest", "no"), trust_env=False).status_code == 401
+    assert httpx2.get(broker.http_url + "/metrics/per-object", auth=("guest", "no"), trust_env=False).status_code == 401

@@ -4,7 +4,7 @@
 import re
 import time
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.exceptions import ConnectionClosedByBroker
@@ -12,7 +12,7 @@ from pika.exceptions import ConnectionClosedByBroker
 from tests.support.running import RunningBroker
 
 
-def test_overview_and_nodes(api: httpx.Client, broker: RunningBroker, queue: str) -> None:
+def test_overview_and_nodes(api: httpx2.Client, broker: RunningBroker, queue: str) -> None:
     overview = api.get("/overview").json()
     assert overview["product_name"] == "RewindMQ"
     assert overview["rabbitmq_version"] == "3.13.7"
@@ -29,11 +29,11 @@ def test_overview_and_nodes(api: httpx.Client, broker: RunningBroker, queue: str
 
 
 @pytest.mark.parametrize("check", ["alarms", "local-alarms", "virtual-hosts", "ready-to-serve-clients"])
-def test_health_checks(api: httpx.Client, check: str) -> None:
+def test_health_checks(api: httpx2.Client, check: str) -> None:
     assert api.get(f"/health/checks/{check}").json() == {"status": "ok"}
 
 
-def test_connections_channels_and_consumers(api: httpx.Client, broker: RunningBroker, queue: str) -> None:
+def test_connections_channels_and_consumers(api: httpx2.Client, broker: RunningBroker, queue: str) -> None:
     parameters = pika.URLParameters(broker.amqp_url)
     parameters.client_properties = {"connection_name": "orders service"}
     connection = pika.BlockingConnection(parameters)
@@ -71,11 +71,11 @@ def test_connections_channels_and_consumers(api: httpx.Client, broker: RunningBr
 
 
 def metrics_of(broker: RunningBroker) -> dict[str, float]:
-    text = httpx.get(f"{broker.http_url}/metrics", auth=("guest", "guest")).text
+    text = httpx2.get(f"{broker.http_url}/metrics", auth=("guest", "guest")).text
     return {name: float(value) for name, value in re.findall(r"^([^#\s][^ ]*(?:\{.*\})?) (\S+)$", text, re.MULTILINE)}
 
 
-def test_metrics_are_prometheus_text_and_exact(api: httpx.Client, broker: RunningBroker, name: str) -> None:
+def test_metrics_are_prometheus_text_and_exact(api: httpx2.Client, broker: RunningBroker, name: str) -> None:
     before = metrics_of(broker)
     api.put(f"/queues/%2F/{name}", json={"durable": True})
     content = {"properties": {}, "routing_key": name, "payload": "12345", "payload_encoding": "string"}
@@ -101,7 +101,7 @@ def test_metrics_are_prometheus_text_and_exact(api: httpx.Client, broker: Runnin
     assert any(metric.startswith("rabbitmq_identity_info{rabbitmq_node=") for metric in after)
 
 
-def test_metrics_tell_of_the_log(api: httpx.Client, broker: RunningBroker, name: str) -> None:
+def test_metrics_tell_of_the_log(api: httpx2.Client, broker: RunningBroker, name: str) -> None:
     api.put(f"/queues/%2F/{name}", json={"durable": True})
     log = api.get("/overview").json()["log"]
     found = metrics_of(broker)
@@ -116,7 +116,7 @@ def test_metrics_tell_of_the_log(api: httpx.Client, broker: RunningBroker, name:
 
 
 def test_every_metric_is_described_once(broker: RunningBroker, queue: str) -> None:
-    answer = httpx.get(f"{broker.http_url}/metrics", auth=("guest", "guest"))
+    answer = httpx2.get(f"{broker.http_url}/metrics", auth=("guest", "guest"))
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     types = dict(re.findall(r"^# TYPE (\S+) (counter|gauge|histogram)$", answer.text, re.MULTILINE))
     assert len(types) == answer.text.count("# TYPE ") == answer.text.count("# HELP ")
@@ -126,7 +126,7 @@ def test_every_metric_is_described_once(broker: RunningBroker, queue: str) -> No
 
 
 def test_the_web_page_asks_nobody_else(broker: RunningBroker) -> None:
-    page = httpx.get(broker.http_url)
+    page = httpx2.get(broker.http_url)
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")
     assert "http://" not in page.text
@@ -134,13 +134,13 @@ def test_the_web_page_asks_nobody_else(broker: RunningBroker) -> None:
 
 
 def test_s166_the_web_page_shows_arguments_and_effective_policy(
-    api: httpx.Client, broker: RunningBroker, name: str
+    api: httpx2.Client, broker: RunningBroker, name: str
 ) -> None:
     assert api.put(f"/queues/%2F/{name}", json={"durable": True, "arguments": {"x-max-length": 7}}).status_code == 201
     policy = {"pattern": f"^{name}$", "definition": {"max-length": 5}}
     assert api.put(f"/policies/%2F/{name}", json=policy).status_code == 201
     queue = api.get(f"/queues/%2F/{name}").json()
     assert (queue["arguments"], queue["effective_policy_definition"]) == ({"x-max-length": 7}, {"max-length": 5})
-    script = httpx.get(f"{broker.http_url}/pages/lists.js").text
+    script = httpx2.get(f"{broker.http_url}/pages/lists.js").text
     assert "{...row.arguments, ...row.effective_policy_definition}" in script
     api.delete(f"/policies/%2F/{name}")

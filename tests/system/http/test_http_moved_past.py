@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -54,7 +54,7 @@ def test_a_queue_that_moved_is_read_in_both_partitions(start_broker: Callable[..
     channel.basic_ack(method.delivery_tag)
     publish(channel, "fourth")
     time.sleep(0.05)
-    api = httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), timeout=30)
+    api = httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), timeout=30)
     assert api.put("/marks/before").status_code in (201, 204)
     before = str(time.time_ns() // 1_000_000)
     time.sleep(0.05)
@@ -62,7 +62,7 @@ def test_a_queue_that_moved_is_read_in_both_partitions(start_broker: Callable[..
     assert answer.status_code == 200, answer.text
     assert broker.stop() == 0
     broker = start_broker(broker.data)
-    api = httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), timeout=30)
+    api = httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), timeout=30)
     until(lambda: api.get("/repartition").json()["phase"] == "done", "queues have moved")
     channel = channel_of(broker)
     publish(channel, "fifth")

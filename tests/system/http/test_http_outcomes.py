@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.http_clients import find, history_answer, publish, take
@@ -18,7 +18,7 @@ def outcomes(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(row["queue"], row["outcome"]) for row in rows]
 
 
-def test_b29_a_message_is_followed_through_dead_letters_and_restorations(api: httpx.Client, name: str) -> None:
+def test_b29_a_message_is_followed_through_dead_letters_and_restorations(api: httpx2.Client, name: str) -> None:
     work, dead = f"{name}-work", f"{name}-dead"
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
     api.put(f"/queues/%2F/{work}", json={"durable": True, "arguments": arguments})
@@ -60,7 +60,7 @@ def test_b29_a_message_is_followed_through_dead_letters_and_restorations(api: ht
     assert len(history_answer(api, f"outcomes/%2F/{dead}")["rows"]) == 4
 
 
-def test_b29_the_changes_between_two_moments_sum_to_the_change_of_length(api: httpx.Client, queue: str) -> None:
+def test_b29_the_changes_between_two_moments_sum_to_the_change_of_length(api: httpx2.Client, queue: str) -> None:
     publish(api, queue, "before")
     start = now()
     for number in range(4):
@@ -101,13 +101,13 @@ def test_b29_the_changes_between_two_moments_sum_to_the_change_of_length(api: ht
         ("diff/%2F/q?from=mark:never", 400, "there is no mark 'never'"),
     ],
 )
-def test_b29_questions_that_make_no_sense(api: httpx.Client, where: str, status: int, reason: str) -> None:
+def test_b29_questions_that_make_no_sense(api: httpx2.Client, where: str, status: int, reason: str) -> None:
     answer = api.get(f"/history/{where}")
     assert answer.status_code == status, answer.text
     assert answer.json()["reason"].startswith(reason)
 
 
-def test_b29_a_reader_of_a_queue_sees_its_part_of_a_life(api: httpx.Client, broker: RunningBroker, name: str) -> None:
+def test_b29_a_reader_of_a_queue_sees_its_part_of_a_life(api: httpx2.Client, broker: RunningBroker, name: str) -> None:
     mine, other = f"{name}-mine", f"{name}-other"
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": other}
     for queue, content in ((mine, {"arguments": arguments}), (other, {})):
@@ -117,7 +117,7 @@ def test_b29_a_reader_of_a_queue_sees_its_part_of_a_life(api: httpx.Client, brok
     message = find(api, f"%2F/{mine}", message_id=name)[0]["message"]
     api.put(f"/users/{name}", json={"password": "x", "tags": "management"})
     api.put(f"/permissions/%2F/{name}", json={"configure": "", "write": "", "read": mine})
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=(name, "x"), trust_env=False) as reader:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=(name, "x"), trust_env=False) as reader:
         rows = history_answer(reader, f"biography/%2F/{message}", queue=mine)["rows"]
         assert {row["queue"] for row in rows} == {mine}
         assert len(history_answer(reader, f"outcomes/%2F/{mine}")["rows"]) == len(rows)
@@ -130,7 +130,7 @@ def test_b29_a_reader_of_a_queue_sees_its_part_of_a_life(api: httpx.Client, brok
         assert reader.get(f"/history/biography/%2F/{message}", params={"queue": mine}).status_code == 404
 
 
-def test_b32_a_life_has_the_message_that_it_is_of(api: httpx.Client, queue: str) -> None:
+def test_b32_a_life_has_the_message_that_it_is_of(api: httpx2.Client, queue: str) -> None:
     publish(api, queue, '{"order": 4711}', message_id=queue, headers={"customer": "alice"})
     found = find(api, "%2F", message_id=queue)[0]
     assert api.delete(f"/queues/%2F/{queue}/contents").status_code == 204
@@ -142,7 +142,7 @@ def test_b32_a_life_has_the_message_that_it_is_of(api: httpx.Client, queue: str)
 
 def test_b32_a_life_says_why_a_body_is_gone(start_broker: Callable[..., RunningBroker], tmp_path: Path) -> None:
     broker = start_broker(tmp_path, "--subject-header", "x-subject")
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
         api.put("/queues/%2F/q", json={"durable": True})
         publish(api, "q", "order 4711 of alice", message_id="a", headers={"x-subject": "alice"})
         publish(api, "q", "no body was here", message_id="b", headers={"x-erased": True})
@@ -158,7 +158,7 @@ def test_b32_a_life_says_why_a_body_is_gone(start_broker: Callable[..., RunningB
 
 
 def test_b32_a_reader_of_a_queue_is_told_of_no_other_queue_of_the_message(
-    api: httpx.Client, broker: RunningBroker, name: str
+    api: httpx2.Client, broker: RunningBroker, name: str
 ) -> None:
     mine, other = f"{name}-mine", f"{name}-other"
     for queue in (mine, other):
@@ -169,7 +169,7 @@ def test_b32_a_reader_of_a_queue_is_told_of_no_other_queue_of_the_message(
     message = find(api, f"%2F/{mine}", body="secret")[0]["message"]
     api.put(f"/users/{name}", json={"password": "x", "tags": "management"})
     api.put(f"/permissions/%2F/{name}", json={"configure": "", "write": "", "read": mine})
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=(name, "x"), trust_env=False) as reader:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=(name, "x"), trust_env=False) as reader:
         life = history_answer(reader, f"biography/%2F/{message}", queue=mine)
     assert (life["message"]["queues"], life["message"]["payload"]) == ([mine], "secret")
     assert other not in str(life)

@@ -1,12 +1,12 @@
 """Runtime parameters, global parameters, and limits."""
 
-import httpx
+import httpx2
 import pytest
 
 LIMITS = "/parameters/vhost-limits/%2F/limits"
 
 
-def test_limits_of_a_vhost(api: httpx.Client, name: str) -> None:
+def test_limits_of_a_vhost(api: httpx2.Client, name: str) -> None:
     api.put(f"/vhosts/{name}")
     assert api.get(f"/vhost-limits/{name}").json() == []
     assert api.put(f"/vhost-limits/{name}/max-queues", json={"value": 1}).status_code == 204
@@ -30,7 +30,7 @@ def test_limits_of_a_vhost(api: httpx.Client, name: str) -> None:
     api.delete(f"/vhosts/{name}")
 
 
-def test_limits_of_a_user(api: httpx.Client, name: str) -> None:
+def test_limits_of_a_user(api: httpx2.Client, name: str) -> None:
     api.put(f"/users/{name}", json={"password": "secret", "tags": ""})
     assert api.get(f"/user-limits/{name}").json() == []
     assert api.put(f"/user-limits/{name}/max-channels", json={"value": 5}).status_code == 204
@@ -50,7 +50,7 @@ def test_limits_of_a_user(api: httpx.Client, name: str) -> None:
     api.delete(f"/users/{name}")
 
 
-def test_a_parameter_is_set_shown_and_cleared(api: httpx.Client) -> None:
+def test_a_parameter_is_set_shown_and_cleared(api: httpx2.Client) -> None:
     assert api.get(LIMITS).status_code == 404
     assert api.put(LIMITS, json={"value": {"max-queues": 1000}}).status_code == 201
     assert api.put(LIMITS, json={"value": {"max-queues": 2000}}).status_code == 204
@@ -64,7 +64,7 @@ def test_a_parameter_is_set_shown_and_cleared(api: httpx.Client) -> None:
     assert api.delete(LIMITS).status_code == 404
 
 
-def test_an_operator_policy_is_a_parameter_too(api: httpx.Client, name: str) -> None:
+def test_an_operator_policy_is_a_parameter_too(api: httpx2.Client, name: str) -> None:
     value = {"pattern": "^never$", "definition": {"max-length": 1}, "priority": 2, "apply-to": "queues"}
     path = f"/parameters/operator_policy/%2F/{name}"
     assert api.put(path, json={"value": value}).status_code == 201
@@ -99,12 +99,12 @@ def test_an_operator_policy_is_a_parameter_too(api: httpx.Client, name: str) -> 
         ),
     ],
 )
-def test_what_is_no_parameter_is_refused(api: httpx.Client, component: str, value: object, reason: str) -> None:
+def test_what_is_no_parameter_is_refused(api: httpx2.Client, component: str, value: object, reason: str) -> None:
     answer = api.put(f"/parameters/{component}/%2F/x", json={"value": value})
     assert (answer.status_code, answer.json()) == (400, {"error": "bad_request", "reason": reason})
 
 
-def test_global_parameters(api: httpx.Client, name: str) -> None:
+def test_global_parameters(api: httpx2.Client, name: str) -> None:
     path = f"/global-parameters/{name}"
     assert api.get(path).status_code == 404
     for value, status in (({"a": [1, None]}, 201), ("text", 204), (5, 204)):

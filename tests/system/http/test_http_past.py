@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -24,7 +24,7 @@ from tests.support.processes import children_of
 from tests.support.running import RunningBroker
 
 
-def at(api: httpx.Client, queue: str, **query: str) -> dict[str, Any]:
+def at(api: httpx2.Client, queue: str, **query: str) -> dict[str, Any]:
     answer = api.get(f"/queues/%2F/{queue}/at", params=query)
     assert answer.status_code == 200, answer.text
     content: dict[str, Any] = answer.json()
@@ -35,7 +35,7 @@ def payloads(past: dict[str, Any]) -> list[tuple[str, str]]:
     return [(each["state"], each["payload"]) for each in past["message_details"]]
 
 
-def test_a_purged_queue_is_seen_as_it_stood_before(api: httpx.Client, queue: str) -> None:
+def test_a_purged_queue_is_seen_as_it_stood_before(api: httpx2.Client, queue: str) -> None:
     empty = now()
     for number in range(3):
         content = {
@@ -62,7 +62,7 @@ def test_a_purged_queue_is_seen_as_it_stood_before(api: httpx.Client, queue: str
     assert payloads(at(api, queue, time=full, truncate="1"))[0] == ("ready", "m")
 
 
-def test_a_moment_may_be_so_long_ago(api: httpx.Client, queue: str) -> None:
+def test_a_moment_may_be_so_long_ago(api: httpx2.Client, queue: str) -> None:
     before, after = now(), at(api, queue, time="-0s")
     assert before <= str(after["at"]["time"])
     assert after["messages"] == at(api, queue, time=now())["messages"]
@@ -72,7 +72,7 @@ def test_a_moment_may_be_so_long_ago(api: httpx.Client, queue: str) -> None:
 
 
 def test_unacked_messages_their_holder_and_a_deleted_queue(
-    api: httpx.Client, broker: RunningBroker, queue: str
+    api: httpx2.Client, broker: RunningBroker, queue: str
 ) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
     channel = connection.channel()
@@ -91,7 +91,7 @@ def test_unacked_messages_their_holder_and_a_deleted_queue(
     assert gone.json()["reason"].startswith(f"no queue '{queue}' in vhost '/' at ")
 
 
-def test_time_passes_in_the_past_as_well(api: httpx.Client, name: str) -> None:
+def test_time_passes_in_the_past_as_well(api: httpx2.Client, name: str) -> None:
     """State at T: the clock stands at T, so what was due by then has expired, though nothing was logged (S-031)."""
     api.put(f"/queues/%2F/{name}", json={"durable": True, "arguments": {"x-message-ttl": 3_600_000}})
     content = {"properties": {}, "routing_key": name, "payload": "x", "payload_encoding": "string"}
@@ -115,19 +115,19 @@ def test_time_passes_in_the_past_as_well(api: httpx.Client, name: str) -> None:
         ({"offset": "1", "truncate": "x"}, "truncate is a whole number"),
     ],
 )
-def test_moments_that_are_none(api: httpx.Client, queue: str, query: dict[str, str], reason: str) -> None:
+def test_moments_that_are_none(api: httpx2.Client, queue: str, query: dict[str, str], reason: str) -> None:
     answer = api.get(f"/queues/%2F/{queue}/at", params=query)
     assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
     assert answer.json()["reason"].startswith(reason)
 
 
-def test_an_unencoded_plus_in_the_zone_is_understood(api: httpx.Client, queue: str) -> None:
+def test_an_unencoded_plus_in_the_zone_is_understood(api: httpx2.Client, queue: str) -> None:
     answer = api.get(f"/queues/%2F/{queue}/at?time={now()}")
     assert answer.status_code == 200
 
 
 def test_the_broker_outlives_the_process_that_reads_the_past(
-    api: httpx.Client, broker: RunningBroker, queue: str
+    api: httpx2.Client, broker: RunningBroker, queue: str
 ) -> None:
     assert at(api, queue, time=now())["messages"] == 0
     children = children_of(broker.process.pid)
@@ -173,15 +173,15 @@ def test_a_question_that_nobody_waits_for_any_longer_is_given_up(tmp_path: Path)
         assert (refusal.status, refusal.reason[: len(str(tmp_path))]) == (500, str(tmp_path))
 
 
-def test_thirty_questions_of_one_user_hold_up_no_other(api: httpx.Client, broker: RunningBroker, queue: str) -> None:
+def test_thirty_questions_of_one_user_hold_up_no_other(api: httpx2.Client, broker: RunningBroker, queue: str) -> None:
     """A user's questions beyond the limit of waiting ones are refused, while another user's question is answered."""
     path = f"/api/queues/%2F/{queue}/at?time={now().replace('+', '%2B')}"
     api.put("/users/other", json={"password": "o", "tags": "administrator"})
-    with httpx.Client(base_url=broker.http_url, auth=("other", "o")) as other:
+    with httpx2.Client(base_url=broker.http_url, auth=("other", "o")) as other:
 
         async def ask_at_once() -> tuple[list[int], int]:
-            limits = httpx.Limits(max_connections=40)
-            async with httpx.AsyncClient(base_url=broker.http_url, auth=api.auth, limits=limits, timeout=60) as client:
+            limits = httpx2.Limits(max_connections=40)
+            async with httpx2.AsyncClient(base_url=broker.http_url, auth=api.auth, limits=limits, timeout=60) as client:
                 asked = [asyncio.create_task(client.get(path)) for _ in range(30)]
                 theirs = await asyncio.to_thread(other.get, path, timeout=60)
                 return [answer.status_code for answer in await asyncio.gather(*asked)], theirs.status_code
@@ -193,7 +193,7 @@ def test_thirty_questions_of_one_user_hold_up_no_other(api: httpx.Client, broker
 
 
 @pytest.mark.long
-def test_an_answer_shows_so_many_bytes_and_no_more(api: httpx.Client, broker: RunningBroker, queue: str) -> None:
+def test_an_answer_shows_so_many_bytes_and_no_more(api: httpx2.Client, broker: RunningBroker, queue: str) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
     channel = connection.channel()
     channel.confirm_delivery()

@@ -5,7 +5,7 @@ an administrator, copies need topic permissions, and a queue that is made again 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -16,18 +16,18 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 @pytest.fixture
-def user(api: httpx.Client, broker: RunningBroker, name: str) -> Iterator[Callable[..., httpx.Client]]:
+def user(api: httpx2.Client, broker: RunningBroker, name: str) -> Iterator[Callable[..., httpx2.Client]]:
     """`user(tags, configure, write, read, vhost)`: a client of the API who logs in as a user with these rights."""
-    clients: list[httpx.Client] = []
+    clients: list[httpx2.Client] = []
 
     def make(
         tags: str = "management", configure: str = ".*", write: str = ".*", read: str = ".*", vhost: str = "%2F"
-    ) -> httpx.Client:
+    ) -> httpx2.Client:
         who = f"{name}-{len(clients)}"
         api.put(f"/users/{who}", json={"password": "p", "tags": tags}).raise_for_status()
         rights = {"configure": configure, "write": write, "read": read}
         api.put(f"/permissions/{vhost}/{who}", json=rights).raise_for_status()
-        clients.append(httpx.Client(base_url=f"{broker.http_url}/api", auth=(who, "p"), trust_env=False))
+        clients.append(httpx2.Client(base_url=f"{broker.http_url}/api", auth=(who, "p"), trust_env=False))
         return clients[-1]
 
     yield make
@@ -35,13 +35,13 @@ def user(api: httpx.Client, broker: RunningBroker, name: str) -> Iterator[Callab
         client.close()
 
 
-def name_of(client: httpx.Client) -> str:
+def name_of(client: httpx2.Client) -> str:
     found: str = client.get("/whoami").json()["name"]
     return found
 
 
 def test_messages_are_shown_to_users_who_may_read_the_queue(
-    api: httpx.Client, broker: RunningBroker, queue: str, user: Callable[..., httpx.Client]
+    api: httpx2.Client, broker: RunningBroker, queue: str, user: Callable[..., httpx2.Client]
 ) -> None:
     with connect(broker) as connection:
         channel = connection.channel()
@@ -57,7 +57,7 @@ def test_messages_are_shown_to_users_who_may_read_the_queue(
 
 
 def test_an_exclusive_queue_is_for_the_user_who_declared_it(
-    api: httpx.Client, broker: RunningBroker, name: str, user: Callable[..., httpx.Client]
+    api: httpx2.Client, broker: RunningBroker, name: str, user: Callable[..., httpx2.Client]
 ) -> None:
     owner, reader, nobody = user(), user(), user(read="^$")
     moment = datetime.now(UTC).isoformat()
@@ -77,7 +77,7 @@ def test_an_exclusive_queue_is_for_the_user_who_declared_it(
 
 
 def test_a_monitoring_user_closes_its_own_connections_only(
-    api: httpx.Client, broker: RunningBroker, user: Callable[..., httpx.Client]
+    api: httpx2.Client, broker: RunningBroker, user: Callable[..., httpx2.Client]
 ) -> None:
     watcher = user("monitoring")
     theirs, own = connect(broker), connect(broker, name_of(watcher), "p")
@@ -93,7 +93,7 @@ def test_a_monitoring_user_closes_its_own_connections_only(
 
 
 def test_copies_need_topic_permissions_as_the_message_does(
-    api: httpx.Client, broker: RunningBroker, queue: str, user: Callable[..., httpx.Client]
+    api: httpx2.Client, broker: RunningBroker, queue: str, user: Callable[..., httpx2.Client]
 ) -> None:
     limited = user()
     who = name_of(limited)
@@ -140,7 +140,7 @@ def past_of(broker: RunningBroker, who: str, vhost: str, queue: str, **arguments
 
 @pytest.mark.parametrize("again", ["queue", "vhost"])
 def test_what_is_made_again_hides_what_bore_its_name_before(
-    api: httpx.Client, broker: RunningBroker, name: str, user: Callable[..., httpx.Client], again: str
+    api: httpx2.Client, broker: RunningBroker, name: str, user: Callable[..., httpx2.Client], again: str
 ) -> None:
     api.put(f"/vhosts/{name}").raise_for_status()
     where = f"/queues/{name}/orders"
@@ -192,5 +192,5 @@ def publish(broker: RunningBroker, vhost: str, *bodies: bytes) -> int:
         for body in bodies:
             channel.basic_publish("", "orders", body, PERSISTENT)
     path = f"{broker.http_url}/api/queues/{vhost}/orders/peek/1"
-    shown = httpx.get(path, auth=("guest", "guest"), trust_env=False).json()
+    shown = httpx2.get(path, auth=("guest", "guest"), trust_env=False).json()
     return int(shown["message_id"]) + 1

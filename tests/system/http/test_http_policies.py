@@ -1,6 +1,6 @@
 """Policies and operator policies over the management API (S-013, S-014, S-017, S-019, S-163, S-167)."""
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.exceptions import NackError
@@ -10,7 +10,7 @@ from tests.support.running import RunningBroker
 POLICY = {"pattern": "^one-meg$", "definition": {"max-length-bytes": 1048576}, "apply-to": "queues"}
 
 
-def test_a_policy_is_set_shown_changed_and_cleared_s019(api: httpx.Client) -> None:
+def test_a_policy_is_set_shown_changed_and_cleared_s019(api: httpx2.Client) -> None:
     assert api.put("/policies/%2F/my-pol", json=POLICY).status_code == 201
     assert api.put("/policies/%2F/my-pol", json=POLICY | {"priority": 3}).status_code == 204
     shown = api.get("/policies/%2F/my-pol").json()
@@ -21,7 +21,7 @@ def test_a_policy_is_set_shown_changed_and_cleared_s019(api: httpx.Client) -> No
     assert api.delete("/policies/%2F/my-pol").status_code == 404
 
 
-def test_two_messages_then_every_publish_is_nacked_s017_s018(api: httpx.Client, broker: RunningBroker) -> None:
+def test_two_messages_then_every_publish_is_nacked_s017_s018(api: httpx2.Client, broker: RunningBroker) -> None:
     definition = {"max-length": 2, "overflow": "reject-publish"}
     api.put("/policies/%2F/my-pol", json={"pattern": "^two-messages$", "definition": definition, "apply-to": "queues"})
     api.put("/queues/%2F/two-messages", json={"durable": True})
@@ -39,7 +39,7 @@ def test_two_messages_then_every_publish_is_nacked_s017_s018(api: httpx.Client, 
     assert api.get("/queues/%2F/two-messages").json()["policy"] is None
 
 
-def test_one_meg_drops_from_the_head_s014_s016(api: httpx.Client) -> None:
+def test_one_meg_drops_from_the_head_s014_s016(api: httpx2.Client) -> None:
     api.put("/policies/%2F/my-pol", json=POLICY)
     api.put("/queues/%2F/one-meg", json={"durable": True})
     for number in range(5):
@@ -58,7 +58,7 @@ def test_one_meg_drops_from_the_head_s014_s016(api: httpx.Client) -> None:
     api.delete("/policies/%2F/my-pol")
 
 
-def test_the_highest_priority_applies_and_operators_limit_it_s163_s167(api: httpx.Client, name: str) -> None:
+def test_the_highest_priority_applies_and_operators_limit_it_s163_s167(api: httpx2.Client, name: str) -> None:
     api.put(f"/queues/%2F/{name}", json={"durable": True, "arguments": {"x-max-length": 100}})
     for policy, length, priority in (("low", 10, 1), ("high", 20, 5)):
         content = {"pattern": f"^{name}$", "definition": {"max-length": length}, "priority": priority}
@@ -99,7 +99,7 @@ def test_the_highest_priority_applies_and_operators_limit_it_s163_s167(api: http
     ],
 )
 def test_a_bad_policy_is_refused_with_rabbitmqs_reason_s013(
-    api: httpx.Client, content: dict[str, object], reason: str
+    api: httpx2.Client, content: dict[str, object], reason: str
 ) -> None:
     answer = api.put("/policies/%2F/bad", json=content)
     assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
@@ -107,7 +107,7 @@ def test_a_bad_policy_is_refused_with_rabbitmqs_reason_s013(
     assert api.get("/policies/%2F/bad").status_code == 404
 
 
-def test_operator_policies_take_fewer_keys_s167(api: httpx.Client) -> None:
+def test_operator_policies_take_fewer_keys_s167(api: httpx2.Client) -> None:
     content = {"pattern": "x", "definition": {"dead-letter-exchange": "x"}}
     answer = api.put("/operator-policies/%2F/bad", json=content)
     assert answer.json()["reason"].endswith(
@@ -115,6 +115,6 @@ def test_operator_policies_take_fewer_keys_s167(api: httpx.Client) -> None:
     )
 
 
-def test_a_policy_in_an_unknown_vhost(api: httpx.Client) -> None:
+def test_a_policy_in_an_unknown_vhost(api: httpx2.Client) -> None:
     answer = api.put("/policies/nowhere/p", json=POLICY)
     assert (answer.status_code, answer.json()) == (404, {"error": "not_found", "reason": "vhost_not_found"})

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.http_clients import publish
@@ -14,7 +14,7 @@ SHORT = {"max-length": 2}
 
 
 @pytest.fixture(autouse=True)
-def no_policies(api: httpx.Client) -> Iterator[None]:
+def no_policies(api: httpx2.Client) -> Iterator[None]:
     yield
     for kind in ("policies", "operator-policies"):
         for each in api.get(f"/{kind}").json():
@@ -23,14 +23,14 @@ def no_policies(api: httpx.Client) -> Iterator[None]:
         api.delete(f"/queues/%2F/{each['name']}")
 
 
-def declare(api: httpx.Client, name: str, messages: int, **arguments: object) -> None:
+def declare(api: httpx2.Client, name: str, messages: int, **arguments: object) -> None:
     given = {each.replace("_", "-"): value for each, value in arguments.items()}
     assert api.put(f"/queues/%2F/{name}", json={"durable": True, "arguments": given}).is_success
     for number in range(messages):
         publish(api, name, f"m{number}")
 
 
-def effects(api: httpx.Client, name: str = "tried", kind: str = "policies", **query: str) -> dict[str, Any]:
+def effects(api: httpx2.Client, name: str = "tried", kind: str = "policies", **query: str) -> dict[str, Any]:
     answer = api.get(f"/{kind}/%2F/{name}/effects", params=query)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
@@ -38,13 +38,13 @@ def effects(api: httpx.Client, name: str = "tried", kind: str = "policies", **qu
     return found
 
 
-def outcomes(api: httpx.Client, name: str) -> dict[str, int]:
+def outcomes(api: httpx2.Client, name: str) -> dict[str, int]:
     found: dict[str, int] = api.get(f"/queues/%2F/{name}").json()["outcomes"]
     return found
 
 
 @pytest.mark.long
-def test_b45_it_says_what_then_happens(api: httpx.Client) -> None:
+def test_b45_it_says_what_then_happens(api: httpx2.Client) -> None:
     declare(api, "orders.a", 5)
     declare(api, "orders.b", 9, x_dead_letter_exchange="amq.fanout")
     declare(api, "orders.refusing", 4, x_overflow="reject-publish")
@@ -80,7 +80,7 @@ def test_b45_it_says_what_then_happens(api: httpx.Client) -> None:
     assert (again["matched"], again["matched_now"], again["changed"]) == (5, 5, 0)
 
 
-def test_b45_queues_no_longer_matched_and_a_policy_that_is_cleared(api: httpx.Client) -> None:
+def test_b45_queues_no_longer_matched_and_a_policy_that_is_cleared(api: httpx2.Client) -> None:
     for name in ("near", "far"):
         declare(api, name, 4)
     for name, pattern, limit, priority in (("narrow", ".*", 9, 5), ("wide", ".*", 3, 0)):
@@ -101,7 +101,7 @@ def test_b45_queues_no_longer_matched_and_a_policy_that_is_cleared(api: httpx.Cl
     assert [outcomes(api, name)["maxlen"] for name in ("near", "far")] == [1, 1]
 
 
-def test_b45_an_operator_policy_and_a_policy_that_fits_no_type(api: httpx.Client) -> None:
+def test_b45_an_operator_policy_and_a_policy_that_fits_no_type(api: httpx2.Client) -> None:
     declare(api, "one", 4)
     asked = {"pattern": "one", "definition": '{"max-length": 1}'}
     found = effects(api, kind="operator-policies", **asked)
@@ -126,7 +126,7 @@ def test_b45_an_operator_policy_and_a_policy_that_fits_no_type(api: httpx.Client
         ({"pattern": "a", "definition": '{"max-length": 1}', "limit": "501"}, "limit is at most 500"),
     ],
 )
-def test_b45_questions_that_make_no_sense(api: httpx.Client, query: dict[str, str], reason: str) -> None:
+def test_b45_questions_that_make_no_sense(api: httpx2.Client, query: dict[str, str], reason: str) -> None:
     for kind in ("policies", "operator-policies"):
         answer = api.get(f"/{kind}/%2F/tried/effects", params=query)
         assert answer.status_code == 400, answer.text
@@ -134,7 +134,7 @@ def test_b45_questions_that_make_no_sense(api: httpx.Client, query: dict[str, st
         assert api.get(f"/{kind}/%2F/tried/effects?clear=true").status_code == 404
 
 
-def test_b45_only_those_who_may_set_a_policy_may_ask(broker: RunningBroker, api: httpx.Client) -> None:
+def test_b45_only_those_who_may_set_a_policy_may_ask(broker: RunningBroker, api: httpx2.Client) -> None:
     asked = {"pattern": "a", "definition": '{"max-length": 1}'}
     for name, tags in (("looker", "monitoring"), ("maker", "policymaker")):
         assert api.put(f"/users/{name}", json={"password": name, "tags": tags}).is_success
@@ -142,7 +142,7 @@ def test_b45_only_those_who_may_set_a_policy_may_ask(broker: RunningBroker, api:
         assert api.put(f"/permissions/%2F/{name}", json=granted).is_success
     found = {}
     for name in ("looker", "maker"):
-        with httpx.Client(base_url=api.base_url, auth=(name, name), trust_env=False) as client:
+        with httpx2.Client(base_url=api.base_url, auth=(name, name), trust_env=False) as client:
             for kind in ("policies", "operator-policies"):
                 found[name, kind] = client.get(f"/{kind}/%2F/tried/effects", params=asked).status_code
     assert found == {

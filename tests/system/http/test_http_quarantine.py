@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.engine.log.embedded.log import EmbeddedLog
@@ -35,14 +35,14 @@ def append(data: Path, number: int, *records: Event | bytes) -> None:
 
 
 def listed(broker: RunningBroker, **query: str) -> list[dict[str, object]]:
-    answer = httpx.get(f"{broker.http_url}/api/quarantine", params=query, auth=("guest", "guest"), trust_env=False)
+    answer = httpx2.get(f"{broker.http_url}/api/quarantine", params=query, auth=("guest", "guest"), trust_env=False)
     assert answer.status_code == 200, answer.text
     found: list[dict[str, object]] = answer.json()
     return found
 
 
 def counted(broker: RunningBroker) -> list[str]:
-    lines = httpx.get(f"{broker.http_url}/metrics", auth=("guest", "guest"), trust_env=False).text.splitlines()
+    lines = httpx2.get(f"{broker.http_url}/metrics", auth=("guest", "guest"), trust_env=False).text.splitlines()
     return [line for line in lines if line.startswith("rewindmq_quarantined_events_total")]
 
 
@@ -92,13 +92,13 @@ def test_what_makes_no_sense_is_listed_and_counted_also_after_a_restart(
         ({"count": "many"}, "count is a whole number"),
     ],
 )
-def test_wrong_questions(api: httpx.Client, query: dict[str, str], reason: str) -> None:
+def test_wrong_questions(api: httpx2.Client, query: dict[str, str], reason: str) -> None:
     answer = api.get("/quarantine", params=query)
     assert (answer.status_code, answer.json()["reason"]) == (400, reason)
 
 
 @pytest.mark.parametrize(("tags", "status"), [("monitoring", 200), ("policymaker", 401), ("management", 401)])
-def test_it_is_for_administrators_and_monitoring(api: httpx.Client, name: str, tags: str, status: int) -> None:
+def test_it_is_for_administrators_and_monitoring(api: httpx2.Client, name: str, tags: str, status: int) -> None:
     assert api.put(f"/users/{name}", json={"password": "secret", "tags": tags}).status_code == 201
     assert api.get("/quarantine", auth=(name, "secret")).status_code == status
     assert api.get("/quarantine").status_code == 200

@@ -5,7 +5,7 @@ import base64
 import time
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -15,7 +15,7 @@ from tests.support.running import RunningBroker
 INEQUIVALENT = "inequivalent arg '{}' for queue '{{q}}' in vhost '/'"
 
 
-def get(api: httpx.Client, queue: str, ackmode: str, count: int = 10, **more: object) -> list[dict[str, Any]]:
+def get(api: httpx2.Client, queue: str, ackmode: str, count: int = 10, **more: object) -> list[dict[str, Any]]:
     content = {"count": count, "ackmode": ackmode, "encoding": "auto", **more}
     answer = api.post(f"/queues/%2F/{queue}/get", json=content)
     assert answer.status_code == 200, answer.text
@@ -23,7 +23,7 @@ def get(api: httpx.Client, queue: str, ackmode: str, count: int = 10, **more: ob
     return items
 
 
-def test_declare_answers_201_then_204_and_shows_what_was_declared(api: httpx.Client, name: str) -> None:
+def test_declare_answers_201_then_204_and_shows_what_was_declared(api: httpx2.Client, name: str) -> None:
     content = {"durable": True, "arguments": {"x-queue-type": "quorum", "x-max-length": 7}}
     assert api.put(f"/queues/%2F/{name}", json=content).status_code == 201
     assert api.put(f"/queues/%2F/{name}", json=content).status_code == 204
@@ -51,14 +51,14 @@ def test_declare_answers_201_then_204_and_shows_what_was_declared(api: httpx.Cli
     ],
 )
 def test_declaring_it_otherwise_is_refused_with_rabbitmqs_reason_s067(
-    api: httpx.Client, queue: str, content: dict[str, object], reason: str
+    api: httpx2.Client, queue: str, content: dict[str, object], reason: str
 ) -> None:
     answer = api.put(f"/queues/%2F/{queue}", json=content)
     assert answer.status_code == 400
     assert answer.json() == {"error": "bad_request", "reason": reason.format(q=queue)}
 
 
-def test_4_3_shows_priorities_and_what_waits_for_its_time(api: httpx.Client, name: str) -> None:
+def test_4_3_shows_priorities_and_what_waits_for_its_time(api: httpx2.Client, name: str) -> None:
     retry = {"x-delayed-retry-type": "all", "x-delayed-retry-min": 60_000, "x-delayed-retry-max": 120_000}
     arguments = {"x-queue-type": "quorum", "x-semantics": "rabbitmq-4.3", **retry}
     assert api.put(f"/queues/%2F/{name}", json={"durable": True, "arguments": arguments}).status_code == 201
@@ -92,7 +92,7 @@ def test_4_3_shows_priorities_and_what_waits_for_its_time(api: httpx.Client, nam
     assert "messages_by_priority" not in api.get(f"/queues/%2F/{name}-3").json()
 
 
-def test_bad_arguments_are_refused_s020_s079(api: httpx.Client, name: str) -> None:
+def test_bad_arguments_are_refused_s020_s079(api: httpx2.Client, name: str) -> None:
     negative = api.put(f"/queues/%2F/{name}", json={"durable": True, "arguments": {"x-max-length": -1}})
     assert (
         negative.json()["reason"]
@@ -106,13 +106,13 @@ def test_bad_arguments_are_refused_s020_s079(api: httpx.Client, name: str) -> No
 
 
 @pytest.mark.parametrize("body", ["not json", "[]", "7", '{"durable":', "\ud800".encode("utf-8", "surrogatepass")])
-def test_a_body_that_is_no_json_object_is_refused(api: httpx.Client, name: str, body: str | bytes) -> None:
+def test_a_body_that_is_no_json_object_is_refused(api: httpx2.Client, name: str, body: str | bytes) -> None:
     answer = api.put(f"/queues/%2F/{name}", content=body)
     assert answer.status_code == 400
     assert answer.json() == {"error": "bad_request", "reason": "not_json"}
 
 
-def test_a_body_over_the_limit_is_refused_and_the_broker_goes_on(api: httpx.Client, queue: str) -> None:
+def test_a_body_over_the_limit_is_refused_and_the_broker_goes_on(api: httpx2.Client, queue: str) -> None:
     answer = api.post("/exchanges/%2F/amq.default/publish", content=b" " * 10_485_761)
     assert answer.status_code == 413
     assert answer.json()["reason"].startswith("Exceeded HTTP request body size limit")
@@ -134,29 +134,29 @@ def test_a_body_over_the_limit_is_refused_and_the_broker_goes_on(api: httpx.Clie
         ("GET", "/users/missing"),
     ],
 )
-def test_what_is_not_there_is_404(api: httpx.Client, method: str, path: str) -> None:
+def test_what_is_not_there_is_404(api: httpx2.Client, method: str, path: str) -> None:
     answer = api.request(method, path)
     assert answer.status_code == 404
     assert set(answer.json()) == {"error", "reason"}
 
 
-def test_a_put_into_an_unknown_vhost_says_so(api: httpx.Client, name: str) -> None:
+def test_a_put_into_an_unknown_vhost_says_so(api: httpx2.Client, name: str) -> None:
     answer = api.put(f"/queues/nowhere/{name}", json={"durable": True})
     assert (answer.status_code, answer.json()) == (404, {"error": "not_found", "reason": "vhost_not_found"})
 
 
-def test_a_wrong_method_is_405(api: httpx.Client) -> None:
+def test_a_wrong_method_is_405(api: httpx2.Client) -> None:
     assert api.post("/queues", json={}).status_code == 405
     assert api.patch("/queues/%2F", json={}).status_code == 405
 
 
-def test_names_with_slashes_spaces_and_other_alphabets(api: httpx.Client, name: str) -> None:
+def test_names_with_slashes_spaces_and_other_alphabets(api: httpx2.Client, name: str) -> None:
     assert api.put(f"/queues/%2F/a%2Fb%20%C3%BC{name}", json={"durable": True}).status_code == 201
     assert api.get(f"/queues/%2F/a%2Fb%20%C3%BC{name}").json()["name"] == f"a/b ü{name}"
     assert api.delete(f"/queues/%2F/a%2Fb%20%C3%BC{name}").status_code == 204
 
 
-def test_get_and_requeue_leaves_the_queue_as_it_was(api: httpx.Client, queue: str) -> None:
+def test_get_and_requeue_leaves_the_queue_as_it_was(api: httpx2.Client, queue: str) -> None:
     for number in range(3):
         publish(
             api, queue, f"body {number}", delivery_mode=2, headers={"n": number, "f": 1.5, "l": [1, "x"]}, priority=3
@@ -181,7 +181,7 @@ def test_get_and_requeue_leaves_the_queue_as_it_was(api: httpx.Client, queue: st
     assert api.get(f"/queues/%2F/{queue}").json()["messages_ready"] == 3
 
 
-def test_get_without_requeue_empties_the_queue(api: httpx.Client, queue: str) -> None:
+def test_get_without_requeue_empties_the_queue(api: httpx2.Client, queue: str) -> None:
     publish(api, queue, "one")
     publish(api, queue, "two")
     assert [each["payload"] for each in get(api, queue, "ack_requeue_false", count=1)] == ["one"]
@@ -191,7 +191,7 @@ def test_get_without_requeue_empties_the_queue(api: httpx.Client, queue: str) ->
     assert (shown["messages"], shown["message_bytes"]) == (0, 0)
 
 
-def test_get_and_reject_dead_letters_s155(api: httpx.Client, name: str) -> None:
+def test_get_and_reject_dead_letters_s155(api: httpx2.Client, name: str) -> None:
     api.put(f"/queues/%2F/{name}.dlq", json={"durable": True})
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{name}.dlq"}
     api.put(f"/queues/%2F/{name}", json={"durable": True, "arguments": arguments})
@@ -203,7 +203,7 @@ def test_get_and_reject_dead_letters_s155(api: httpx.Client, name: str) -> None:
     assert headers["x-death"][0]["queue"] == name
 
 
-def test_bodies_that_are_no_text_come_in_base64_and_may_be_cut(api: httpx.Client, queue: str) -> None:
+def test_bodies_that_are_no_text_come_in_base64_and_may_be_cut(api: httpx2.Client, queue: str) -> None:
     publish(api, queue, base64.b64encode(b"\xff\x00abc").decode(), encoding="base64")
     publish(api, queue, "grüße")
     binary, text = get(api, queue, "ack_requeue_true")
@@ -226,13 +226,13 @@ def test_bodies_that_are_no_text_come_in_base64_and_may_be_cut(api: httpx.Client
         ({"count": -1, "ackmode": "ack_requeue_true", "encoding": "auto"}, "count is a number from 0"),
     ],
 )
-def test_a_bad_get_is_refused(api: httpx.Client, queue: str, content: dict[str, object], reason: str) -> None:
+def test_a_bad_get_is_refused(api: httpx2.Client, queue: str, content: dict[str, object], reason: str) -> None:
     answer = api.post(f"/queues/%2F/{queue}/get", json=content)
     assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
     assert answer.json()["reason"].startswith(reason)
 
 
-def test_purge_and_delete_with_conditions(api: httpx.Client, broker: RunningBroker, queue: str) -> None:
+def test_purge_and_delete_with_conditions(api: httpx2.Client, broker: RunningBroker, queue: str) -> None:
     publish(api, queue, "x")
     full = api.delete(f"/queues/%2F/{queue}", params={"if-empty": "true"})
     assert (full.status_code, full.json()["reason"]) == (400, f"queue '{queue}' in vhost '/' not empty")
@@ -247,7 +247,7 @@ def test_purge_and_delete_with_conditions(api: httpx.Client, broker: RunningBrok
 
 
 def test_counts_and_bytes_of_ready_and_unacknowledged_s006(
-    api: httpx.Client, broker: RunningBroker, queue: str
+    api: httpx2.Client, broker: RunningBroker, queue: str
 ) -> None:
     for body in ("a", "bb", "ccc"):
         publish(api, queue, body)
@@ -260,7 +260,7 @@ def test_counts_and_bytes_of_ready_and_unacknowledged_s006(
     connection.close()
 
 
-def test_listings_can_be_named_sorted_paged_and_cut(api: httpx.Client, name: str) -> None:
+def test_listings_can_be_named_sorted_paged_and_cut(api: httpx2.Client, name: str) -> None:
     for number in range(3):
         api.put(f"/queues/%2F/{name}-page-{number}", json={"durable": True})
     query = {"page": "2", "page_size": "2", "name": f"{name}-page", "sort": "name", "columns": "name,messages"}
@@ -288,7 +288,7 @@ def test_listings_can_be_named_sorted_paged_and_cut(api: httpx.Client, name: str
 
 
 def test_the_head_messages_timestamp_is_shown_while_a_client_holds_it(
-    api: httpx.Client, broker: RunningBroker, queue: str
+    api: httpx2.Client, broker: RunningBroker, queue: str
 ) -> None:
     def head() -> object:
         return api.get(f"/queues/%2F/{queue}").json()["head_message_timestamp"]
@@ -307,7 +307,7 @@ def test_the_head_messages_timestamp_is_shown_while_a_client_holds_it(
         assert head() is None
 
 
-def test_what_is_not_asked_to_be_durable_is_not(api: httpx.Client, name: str) -> None:
+def test_what_is_not_asked_to_be_durable_is_not(api: httpx2.Client, name: str) -> None:
     """As RabbitMQ (3.10.8) has it."""
     for kind in ("queues", "exchanges"):
         assert api.put(f"/{kind}/%2F/{name}", json={}).status_code == 201
@@ -328,7 +328,7 @@ def test_what_is_not_asked_to_be_durable_is_not(api: httpx.Client, name: str) ->
     ],
 )
 def test_what_could_not_be_kept_or_shown_is_refused_at_the_door(
-    api: httpx.Client, name: str, body: str, reason: str
+    api: httpx2.Client, name: str, body: str, reason: str
 ) -> None:
     answer = api.put(f"/queues/%2F/{name}", content=body)
     assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
@@ -344,7 +344,7 @@ def test_what_could_not_be_kept_or_shown_is_refused_at_the_door(
         ("%C3%BC" * 128, "queue is longer than 255 bytes"),
     ],
 )
-def test_names_that_amqp_cannot_say_s062(api: httpx.Client, path: str, reason: str) -> None:
+def test_names_that_amqp_cannot_say_s062(api: httpx2.Client, path: str, reason: str) -> None:
     answer = api.put(f"/queues/%2F/{path}", json={"durable": True})
     assert (answer.status_code, answer.json()) == (400, {"error": "bad_request", "reason": reason})
 
@@ -363,7 +363,7 @@ def publish_bytes(broker: RunningBroker, queue: str, *bodies: bytes) -> None:
 
 @pytest.mark.long
 def test_get_answers_with_so_many_bytes_and_leaves_the_rest(
-    api: httpx.Client, broker: RunningBroker, queue: str
+    api: httpx2.Client, broker: RunningBroker, queue: str
 ) -> None:
     publish_bytes(broker, queue, *[bytes(10_000_000)] * 5, b"last")
     got = get(api, queue, "ack_requeue_false", count=10)
@@ -375,7 +375,7 @@ def test_get_answers_with_so_many_bytes_and_leaves_the_rest(
     assert [each["payload_bytes"] for each in got] == [10_000_000] * 2 + [4]
 
 
-def test_a_message_above_the_bound_is_got_alone(api: httpx.Client, broker: RunningBroker, queue: str) -> None:
+def test_a_message_above_the_bound_is_got_alone(api: httpx2.Client, broker: RunningBroker, queue: str) -> None:
     publish_bytes(broker, queue, bytes(40_000_000), b"last")
     (got,) = get(api, queue, "ack_requeue_false", count=10)
     assert (len(got["payload"]), got["payload_encoding"]) == (40_000_000, "string")
@@ -383,7 +383,7 @@ def test_a_message_above_the_bound_is_got_alone(api: httpx.Client, broker: Runni
 
 
 @pytest.mark.parametrize("encoding", ["auto", "base64"])
-def test_large_bodies_come_as_they_are(api: httpx.Client, broker: RunningBroker, queue: str, encoding: str) -> None:
+def test_large_bodies_come_as_they_are(api: httpx2.Client, broker: RunningBroker, queue: str, encoding: str) -> None:
     """They are encoded piece by piece, and pieces end anywhere in a character."""
     text = 'é"\\\n\u20ac\U0001f407' * 50_000
     binary = bytes(range(256)) * 2_000

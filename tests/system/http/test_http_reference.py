@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import pika
 import pytest
 from jsonschema import Draft202012Validator
@@ -194,7 +194,7 @@ class World:
 
     def __init__(self, broker: RunningBroker) -> None:
         self.broker = broker
-        self.api = httpx.Client(base_url=broker.http_url, auth=("guest", "guest"), trust_env=False)
+        self.api = httpx2.Client(base_url=broker.http_url, auth=("guest", "guest"), trust_env=False)
         named = {"connection_name": "world"}
         self.connection = pika.BlockingConnection(
             pika.ConnectionParameters(broker.host, broker.amqp_port, client_properties=named)
@@ -329,7 +329,7 @@ def unwanted(method: str, path: str, status: int) -> list[str]:
 
 def test_b52_the_document_is_sound(world: World) -> None:
     """No login is needed. Each schema is one, each reference leads somewhere, and names are unique."""
-    open_to_all = httpx.get(f"{world.broker.http_url}/api/openapi.json", trust_env=False)
+    open_to_all = httpx2.get(f"{world.broker.http_url}/api/openapi.json", trust_env=False)
     assert open_to_all.status_code == 200
     document = open_to_all.json()
     assert document["openapi"].startswith("3.1.")

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -12,7 +12,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from tests.support.running import RunningBroker
 
 
-def ids_of(api: httpx.Client, queue: str) -> list[int]:
+def ids_of(api: httpx2.Client, queue: str) -> list[int]:
     there = api.get(f"/queues/%2F/{queue}/at", params={"time": "-0s"}).json()
     return [each["message_id"] for each in there["message_details"]]
 
@@ -31,7 +31,7 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def post(api: httpx.Client, queue: str, how: str, status: int = 200, **content: object) -> dict[str, Any]:
+def post(api: httpx2.Client, queue: str, how: str, status: int = 200, **content: object) -> dict[str, Any]:
     answer = api.post(f"/queues/%2F/{queue}/messages/{how}", json=content)
     assert answer.status_code == status, answer.text
     found: dict[str, Any] = answer.json()
@@ -41,7 +41,7 @@ def post(api: httpx.Client, queue: str, how: str, status: int = 200, **content: 
 @pytest.mark.long
 @pytest.mark.parametrize("arguments", [{}, {"x-queue-type": "quorum"}, {"x-max-priority": 3}])
 def test_b38_an_operator_deletes_single_messages(
-    api: httpx.Client, name: str, channel: BlockingChannel, arguments: dict[str, object]
+    api: httpx2.Client, name: str, channel: BlockingChannel, arguments: dict[str, object]
 ) -> None:
     channel.queue_declare(name, durable=True, arguments=arguments)
     for body in (b"a", b"b", b"c", b"d", b"e"):
@@ -71,7 +71,7 @@ def test_b38_an_operator_deletes_single_messages(
     assert taken(channel, name) == [b"a"]
 
 
-def test_b38_an_operator_moves_single_messages(api: httpx.Client, name: str, channel: BlockingChannel) -> None:
+def test_b38_an_operator_moves_single_messages(api: httpx2.Client, name: str, channel: BlockingChannel) -> None:
     target, dead = f"{name}.to", f"{name}.dead"
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
     for queue, given in ((name, arguments), (target, {}), (dead, {})):
@@ -100,7 +100,7 @@ def test_b38_an_operator_moves_single_messages(api: httpx.Client, name: str, cha
 
 
 def test_b38_a_move_that_has_no_way_leaves_the_message_where_it_is(
-    api: httpx.Client, name: str, channel: BlockingChannel
+    api: httpx2.Client, name: str, channel: BlockingChannel
 ) -> None:
     full = f"{name}.full"
     channel.queue_declare(name, durable=True)
@@ -127,7 +127,7 @@ def test_b38_a_move_that_has_no_way_leaves_the_message_where_it_is(
     assert taken(channel, name) == [b"a"]
 
 
-def test_b38_scheduled_messages_are_removed_too(api: httpx.Client, name: str, channel: BlockingChannel) -> None:
+def test_b38_scheduled_messages_are_removed_too(api: httpx2.Client, name: str, channel: BlockingChannel) -> None:
     channel.exchange_declare(name, "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"})
     channel.queue_declare(name, durable=True)
     channel.queue_bind(name, name)
@@ -141,13 +141,13 @@ def test_b38_scheduled_messages_are_removed_too(api: httpx.Client, name: str, ch
     assert post(api, hidden, "remove", messages=[late, later])["removed"] == [later]
 
 
-def test_b38_rights(api: httpx.Client, name: str, channel: BlockingChannel, broker: RunningBroker) -> None:
+def test_b38_rights(api: httpx2.Client, name: str, channel: BlockingChannel, broker: RunningBroker) -> None:
     """Removing takes the read permission, as a purge does; moving besides write for the exchange; pausing configure."""
     channel.queue_declare(name, durable=True)
     channel.basic_publish("", name, b"a")
     (a,) = ids_of(api, name)
     api.put(f"/users/{name}", json={"password": "p", "tags": "management"})
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=(name, "p"), trust_env=False) as other:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=(name, "p"), trust_env=False) as other:
 
         def may(configure: str, write: str, read: str) -> list[int]:
             rights = {"configure": configure, "write": write, "read": read}
@@ -169,7 +169,7 @@ def test_b38_rights(api: httpx.Client, name: str, channel: BlockingChannel, brok
 
 @pytest.mark.parametrize("arguments", [{}, {"x-queue-type": "quorum"}, {"x-single-active-consumer": True}])
 def test_b39_a_paused_queue_delivers_nothing(
-    api: httpx.Client, name: str, channel: BlockingChannel, arguments: dict[str, object]
+    api: httpx2.Client, name: str, channel: BlockingChannel, arguments: dict[str, object]
 ) -> None:
     channel.queue_declare(name, durable=True, arguments=arguments)
     came: list[bytes] = []
@@ -202,7 +202,7 @@ def test_b39_a_paused_queue_delivers_nothing(
     assert api.get(f"/queues/%2F/{name}").json()["state"] == "running"
 
 
-def test_b39_a_paused_stream_delivers_nothing(api: httpx.Client, name: str, channel: BlockingChannel) -> None:
+def test_b39_a_paused_stream_delivers_nothing(api: httpx2.Client, name: str, channel: BlockingChannel) -> None:
     channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
     came: list[bytes] = []
     channel.basic_qos(prefetch_count=10)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 from click.testing import CliRunner
@@ -20,7 +20,7 @@ from tests.support.running import RunningBroker
 PERSISTENT = pika.BasicProperties(delivery_mode=2, headers={"kept": "yes"}, message_id="m")
 
 
-def restore(api: httpx.Client, queue: str, status: int = 200, **content: object) -> dict[str, Any]:
+def restore(api: httpx2.Client, queue: str, status: int = 200, **content: object) -> dict[str, Any]:
     answer = api.post(f"/queues/%2F/{queue}/restore", json=content)
     assert answer.status_code == status, answer.text
     found: dict[str, Any] = answer.json()
@@ -60,7 +60,7 @@ def publish(channel: BlockingChannel, queue: str, *bodies: str, **properties: ob
 
 
 @pytest.mark.long
-def test_b02_a_purge_is_undone(api: httpx.Client, queue: str, channel: BlockingChannel, take: Take) -> None:
+def test_b02_a_purge_is_undone(api: httpx2.Client, queue: str, channel: BlockingChannel, take: Take) -> None:
     publish(channel, queue, "a", "b", "c")
     got = channel.basic_get(queue)  # a was delivered once: it says so when it is back
     channel.basic_nack(got[0].delivery_tag)
@@ -78,7 +78,7 @@ def test_b02_a_purge_is_undone(api: httpx.Client, queue: str, channel: BlockingC
 
 
 def test_an_undone_purge_brings_back_only_what_the_purge_took(
-    api: httpx.Client, queue: str, channel: BlockingChannel, take: Take
+    api: httpx2.Client, queue: str, channel: BlockingChannel, take: Take
 ) -> None:
     publish(channel, queue, "held", "purged")
     held = channel.basic_get(queue)
@@ -92,7 +92,7 @@ def test_an_undone_purge_brings_back_only_what_the_purge_took(
 
 
 def test_b02_a_deleted_queue_comes_back_as_it_was(
-    api: httpx.Client, name: str, channel: BlockingChannel, take: Take
+    api: httpx2.Client, name: str, channel: BlockingChannel, take: Take
 ) -> None:
     arguments = {"x-queue-type": "quorum", "x-delivery-limit": 5}
     channel.queue_declare(name, durable=True, arguments=arguments)
@@ -113,7 +113,7 @@ def test_b02_a_deleted_queue_comes_back_as_it_was(
 
 
 def test_b02_a_deleted_queue_gets_its_bindings_back(
-    broker: RunningBroker, api: httpx.Client, name: str, channel: BlockingChannel
+    broker: RunningBroker, api: httpx2.Client, name: str, channel: BlockingChannel
 ) -> None:
     channel.queue_declare(name, durable=True)
     for exchange in (f"{name}-x", f"{name}-gone"):
@@ -146,7 +146,7 @@ def test_b02_a_deleted_queue_gets_its_bindings_back(
 
 
 def test_a_queue_that_is_there_again_keeps_the_bindings_it_was_given(
-    api: httpx.Client, name: str, channel: BlockingChannel
+    api: httpx2.Client, name: str, channel: BlockingChannel
 ) -> None:
     """They come back with a queue that is gone, and with one whose restoration was cut short before a message came."""
 
@@ -175,7 +175,7 @@ def test_a_queue_that_is_there_again_keeps_the_bindings_it_was_given(
 
 
 def test_b02_as_it_was_then_into_another_queue(
-    api: httpx.Client, queue: str, name: str, channel: BlockingChannel, take: Take
+    api: httpx2.Client, queue: str, name: str, channel: BlockingChannel, take: Take
 ) -> None:
     other = f"{name}-copy"
     api.put(f"/queues/%2F/{other}", json={"durable": True})
@@ -194,7 +194,7 @@ def test_b02_as_it_was_then_into_another_queue(
 
 
 def test_a_target_that_is_full_refuses_and_says_so(
-    api: httpx.Client, queue: str, name: str, channel: BlockingChannel
+    api: httpx2.Client, queue: str, name: str, channel: BlockingChannel
 ) -> None:
     strict = f"{name}-strict"
     limits = {"x-max-length": 1, "x-overflow": "reject-publish"}
@@ -207,7 +207,7 @@ def test_a_target_that_is_full_refuses_and_says_so(
     assert restore(api, queue, undo="purge", to=strict)["restored"] == 1  # the refused ones may come in now
 
 
-def test_only_those_that_are_asked_for(api: httpx.Client, queue: str, channel: BlockingChannel, take: Take) -> None:
+def test_only_those_that_are_asked_for(api: httpx2.Client, queue: str, channel: BlockingChannel, take: Take) -> None:
     publish(channel, queue, "a", "b", "c")
     then = now()
     past = api.get(f"/queues/%2F/{queue}/at", params={"time": then}).json()
@@ -219,7 +219,7 @@ def test_only_those_that_are_asked_for(api: httpx.Client, queue: str, channel: B
 
 
 def test_messages_by_their_ids_whenever_they_were(
-    api: httpx.Client, queue: str, name: str, channel: BlockingChannel, take: Take
+    api: httpx2.Client, queue: str, name: str, channel: BlockingChannel, take: Take
 ) -> None:
     other = f"{name}-other"
     api.put(f"/queues/%2F/{other}", json={"durable": True})
@@ -255,19 +255,19 @@ def test_messages_by_their_ids_whenever_they_were(
     ],
 )
 def test_what_makes_no_sense_is_refused(
-    api: httpx.Client, queue: str, content: dict[str, object], status: int, reason: str
+    api: httpx2.Client, queue: str, content: dict[str, object], status: int, reason: str
 ) -> None:
     assert reason in str(restore(api, queue, status, **content)["reason"])
 
 
-def test_no_target(api: httpx.Client, queue: str, channel: BlockingChannel) -> None:
+def test_no_target(api: httpx2.Client, queue: str, channel: BlockingChannel) -> None:
     publish(channel, queue, "a")
     channel.queue_purge(queue)
     assert restore(api, queue, 404, undo="purge", to="nowhere")["reason"] == "no queue 'nowhere' in vhost '/'"
 
 
 def test_messages_come_back_from_but_not_into_the_brokers_own_queues(
-    api: httpx.Client, queue: str, name: str, channel: BlockingChannel, take: Take
+    api: httpx2.Client, queue: str, name: str, channel: BlockingChannel, take: Take
 ) -> None:
     channel.exchange_declare(name, "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"})
     hidden = f"amq.delayed.{name}"
@@ -286,7 +286,7 @@ def test_messages_come_back_from_but_not_into_the_brokers_own_queues(
     assert properties.headers.items() > delayed.items()
 
 
-def test_the_command(broker: RunningBroker, api: httpx.Client, queue: str, channel: BlockingChannel) -> None:
+def test_the_command(broker: RunningBroker, api: httpx2.Client, queue: str, channel: BlockingChannel) -> None:
     publish(channel, queue, "a", "b")
     channel.queue_purge(queue)
     command = ["--url", broker.http_url, "restore", queue, "--undo", "purge", "--formatter", "json", "--silent"]
@@ -299,7 +299,7 @@ def test_the_command(broker: RunningBroker, api: httpx.Client, queue: str, chann
 
 
 def test_ids_of_another_history_are_refused(
-    api: httpx.Client, queue: str, channel: BlockingChannel, broker: RunningBroker, take: Take
+    api: httpx2.Client, queue: str, channel: BlockingChannel, broker: RunningBroker, take: Take
 ) -> None:
     """A record says when it came, so no other history has it at the same place."""
     publish(channel, queue, "a", "b")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-import httpx
+import httpx2
 import pika
 import pytest
 from click.testing import CliRunner
@@ -41,13 +41,13 @@ def purged(channel: BlockingChannel, queue: str, messages: int) -> None:
     channel.queue_purge(queue)
 
 
-def ready(api: httpx.Client, queue: str) -> int:
+def ready(api: httpx2.Client, queue: str) -> int:
     answer = api.get(f"/queues/%2F/{queue}")
     assert answer.status_code == 200, answer.text
     return int(answer.json()["messages_ready"])
 
 
-def published_at(api: httpx.Client, queue: str) -> list[float]:
+def published_at(api: httpx2.Client, queue: str) -> list[float]:
     """The log's times of the messages in the queue, in seconds."""
     answer = api.get(f"/queues/%2F/{queue}/at", params={"time": "-0s"})
     if answer.status_code != 200:
@@ -57,7 +57,7 @@ def published_at(api: httpx.Client, queue: str) -> list[float]:
 
 @pytest.mark.parametrize(("rate", "messages"), [(7, 10), (50, 60)])
 def test_b33_messages_come_back_no_faster_than_the_rate(
-    broker: RunningBroker, api: httpx.Client, queue: str, channel: BlockingChannel, rate: int, messages: int
+    broker: RunningBroker, api: httpx2.Client, queue: str, channel: BlockingChannel, rate: int, messages: int
 ) -> None:
     purged(channel, queue, messages)
     command = ["--url", broker.http_url, "restore", queue, "--undo", "purge", "--rate", str(rate)]
@@ -70,7 +70,7 @@ def test_b33_messages_come_back_no_faster_than_the_rate(
         assert last - first >= portion / rate - 0.002, "the log has whole milliseconds"
 
 
-def test_b33_duplicates_cost_no_time(api: httpx.Client, queue: str, channel: BlockingChannel) -> None:
+def test_b33_duplicates_cost_no_time(api: httpx2.Client, queue: str, channel: BlockingChannel) -> None:
     """Asked again, it passes what is back at once: at this rate it would take five minutes."""
     purged(channel, queue, 300)
     assert api.post(f"/queues/%2F/{queue}/restore", json={"undo": "purge"}).json()["restored"] == 300
@@ -90,7 +90,7 @@ def asking(broker: RunningBroker, queue: str, content: dict[str, object]) -> Ite
 
 
 def test_b33_it_goes_on_when_its_client_hangs_up(
-    broker: RunningBroker, api: httpx.Client, queue: str, channel: BlockingChannel
+    broker: RunningBroker, api: httpx2.Client, queue: str, channel: BlockingChannel
 ) -> None:
     purged(channel, queue, 40)
     with asking(broker, queue, {"rate": 10}):
@@ -123,7 +123,7 @@ def test_b33_others_are_served_meanwhile_and_asking_again_finishes_it(
 
 
 def test_b47_a_restoration_is_cancelled_and_finished_by_asking_again(
-    broker: RunningBroker, api: httpx.Client, queue: str, channel: BlockingChannel
+    broker: RunningBroker, api: httpx2.Client, queue: str, channel: BlockingChannel
 ) -> None:
     place = f"/queues/%2F/{queue}/restore"
     purged(channel, queue, 40)
@@ -131,7 +131,7 @@ def test_b47_a_restoration_is_cancelled_and_finished_by_asking_again(
     with asking(broker, queue, {"rate": 5, "name": "n"}):
         until(lambda: ready(api, queue) > 0, "nothing came back")
         assert api.delete(place, params={"name": "other"}).status_code == 404
-        stranger = httpx.delete(f"{broker.http_url}/api{place}", auth=("guest", "wrong"))
+        stranger = httpx2.delete(f"{broker.http_url}/api{place}", auth=("guest", "wrong"))
         assert stranger.status_code == 401
         [cancelled] = api.delete(place, params={"name": "n"}).json()["cancelled"]
     there = ready(api, queue)
@@ -147,7 +147,7 @@ def test_b47_a_restoration_is_cancelled_and_finished_by_asking_again(
 
 
 def test_b47_ctrl_c_cancels_the_command_s_restoration(
-    broker: RunningBroker, api: httpx.Client, queue: str, channel: BlockingChannel
+    broker: RunningBroker, api: httpx2.Client, queue: str, channel: BlockingChannel
 ) -> None:
     purged(channel, queue, 40)
     arguments = ["restore", queue, "--undo", "purge", "--rate", "1"]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -18,14 +18,14 @@ def publish(channel: BlockingChannel, queue: str, body: str, **headers: object) 
     channel.basic_publish("", queue, body.encode(), pika.BasicProperties(delivery_mode=2, headers=headers))
 
 
-def restore(api: httpx.Client, queue: str, **content: object) -> dict[str, Any]:
+def restore(api: httpx2.Client, queue: str, **content: object) -> dict[str, Any]:
     answer = api.post(f"/queues/%2F/{queue}/restore", json=content)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
 
 
-def only_message(api: httpx.Client, queue: str) -> dict[str, Any]:
+def only_message(api: httpx2.Client, queue: str) -> dict[str, Any]:
     """The one message in the queue, as the API shows it."""
     [found] = api.get(f"/queues/%2F/{queue}/at", params={"time": now()}).json()["message_details"]
     shown: dict[str, Any] = found
@@ -42,7 +42,7 @@ def headers(channel: BlockingChannel, queue: str) -> list[tuple[bytes, dict[str,
 
 @pytest.mark.long
 def test_b33_a_restored_message_says_where_it_was_and_when(
-    api: httpx.Client, queue: str, channel: BlockingChannel
+    api: httpx2.Client, queue: str, channel: BlockingChannel
 ) -> None:
     publish(channel, queue, "a", kept="yes")
     message_id = only_message(api, queue)["message_id"]
@@ -58,7 +58,7 @@ def test_b33_a_restored_message_says_where_it_was_and_when(
 
 
 def test_b33_a_copy_of_a_copy_names_the_copy_it_was_made_of(
-    api: httpx.Client, queue: str, channel: BlockingChannel
+    api: httpx2.Client, queue: str, channel: BlockingChannel
 ) -> None:
     publish(channel, queue, "a")
     first = only_message(api, queue)["message_id"]
@@ -73,7 +73,7 @@ def test_b33_a_copy_of_a_copy_names_the_copy_it_was_made_of(
     assert found == {"x-restored": {"partition": again["at"]["partition"], "id": copy, "at": again["at"]["time"]}}
 
 
-def test_b33_a_message_by_its_id_is_as_of_its_publish(api: httpx.Client, queue: str, channel: BlockingChannel) -> None:
+def test_b33_a_message_by_its_id_is_as_of_its_publish(api: httpx2.Client, queue: str, channel: BlockingChannel) -> None:
     publish(channel, queue, "a")
     was = only_message(api, queue)
     channel.queue_purge(queue)
@@ -82,7 +82,7 @@ def test_b33_a_message_by_its_id_is_as_of_its_publish(api: httpx.Client, queue: 
     assert (found["x-restored"]["id"], found["x-restored"]["at"]) == (was["message_id"], was["published"])
 
 
-def test_b33_no_client_sets_it(api: httpx.Client, queue: str, channel: BlockingChannel) -> None:
+def test_b33_no_client_sets_it(api: httpx2.Client, queue: str, channel: BlockingChannel) -> None:
     publish(channel, queue, "a", **{"x-restored": FORGED, "kept": "yes", "nested": {"x-restored": "is mine"}})
     properties = {"headers": {"x-restored": FORGED, "kept": "yes"}}
     sent = {"properties": properties, "routing_key": queue, "payload": "b", "payload_encoding": "string"}
@@ -92,7 +92,7 @@ def test_b33_no_client_sets_it(api: httpx.Client, queue: str, channel: BlockingC
 
 
 def test_b33_a_dead_letter_of_a_restored_message_keeps_it(
-    api: httpx.Client, queue: str, name: str, channel: BlockingChannel
+    api: httpx2.Client, queue: str, name: str, channel: BlockingChannel
 ) -> None:
     source = f"{name}-source"
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue}
@@ -110,7 +110,7 @@ def test_b33_a_dead_letter_of_a_restored_message_keeps_it(
 
 
 def test_b33_properties_that_fill_their_frame_come_back_without_it(
-    api: httpx.Client, queue: str, channel: BlockingChannel
+    api: httpx2.Client, queue: str, channel: BlockingChannel
 ) -> None:
     around = len(tables.encode({"big": ""})) + 2 + 4 + 1  # flags, length of the table, delivery mode
     big = "x" * (MAX_PROPERTIES_BYTES - around)

@@ -3,16 +3,16 @@
 import base64
 import time
 
-import httpx
+import httpx2
 import pytest
 
 
-def publish(api: httpx.Client, exchange: str, **content: object) -> httpx.Response:
+def publish(api: httpx2.Client, exchange: str, **content: object) -> httpx2.Response:
     defaults: dict[str, object] = {"properties": {}, "routing_key": "", "payload": "", "payload_encoding": "string"}
     return api.post(f"/exchanges/%2F/{exchange}/publish", json=defaults | content)
 
 
-def test_exchanges_are_declared_shown_and_deleted(api: httpx.Client, name: str) -> None:
+def test_exchanges_are_declared_shown_and_deleted(api: httpx2.Client, name: str) -> None:
     content = {"type": "topic", "durable": True, "arguments": {"alternate-exchange": "amq.fanout"}}
     assert api.put(f"/exchanges/%2F/{name}", json=content).status_code == 201
     assert api.put(f"/exchanges/%2F/{name}", json=content).status_code == 204
@@ -30,7 +30,7 @@ def test_exchanges_are_declared_shown_and_deleted(api: httpx.Client, name: str) 
     assert api.get(f"/exchanges/%2F/{name}").status_code == 404
 
 
-def test_system_exchanges_and_unknown_types_are_refused(api: httpx.Client, name: str) -> None:
+def test_system_exchanges_and_unknown_types_are_refused(api: httpx2.Client, name: str) -> None:
     assert api.delete("/exchanges/%2F/amq.topic").status_code == 401
     assert api.put(f"/exchanges/%2F/amq.{name}", json={"durable": True, "type": "direct"}).status_code == 401
     unknown = api.put(f"/exchanges/%2F/{name}", json={"durable": True, "type": "bogus"})
@@ -39,7 +39,7 @@ def test_system_exchanges_and_unknown_types_are_refused(api: httpx.Client, name:
     assert {"", "amq.direct", "amq.fanout", "amq.headers", "amq.match", "amq.topic"} <= set(names)
 
 
-def test_a_delayed_exchange_tells_how_much_waits_and_hides_its_queue(api: httpx.Client, queue: str, name: str) -> None:
+def test_a_delayed_exchange_tells_how_much_waits_and_hides_its_queue(api: httpx2.Client, queue: str, name: str) -> None:
     content = {"type": "x-delayed-message", "arguments": {"x-delayed-type": "direct"}}
     assert api.put(f"/exchanges/%2F/{name}", json=content).status_code == 201
     assert api.post(f"/bindings/%2F/e/{name}/q/{queue}", json={"routing_key": "k"}).status_code == 201
@@ -58,7 +58,7 @@ def test_a_delayed_exchange_tells_how_much_waits_and_hides_its_queue(api: httpx.
     assert api.delete(f"/exchanges/%2F/{name}").status_code == 204
 
 
-def test_an_exchange_shows_its_policy(api: httpx.Client, name: str) -> None:
+def test_an_exchange_shows_its_policy(api: httpx2.Client, name: str) -> None:
     api.put(f"/exchanges/%2F/{name}", json={"durable": True, "type": "fanout"})
     policy = {"pattern": f"^{name}$", "definition": {"alternate-exchange": "amq.fanout"}, "apply-to": "exchanges"}
     assert api.put(f"/policies/%2F/{name}", json=policy).status_code in (201, 204)
@@ -67,7 +67,7 @@ def test_an_exchange_shows_its_policy(api: httpx.Client, name: str) -> None:
     assert api.get(f"/exchanges/%2F/{name}").json()["policy"] is None
 
 
-def test_a_binding_is_made_found_by_its_properties_key_and_removed(api: httpx.Client, queue: str) -> None:
+def test_a_binding_is_made_found_by_its_properties_key_and_removed(api: httpx2.Client, queue: str) -> None:
     between = f"/bindings/%2F/e/amq.topic/q/{queue}"
     made = api.post(between, json={"routing_key": "a.*", "arguments": {"x": 1}})
     assert made.status_code == 201
@@ -86,7 +86,7 @@ def test_a_binding_is_made_found_by_its_properties_key_and_removed(api: httpx.Cl
     assert api.delete(f"{between}/nope").status_code == 404
 
 
-def test_a_bindings_location_is_encoded_as_rabbitmqs(api: httpx.Client, queue: str) -> None:
+def test_a_bindings_location_is_encoded_as_rabbitmqs(api: httpx2.Client, queue: str) -> None:
     """As 3.10.8 answers, but for the digest of arguments."""
     between = f"/bindings/%2F/e/amq.direct/q/{queue}"
     made = api.post(between, json={"routing_key": "a b~c#.*/é"})
@@ -99,7 +99,7 @@ def test_a_bindings_location_is_encoded_as_rabbitmqs(api: httpx.Client, queue: s
     assert api.post(between, json={"routing_key": ""}).headers["location"] == f"{queue}/~"
 
 
-def test_exchanges_bind_to_exchanges(api: httpx.Client, name: str) -> None:
+def test_exchanges_bind_to_exchanges(api: httpx2.Client, name: str) -> None:
     api.put(f"/exchanges/%2F/{name}", json={"durable": True, "type": "fanout"})
     assert api.post(f"/bindings/%2F/e/amq.direct/e/{name}", json={"routing_key": "k"}).status_code == 201
     (bound,) = api.get(f"/exchanges/%2F/{name}/bindings/destination").json()
@@ -115,13 +115,13 @@ def test_exchanges_bind_to_exchanges(api: httpx.Client, name: str) -> None:
     ],
 )
 def test_binding_what_is_not_there_says_what(
-    api: httpx.Client, source: str, kind: str, destination: str, reason: str
+    api: httpx2.Client, source: str, kind: str, destination: str, reason: str
 ) -> None:
     answer = api.post(f"/bindings/%2F/e/{source}/{kind}/{destination}", json={"routing_key": "k"})
     assert (answer.status_code, answer.json()) == (404, {"error": "not_found", "reason": reason})
 
 
-def test_publish_says_whether_it_was_routed(api: httpx.Client, queue: str) -> None:
+def test_publish_says_whether_it_was_routed(api: httpx2.Client, queue: str) -> None:
     assert publish(api, "amq.default", routing_key=queue).json() == {"routed": True}
     assert publish(api, "amq.default", routing_key="nowhere").json() == {"routed": False}
     api.post(f"/bindings/%2F/e/amq.headers/q/{queue}", json={"arguments": {"x-match": "all", "kind": "order"}})
@@ -147,7 +147,7 @@ def test_publish_says_whether_it_was_routed(api: httpx.Client, queue: str) -> No
     ],
 )
 def test_a_bad_publish_is_refused_and_nothing_enters_the_queue_s043(
-    api: httpx.Client, queue: str, content: dict[str, object], reason: str
+    api: httpx2.Client, queue: str, content: dict[str, object], reason: str
 ) -> None:
     answer = publish(api, "amq.default", **{"routing_key": queue, **content})
     assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
@@ -155,12 +155,12 @@ def test_a_bad_publish_is_refused_and_nothing_enters_the_queue_s043(
     assert api.get(f"/queues/%2F/{queue}").json()["messages"] == 0
 
 
-def test_publishing_to_an_exchange_that_is_not_there(api: httpx.Client) -> None:
+def test_publishing_to_an_exchange_that_is_not_there(api: httpx2.Client) -> None:
     answer = publish(api, "missing")
     assert answer.json() == {"error": "bad_request", "reason": "404 NOT_FOUND - no exchange 'missing' in vhost '/'"}
 
 
-def test_a_publish_that_a_queue_refuses_is_an_error_s009(api: httpx.Client, name: str) -> None:
+def test_a_publish_that_a_queue_refuses_is_an_error_s009(api: httpx2.Client, name: str) -> None:
     api.put(
         f"/queues/%2F/{name}", json={"durable": True, "arguments": {"x-max-length": 1, "x-overflow": "reject-publish"}}
     )
@@ -172,7 +172,7 @@ def test_a_publish_that_a_queue_refuses_is_an_error_s009(api: httpx.Client, name
     )
 
 
-def test_all_properties_come_back(api: httpx.Client, queue: str) -> None:
+def test_all_properties_come_back(api: httpx2.Client, queue: str) -> None:
     properties = {
         "content_type": "text/plain",
         "content_encoding": "gzip",
@@ -193,13 +193,13 @@ def test_all_properties_come_back(api: httpx.Client, queue: str) -> None:
     assert taken["properties"] == properties
 
 
-def test_bodies_in_base64(api: httpx.Client, queue: str) -> None:
+def test_bodies_in_base64(api: httpx2.Client, queue: str) -> None:
     body = base64.b64encode(bytes(range(256))).decode()
     assert publish(api, "amq.default", routing_key=queue, payload=body, payload_encoding="base64").json()["routed"]
     assert api.get(f"/queues/%2F/{queue}").json()["message_bytes_ready"] == 256
 
 
-def test_carbon_copies_and_the_user_id_as_over_amqp(api: httpx.Client, queue: str, name: str) -> None:
+def test_carbon_copies_and_the_user_id_as_over_amqp(api: httpx2.Client, queue: str, name: str) -> None:
     api.put(f"/queues/%2F/{name}-copy", json={"durable": True})
     properties = {"headers": {"CC": [f"{name}-copy"], "BCC": []}, "user_id": "guest"}
     assert publish(api, "amq.default", routing_key=queue, properties=properties).json() == {"routed": True}

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.http_clients import publish
@@ -15,11 +15,11 @@ from tests.support.trimmed_broker import live, trimmed
 pytestmark = pytest.mark.long
 
 
-def asked(broker: RunningBroker) -> httpx.Client:
-    return httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False)
+def asked(broker: RunningBroker) -> httpx2.Client:
+    return httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False)
 
 
-def checked(api: httpx.Client, partition: str, **query: str) -> dict[str, Any]:
+def checked(api: httpx2.Client, partition: str, **query: str) -> dict[str, Any]:
     """All portions of a check."""
     found: dict[str, Any] = {"next": 0, "harms": []}
     while found["next"] is not None:

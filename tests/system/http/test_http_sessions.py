@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.forked import run
@@ -28,16 +28,16 @@ def sessions(broker: RunningBroker, product: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def as_product(broker: RunningBroker, name: str) -> Iterator[httpx.Client]:
+def as_product(broker: RunningBroker, name: str) -> Iterator[httpx2.Client]:
     """A client with a product that no other test has."""
     agent = {"user-agent": f"{name}/1.0"}
     url = f"{broker.http_url}/api"
-    with httpx.Client(base_url=url, auth=("guest", "guest"), trust_env=False, headers=agent) as client:
+    with httpx2.Client(base_url=url, auth=("guest", "guest"), trust_env=False, headers=agent) as client:
         yield client
 
 
 def test_b28_all_calls_of_a_client_act_under_one_session(
-    broker: RunningBroker, as_product: httpx.Client, name: str
+    broker: RunningBroker, as_product: httpx2.Client, name: str
 ) -> None:
     assert as_product.get("/queues").status_code == 200
     assert sessions(broker, name) == [], "a listing changes nothing"
@@ -70,9 +70,9 @@ def test_b28_the_command_line_says_what_it_is(broker: RunningBroker) -> None:
 
 def test_b28_a_login_over_http_that_is_refused(broker: RunningBroker, name: str) -> None:
     for _ in range(5):
-        assert httpx.get(f"{broker.http_url}/api/queues", auth=(name, "x"), trust_env=False).status_code == 401
-    assert httpx.get(f"{broker.http_url}/metrics", auth=(name + "m", "x"), trust_env=False).status_code == 401
-    assert httpx.get(f"{broker.http_url}/api/queues", trust_env=False).status_code == 401  # a browser asks so at first
+        assert httpx2.get(f"{broker.http_url}/api/queues", auth=(name, "x"), trust_env=False).status_code == 401
+    assert httpx2.get(f"{broker.http_url}/metrics", auth=(name + "m", "x"), trust_env=False).status_code == 401
+    assert httpx2.get(f"{broker.http_url}/api/queues", trust_env=False).status_code == 401  # a browser asks so at first
     refused = [each["fields"] for each in events(broker, "LoginRefused")]
     assert [(each["user"], each["protocol"], each["count"]) for each in refused if each["user"].startswith(name)] == [
         (name, "http", 1),
@@ -81,11 +81,11 @@ def test_b28_a_login_over_http_that_is_refused(broker: RunningBroker, name: str)
     assert "" not in [each["user"] for each in refused]
 
 
-def test_b28_what_a_user_may_not_do_over_http(broker: RunningBroker, api: httpx.Client, name: str) -> None:
+def test_b28_what_a_user_may_not_do_over_http(broker: RunningBroker, api: httpx2.Client, name: str) -> None:
     assert api.put(f"/users/{name}", json={"password": "p", "tags": "management"}).status_code == 201
     limited = {"configure": "^$", "write": "", "read": ""}
     assert api.put(f"/permissions/%2F/{name}", json=limited).status_code == 201
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=(name, "p"), trust_env=False) as client:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=(name, "p"), trust_env=False) as client:
         assert client.put(f"/queues/%2F/{name}", json={"durable": True}).status_code == 401
         assert client.put(f"/policies/%2F/{name}", json=POLICY).status_code == 401
     refused = [each for each in events(broker, "AccessRefused") if each["user"] == name]
@@ -98,7 +98,7 @@ def test_b28_what_a_user_may_not_do_over_http(broker: RunningBroker, api: httpx.
 
 
 @pytest.mark.long
-def test_b28_who_reads_the_past_over_http(broker: RunningBroker, api: httpx.Client, queue: str) -> None:
+def test_b28_who_reads_the_past_over_http(broker: RunningBroker, api: httpx2.Client, queue: str) -> None:
     for _ in range(3):
         assert api.get(f"/queues/%2F/{queue}/at?time=-0s").status_code in (200, 404)
     dry = {"undo": "purge", "dry_run": True}

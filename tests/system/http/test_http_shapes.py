@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -64,7 +64,7 @@ class Side:
 
     def __init__(self, amqp_port: int, http_port: int) -> None:
         self.amqp_port = amqp_port
-        self.api = httpx.Client(
+        self.api = httpx2.Client(
             base_url=f"http://127.0.0.1:{http_port}/api", auth=("guest", "guest"), trust_env=False, timeout=60
         )
         self.connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", amqp_port))
@@ -121,7 +121,7 @@ class Side:
             "key": quote(key, safe="~%"),
         }
 
-    def answers(self) -> dict[str, httpx.Response]:
+    def answers(self) -> dict[str, httpx2.Response]:
         names = self.names()
         found = {path: self.api.get(path.format(**names)) for path in PATHS.split()}
         for action in ACTIONS:
@@ -142,7 +142,7 @@ class Side:
 @pytest.fixture(scope="module")
 def answers(
     broker: RunningBroker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[dict[str, httpx.Response], dict[str, httpx.Response]]]:
+) -> Iterator[tuple[dict[str, httpx2.Response], dict[str, httpx2.Response]]]:
     peer = start_management(Path(tmp_path_factory.mktemp("rabbitmq")))
     sides = []
     try:
@@ -173,7 +173,7 @@ def shape(value: Any, at: str, found: dict[str, set[str]]) -> dict[str, set[str]
 
 
 def test_every_path_answers_as_rabbitmq_does(
-    answers: tuple[dict[str, httpx.Response], dict[str, httpx.Response]],
+    answers: tuple[dict[str, httpx2.Response], dict[str, httpx2.Response]],
 ) -> None:
     theirs, ours = answers
     wrong = []
@@ -197,7 +197,7 @@ def test_every_path_answers_as_rabbitmq_does(
     assert not wrong, "\n" + "\n".join(wrong)
 
 
-def test_the_numbers_are_rabbitmqs(answers: tuple[dict[str, httpx.Response], dict[str, httpx.Response]]) -> None:
+def test_the_numbers_are_rabbitmqs(answers: tuple[dict[str, httpx2.Response], dict[str, httpx2.Response]]) -> None:
     """The message counts of the node, its queues and its channels equal RabbitMQ's: published, delivered, acked ..."""
     theirs, ours = (side for side in answers)
     for path in ("/queues/%2F/cq", "/queues/%2F/qq", "/channels/{channel}"):

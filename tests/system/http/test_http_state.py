@@ -6,7 +6,7 @@ On Kafka, where it is of use: tests/system/kafka/test_kafka_copy_state.py.
 import asyncio
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from starlette.types import Message
 
@@ -16,7 +16,7 @@ from rewindmq.projections.store.store import StateStore
 from tests.support.running import RunningBroker
 
 
-def test_an_embedded_broker_refuses(api: httpx.Client, broker: RunningBroker) -> None:
+def test_an_embedded_broker_refuses(api: httpx2.Client, broker: RunningBroker) -> None:
     answer = api.get("/state")
     assert answer.status_code == 400
     assert answer.json() == {
@@ -30,7 +30,7 @@ def test_an_embedded_broker_refuses(api: httpx.Client, broker: RunningBroker) ->
 
 
 @pytest.mark.parametrize("tags", ["monitoring", "policymaker", "management"])
-def test_it_is_for_administrators(api: httpx.Client, name: str, tags: str) -> None:
+def test_it_is_for_administrators(api: httpx2.Client, name: str, tags: str) -> None:
     assert api.put(f"/users/{name}", json={"password": "secret", "tags": tags}).status_code == 201
     answer = api.get("/state", auth=(name, "secret"))
     assert (answer.status_code, answer.json()["reason"]) == (401, "Not administrator user")

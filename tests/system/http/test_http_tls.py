@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.engine.cli.main import run
@@ -63,7 +63,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tls]:
 
 
 def test_requests_over_tls(tls: Tls) -> None:
-    with httpx.Client(base_url=f"{tls.url}/api", auth=GUEST, verify=ssl.create_default_context(cafile=tls.ca)) as api:
+    with httpx2.Client(base_url=f"{tls.url}/api", auth=GUEST, verify=ssl.create_default_context(cafile=tls.ca)) as api:
         assert api.put("/queues/%2F/q", json={"durable": True}).status_code == 201
         listeners = {each["protocol"]: each["port"] for each in api.get("/overview").json()["listeners"]}
         assert listeners["https"] == tls.port
@@ -75,7 +75,7 @@ def test_requests_over_tls(tls: Tls) -> None:
 
 
 def test_b30_the_cookie_of_a_login_over_tls_goes_nowhere_else(tls: Tls) -> None:
-    with httpx.Client(base_url=f"{tls.url}/api", verify=ssl.create_default_context(cafile=tls.ca)) as browser:
+    with httpx2.Client(base_url=f"{tls.url}/api", verify=ssl.create_default_context(cafile=tls.ca)) as browser:
         answer = browser.post("/login", json={"username": "guest", "password": "guest"})
         assert answer.status_code == 204
         assert "secure" in {word.strip().lower() for word in answer.headers["set-cookie"].split(";")}
@@ -83,15 +83,15 @@ def test_b30_the_cookie_of_a_login_over_tls_goes_nowhere_else(tls: Tls) -> None:
 
 
 def test_the_port_of_the_metrics_stays_plain(tls: Tls) -> None:
-    assert httpx.get(f"http://127.0.0.1:{tls.metrics_port}/metrics").status_code == 200
-    assert httpx.get(f"http://127.0.0.1:{tls.metrics_port}/api/overview", auth=GUEST).status_code == 404
+    assert httpx2.get(f"http://127.0.0.1:{tls.metrics_port}/metrics").status_code == 200
+    assert httpx2.get(f"http://127.0.0.1:{tls.metrics_port}/api/overview", auth=GUEST).status_code == 404
 
 
 def test_who_does_not_trust_the_certificate_asks_nothing(tls: Tls) -> None:
-    with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-        httpx.get(f"{tls.url}/api/overview", auth=GUEST)
-    with pytest.raises(httpx.RemoteProtocolError):
-        httpx.get(f"http://localhost:{tls.port}/api/overview", auth=GUEST)
+    with pytest.raises(httpx2.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        httpx2.get(f"{tls.url}/api/overview", auth=GUEST)
+    with pytest.raises(httpx2.RemoteProtocolError):
+        httpx2.get(f"http://localhost:{tls.port}/api/overview", auth=GUEST)
 
 
 def test_the_command_line_over_tls(
@@ -113,9 +113,9 @@ def test_plain_http_beside_it(tls: Tls, tmp_path: Path) -> None:
     port = free_port()
     broker = RunningBroker(tmp_path / "data", "--https-port", str(port), *tls.options)
     try:
-        assert httpx.get(f"{broker.http_url}/api/whoami", auth=GUEST).status_code == 200
+        assert httpx2.get(f"{broker.http_url}/api/whoami", auth=GUEST).status_code == 200
         trusting = ssl.create_default_context(cafile=tls.ca)
-        assert httpx.get(f"https://localhost:{port}/api/whoami", auth=GUEST, verify=trusting).status_code == 200
+        assert httpx2.get(f"https://localhost:{port}/api/whoami", auth=GUEST, verify=trusting).status_code == 200
     finally:
         assert broker.stop() == 0
 

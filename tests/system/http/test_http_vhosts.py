@@ -1,12 +1,12 @@
 """Virtual hosts: what they keep apart, and what is kept of them."""
 
-import httpx
+import httpx2
 
 from tests.support.http_clients import api_client
 from tests.support.running import RunningBroker
 
 
-def test_vhosts_keep_their_queues_apart(api: httpx.Client, name: str) -> None:
+def test_vhosts_keep_their_queues_apart(api: httpx2.Client, name: str) -> None:
     assert api.put(f"/vhosts/{name}").status_code == 201
     assert name in [each["name"] for each in api.get("/vhosts").json()]
     assert api.put(f"/queues/{name}/q", json={"durable": True}).status_code == 201
@@ -16,7 +16,7 @@ def test_vhosts_keep_their_queues_apart(api: httpx.Client, name: str) -> None:
     assert api.delete(f"/vhosts/{name}").status_code == 404
 
 
-def test_a_vhosts_metadata(api: httpx.Client, name: str) -> None:
+def test_a_vhosts_metadata(api: httpx2.Client, name: str) -> None:
     asked = {"description": "a test", "tags": "a, b,", "default_queue_type": "quorum"}
     assert api.put(f"/vhosts/{name}", json=asked).status_code == 201
     shown = api.get(f"/vhosts/{name}").json()
@@ -41,14 +41,14 @@ def test_a_vhosts_metadata(api: httpx.Client, name: str) -> None:
     api.delete(f"/vhosts/{name}")
 
 
-def test_a_vhost_is_running(api: httpx.Client, name: str) -> None:
+def test_a_vhost_is_running(api: httpx2.Client, name: str) -> None:
     node = api.get("/overview").json()["node"]
     assert api.post(f"/vhosts/%2F/start/{node}").status_code == 204
     assert api.post("/vhosts/%2F/start/elsewhere").status_code == 400
     assert api.post(f"/vhosts/nowhere/start/{node}").status_code == 404
 
 
-def test_who_sees_which_vhost(api: httpx.Client, broker: RunningBroker, name: str) -> None:
+def test_who_sees_which_vhost(api: httpx2.Client, broker: RunningBroker, name: str) -> None:
     api.put(f"/vhosts/{name}")
     for tag, sees in (("monitoring", True), ("policymaker", False), ("management", False)):
         api.put(f"/users/{name}", json={"password": "secret", "tags": tag})

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.http_clients import publish, take
@@ -13,7 +13,7 @@ from tests.support.running import RunningBroker
 SHORT = '{"max-length": 2}'
 
 
-def asked(api: httpx.Client, queue: str, **query: str) -> dict[str, Any]:
+def asked(api: httpx2.Client, queue: str, **query: str) -> dict[str, Any]:
     answer = api.get(f"/history/what-if/%2F/{queue}", params=query)
     assert answer.status_code == 200, answer.text
     content: dict[str, Any] = answer.json()
@@ -22,7 +22,7 @@ def asked(api: httpx.Client, queue: str, **query: str) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_b34_a_limit_would_have_dropped_the_oldest(api: httpx.Client, queue: str) -> None:
+def test_b34_a_limit_would_have_dropped_the_oldest(api: httpx2.Client, queue: str) -> None:
     for number in range(5):
         publish(api, queue, f"m{number}")
     take(api, queue, "ack_requeue_false")
@@ -42,7 +42,7 @@ def test_b34_a_limit_would_have_dropped_the_oldest(api: httpx.Client, queue: str
     assert live["policy"] in (None, "")  # nothing was set
 
 
-def test_b34_a_policy_holds_from_a_moment_to_another(api: httpx.Client, queue: str) -> None:
+def test_b34_a_policy_holds_from_a_moment_to_another(api: httpx2.Client, queue: str) -> None:
     for number in range(3):
         publish(api, queue, f"old{number}")
     start = now()
@@ -56,7 +56,7 @@ def test_b34_a_policy_holds_from_a_moment_to_another(api: httpx.Client, queue: s
     assert [row["after"] for row in nothing["rows"]] == ["maxlen", "maxlen"]
 
 
-def test_b34_an_empty_definition_is_no_policy(api: httpx.Client, queue: str) -> None:
+def test_b34_an_empty_definition_is_no_policy(api: httpx2.Client, queue: str) -> None:
     content = {"pattern": f"^{queue}$", "definition": {"max-length": 1}, "apply-to": "queues"}
     assert api.put(f"/policies/%2F/{queue}", json=content).is_success
     publish(api, queue, "a")
@@ -88,20 +88,20 @@ def test_b34_an_empty_definition_is_no_policy(api: httpx.Client, queue: str) -> 
         ({"policy": SHORT, "from": "-0s", "to": "-1m"}, "queues-"),
     ],
 )
-def test_b34_questions_that_make_no_sense(api: httpx.Client, queue: str, query: dict[str, str], reason: str) -> None:
+def test_b34_questions_that_make_no_sense(api: httpx2.Client, queue: str, query: dict[str, str], reason: str) -> None:
     answer = api.get(f"/history/what-if/%2F/{queue}", params=query)
     assert answer.status_code == 400, answer.text
     assert answer.json()["reason"].startswith(reason)
 
 
-def test_b34_a_policy_that_put_refuses_is_refused_in_the_same_words(api: httpx.Client, queue: str) -> None:
+def test_b34_a_policy_that_put_refuses_is_refused_in_the_same_words(api: httpx2.Client, queue: str) -> None:
     for definition in ({"max-lenght": 3}, {"max-length": -1}, {"overflow": "spill"}, {"message-ttl": "soon"}):
         put = api.put(f"/policies/%2F/{queue}", json={"pattern": queue, "definition": definition})
         tried = api.get(f"/history/what-if/%2F/{queue}", params={"policy": json.dumps(definition)})
         assert (tried.status_code, tried.json()["reason"]) == (put.status_code, put.json()["reason"])
 
 
-def test_b34_a_reader_of_a_queue_asks_about_its_own_queue(api: httpx.Client, broker: RunningBroker, name: str) -> None:
+def test_b34_a_reader_of_a_queue_asks_about_its_own_queue(api: httpx2.Client, broker: RunningBroker, name: str) -> None:
     mine, other = f"{name}-mine", f"{name}-other"
     for queue in (mine, other):
         api.put(f"/queues/%2F/{queue}", json={"durable": True})
@@ -110,7 +110,7 @@ def test_b34_a_reader_of_a_queue_asks_about_its_own_queue(api: httpx.Client, bro
     assert asked(api, mine, policy="{}")["before"]["greatest_depth"] == 1  # an administrator's
     api.put(f"/users/{name}", json={"password": "x", "tags": "management"})
     api.put(f"/permissions/%2F/{name}", json={"configure": "", "write": "", "read": mine})
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=(name, "x"), trust_env=False) as reader:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=(name, "x"), trust_env=False) as reader:
         gone = reader.get(f"/history/what-if/%2F/{mine}", params={"policy": SHORT})
         assert (gone.status_code, "only administrators" in gone.json()["reason"]) == (404, True)
         api.put(f"/queues/%2F/{mine}", json={"durable": True})

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika.exceptions
 import pytest
 
@@ -17,7 +17,7 @@ from tests.support.kafka.nodes import NEVER, Nodes
 from tests.support.pika_clients import connect
 
 
-def exported(node: httpx.Client) -> dict[str, Any]:
+def exported(node: httpx2.Client) -> dict[str, Any]:
     found: dict[str, Any] = node.get("/definitions").json()
     return found
 
@@ -56,6 +56,6 @@ def test_every_node_may_import_the_same_at_its_start(kafka: KafkaCluster, tmp_pa
         for name in ("north", "south"):
             node = nodes.start(name)
             connect(node, "moved", "test12", "v").close()
-            with httpx.Client(base_url=f"{node.http_url}/api", auth=("boss", "secret"), trust_env=False) as client:
+            with httpx2.Client(base_url=f"{node.http_url}/api", auth=("boss", "secret"), trust_env=False) as client:
                 assert [each["name"] for each in exported(client)["users"]] == ["boss", "moved"], "and no guest"
         nodes.digests()

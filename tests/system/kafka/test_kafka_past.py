@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 from confluent_kafka import Producer
@@ -329,7 +329,7 @@ def test_a_node_shows_what_is_known_of_the_others_clients(north: RunningBroker, 
         assert client.get("/connections").json() == client.get("/channels").json() == []
         (theirs,) = listed(south, "/connections")
         assert theirs["session_id"] == details["session_id"]
-        name = httpx.URL("x", path=theirs["name"]).raw_path.decode()
+        name = httpx2.URL("x", path=theirs["name"]).raw_path.decode()
         assert client.delete(f"/connections/{name}").status_code == 404
     url = {"REWINDMQ_URL": north.http_url}
     consumers = run("list_consumers", "-s", **url).stdout.split("\t")
@@ -342,7 +342,7 @@ def test_a_node_shows_what_is_known_of_the_others_clients(north: RunningBroker, 
 
 
 def metrics(node: RunningBroker) -> dict[str, float]:
-    lines = httpx.get(f"{node.http_url}/metrics", auth=("guest", "guest"), trust_env=False).text.splitlines()
+    lines = httpx2.get(f"{node.http_url}/metrics", auth=("guest", "guest"), trust_env=False).text.splitlines()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
 

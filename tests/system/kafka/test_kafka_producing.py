@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
@@ -249,6 +249,6 @@ def test_nodes_deliver_what_services_produced_and_quarantine_alike(
 
 
 def quarantined(node: RunningBroker) -> list[dict[str, Any]]:
-    answer = httpx.get(f"{node.http_url}/api/quarantine", auth=("guest", "guest"), trust_env=False)
+    answer = httpx2.get(f"{node.http_url}/api/quarantine", auth=("guest", "guest"), trust_env=False)
     found: list[dict[str, Any]] = answer.json()
     return found

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.engine.keeping.archive import pack
@@ -212,7 +212,7 @@ def test_b41_what_kafka_removed_is_counted_and_the_rest_is_archived(
 
 
 def metrics(node: RunningBroker) -> str:
-    return httpx.get(f"{node.http_url}/metrics", auth=("guest", "guest"), trust_env=False).text
+    return httpx2.get(f"{node.http_url}/metrics", auth=("guest", "guest"), trust_env=False).text
 
 
 def test_b41_nodes_tell_it_by_status_metrics_and_log(kafka: KafkaCluster, tmp_path: Path) -> None:

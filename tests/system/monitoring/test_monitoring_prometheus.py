@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -155,7 +155,7 @@ def test_b52_every_query_of_our_dashboard_finds_its_data(watched: Watched) -> No
 
 def test_b52_an_alert_fires_while_publishers_are_held_back(watched: Watched) -> None:
     """The disk limit is set above what the disk has. Nothing else fires."""
-    api = httpx.Client(base_url=f"{watched.broker.http_url}/api", auth=("guest", "guest"), trust_env=False)
+    api = httpx2.Client(base_url=f"{watched.broker.http_url}/api", auth=("guest", "guest"), trust_env=False)
     before = api.get("/nodes/rabbit@h").json()["disk_free_limit"]
 
     def limited(value: object) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support import debian_unstable
@@ -48,7 +48,7 @@ class Rabbit:
 
     def api(self, method: str, path: str, content: Any = None) -> Any:
         """The answer of its management API."""
-        with httpx.Client(auth=("guest", "guest"), trust_env=False) as client:
+        with httpx2.Client(auth=("guest", "guest"), trust_env=False) as client:
             url = f"http://127.0.0.1:{self.process.http_port}/api{path}"
             answer = client.request(method, url, json=content)
         assert answer.is_success, answer.text

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -114,7 +114,7 @@ def test_b53_rabbitmq_federates_an_exchange_and_a_queue_of_ours(rabbit: Rabbit, 
         return [each["status"] for each in rabbit.api("GET", "/federation-links") if each["type"] == kind]
 
     until(lambda: links("exchange") == ["running"], "the exchange is not federated")
-    with httpx.Client(auth=("guest", "guest"), trust_env=False) as client:
+    with httpx2.Client(auth=("guest", "guest"), trust_env=False) as client:
         exchanges = client.get(f"{ours.process.http_url}/api/exchanges/%2F").json()
     assert "x-federation-upstream" in {each["type"] for each in exchanges}
     received: list[int] = []
@@ -248,7 +248,7 @@ def test_b53_definitions_go_both_ways(rabbit: Rabbit, ours: Ours, tmp_path: Path
     file.write_text(json.dumps(document))
     done = run("import_definitions", str(file), **url)
     assert (done.returncode, done.stderr) == (0, "")
-    with httpx.Client(base_url=f"{ours.process.http_url}/api", auth=("ann", "secret of ann"), trust_env=False) as ann:
+    with httpx2.Client(base_url=f"{ours.process.http_url}/api", auth=("ann", "secret of ann"), trust_env=False) as ann:
         assert ann.get("/whoami").json()["name"] == "ann"
 
     back = tmp_path / "back.json"
@@ -267,7 +267,7 @@ def test_b53_what_has_no_place_in_a_rabbitmq_is_named(
     start_broker: Callable[..., RunningBroker], tmp_path: Path
 ) -> None:
     broker = start_broker()
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
+    with httpx2.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
         api.put("/users/ann", json={"password": "secret", "tags": ""})
         api.put(
             "/queues/%2F/later",

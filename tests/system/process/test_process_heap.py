@@ -57,7 +57,7 @@ for thread in threads:
 ctypes.CDLL(None).malloc_stats()  # on stderr, a paragraph for each heap
 """
 # What a broker without encryption, snapshots and older schemas has no use for: 17 MB.
-UNUSED = "cryptography", "fastavro", "httpx", "pyarrow", "pyspark", "rich"
+UNUSED = "cryptography", "fastavro", "httpx2", "pyarrow", "pyspark", "rich"
 IMPORT_START = f"""
 import sys
 import rewindmq.__main__

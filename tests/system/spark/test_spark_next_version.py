@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
+import httpx2
 import pika
 
 from tests.support.next_version import NEXT, NextVersion
@@ -33,7 +33,7 @@ def test_b73_spark_folds_and_audits_a_history_of_two_versions(tmp_path: Path) ->
         live(broker)
         assert broker.stop() == 0
     broker = following.broker(data)
-    with httpx.Client(base_url=broker.http_url, auth=("guest", "guest"), trust_env=False) as client:
+    with httpx2.Client(base_url=broker.http_url, auth=("guest", "guest"), trust_env=False) as client:
         assert client.post("/api/upgrade/finalize").json()["after"] == NEXT
         purged = client.delete("/api/queues/%2F/orders/contents", params={"reason": "a bad batch"})
         assert (purged.status_code, purged.headers["x-messages-purged"]) == (204, "1")

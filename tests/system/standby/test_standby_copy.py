@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pika
 import pytest
 
@@ -65,12 +65,12 @@ def test_b59_the_copy_has_the_same_bytes_and_state_and_serves_the_past(
     found = command("find", "orders", "--body", "body 14", "--formatter", "json", url=follower.http_url)
     assert found.returncode == 0, found.stderr
     assert len(found.stdout.splitlines()) == 2
-    refusal = httpx.put(f"{follower.http_url}/api/queues/%2F/new", auth=GUEST, json={"durable": True})
+    refusal = httpx2.put(f"{follower.http_url}/api/queues/%2F/new", auth=GUEST, json={"durable": True})
     assert (refusal.status_code, refusal.json()["error"]) == (403, "read_only")
-    metrics = httpx.get(f"{leader.http_url}/metrics", auth=GUEST).text
+    metrics = httpx2.get(f"{leader.http_url}/metrics", auth=GUEST).text
     assert 'rewindmq_follower_connected{follower="rewindmq@localhost"} 1' in metrics
     assert 'rewindmq_follower_lag_records{follower="rewindmq@localhost"} 0' in metrics
-    metrics = httpx.get(f"{follower.http_url}/metrics", auth=GUEST).text
+    metrics = httpx2.get(f"{follower.http_url}/metrics", auth=GUEST).text
     assert 'rewindmq_follower_lag_records{follower="rewindmq@localhost"} 0' in metrics
     assert "Follows http://" in command("status", url=follower.http_url).stdout
     assert "Follower rewindmq@localhost: connected, 0 records" in command("status", url=leader.http_url).stdout

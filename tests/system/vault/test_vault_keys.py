@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.engine.erasure import encryption, vault
@@ -161,7 +161,7 @@ def test_b64_the_loop_never_asks_the_vault(keys: KeyStore, monkeypatch: pytest.M
         assert subjects.decrypt(sent).body == b"hers"
         late = Subjects("who", anew(keys), {}, in_loop=True)
         with monkeypatch.context() as patched:
-            patched.setattr(httpx.Client, "request", None)  # an error, if anything called it
+            patched.setattr(httpx2.Client, "request", None)  # an error, if anything called it
             with pytest.raises(NotAtHand) as missing:
                 late.decrypt(sent)
             with pytest.raises(NoKeyYet):

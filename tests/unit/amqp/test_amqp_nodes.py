@@ -4,7 +4,7 @@ import asyncio
 import logging
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.engine.amqp.connection import Connection
@@ -259,8 +259,8 @@ async def test_transactions_on_a_shared_log_say_that_a_commit_is_not_atomic(
         await client.said(2 * method(2, "Tx.Select"))
     (told,) = caplog.messages
     assert told.startswith("client:1: channel 2 is transactional: when this node dies during a commit")
-    transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
-    async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
+    transport = httpx2.ASGITransport(app=make_app(broker, WorkerPool()))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
         shown = (await api.get("/channels")).json()
     assert [(each["transactional"], each["atomic_commits"]) for each in shown] == [
         (False, False),

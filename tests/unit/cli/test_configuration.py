@@ -49,6 +49,7 @@ def test_b48_a_flag_goes_before_environment_file_and_default(tmp_path: Path) -> 
 def test_b48_without_any_source_the_configuration_is_as_config_has_it() -> None:
     """So a default of the table cannot differ from the field's."""
     assert config_of(Sources({"data": Path("/d")}, {}, None).values()) == Config(Path("/d"))
+    assert config_of(Sources({}, {}, None).values()) == Config(Path("rewindmq-data").absolute())
 
 
 def test_b48_each_setting_is_an_option_of_start_and_of_config() -> None:
@@ -209,7 +210,6 @@ def test_b48_what_is_wrong_in_the_environment_is_one_line(
 
 def test_b48_wrong_options_are_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for options, said in (
-        ([], "no data directory: give --data DIR, REWINDMQ_DATA, or data"),
         (["--data", "d", "--tls-port", "1"], "--tls-port and --https-port need --tls-cert"),
         (["--data", "d", "--kafka-setting", "sasl.password=x"], "sasl.password is a secret, and others see it here"),
         (["--data", "d", "--archive-lag", "1m"], "--archive-lag needs --archive"),
@@ -246,7 +246,7 @@ def test_b48_config_says_where_each_value_comes_from(tmp_path: Path, capsys: pyt
     assert rows["node"] == ("n", "flag")
     assert rows["kafka_config"] == (str(tmp_path / "secret"), f"{file}:2")
     assert rows["kafka_setting"] == ("client.id=a, client.rack=b", f"{file}:3")
-    assert rows["data"] == ("", "default")
+    assert rows["data"] == ("rewindmq-data", "default")
     assert "geheim" not in out
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.engine.amqp.channel import Channel
@@ -420,8 +420,8 @@ async def test_http_does_not_wait_for_ever_and_what_it_asked_for_is_done_later(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = await nodes.start("a")
-    transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
-    async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
+    transport = httpx2.ASGITransport(app=make_app(broker, WorkerPool()))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
         assert (await api.put("/queues/%2F/q", json={"durable": True})).status_code == 201
         monkeypatch.setattr("rewindmq.engine.http.call.DURABLE_SECONDS", 0.05)
         monkeypatch.setattr(

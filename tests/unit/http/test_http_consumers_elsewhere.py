@@ -4,7 +4,7 @@
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
@@ -22,7 +22,7 @@ __all__ = ["quick"]
 ADMIN = Actor("guest", 0)
 
 
-async def found(api: httpx.AsyncClient, path: str) -> Any:
+async def found(api: httpx2.AsyncClient, path: str) -> Any:
     answer = await api.get(path)
     assert answer.status_code == 200, (path, answer.text)
     return answer.json()

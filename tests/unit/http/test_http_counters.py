@@ -5,7 +5,7 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
@@ -227,7 +227,7 @@ async def test_b50_rates_are_those_of_the_owners_rounds(nodes: Nodes) -> None:
     owner, other = await story(nodes)
     who = session(owner)
 
-    async def rate(api: httpx.AsyncClient) -> Any:
+    async def rate(api: httpx2.AsyncClient) -> Any:
         [item] = [each for each in (await api.get("queues")).json() if each["name"] == NAMES[0]]
         return item["messages_details"]["rate"], item["message_stats"]["publish_details"]["rate"]
 

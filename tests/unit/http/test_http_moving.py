@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
@@ -19,9 +19,9 @@ GET = {"count": 5, "ackmode": "ack_requeue_true", "encoding": "auto"}
 QUEUE, DEFAULT = f"/queues/%2F/{Q}", "/exchanges/%2F/amq.default"
 
 
-def api_of(broker: Broker) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
-    return httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest"))
+def api_of(broker: Broker) -> httpx2.AsyncClient:
+    transport = httpx2.ASGITransport(app=make_app(broker, WorkerPool()))
+    return httpx2.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest"))
 
 
 @on_each_log

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
@@ -38,8 +38,8 @@ async def test_http_takes_many_messages_in_as_many_round_trips_as_one(
         return await waiting(self, actor, event, *folded)
 
     monkeypatch.setattr(ReadBackPartition, "ask", counted)
-    transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
-    async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
+    transport = httpx2.ASGITransport(app=make_app(broker, WorkerPool()))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
 
         async def get(count: int, ackmode: str) -> tuple[int, list[dict[str, Any]]]:
             before = sum(isinstance(event, Fetched) for event in asked)
@@ -82,8 +82,8 @@ async def test_http_takes_many_messages_in_as_many_round_trips_as_one(
 @on_nodes()
 async def test_http_takes_what_is_left_when_somebody_is_faster(nodes: Nodes) -> None:
     here, there = await nodes.start("a"), await nodes.start("b")
-    transport = httpx.ASGITransport(app=make_app(here, WorkerPool()))
-    async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
+    transport = httpx2.ASGITransport(app=make_app(here, WorkerPool()))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
         await api.put("/queues/%2F/q", json={"durable": True})
         who, other = session(here), session(there)
         for number in range(10):
@@ -140,8 +140,8 @@ async def test_a_publish_whose_queue_is_gone_as_it_gets_there_was_not_routed(nod
     here, there = await nodes.start("a"), await nodes.start("b")
     await declare(there, session(there))
     await settled()
-    transport = httpx.ASGITransport(app=make_app(here, WorkerPool()))
-    async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
+    transport = httpx2.ASGITransport(app=make_app(here, WorkerPool()))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
         nodes.log("a").cut(True)
         publishing = asyncio.ensure_future(
             api.post(
@@ -168,8 +168,8 @@ def test_every_node_lists_nonsense_in_the_metadata_log_and_goes_on(
     ]
 
     async def asked(broker: Broker, path: str) -> Any:
-        transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
-        async with httpx.AsyncClient(transport=transport, base_url="http://a", auth=("guest", "guest")) as api:
+        transport = httpx2.ASGITransport(app=make_app(broker, WorkerPool()))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://a", auth=("guest", "guest")) as api:
             answer = await api.get(path)
             assert answer.status_code == 200, answer.text
             return answer.json() if path.startswith("/api") else answer.text

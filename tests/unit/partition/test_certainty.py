@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from rewindmq.engine.amqp.connection import Connection
@@ -196,8 +196,8 @@ def test_over_http_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: s
         await here.access.users.set(Actor("guest", 0), "ann", "right", ("administrator",))
         await here.access.users.set_permissions(Actor("guest", 0), "new", "ann", ".*", ".*", ".*")
         auth = ("ann", "right") if "new" in asked else ("guest", "guest")
-        transport = httpx.ASGITransport(app=make_app(there, WorkerPool()))
-        async with httpx.AsyncClient(transport=transport, base_url="http://b/api", auth=auth) as api:
+        transport = httpx2.ASGITransport(app=make_app(there, WorkerPool()))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://b/api", auth=auth) as api:
             asking = asyncio.ensure_future(api.request(verb, path, json=content))
             await settled()
             assert not asking.done()
@@ -250,9 +250,9 @@ async def test_a_login_to_metrics_is_refused_only_when_the_log_says_so(
         assert (await answer).status_code == status
 
 
-def asking(broker: Broker, user: str, password: str) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
-    return httpx.AsyncClient(transport=transport, base_url="http://b", auth=(user, password))
+def asking(broker: Broker, user: str, password: str) -> httpx2.AsyncClient:
+    transport = httpx2.ASGITransport(app=make_app(broker, WorkerPool()))
+    return httpx2.AsyncClient(transport=transport, base_url="http://b", auth=(user, password))
 
 
 @on_nodes()

@@ -1,0 +1,92 @@
+"""Listings of our own at a terminal: aligned columns, short times, coloured outcomes, and texts cut to the width.
+
+Written to a file or a pipe the same listings are tables for programs (formatters.py).
+"""
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+
+from rewindmq.engine.cli.formatters import Rows, one_line, width
+from rewindmq.engine.cli.values import Value, table_text
+
+GAP = "  "
+ISO_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
+SHORT_TIME = re.compile(r"(?:^|\d )\d\d:\d\d:\d\d\.\d{3}$")
+NUMBER = re.compile(r"[+-]?\d+")
+GREEN, YELLOW, RED, BLUE, DIM, PLAIN = (f"\x1b[{code}m" for code in (32, 33, 31, 34, 2, 0))
+COLOURS = {
+    "published": BLUE,
+    "delivered": BLUE,
+    "acked": GREEN,
+    "requeued": YELLOW,
+    "expired": YELLOW,
+    "maxlen": YELLOW,
+    "dead_lettered": YELLOW,
+    "rejected": RED,
+    "delivery_limit": RED,
+    "purged": RED,
+    "deleted": RED,
+    "removed": RED,
+}
+LEAST = 12  # characters of a text that is cut
+
+
+def aligned(columns: Sequence[str], rows: Rows, columns_wide: int) -> list[str]:
+    """Return the lines of a listing.
+
+    A column without a value is left out. Of a column of times, a date that all have stands in the header. Where a line
+    would have more than `columns_wide` columns, the widest texts are cut, except times and outcomes."""
+    shown = [_column(name, [row[name] for row in rows]) for name in columns if any(_has(row[name]) for row in rows)]
+    widths = [max(map(width, cells)) for cells in shown]
+    cuttable = [number for number, cells in enumerate(shown) if not any(map(_stays_whole, cells[1:]))]
+    while sum(widths) + len(GAP) * (len(widths) - 1) > columns_wide and cuttable:
+        widest = max(cuttable, key=widths.__getitem__)
+        if widths[widest] <= LEAST:
+            break
+        widths[widest] -= 1
+    right = [all(NUMBER.fullmatch(cell) or not cell for cell in cells[1:]) for cells in shown]
+    lines = [
+        GAP.join(
+            _padded(cut(cell, size), size, to_the_right)
+            for cell, size, to_the_right in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in zip(*shown, strict=True)
+    ]
+    return [f"{DIM}{line}{PLAIN}" if number == 0 else line for number, line in enumerate(lines)]
+
+
+def _stays_whole(cell: str) -> bool:
+    return cell in COLOURS or SHORT_TIME.search(cell) is not None
+
+
+def _has(value: Value) -> bool:
+    return value is not None and value != "" and value != []
+
+
+def _column(name: str, values: Sequence[Value]) -> list[str]:
+    """Return the header and the cells of a column."""
+    cells = [one_line(table_text(value)) for value in values]
+    if all(ISO_TIME.match(cell) for cell in cells):
+        times = [datetime.fromisoformat(cell) for cell in cells]
+        days = {f"{time:%Y-%m-%d}" for time in times}
+        texts = [f"{time:%H:%M:%S}.{time.microsecond // 1000:03}" for time in times]
+        if len(days) == 1:
+            return [f"{name} {days.pop()}", *texts]
+        return [name, *(f"{time:%Y-%m-%d} {text}" for time, text in zip(times, texts, strict=True))]
+    return [name, *cells]
+
+
+def cut(text: str, most: int) -> str:
+    """Return the text, or as much of it as fits into this many columns of a terminal."""
+    if width(text) <= most:
+        return text
+    while width(text) >= most:
+        text = text[:-1]
+    return text + "…"
+
+
+def _padded(cell: str, size: int, to_the_right: bool) -> str:
+    blanks = " " * (size - width(cell))
+    coloured = f"{COLOURS[cell]}{cell}{PLAIN}" if cell in COLOURS else cell
+    return blanks + coloured if to_the_right else coloured + blanks
