@@ -27,7 +27,7 @@ def spark(arguments: tuple[str, ...]) -> None:
         raise CliError(UNAVAILABLE, text)
     from rewindmq.spark_replay.__main__ import run
 
-    raise click.exceptions.Exit(run(list(arguments), "rewindmq spark"))
+    raise click.exceptions.Exit(run(list(arguments)))
 
 
 add_command("History", spark)

@@ -1,4 +1,4 @@
-"""`rewindmq spark VERB`, in a checkout also `python -m spark_replay VERB`.
+"""`rewindmq spark VERB`; for spark-submit also this file.
 
 VERB is state-at, history, biography, diff, slo, spans, what-if, restore, audit, verify, cut or watch.
 
@@ -40,10 +40,10 @@ for _command in (
     main.add_command(_command)
 
 
-def run(arguments: list[str] | None = None, program: str = "python -m spark_replay") -> int:
-    """Run the command line. Returns its exit status. `program`: the name that the help shows."""
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line. Returns its exit status."""
     try:
-        return main.main(args=arguments, prog_name=program, standalone_mode=False) or 0
+        return main.main(args=arguments, prog_name="rewindmq spark", standalone_mode=False) or 0
     except Exception as error:
         return status_of(error)
 

@@ -29,7 +29,7 @@ COLOURS = {
     "deleted": RED,
     "removed": RED,
 }
-LEAST = 12  # characters of a text that is cut
+LEAST = 8  # columns of a text that is cut
 
 
 def aligned(columns: Sequence[str], rows: Rows, columns_wide: int) -> list[str]:
@@ -40,11 +40,12 @@ def aligned(columns: Sequence[str], rows: Rows, columns_wide: int) -> list[str]:
     shown = [_column(name, [row[name] for row in rows]) for name in columns if any(_has(row[name]) for row in rows)]
     widths = [max(map(width, cells)) for cells in shown]
     cuttable = [number for number, cells in enumerate(shown) if not any(map(_stays_whole, cells[1:]))]
-    while sum(widths) + len(GAP) * (len(widths) - 1) > columns_wide and cuttable:
-        widest = max(cuttable, key=widths.__getitem__)
-        if widths[widest] <= LEAST:
-            break
-        widths[widest] -= 1
+    for least in ([max(width(cells[0]), LEAST) for cells in shown], [LEAST] * len(shown)):  # headers last
+        while sum(widths) + len(GAP) * (len(widths) - 1) > columns_wide:
+            longer = [number for number in cuttable if widths[number] > least[number]]
+            if not longer:
+                break
+            widths[max(longer, key=widths.__getitem__)] -= 1
     right = [all(NUMBER.fullmatch(cell) or not cell for cell in cells[1:]) for cells in shown]
     lines = [
         GAP.join(

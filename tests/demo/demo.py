@@ -227,8 +227,8 @@ def main() -> int:
     console.print(f"The purge and its undo, a message's life, what another limit would have kept:  {PAGE.name}")
     console.print("Go on by yourself; the history stays in demo-data/:")
     console.print(f"  .venv/bin/rewindmq rewind cancelled --at {moment} --data demo-data", soft_wrap=True)
-    console.print(f"  .venv/bin/python -m spark_replay state-at --data demo-data --time {moment}", soft_wrap=True)
-    console.print("  .venv/bin/python -m spark_replay history --data demo-data --queue carrier.UA")
+    console.print(f"  .venv/bin/rewindmq spark state-at --data demo-data --time {moment}", soft_wrap=True)
+    console.print("  .venv/bin/rewindmq spark history --data demo-data --queue carrier.UA")
     console.print("  .venv/bin/rewindmq start --data demo-data     # and the broker goes on where it stopped")
     return 0 if sound else 1
 

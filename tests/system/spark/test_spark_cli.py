@@ -1,4 +1,4 @@
-"""python -m spark_replay, as a process: the result alone on stdout, one line on stderr when it cannot be had."""
+"""`rewindmq spark`, as a process: the result alone on stdout, one line on stderr when it cannot be had."""
 
 import csv
 import json
