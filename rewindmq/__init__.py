@@ -6,8 +6,8 @@
     rewindmq.spark_replay   the same fold in Spark: past states, audits, what-if
 
 In a checkout these four are links to the folders beside this one. `rewindmq.spark` has the functions of Spark's side
-under one name, and `rewindmq.__main__` is the command `rewindmq`. `rewindmq.builds` says whether the hot modules are
-compiled.
+under one name, `rewindmq.testing` is a plugin for pytest, and `rewindmq.__main__` is the command `rewindmq`.
+`rewindmq.builds` says whether the hot modules are compiled.
 """
 
 from rewindmq import builds

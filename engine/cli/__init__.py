@@ -5,7 +5,7 @@ main.py       the program, its help and its exit codes      commands/       a fi
 settings.py   the options that every command has            client.py       asks the management API
 kafka.py, kafka_archive.py   a log in Kafka: its options, its archive
 lookups.py    finds what a command names                    columns.py, values.py, formatters.py   listings
-terminal.py   our own listings at a terminal
+terminal.py   our own listings at a terminal                child_broker.py   a broker as a child process
 times.py      times as people write them                    exits.py        exit codes
 outputs.py, shapes.py   the JSON that commands print        progress.py     how far a long question is
 shovel.py, standby.py, registry.py, seal_register.py        commands and options with a file to themselves

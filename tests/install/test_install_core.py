@@ -23,6 +23,7 @@ HEAVY = (
 )
 OF_EXTRAS = (  # everything else is imported without an extra
     "rewindmq.spark",
+    "rewindmq.testing",  # for pytest
     "rewindmq.spark_replay",
     "rewindmq.engine.log.kafka",
     "rewindmq.engine.keeping.seals.in_topic",

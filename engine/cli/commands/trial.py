@@ -5,8 +5,6 @@ Its data are the log in flights.zip, which `python -m tests.demo.week` makes, an
 
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import webbrowser
 from pathlib import Path
@@ -15,14 +13,13 @@ from zipfile import ZipFile
 
 import click
 
+from rewindmq.engine.cli.child_broker import ChildBroker
 from rewindmq.engine.cli.client import Client
-from rewindmq.engine.cli.exits import UNAVAILABLE, CliError
 from rewindmq.engine.cli.usage import command, flag
 
 HISTORY = Path(__file__).resolve().parent.parent / "flights.zip"
 AMQP_PORT, HTTP_PORT = 5672, 15672  # or others, if these are taken
 QUEUE, MARK = "cancelled", "before-the-purge"
-SECONDS = 60.0
 
 
 @command("try", flag("--open open_desk", "Open the desk in a browser."), common=False)
@@ -39,55 +36,22 @@ def try_it(open_desk: bool) -> None:
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # they end it as Ctrl-C does
-    amqp_port, http_port = free_port(AMQP_PORT), free_port(HTTP_PORT)
     with TemporaryDirectory(prefix="rewindmq-try-") as directory:
         with ZipFile(HISTORY) as packed:
             packed.extractall(directory)
-        broker = start(Path(directory), amqp_port, http_port)
+        broker = ChildBroker(Path(directory), AMQP_PORT, HTTP_PORT)
         try:
-            await_ready(broker)
-            purged = purge(Client(f"http://127.0.0.1:{http_port}", "guest", "guest", SECONDS))
-            desk = f"http://localhost:{http_port}/"
-            click.echo(guide(desk, amqp_port, http_port, purged))
+            broker.await_ready()
+            purged = purge(broker.client())
+            desk = f"http://localhost:{broker.http_port}/"
+            click.echo(guide(desk, broker, purged))
             if open_desk:
                 webbrowser.open(f"{desk}#/queues/%2F/{QUEUE}")
             broker.wait()
         except KeyboardInterrupt:
             pass
         finally:
-            broker.send_signal(signal.SIGTERM)
-            broker.wait()
-
-
-def free_port(wanted: int) -> int:
-    """Return this port of the loopback address, or another one if it is taken."""
-    for port in (wanted, 0):
-        with socket.socket() as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                sock.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(sock.getsockname()[1])
-    raise CliError(UNAVAILABLE, "there is no free port on 127.0.0.1")
-
-
-def start(data: Path, amqp_port: int, http_port: int) -> "subprocess.Popen[str]":
-    """Start a broker."""
-    options = ["--data", str(data), "--host", "127.0.0.1", "--amqp-port", str(amqp_port), "--http-port", str(http_port)]
-    return subprocess.Popen(
-        [sys.executable, "-m", "rewindmq", "start", "--log-level", "error", *options],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # Ctrl-C reaches it as the SIGTERM of this process
-    )
-
-
-def await_ready(broker: "subprocess.Popen[str]") -> None:
-    """Wait until clients may come. CliError."""
-    assert broker.stdout is not None
-    if not broker.stdout.readline():
-        raise CliError(UNAVAILABLE, f"the broker did not start (exit status {broker.wait()}); its error is above")
+            broker.stop()
 
 
 def purge(client: Client) -> int:
@@ -98,12 +62,12 @@ def purge(client: Client) -> int:
     return int(str(messages))
 
 
-def guide(desk: str, amqp_port: int, http_port: int, purged: int) -> str:
+def guide(desk: str, broker: ChildBroker, purged: int) -> str:
     """Return the text for the user."""
-    port = "" if http_port == HTTP_PORT else f" --http-port {http_port}"
+    port = "" if broker.http_port == HTTP_PORT else f" --http-port {broker.http_port}"
     program = "rewindmq" if shutil.which("rewindmq") else sys.argv[0]
     return f"""\
-A broker runs, with a week of departures from New York (February 2013) in its history. AMQP is on port {amqp_port}.
+A broker runs on port {broker.amqp_port}. It has a week of departures from New York (February 2013) in its history.
 Queue {QUEUE} had {purged} messages, and was purged just now, by mistake.
 
 The desk:      {desk}   user guest, password guest
