@@ -16,14 +16,27 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 ASKED = os.environ.get("REWINDMQ_COMPILE", "")
-NEVER, ALWAYS = ASKED == "0", ASKED not in ("", "0")
+ALWAYS = ASKED not in ("", "0")
+NEVER = ASKED == "0" or sys.version_info < (3, 11)  # pip refuses such a Python after the build, with the reason
+DIRECTORY = "compiled"  # as rewindmq/builds.py has it
 sys.path.insert(0, str(ROOT))
 
-from rewindmq import builds, compiler  # noqa: E402
+
+def why_without_compiler() -> str:
+    """Return why nothing can be compiled here, in one line; empty if a C compiler and Python's headers are here."""
+    from rewindmq import compiler
+
+    try:
+        compiler.require_c()
+    except compiler.NotCompiled as error:
+        return str(error)
+    return ""
 
 
 def compile_into(directory: Path) -> str:
     """Compile into a directory. Returns why that is impossible, in one line; empty if it is done."""
+    from rewindmq import compiler
+
     try:
         compiler.provide(ROOT, directory)
     except compiler.NotCompiled as error:
@@ -36,7 +49,7 @@ def compile_into(directory: Path) -> str:
 class Wheel(Distribution):
     """The wheel. Its attributes say what becomes of it."""
 
-    compiled: Path  # the compiled build, or a note why there is none
+    compiled: Path | None = None  # the compiled build, or a note why there is none
     has_code = False
 
     def has_ext_modules(self) -> bool:
@@ -45,18 +58,26 @@ class Wheel(Distribution):
 
 
 class Packages(build_py):
-    """The packages, and beside them the compiled build."""
+    """The packages, and beside them the compiled build, without what an earlier build has left there."""
 
     def run(self) -> None:
         super().run()
-        shutil.copytree(Wheel.compiled, Path(self.build_lib, "rewindmq", builds.DIRECTORY), dirs_exist_ok=True)
+        target = Path(self.build_lib, "rewindmq", DIRECTORY)
+        shutil.rmtree(target, ignore_errors=True)
+        if Wheel.compiled is not None:
+            shutil.copytree(Wheel.compiled, target)
 
 
-if NEVER or "bdist_wheel" not in sys.argv:  # in a checkout `make compile` does it
-    setup(setup_requires=[] if NEVER else ["mypy>=2.4"])  # which pip then installs, for the build alone
+if "bdist_wheel" not in sys.argv:  # in a checkout `make compile` does it
+    with_mypy = not NEVER and (ALWAYS or not why_without_compiler())
+    setup(setup_requires=["mypy>=2.4"] if with_mypy else [])  # which pip then installs, for the build alone
+elif NEVER:
+    setup(distclass=Wheel, cmdclass={"build_py": Packages})
 else:
+    from rewindmq import builds
+
     with tempfile.TemporaryDirectory(prefix="rewindmq-compiled-") as work:
-        Wheel.compiled = Path(work, builds.DIRECTORY)
+        Wheel.compiled = Path(work, DIRECTORY)
         reason = compile_into(Wheel.compiled)
         if reason and ALWAYS:
             sys.exit(f"not compiled: {reason}")

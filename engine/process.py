@@ -197,7 +197,9 @@ async def _say_ready(broker: Broker, where: str) -> None:
         logger.warning("the pure build runs: %s", build.unused)
     scheme, port = ("http", config.http_port) if config.http_port else ("https", config.https_port)
     host = LOCALHOST if config.host in EVERYWHERE else bracketed(config.host)
-    login = ", user guest, password guest" if await broker.access.control.has_password("guest", "guest") else ""
+    may_log_in = host in (LOCALHOST, "127.0.0.1", "[::1]") or "guest" not in config.loopback_users
+    known = may_log_in and await broker.access.control.has_password("guest", "guest")
+    login = ", user guest, password guest" if known else ""
     print(
         f"RewindMQ {VERSION} is ready: {where}, data {config.data}{log}, {build.kind} build\n"
         f"The desk is at {scheme}://{host}:{port}/{login}",

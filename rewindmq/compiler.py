@@ -188,8 +188,8 @@ def _digest(path: Path) -> str:
 # -- compiling ---------------------------------------------------------------------------------------------------------
 
 
-def require_tools() -> None:
-    """Raise NotCompiled if a tool is missing."""
+def require_c() -> None:
+    """Raise NotCompiled if there is no C compiler, or no header of Python."""
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None:
         raise NotCompiled(
@@ -198,6 +198,11 @@ def require_tools() -> None:
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if not header.exists():
         raise NotCompiled(f"compiling needs Python's headers, and there is no {header} (Debian: python3-dev)")
+
+
+def require_tools() -> None:
+    """Raise NotCompiled if a tool is missing."""
+    require_c()
     for package in ("mypy", "setuptools"):
         try:
             metadata.version(package)

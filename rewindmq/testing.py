@@ -10,19 +10,23 @@ The report of a failed test has the lives of the messages in the test's queues. 
 broker of its own. The data are temporary.
 """
 
+import random
 import re
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from rewindmq.engine.cli.child_broker import LOOPBACK, ChildBroker
-from rewindmq.engine.cli.client import path
+from rewindmq.engine.cli.child_broker import LOOPBACK, OTHERS, ChildBroker
+from rewindmq.engine.cli.client import RequestRefused, path
+from rewindmq.engine.cli.exits import UNAVAILABLE, CliError
 
 FIXTURE = "rewindmq"
+_numbers = count(1)  # of virtual hosts: a name that comes again would have the history of before
 MOST_ROWS = 10_000  # of a queue, that `history` returns
 LIVES_SHOWN = 10  # in the report of a failed test
 COLUMNS = ("user", "reason", "rule")
@@ -55,21 +59,26 @@ class TestVhost:
         Nothing, if the queue was never declared. Only what is durable is there: after an ack, which no broker answers,
         use `wait_for`. CliError."""
         where = path("history", "outcomes", self.name, queue)
-        rows: list[Outcome] = self._client.request("GET", where, params={"tail": str(MOST_ROWS)}).json()["rows"]
+        answer = self._client.request("GET", where, params={"tail": str(MOST_ROWS)}).json()
+        if not answer["complete"]:
+            raise CliError(
+                UNAVAILABLE, f"the history of queue {queue} could not be read in the broker's time for a question"
+            )
+        rows: list[Outcome] = answer["rows"]
         return rows
 
-    def wait_for(self, queue: str, outcome: str, count: int = 1, seconds: float = 10.0) -> list[Outcome]:
-        """Wait until a queue has at least `count` rows of an outcome ("acked", "expired" ...), and return its history.
+    def wait_for(self, queue: str, outcome: str, least: int = 1, seconds: float = 10.0) -> list[Outcome]:
+        """Wait until a queue has at least `least` rows of an outcome ("acked", "expired" ...), and return its history.
 
         AssertionError: it has fewer after this time."""
         deadline = time.monotonic() + seconds
         while True:
             rows = self.history(queue)
             found = sum(row["outcome"] == outcome for row in rows)
-            if found >= count:
+            if found >= least:
                 return rows
             if time.monotonic() > deadline:
-                raise AssertionError(f"queue {queue}: {found} messages are {outcome} after {seconds:g} s, not {count}")
+                raise AssertionError(f"queue {queue}: {found} messages are {outcome} after {seconds:g} s, not {least}")
             time.sleep(0.01)
 
     def lives(self) -> str:
@@ -99,9 +108,9 @@ def _line(row: Outcome) -> str:
 def rewindmq_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildBroker]:
     """The broker of this test run."""
     data: Path = tmp_path_factory.mktemp("rewindmq")
-    broker = ChildBroker(data)
+    broker = ChildBroker(data, *random.sample(OTHERS, 2))
     try:
-        broker.await_ready()
+        broker.start()
         yield broker
     finally:
         broker.stop()
@@ -110,12 +119,16 @@ def rewindmq_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildB
 @pytest.fixture(name=FIXTURE)
 def rewindmq_vhost(rewindmq_broker: ChildBroker, request: pytest.FixtureRequest) -> Iterator[TestVhost]:
     """A virtual host of the broker for this test alone, which is deleted afterwards."""
-    name = re.sub(r"[^\w.-]+", "-", request.node.nodeid)[-100:]
+    name = f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', request.node.nodeid)[-100:]}-{next(_numbers)}"
     client = rewindmq_broker.client()
     client.put("vhosts", name)
     client.put("permissions", name, "guest", content={"configure": ".*", "write": ".*", "read": ".*"})
     yield TestVhost(rewindmq_broker, name)
-    client.delete("vhosts", name)
+    try:
+        client.delete("vhosts", name)
+    except RequestRefused as refused:
+        if refused.status != 404:  # the test may have deleted it
+            raise
 
 
 @pytest.hookimpl(wrapper=True)
@@ -124,5 +137,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report: pytest.TestReport = yield  # type: ignore[assignment]  # what other hooks made
     vhost = getattr(item, "funcargs", {}).get(FIXTURE)
     if report.when == "call" and report.failed and isinstance(vhost, TestVhost):
-        report.sections.append(("RewindMQ: what happened to the messages", vhost.lives()))
+        try:
+            text = vhost.lives()
+        except Exception as error:  # pytest would end the whole run
+            text = f"it cannot be told: {error}"
+        report.sections.append(("RewindMQ: what happened to the messages", text))
     return report  # type: ignore[return-value]

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from rewindmq import __version__ as VERSION
 from rewindmq.engine.cli.exits import DATA, NO_PERMISSION, SOFTWARE, TIMEOUT, UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.cli.formatters import one_line
 
 Json = dict[str, object]
 HTTP_PORT, HTTPS_PORT = 15672, 15671
@@ -143,10 +144,7 @@ class Client:
         if json is not None:
             content, headers = json_bytes(json), {**(headers or {}), "content-type": "application/json"}
         with self._asked(method, where, content, headers or {}) as response:
-            try:
-                answer = Answer(response.status, response.headers, response.read())
-            except (OSError, HTTPException) as error:
-                raise self._without_answer(error) from None
+            answer = self._whole(response)
         if not 200 <= answer.status < 300:
             raise self._refusal(method, url, answer)
         return answer
@@ -157,8 +155,14 @@ class Client:
         url = path(*segments)
         with self._asked("GET", url, None, {}) as response:
             if response.status != 200:
-                raise self._refusal("GET", url, Answer(response.status, response.headers, response.read()))
+                raise self._refusal("GET", url, self._whole(response))
             yield self._pieces(response)
+
+    def _whole(self, response: HTTPResponse) -> Answer:
+        try:
+            return Answer(response.status, response.headers, response.read())
+        except (OSError, HTTPException) as error:
+            raise self._without_answer(error) from None
 
     def _pieces(self, response: HTTPResponse) -> Iterator[bytes]:
         try:
@@ -169,7 +173,8 @@ class Client:
         except TimeoutError as error:
             raise self._without_answer(error) from None
         except (OSError, HTTPException) as error:
-            raise CliError(UNAVAILABLE, f"{self.address} closed the connection in the middle: {error}") from None
+            reason = one_line(str(error))
+            raise CliError(UNAVAILABLE, f"{self.address} closed the connection in the middle: {reason}") from None
 
     @contextmanager
     def _asked(
@@ -183,14 +188,23 @@ class Client:
         )
         encoded = {name: value.encode() for name, value in {**self.headers, **headers}.items()}
         try:
-            try:
-                connection.request(method, where, content, encoded)
-                response = connection.getresponse()
-            except (OSError, HTTPException) as error:
-                raise self._without_answer(error) from None
-            yield response
+            yield self._answered(connection, method, where, content, encoded)
         finally:
             connection.close()
+
+    def _answered(
+        self, connection: HTTPConnection, method: str, where: str, content: bytes | None, headers: Mapping[str, bytes]
+    ) -> HTTPResponse:
+        try:
+            try:
+                connection.request(method, where, content, headers)
+            except (BrokenPipeError, ConnectionResetError):
+                if connection.sock is None:
+                    raise
+                return connection.getresponse()  # the broker refused before it had read all
+            return connection.getresponse()
+        except (OSError, HTTPException) as error:
+            raise self._without_answer(error) from None
 
     def _without_answer(self, error: Exception) -> CliError:
         if isinstance(error, (TimeoutError, BlockingIOError)):  # the latter for a limit of 0 seconds
@@ -201,8 +215,8 @@ class Client:
             )
         return CliError(
             UNAVAILABLE,
-            f"unable to connect to {self.address}: {error}. Start a broker with 'rewindmq start', or say where it is"
-            " with --url or REWINDMQ_URL",
+            f"unable to connect to {self.address}: {one_line(str(error))}. Start a broker with"
+            " 'rewindmq start', or say where it is with --url or REWINDMQ_URL",
         )
 
     def _refusal(self, method: str, url: str, response: Answer) -> CliError:

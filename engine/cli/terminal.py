@@ -11,8 +11,8 @@ from rewindmq.engine.cli.formatters import Rows, one_line, width
 from rewindmq.engine.cli.values import Value, table_text
 
 GAP = "  "
-ISO_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
-SHORT_TIME = re.compile(r"(?:^|\d )\d\d:\d\d:\d\d\.\d{3}$")
+TIMES, OUTCOMES = ("timestamp", "published", "before_at", "after_at"), ("outcome", "before", "after")  # columns
+ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
 NUMBER = re.compile(r"[+-]?\d+")
 GREEN, YELLOW, RED, BLUE, DIM, PLAIN = (f"\x1b[{code}m" for code in (32, 33, 31, 34, 2, 0))
 COLOURS = {
@@ -37,9 +37,10 @@ def aligned(columns: Sequence[str], rows: Rows, columns_wide: int) -> list[str]:
 
     A column without a value is left out. Of a column of times, a date that all have stands in the header. Where a line
     would have more than `columns_wide` columns, the widest texts are cut, except times and outcomes."""
-    shown = [_column(name, [row[name] for row in rows]) for name in columns if any(_has(row[name]) for row in rows)]
+    names = [name for name in columns if any(_has(row[name]) for row in rows)]
+    shown = [_column(name, [row[name] for row in rows]) for name in names]
     widths = [max(map(width, cells)) for cells in shown]
-    cuttable = [number for number, cells in enumerate(shown) if not any(map(_stays_whole, cells[1:]))]
+    cuttable = [number for number, name in enumerate(names) if name not in TIMES and name not in OUTCOMES]
     for least in ([max(width(cells[0]), LEAST) for cells in shown], [LEAST] * len(shown)):  # headers last
         while sum(widths) + len(GAP) * (len(widths) - 1) > columns_wide:
             longer = [number for number in cuttable if widths[number] > least[number]]
@@ -47,18 +48,11 @@ def aligned(columns: Sequence[str], rows: Rows, columns_wide: int) -> list[str]:
                 break
             widths[max(longer, key=widths.__getitem__)] -= 1
     right = [all(NUMBER.fullmatch(cell) or not cell for cell in cells[1:]) for cells in shown]
-    lines = [
-        GAP.join(
-            _padded(cut(cell, size), size, to_the_right)
-            for cell, size, to_the_right in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in zip(*shown, strict=True)
-    ]
+    lines = []
+    for row in zip(*shown, strict=True):
+        cells = zip(names, row, widths, right, strict=True)
+        lines.append(GAP.join(_padded(name, cut(cell, size), size, end) for name, cell, size, end in cells).rstrip())
     return [f"{DIM}{line}{PLAIN}" if number == 0 else line for number, line in enumerate(lines)]
-
-
-def _stays_whole(cell: str) -> bool:
-    return cell in COLOURS or SHORT_TIME.search(cell) is not None
 
 
 def _has(value: Value) -> bool:
@@ -68,14 +62,14 @@ def _has(value: Value) -> bool:
 def _column(name: str, values: Sequence[Value]) -> list[str]:
     """Return the header and the cells of a column."""
     cells = [one_line(table_text(value)) for value in values]
-    if all(ISO_TIME.match(cell) for cell in cells):
-        times = [datetime.fromisoformat(cell) for cell in cells]
-        days = {f"{time:%Y-%m-%d}" for time in times}
-        texts = [f"{time:%H:%M:%S}.{time.microsecond // 1000:03}" for time in times]
-        if len(days) == 1:
-            return [f"{name} {days.pop()}", *texts]
-        return [name, *(f"{time:%Y-%m-%d} {text}" for time, text in zip(times, texts, strict=True))]
-    return [name, *cells]
+    if name not in TIMES or not all(ISO_TIME.fullmatch(cell) for cell in cells):
+        return [name, *cells]
+    times = [datetime.fromisoformat(cell) for cell in cells]
+    days = {f"{time:%Y-%m-%d}" for time in times}
+    texts = [f"{time:%H:%M:%S}.{time.microsecond // 1000:03}" for time in times]
+    if len(days) == 1:
+        return [f"{name} {days.pop()}", *texts]
+    return [name, *(f"{time:%Y-%m-%d} {text}" for time, text in zip(times, texts, strict=True))]
 
 
 def cut(text: str, most: int) -> str:
@@ -87,7 +81,7 @@ def cut(text: str, most: int) -> str:
     return text + "…"
 
 
-def _padded(cell: str, size: int, to_the_right: bool) -> str:
+def _padded(name: str, cell: str, size: int, to_the_right: bool) -> str:
     blanks = " " * (size - width(cell))
-    coloured = f"{COLOURS[cell]}{cell}{PLAIN}" if cell in COLOURS else cell
+    coloured = f"{COLOURS[cell]}{cell}{PLAIN}" if name in OUTCOMES and cell in COLOURS else cell
     return blanks + coloured if to_the_right else coloured + blanks

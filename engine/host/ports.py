@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 
 OPTIONS = {
@@ -21,26 +22,31 @@ def why_not_bound(protocol: str, address: str, port: int, error: OSError) -> str
     reason = f"{protocol} {address}:{port}: {error.strerror or error}"
     if error.errno != errno.EADDRINUSE:
         return reason
-    process = process_on(port)
+    process = process_on(address.strip("[]"), port)
     return f"{reason}, by {process or 'another process'}: stop it, or give {OPTIONS[protocol]} another number"
 
 
-def process_on(port: int) -> str:
-    """Return the name and the id of the process that listens on a TCP port.
+def process_on(address: str, port: int) -> str:
+    """Return the name and the id of the process that listens on a TCP port, there or on all addresses.
 
     Empty if that is unknown: this user may not see the process, or the system has no /proc."""
-    wanted = {f"socket:[{inode}]" for inode in _listening(port)}
+    wanted = {f"socket:[{inode}]" for inode in _listening(address, port)}
     for process in PROC.glob("[0-9]*"):
-        try:
-            if any(os.readlink(file) in wanted for file in process.glob("fd/*")):
-                return f"{(process / 'comm').read_text().strip()} (process {process.name})"
-        except OSError:  # it has ended, or is another user's
-            continue
+        if any(_target(file) in wanted for file in process.glob("fd/*")):
+            return f"{(process / 'comm').read_text().strip()} (process {process.name})"
     return ""
 
 
-def _listening(port: int) -> Iterator[str]:
+def _target(file: Path) -> str:
+    try:
+        return os.readlink(file)
+    except OSError:  # it is closed, the process has ended, or it is another user's
+        return ""
+
+
+def _listening(address: str, port: int) -> Iterator[str]:
     """Yield the inodes of the sockets that listen on a TCP port."""
+    own = _in_proc(address)
     for name in ("tcp", "tcp6"):
         try:
             _, *rows = (PROC / "net" / name).read_text().splitlines()
@@ -48,5 +54,16 @@ def _listening(port: int) -> Iterator[str]:
             continue
         for row in rows:
             fields = row.split()
-            if fields[3] == LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+            there, _, number = fields[1].partition(":")
+            is_met = own is None or there == own or not int(there, 16) or not int(own, 16)
+            if fields[3] == LISTENS and int(number, 16) == port and is_met:
                 yield fields[9]
+
+
+def _in_proc(address: str) -> str | None:
+    """Return an address as /proc/net has it: words of four bytes, each with the last byte first. None for a name."""
+    try:
+        packed = ip_address(address or "0.0.0.0").packed
+    except ValueError:
+        return None
+    return "".join(packed[start : start + 4][::-1].hex().upper() for start in range(0, len(packed), 4))

@@ -34,7 +34,7 @@ def test_b48_groff_reads_the_pages_without_a_warning(tmp_path: Path) -> None:
     shown = subprocess.run([groff, "-man", "-Tascii", page], capture_output=True, text=True, check=True).stdout
     text = re.sub(r".\x08|\x1b\[[0-9;]*m", "", shown)  # bold, in the ways of groff
     assert re.search(r"(?m)^ +--amqp-port INTEGER RANGE\n +Port of AMQP\.", text)
-    assert "rewindmq start --data ./data\n" in text
+    assert "rewindmq start --config /etc/rewindmq/rewindmq.toml\n" in text
 
 
 def test_b48_text_of_a_command_cannot_be_a_request_of_roff() -> None:

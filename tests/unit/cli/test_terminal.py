@@ -28,8 +28,8 @@ def test_columns_are_aligned_and_those_without_values_are_left_out() -> None:
 
 
 def test_times_of_several_days_have_their_dates() -> None:
-    rows: Rows = [{"time": "2013-02-08T09:00:00Z"}, {"time": "2013-02-09T09:00:00Z"}]
-    assert [plain(line) for line in aligned(["time"], rows, 80)][1:] == [
+    rows: Rows = [{"timestamp": "2013-02-08T09:00:00Z"}, {"timestamp": "2013-02-09T09:00:00+00:00"}]
+    assert [plain(line) for line in aligned(["timestamp"], rows, 80)][1:] == [
         "2013-02-08 09:00:00.000",
         "2013-02-09 09:00:00.000",
     ]
@@ -39,6 +39,14 @@ def test_times_of_several_days_have_their_dates() -> None:
 def test_a_line_has_no_more_columns_than_the_terminal(columns_wide: int) -> None:
     rows: Rows = [{"id": 1, "properties": "p" * 300, "body": "日本" * 100}]
     assert all(width(plain(line)) <= columns_wide for line in aligned(list(rows[0]), rows, columns_wide))
+
+
+@pytest.mark.parametrize("body", ["2026-11-30T13:05:39Z order created", "2026-11-30T13:05:39+02:00", "deleted", ""])
+def test_a_body_is_shown_as_it_is_whatever_it_says(body: str) -> None:
+    rows: Rows = [{"id": 1, "payload": body}, {"id": 2, "payload": "2026-11-30T13:05:39,123"}]
+    lines = aligned(["id", "payload"], rows, 80)
+    assert lines[1:] == [f" 1  {body}".rstrip(), " 2  2026-11-30T13:05:39,123"]
+    assert all(width(plain(line)) <= 20 for line in aligned(["id", "payload"], rows, 20))
 
 
 def test_what_fits_is_not_cut() -> None:
