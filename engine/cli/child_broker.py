@@ -20,7 +20,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from rewindmq.builds import SWITCH
+from rewindmq import builds
 from rewindmq.engine.cli.client import Client
 from rewindmq.engine.cli.exits import UNAVAILABLE, CliError
 
@@ -105,7 +105,7 @@ class ChildBroker:
 
 
 def _environment() -> dict[str, str]:
-    ours = {name for name in os.environ if name.startswith("REWINDMQ_")} - {SWITCH}
+    ours = {name for name in os.environ if name.startswith("REWINDMQ_")} - {builds.SWITCH}
     return {name: value for name, value in os.environ.items() if name not in ours and name not in OF_SERVICES}
 
 
