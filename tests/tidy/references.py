@@ -40,6 +40,7 @@ MODULE = re.compile(r"\brewindmq\.(?:engine|projections|schemas|spark_replay)(?:
 # Documents that were outside the repository, by the names that they had there.
 OUTSIDE = re.compile(r"\b(?:BEHAVIOURS|DESIGN|REDESIGN|STYLE)\b(?!\.md)")
 # Files that belong to other programs, or that a reader makes.
+MADE_HERE = re.compile(r"^```python (\S+)$", re.MULTILINE)  # the programs of a tutorial
 FOREIGN = {"python_streaming_source_runner.py", "direct_reply_to.py", "test_rabbitmq.py", "file.py"}
 MADE = ("target",)  # folders that a build makes
 
@@ -252,10 +253,11 @@ def resolved(path: str, name: str) -> str | None:
 
 def lost_files() -> Iterator[str]:
     for name in (*sources(), *documents()):
+        made = {*FOREIGN, *MADE_HERE.findall(text_of(name))}
         for line, text in prose_of(name):
             for found in FILE.finditer(text):
                 path, anchor = found[1], found[2]
-                if path in FOREIGN:
+                if path in made:
                     continue
                 target = resolved(path, name)
                 if target is None:

@@ -27,7 +27,8 @@ def test_the_pages_of_behaviours_name_the_tests_as_they_are() -> None:
 def test_a_newcomer_finds_every_page() -> None:
     """docs/README.md links each page of docs/, or an index that does."""
     indexes = {
-        f"docs/{name}.md" for name in ("README", "operators/README", "auditors", "behaviours", "decisions/README")
+        f"docs/{name}.md"
+        for name in ("README", "operators/README", "auditors", "behaviours", "decisions/README", "tutorials/README")
     }
     found, left = set[str](), ["docs/README.md"]
     while left:

@@ -62,6 +62,7 @@ def test_its_commands_see_the_mistake_and_undo_it(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "its data are still there"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_it_ends_and_cleans_up_when_it_is_told_to(tmp_path: Path, number: signal.Signals) -> None:
     process = started({**os.environ, "TMPDIR": str(tmp_path)})
@@ -72,6 +73,7 @@ def test_it_ends_and_cleans_up_when_it_is_told_to(tmp_path: Path, number: signal
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_the_configuration_of_the_machine_does_not_count(tmp_path: Path) -> None:
     """Nor does it print commands that would go to another broker."""
     settings = {"REWINDMQ_KAFKA": "127.0.0.1:1", "REWINDMQ_URL": "http://127.0.0.1:1", "REWINDMQ_USER": "ann"}
@@ -83,6 +85,7 @@ def test_the_configuration_of_the_machine_does_not_count(tmp_path: Path) -> None
     assert re.search(r"Undo it: +.+ --http-port \d+ --user guest --password guest restore cancelled", said)
 
 
+@pytest.mark.long
 def test_the_broker_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
     process = started({**os.environ, "TMPDIR": str(tmp_path)})
     said = guide_of(process)
