@@ -7,7 +7,7 @@ import pytest
 from tests.support.page_runner import Page, matches
 from tests.support.running import ROOT, RunningBroker
 
-PAGES = sorted((ROOT / "docs" / "tutorials").glob("[0-9]*.md"))
+PAGES = sorted((ROOT / "docs" / "tutorials").glob("[!R]*.md"))
 
 
 def test_there_are_tutorials() -> None:
@@ -19,6 +19,7 @@ def test_there_are_tutorials() -> None:
 def test_its_commands_print_what_it_says(page: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
+    (work / "rewindmq-data").symlink_to(tmp_path / "data")  # where `rewindmq start` has it
     broker = RunningBroker(tmp_path / "data")
     try:
         assert Page(work, broker).run(page.read_text()) >= 5
