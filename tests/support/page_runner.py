@@ -103,7 +103,8 @@ class Page:
 
     def _environment(self) -> dict[str, str]:
         here = os.path.dirname(sys.executable)
-        return {**os.environ, "PATH": f"{here}:{os.environ['PATH']}", "REWINDMQ_URL": self.broker.http_url}
+        ours = {"PATH": f"{here}:{os.environ['PATH']}", "REWINDMQ_URL": self.broker.http_url, "COLUMNS": str(COLUMNS)}
+        return {**os.environ, **ours}
 
 
 def _read(file: int) -> bytes:
