@@ -53,7 +53,7 @@ witness: setup
 # nothing can be compiled. auditwheel gives a compiled one the tag of the systems that it runs on (manylinux).
 wheel: setup
 	rm -rf build build-wheel
-	REWINDMQ_COMPILE=$(REWINDMQ_COMPILE) $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build-wheel .
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build-wheel .
 	mkdir -p dist
 	for made in build-wheel/*.whl; do case $$made in \
 	  *-none-any.whl) cp $$made dist ;; \

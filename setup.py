@@ -18,8 +18,9 @@ ROOT = Path(__file__).resolve().parent
 ASKED = os.environ.get("REWINDMQ_COMPILE", "")
 ALWAYS = ASKED not in ("", "0")
 NEVER = ASKED == "0" or sys.version_info < (3, 11)  # pip refuses such a Python after the build, with the reason
-DIRECTORY = "compiled"  # as rewindmq/builds.py has it
 sys.path.insert(0, str(ROOT))
+
+from rewindmq import builds  # noqa: E402
 
 
 def why_without_compiler() -> str:
@@ -62,7 +63,7 @@ class Packages(build_py):
 
     def run(self) -> None:
         super().run()
-        target = Path(self.build_lib, "rewindmq", DIRECTORY)
+        target = Path(self.build_lib, "rewindmq", builds.DIRECTORY)
         shutil.rmtree(target, ignore_errors=True)
         if Wheel.compiled is not None:
             shutil.copytree(Wheel.compiled, target)
@@ -74,10 +75,8 @@ if "bdist_wheel" not in sys.argv:  # in a checkout `make compile` does it
 elif NEVER:
     setup(distclass=Wheel, cmdclass={"build_py": Packages})
 else:
-    from rewindmq import builds
-
     with tempfile.TemporaryDirectory(prefix="rewindmq-compiled-") as work:
-        Wheel.compiled = Path(work, DIRECTORY)
+        Wheel.compiled = Path(work, builds.DIRECTORY)
         reason = compile_into(Wheel.compiled)
         if reason and ALWAYS:
             sys.exit(f"not compiled: {reason}")

@@ -6,8 +6,8 @@
         my_service.run_once(rewindmq.url)                       # amqp://guest:guest@127.0.0.1:PORT/VHOST
         assert [row["outcome"] for row in rewindmq.history("orders")] == ["published", "delivered", "acked"]
 
-The report of a failed test has the lives of the messages in the test's queues. With pytest-xdist each worker has a
-broker of its own. The data are temporary.
+The report of a failed test has the lives of the messages in the test's queues. With pytest-xdist each worker
+starts its own broker. The data are temporary.
 """
 
 import random
@@ -26,7 +26,7 @@ from rewindmq.engine.cli.client import RequestRefused, path
 from rewindmq.engine.cli.exits import UNAVAILABLE, CliError
 
 FIXTURE = "rewindmq"
-_numbers = count(1)  # of virtual hosts: a name that comes again would have the history of before
+_numbers = count(1)  # of virtual hosts: a reused name would show the history of an earlier test
 MOST_ROWS = 10_000  # of a queue, that `history` returns
 LIVES_SHOWN = 10  # in the report of a failed test
 COLUMNS = ("user", "reason", "rule")

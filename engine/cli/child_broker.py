@@ -109,5 +109,8 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ours and name not in OF_SERVICES}
 
 
+_libc = ctypes.CDLL(None)  # loaded here: between fork and exec a process loads nothing
+
+
 def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

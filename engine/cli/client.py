@@ -67,7 +67,7 @@ def trust(ca: Path | str | None) -> ssl.SSLContext:
 
 
 class Client:
-    """One address of the API, with a user. Each request has a connection of its own.
+    """One address of the API, with a user. Each request opens its own connection.
 
     url              http[s]://[user:password@]host:port
     timeout_seconds  to wait for the next bytes of an answer; None: no limit

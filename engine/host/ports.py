@@ -32,15 +32,18 @@ def process_on(address: str, port: int) -> str:
     Empty if that is unknown: this user may not see the process, or the system has no /proc."""
     wanted = {f"socket:[{inode}]" for inode in _listening(address, port)}
     for process in PROC.glob("[0-9]*"):
-        if any(_target(file) in wanted for file in process.glob("fd/*")):
-            return f"{(process / 'comm').read_text().strip()} (process {process.name})"
+        try:
+            if any(_target(file) in wanted for file in process.glob("fd/*")):
+                return f"{(process / 'comm').read_text().strip()} (process {process.name})"
+        except OSError:  # it has just ended
+            continue
     return ""
 
 
 def _target(file: Path) -> str:
     try:
         return os.readlink(file)
-    except OSError:  # it is closed, the process has ended, or it is another user's
+    except OSError:  # it is closed by now, or another user's
         return ""
 
 

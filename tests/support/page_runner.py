@@ -1,8 +1,8 @@
 """Runs the programs and commands of a page, as its reader does, and compares what they print.
 
 A block ```python NAME is a file. A block ```console has commands ($ ...) and what they print at a terminal on stdout:
-in it `...` stands for any text in a line, and on a line of its own for any lines. How many blanks there are does not
-matter. A command with & at its end runs in the background, where %1 is the first one of the page. Programs find the
+in it `...` stands for any text in a line, and on a line of its own for any lines. Several blanks count as
+one. A command with & at its end runs in the background, where %1 is the first one of the page. Programs find the
 broker under test.
 """
 

@@ -1,4 +1,4 @@
-"""Every command of docs/tutorials, against a broker of its own, prints what its page says."""
+"""Every command in docs/tutorials prints what its page says. Each page gets its own broker."""
 
 from pathlib import Path
 
