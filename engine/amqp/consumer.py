@@ -15,11 +15,11 @@ CREDIT_WINDOW deliveries. When half of its window is used it gets more, unless t
 memory is low and the consumer does not ack. The window is as many messages like the last one as fit into WINDOW_BYTES,
 so what is in flight stays bounded.
 
-A prefetch has no such bound. So while a client has a mebibyte unread, a body of more than one frame is not kept for it:
-it is read from the store when the client has taken what is before it (`LaterDelivery`).
+A prefetch has no such bound. So while a client has a mebibyte unread, a message that is only in the store stays there,
+and a body of more than KEPT_BYTES is not kept for it: both are read when the client has taken what is before them
+(`LaterDelivery`). So a consumer whose prefetch takes in a whole queue costs a turn a mebibyte of reading.
 
-A message whose key a Vault has to open waits at its place in the output, and what comes behind it waits, too
-(`SealedDelivery`).
+A message whose key a Vault has to open waits at its place in the output, and what comes behind it waits, too.
 """
 
 import asyncio
@@ -90,14 +90,20 @@ class AmqpConsumer(DeliveryHolder):
         # parts of the frames of the message before this one
         self.route: Route | None = None
         self.properties = b""
-        self.size = -1
+        self.size = 0
         self.redelivered = False
         self.prefix = b""
         self.middle = b""
         self.around: tuple[bytes, bytes] = (b"", b"")  # of a message with one body frame: before the size, behind it
 
-    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
-        """Send basic.deliver (hot). `effect.final`: the message needs no ack."""
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published | None) -> None:
+        """Send basic.deliver (hot). `effect.final`: the message needs no ack. `message`: None while only the store has
+        it."""
+        output = self.output
+        connection = output.connection
+        if message is None and (effect.final or not connection.crowded):
+            message = partition.message(effect.queue.queue_id, message_id)
+            connection.unsent += len(message.body)
         settlement = self.settlement
         tag = settlement.last_tag + 1
         settlement.last_tag = tag
@@ -108,42 +114,43 @@ class AmqpConsumer(DeliveryHolder):
         redelivered = effect.redelivered
         if redelivered:
             settlement.redelivered += 1
-        body = message.body
-        output = self.output
-        missing = ""  # the key that a Vault has to open
-        if (
-            message.route is not self.route
-            or message.properties is not self.properties
-            or redelivered is not self.redelivered
-            or effect.delivery_count
-            or effect.acquired_count
-            or (len(body) != self.size and not self.resize(len(body)))
+        if message is None or (
+            len(message.body) > output.kept_bytes and connection.crowded and not effect.final and self.reader is None
         ):
-            if message.encryption is None:
-                self.prepare(effect, message)
-            else:
-                try:
-                    message = partition.decrypted(message)
-                    body = message.body
-                    self.prepare(effect, message)
-                except NotAtHand as error:
-                    missing = error.key_id
-                self.route = None  # the next one may look the same, and has to be decrypted as well
-        if missing:
-            output.parts.append(SealedDelivery(self, tag, partition, effect, message_id, message, missing))
-            output.connection.later += 1
-        elif len(body) <= output.max_payload:
-            output.parts += (self.prefix, tag.to_bytes(8, "big"), self.middle, body, END)
+            output.parts.append(LaterDelivery(self, tag, partition, effect, message_id, None))
+            connection.later += 1
         else:
-            head = (self.prefix, tag.to_bytes(8, "big"), self.middle)
-            if output.connection.crowded and not effect.final and message.encryption is None and self.reader is None:
-                output.parts.append(LaterDelivery(self, tag, head, partition, effect.queue, message_id))
-                output.connection.later += 1
+            missing = ""  # the key that a Vault has to open
+            if (
+                message.route is not self.route
+                or message.properties is not self.properties
+                or redelivered is not self.redelivered
+                or effect.delivery_count
+                or effect.acquired_count
+                or (len(message.body) != self.size and not self.resize(len(message.body)))
+            ):
+                if message.encryption is None:
+                    self.prepare(effect, message)
+                else:
+                    try:
+                        message = partition.decrypted(message)
+                        self.prepare(effect, message)
+                    except NotAtHand as error:
+                        missing = error.key_id
+                    self.route = None  # the next one may look the same, and has to be decrypted as well
+            body = message.body
+            if missing:
+                kept = message if effect.final or self.reader is not None else None
+                sealed = LaterDelivery(self, tag, partition, effect, message_id, kept)
+                sealed.fetch(missing)
+                output.parts.append(sealed)
+                connection.later += 1
+            elif len(body) <= output.kept_bytes:
+                output.parts += (self.prefix, tag.to_bytes(8, "big"), self.middle, body, END)
             else:
-                output.parts += head
-                output.parts += body_frames(output, body)
-                output.connection.unsent += len(body)
-        connection = output.connection
+                output.parts += (self.prefix, tag.to_bytes(8, "big"), self.middle)
+                output.parts += body_pieces(output, body)
+                connection.unsent += len(body)
         if not connection.scheduled:
             connection.schedule()
         if self.on_credit:
@@ -221,47 +228,9 @@ class AmqpConsumer(DeliveryHolder):
         return missing
 
 
-class LaterDelivery:
-    """The delivery of a large body to a client that has much unread. Implements `rewindmq.engine.amqp.output.Later`.
-    The message is in the store until it is acked, so its body need not be in memory."""
-
-    def __init__(
-        self,
-        consumer: AmqpConsumer,
-        tag: int,
-        head: tuple[bytes, ...],
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
-    ) -> None:
-        self.consumer = consumer
-        self.tag = tag
-        self.head = head
-        self.partition = partition
-        self.queue = queue
-        self.message_id = message_id
-
-    def ready(self) -> bool:
-        """It waits for the socket only."""
-        return True
-
-    def frames(self) -> list[Piece]:
-        """Return the frames; none when the client has settled the delivery unseen, its channel is closed, or the queue
-        is gone."""
-        consumer, partition = self.consumer, self.partition
-        if self.tag not in consumer.settlement.unacked or consumer.settlement.closed or self.queue.gone:
-            return []
-        try:
-            body = partition.message(self.queue.queue_id, self.message_id).body
-        except Exception:  # as with any delivery
-            log.exception("%s: message %d was not delivered", self.queue.name, self.message_id)
-            partition.deliveries.undelivered(consumer.consumer_id)
-            return []
-        return [*self.head, *body_frames(consumer.output, body)]
-
-
-class SealedMessage(ABC):
-    """A message on its way to a client that waits for its key. Implements `rewindmq.engine.amqp.output.Later`."""
+class LaterMessage(ABC):
+    """A message on its way to a client that is read when it can be written, and that may have to wait for its key.
+    Implements `rewindmq.engine.amqp.output.Later`."""
 
     def __init__(
         self, output: ChannelOutput, partition: Partition, queue: Queue, message_id: int, message: Published | None
@@ -313,8 +282,9 @@ class SealedMessage(ABC):
         return True
 
 
-class SealedDelivery(SealedMessage):
-    """A delivery that waits for its key."""
+class LaterDelivery(LaterMessage):
+    """A delivery to a client that has much unread, or that waits for its key. `message`: None if the store has it until
+    the client settles it, so that its body need not be in memory."""
 
     def __init__(
         self,
@@ -323,15 +293,12 @@ class SealedDelivery(SealedMessage):
         partition: Partition,
         effect: Deliver,
         message_id: int,
-        message: Published,
-        key_id: str,
+        message: Published | None,
     ) -> None:
-        kept = message if effect.final or consumer.reader is not None else None
-        super().__init__(consumer.output, partition, effect.queue, message_id, kept)
+        super().__init__(consumer.output, partition, effect.queue, message_id, message)
         self.consumer = consumer
         self.tag = tag
         self.effect = effect
-        self.fetch(key_id)
 
     @property
     def is_wanted(self) -> bool:
@@ -341,7 +308,8 @@ class SealedDelivery(SealedMessage):
         return self.message is not None or (self.tag in settlement.unacked and not self.queue.gone)
 
     def frames(self) -> list[Piece]:
-        """Return the frames; none when nobody waits for it any longer. Without its key the connection is closed."""
+        """Return the frames; none when nobody waits for it any longer: the client has settled the delivery unseen, its
+        channel is closed, or the queue is gone. A message that cannot be read closes the connection."""
         opened, consumer = self.opened, self.consumer
         if not self.is_wanted:
             return []
@@ -354,7 +322,7 @@ class SealedDelivery(SealedMessage):
         return [*head, *body_pieces(consumer.output, opened.body)]
 
 
-class SealedAnswer(SealedMessage):
+class SealedAnswer(LaterMessage):
     """The answer to a basic.get that waits for its key."""
 
     def __init__(self, getter: "BasicGet", tag: int, partition: Partition, effect: FetchReply, message: Published):

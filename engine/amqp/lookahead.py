@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rewindmq.engine.amqp.consumer import MAX_WINDOW, AmqpConsumer
-from rewindmq.engine.amqp.output import ChannelOutput
+from rewindmq.engine.amqp.output import KEPT_BYTES, ChannelOutput
 from rewindmq.engine.amqp.settlement import Settlement
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.projections.machine.data.effects import Deliver
@@ -35,7 +35,6 @@ log = logging.getLogger("rewindmq.amqp")
 
 LEAST_PREFETCH: Final = 50  # a smaller one is meant to share messages out evenly, or to have few under way
 LOOKAHEAD_BYTES: Final = 1_048_576  # of bodies, if all are as large as the last one
-KEPT_BYTES: Final = 16_384  # a larger body is read from the store when it is sent
 LOOK_SECONDS = 0.1
 
 
@@ -62,11 +61,11 @@ class LookaheadConsumer(AmqpConsumer):
         self.asked_position = -1  # of the last Credited
         self.looks = False  # a look is due
 
-    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published | None) -> None:
         if self.reader is not None:
             super().deliver(partition, effect, message_id, message)
         elif self.lookahead or self.outstanding >= self.prefetch:
-            kept = message if len(message.body) <= KEPT_BYTES else None
+            kept = message if message is not None and len(message.body) <= KEPT_BYTES else None
             self.lookahead.append((partition, effect, message_id, kept))
         else:
             self.outstanding += 1
@@ -87,8 +86,6 @@ class LookaheadConsumer(AmqpConsumer):
         partition, effect, message_id, message = self.lookahead.popleft()
         self.outstanding += 1
         try:
-            if message is None:
-                message = partition.message(effect.queue.queue_id, message_id)
             super().deliver(partition, effect, message_id, message)
         except Exception:  # as with any delivery
             log.exception("%s: message %d was not delivered", effect.queue.name, message_id)

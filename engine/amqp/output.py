@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 CROWDED: Final = 1_048_576  # octets: no large body is added to an output that holds more
+KEPT_BYTES: Final = 16_384  # of a body that an output may always keep
 LARGE_BYTES: Final = 262_144  # of a body that is not copied before it is written
 
 Piece = bytes | memoryview  # a part of a large body is a view of it
@@ -43,7 +44,7 @@ class Output:
         self.paused = False  # the socket takes no more for now
         self.relief: list[Callable[[], None]] = []  # called once it takes more again
         self.closed = False
-        self.unsent = 0  # octets of bodies that basic.get took since the last write
+        self.unsent = 0  # octets of large bodies, and of those read from the store, since the last write
         self.has_large_body = False  # `parts` may hold one: they are not joined before they are written
         self._waiters: list[asyncio.Future[None]] = []  # for room
 
@@ -148,6 +149,7 @@ class ChannelOutput:
         self.connection = connection
         self.number = number
         self.max_payload = max_payload  # of a body frame (frame_max less the frame's own 8 bytes)
+        self.kept_bytes = min(max_payload, KEPT_BYTES)
         self.parts = connection.parts
         self.held: deque[list[Piece | Later]] = deque()
         self.cancels: list[bytes] | None = None  # basic.cancel frames that wait for the end of a queue.delete

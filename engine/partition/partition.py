@@ -72,8 +72,8 @@ logger = logging.getLogger(__name__)
 class DeliveryTarget(Protocol):
     """The client's side of a basic.consume (engine/amqp/consumer.py)."""
 
-    def deliver(self, partition: "Partition", effect: Deliver, message_id: int, message: Published) -> None:
-        """Send a message of `effect` to the client."""
+    def deliver(self, partition: "Partition", effect: Deliver, message_id: int, message: Published | None) -> None:
+        """Send a message of `effect` to the client. `message`: None if it has to be read (`Partition.message`)."""
 
     def cancelled(self) -> None:
         """Tell the client that the queue is gone (basic.cancel), and forget the consumer."""
@@ -456,11 +456,8 @@ class Deliveries:
                 consumer = consumers.get(effect.consumer)
                 if consumer is not None:
                     for message_id in effect.message_ids:
-                        message = fresh.get(message_id)
                         try:
-                            if message is None:
-                                message = partition.message(effect.queue.queue_id, message_id)
-                            consumer.deliver(partition, effect, message_id, message)
+                            consumer.deliver(partition, effect, message_id, fresh.get(message_id))
                         except Exception:  # a defect of one connection must not cost the others their deliveries
                             logger.exception("%s: message %d was not delivered", partition.name, message_id)
                             self.undelivered(effect.consumer)

@@ -220,7 +220,9 @@ class TappedConsumer:
         self.channel = channel
         self.consumer = consumer
 
-    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published | None) -> None:
+        if message is None:
+            message = partition.message(effect.queue.queue_id, message_id)
         self.consumer.deliver(partition, effect, message_id, message)
         self.firehose.delivered(self.session, self.channel, effect, message)
 

@@ -52,7 +52,9 @@ class Desk(Client):
         self.held: list[tuple[int, Published, bool]] = []
         self.consumer: tuple[Partition, Queue, int] = h.consume(self.session, queue, self, prefetch=20)
 
-    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published | None) -> None:
+        if message is None:
+            message = partition.message(effect.queue.queue_id, message_id)
         self.held.append((message_id, message, effect.redelivered))
 
     def work(self) -> None:

@@ -117,7 +117,9 @@ class Taker:
         key = (partition.index, consumer_id, life)
         self.receipt = self.world.witness.receipts.setdefault(key, Receipt(life, partition.machine.next_offset - 1))
 
-    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published | None) -> None:
+        if message is None:
+            message = partition.message(effect.queue.queue_id, message_id)
         self.world.passed("deliver")
         self.world.witness.counts["deliveries"] += 1
         self.receipt.rows.append(received_row(effect, message_id))

@@ -101,7 +101,9 @@ class Taker(NeverCongested):
         assert self.queue is not None
         return self.partition.machine.queue(self.queue.vhost, self.queue.name) is self.queue
 
-    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published | None) -> None:
+        if message is None:
+            message = partition.message(effect.queue.queue_id, message_id)
         self._given(effect, message_id, message)
 
     def fetched(self, partition: Partition, effect: FetchReply, message: Published | None) -> None:

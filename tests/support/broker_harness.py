@@ -55,7 +55,9 @@ class Client(NeverCongested):
         self.cancellations = 0
         self.confirms: list[tuple[int, bool]] = []
 
-    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published | None) -> None:
+        if message is None:
+            message = partition.message(effect.queue.queue_id, message_id)
         name, count = effect.queue.name, effect.delivery_count
         self.deliveries.append((name, message_id, message.body, effect.redelivered, count))
         self.messages.append(message)
@@ -299,7 +301,9 @@ class ReadingClient(Client):
     def when_relieved(self, callback: Callable[[], None]) -> None:
         self.relief.append(callback)
 
-    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published | None) -> None:
+        if message is None:
+            message = partition.message(effect.queue.queue_id, message_id)
         super().deliver(partition, effect, message_id, message)
         self.numbers.append(int(str(tables.mapping(parse(message.properties).header_table())["x-stream-offset"])))
 

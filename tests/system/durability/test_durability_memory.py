@@ -137,7 +137,6 @@ def test_large_messages_for_a_client_that_does_not_read_stay_in_the_store(
     """A prefetch that holds the whole queue; the client takes its time, and gets all of it in order."""
     size, count = 5_000_000, 60
     broker = start_broker(tmp_path / "data", "--partitions", "1")
-    broker.long_work_expected = True  # a defect that is open: docs/development/testing.md#flaky-tests
     parameters = pika.URLParameters(broker.amqp_url + "?heartbeat=0")
     with pika.BlockingConnection(parameters) as connection, pika.BlockingConnection(parameters) as other:
         channel = connection.channel()

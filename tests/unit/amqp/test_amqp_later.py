@@ -62,6 +62,35 @@ def test_what_was_delivered_is_not_in_memory_and_comes_whole_and_in_order() -> N
     assert wire.connection.output.later == 0
 
 
+@pytest.mark.parametrize(("size", "count"), [(1_000, 3_000), (100_000, 40), (SIZE, COUNT)])
+def test_a_prefetch_that_takes_in_a_whole_queue_reads_a_mebibyte_a_turn(
+    size: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire = Wire()
+    wire.send(method(1, "Queue.Declare", queue="q"))
+    bodies = [b"%04d" % number + bytes(size) for number in range(count)]
+    for each in bodies:
+        wire.send(publish(1, "", "q", each))
+    partition = wire.broker.partitions[0]
+    message, octets = partition.message, [0]
+
+    def counted(queue_id: int, message_id: int) -> Any:
+        found = message(queue_id, message_id)
+        octets[-1] += len(found.body)
+        return found
+
+    monkeypatch.setattr(partition, "message", counted)
+    wire.connection.receive(method(1, "Basic.Qos", prefetch_count=10_000))
+    wire.connection.receive(method(1, "Basic.Consume", queue="q", consumer_tag="c"))
+    wire.broker.turns.end()
+    data = b""
+    while parts := wire.connection.take_output():
+        data += b"".join(parts)
+        octets.append(0)
+    assert [each.body for each in decoded(data) if each.name == "Basic.Deliver"] == bodies
+    assert max(octets) < CROWDED + 2 * size + 100
+
+
 def test_nothing_is_read_for_a_socket_that_takes_no_more() -> None:
     wire = delivered()
     wire.connection.output.congested = True

@@ -3,7 +3,8 @@
 import pytest
 
 from rewindmq.engine.amqp.connection import Connection
-from rewindmq.engine.amqp.lookahead import KEPT_BYTES, LookaheadConsumer
+from rewindmq.engine.amqp.lookahead import LookaheadConsumer
+from rewindmq.engine.amqp.output import KEPT_BYTES
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.http.statistics import depth_of
 from rewindmq.projections.machine.data.queue import Queue

@@ -23,7 +23,7 @@ class Watching(Client):
         super().__init__()
         self.together: list[int] = []
 
-    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published) -> None:
+    def deliver(self, partition: Partition, effect: Deliver, message_id: int, message: Published | None) -> None:
         super().deliver(partition, effect, message_id, message)
         if message_id == effect.message_ids[0]:
             self.together.append(len(effect.message_ids))
