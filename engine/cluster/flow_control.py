@@ -15,7 +15,7 @@ from rewindmq.engine.partition.flow_control import Flow
 from rewindmq.engine.partition.partition import Partition
 
 LEAST_EVENTS = 128  # in smaller batches each event costs the log more
-EVENTS_A_SECOND = 20_000  # about as many as one node carries (docs/cluster.md)
+EVENTS_A_SECOND = 20_000  # about as many as one node carries (docs/cluster/sizing.md)
 
 
 class RoundTripFlow(Flow):

@@ -8,7 +8,7 @@
                 |     local      |
               start          next_offset
 
-- Segments below the start are only in the archive (docs/operators/archive.md#keep-local). If a cut moves the start
+- Segments below the start are only in the archive (docs/operators/keep-local.md). If a cut moves the start
   during a read, the read continues in the archive.
 - `DIR/log/archive.json` names the archive, which is opened only when a record below the start is requested. So local
   records can be read while the archive is unreachable; others are then NoAnswer.

@@ -31,7 +31,7 @@ Not here:
 
 - what `prove` prints: [proof.schema.json](../proof.schema.json)
 - answers of the HTTP API: `/api/openapi.json`
-  ([the reference](../operators/monitoring.md#the-reference-of-the-http-api))
+  ([the reference](../operators/http-api.md#reference))
 - listings with `--formatter json`, where you choose the columns: they are rabbitmqctl's
   ([commands](../operators/commands.md))
 - the columns of Spark's tables in Parquet and Delta: [columns](../spark/columns.md)

@@ -28,7 +28,15 @@ def test_a_newcomer_finds_every_page() -> None:
     """docs/README.md links each page of docs/, or an index that does."""
     indexes = {
         f"docs/{name}.md"
-        for name in ("README", "operators/README", "auditors", "behaviours", "decisions/README", "tutorials/README")
+        for name in (
+            "README",
+            "operators/README",
+            "cluster",
+            "auditors",
+            "behaviours",
+            "decisions/README",
+            "tutorials/README",
+        )
     }
     found, left = set[str](), ["docs/README.md"]
     while left:

@@ -22,7 +22,7 @@ WAIT_SECONDS = 0.5
 ERLANG, NODES, MIRRORS = (
     "there is no Erlang node to run it in",
     "nodes have no members and no state but the log: start one to join, stop it (SIGTERM) to leave (docs/cluster.md)",
-    "there are no mirrored queues: quorum queues are replicated by Kafka (docs/cluster.md)",
+    "there are no mirrored queues: quorum queues are replicated by Kafka (docs/cluster/quorum-queues.md)",
 )
 REFUSED = {
     **dict.fromkeys(("eval", "eval_file", "exec", "remote_shell", "observer", "force_gc", "encode", "decode"), ERLANG),

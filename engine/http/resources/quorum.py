@@ -33,7 +33,7 @@ Change = tuple["Placed", tuple[int, ...]]  # a partition and the replicas that i
 
 NO_MEMBERS = (
     "the log is in this node's data directory, and there is one of everything: members are the replicas of a log in"
-    " Kafka (rewindmq start --kafka, docs/cluster.md)"
+    " Kafka (rewindmq start --kafka, docs/cluster/quorum-queues.md)"
 )
 BY_KAFKA = (
     "members are replicas of Kafka's partitions, and kafka-reassign-partitions.sh changes them: it is to be run with"

@@ -1,4 +1,4 @@
-"""A commit on a full disk: its publishes wait for room, and acks do not (docs/operators/troubleshooting.md)."""
+"""A commit on a full disk: its publishes wait for room, and acks do not (docs/operators/full-disk.md)."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A publish over HTTP is refused if the disk has no room for it (docs/operators/troubleshooting.md)."""
+"""A publish over HTTP is refused if the disk has no room for it (docs/operators/full-disk.md)."""
 
 from collections.abc import Iterator
 from pathlib import Path
