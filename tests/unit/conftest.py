@@ -86,7 +86,7 @@ def guarded() -> Iterator[None]:
     met: list[str] = []
 
     def refuse(what: str) -> Refused:
-        met.append(f"a unit test {what}: such a test belongs in tests/system (docs/development/testing.md)")
+        met.append(f"a unit test {what}: such a test belongs in tests/system (docs/development/writing-tests.md)")
         return Refused(met[-1])
 
     def starts(name: str) -> Callable[..., None]:
