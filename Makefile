@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault registry wheel release demo notebook stack stack-stop check beside test test-all test-compiled compare acceptance lint mutants bench rabbitmq43 soak lock clean
+.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault registry wheel release demo docs notebook stack stack-stop check beside test test-all test-compiled compare acceptance lint mutants bench rabbitmq43 soak lock clean
 
 setup: .venv/.ready
 
@@ -69,6 +69,11 @@ release: setup
 
 demo: setup
 	$(BIN)/python -m tests.demo.demo
+
+# The docs as a site with a search, in build-docs (docs/development/docs.md). SOURCE=URL of a branch: links to code lead there.
+docs: setup
+	SOURCE="$(SOURCE)" $(BIN)/python -m sphinx -b html -c docs -j auto -W --keep-going --quiet . build-docs
+	@echo "build-docs/index.html"
 
 # docs/history.ipynb run from top to bottom on the data of a demo that has ended, or on REWINDMQ_DATA (an absolute path):
 # history.html, with its plots, and audit.html.
@@ -175,4 +180,4 @@ lock:
 	  --output-file compose/requirements-spark.lock pyproject.toml
 
 clean:
-	rm -rf .venv build build-wheel rewindmq/compiled *.egg-info demo-data demo.html audit.html history.html bench.txt stack-data tests/bench/target
+	rm -rf .venv build build-docs build-wheel rewindmq/compiled *.egg-info demo-data demo.html audit.html history.html bench.txt stack-data tests/bench/target

@@ -4,7 +4,6 @@
 After a file moved or a test was renamed: `python -m tests.tidy.references --write`.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,32 +21,6 @@ def test_every_reference_leads_somewhere(check: Callable[[], Iterator[str]]) -> 
 def test_the_pages_of_behaviours_name_the_tests_as_they_are() -> None:
     stale = [page for page in references.pages() if references.rewritten(page) != references.text_of(page)]
     assert not stale, f"run `python -m tests.tidy.references --write`: {stale}"
-
-
-def test_a_newcomer_finds_every_page() -> None:
-    """docs/README.md links each page of docs/, or an index that does."""
-    indexes = {
-        f"docs/{name}.md"
-        for name in (
-            "README",
-            "operators/README",
-            "cluster",
-            "auditors",
-            "behaviours",
-            "decisions/README",
-            "tutorials/README",
-        )
-    }
-    found, left = set[str](), ["docs/README.md"]
-    while left:
-        page = left.pop()
-        found.add(page)
-        if page in indexes:
-            targets = (target.partition("#")[0] for target in references.LINK.findall(references.text_of(page)))
-            linked = {os.path.normpath(f"{os.path.dirname(page)}/{each}") for each in targets if "://" not in each}
-            left += linked & set(references.documents()) - found
-    pages = {name for name in references.documents() if name.startswith("docs/")}
-    assert not pages - found, "no index of docs/ has a link to these"
 
 
 def test_every_number_is_there_once() -> None:
