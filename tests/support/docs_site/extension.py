@@ -63,7 +63,7 @@ def llms(branches: list[Branch], summary: str) -> str:
 
 def finish(app: Sphinx, error: Exception | None) -> None:
     """Make the front page index.html as well, and write llms.txt."""
-    if error is None:
+    if error is None and app.builder.format == "html":
         out = Path(app.outdir)
         shutil.copyfile(out / f"{document(FRONT)}.html", out / "index.html")
         (out / "llms.txt").write_text(llms(app.config.branches, app.config.html_short_title))

@@ -6,6 +6,7 @@
 (() => {
   const TITLE = 3.0, HEADING = 1.5, TASK = 2.5, TEXT = 1.0, PARTIAL = 0.6;
   const RAREST = 10; // pages: a word that fewer have counts as one that this many have
+  const MOST = 25; // results: the browser reads the page of each for its summary
   const HISTORY = /^docs\/decisions\/0|^CHANGELOG/; // why it is so, and since when: seldom the answer to a question
   const INSIDE = /^(docs\/development|engine|projections|spark_replay)\//; // for maintainers
   const listed = (found) => (found === undefined ? [] : Array.isArray(found) ? found : [found]);
@@ -63,10 +64,11 @@
       }
     }
     for (const word of excludedTerms) for (const file of holders(word).keys()) scores.delete(file);
-    return [...scores].map(([file, { score, words }]) => {
+    const results = [...scores].map(([file, { score, words }]) => {
       const share = words / searchTerms.size;
       const weight = HISTORY.test(docnames[file]) ? 0.3 : INSIDE.test(docnames[file]) ? 0.7 : 1;
       return [docnames[file], titles[file], "", null, score * share * weight, filenames[file], SearchResultKind.text];
     });
+    return results.sort((a, b) => b[4] - a[4]).slice(0, MOST);
   };
 })();

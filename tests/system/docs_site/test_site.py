@@ -1,6 +1,7 @@
 """`make docs` builds without a warning, and the search of the site finds the page for a task.
 
-Building takes a minute of CPU. tests/tidy checks links, anchors and the tree of pages without it.
+Reading all pages takes 14 seconds of CPU, and writing the site half a minute more. tests/tidy checks links, anchors and
+the tree of pages without Sphinx.
 """
 
 import json
@@ -13,8 +14,6 @@ import pytest
 from tests.support.docs_site import HERE
 from tests.support.needs import needed
 from tests.support.running import ROOT
-
-pytestmark = pytest.mark.rare
 
 # A task in a reader's words, and the pages that say how.
 TASKS = {
@@ -47,28 +46,26 @@ TASKS = {
 }
 
 
+def build(builder: str, out: Path) -> None:
+    """Run Sphinx as `make docs` does. A warning is an error."""
+    command = [sys.executable, "-m", "sphinx", "-b", builder, "-c", "docs", "-W", "--keep-going", "--quiet"]
+    done = subprocess.run([*command, ".", str(out)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-5000:]
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site")
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "-b",
-        "html",
-        "-c",
-        "docs",
-        "-W",
-        "--keep-going",
-        "--quiet",
-        ".",
-        str(out),
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-5000:]
+    build("html", out)
     return out
 
 
+@pytest.mark.long
+def test_no_page_gives_a_warning(tmp_path: Path) -> None:
+    build("dummy", tmp_path)
+
+
+@pytest.mark.rare
 def test_the_site_has_a_front_page_and_an_index_for_programs(site: Path) -> None:
     assert "A message queue whose queues can be rewound" in (site / "index.html").read_text()
     for line in (site / "llms.txt").read_text().splitlines():
@@ -76,6 +73,7 @@ def test_the_site_has_a_front_page_and_an_index_for_programs(site: Path) -> None
             assert (site / line.partition("](")[2].partition(")")[0]).is_file(), line
 
 
+@pytest.mark.rare
 def test_the_search_finds_the_page_for_a_task(site: Path) -> None:
     command = [needed("node"), str(HERE / "ask.js"), str(site), *TASKS]
     answers = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
