@@ -1,4 +1,4 @@
-"""Print the table of docs/benchmarks.md of what a bystander feels while another client attacks, with the goals.
+"""Print the table of docs/benchmarks/bystanders.md: what a bystander feels while another client attacks, and the goals.
 
     python -m tests.bench.bench_attacks [--seconds 10] [--scale 1.0] [--only heartbeats,consumers]
 

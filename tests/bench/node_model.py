@@ -1,4 +1,4 @@
-"""A model of the messages a second that N nodes on a Kafka carry, from the costs of one message (docs/benchmarks.md).
+"""A model of the messages a second that N nodes on a Kafka carry, from what one costs (docs/benchmarks/nodes.md).
 
     costs    microseconds of CPU, measured by bench_nodes
     limits   the capacity of each resource that can be exhausted; the smallest is the limit of the cluster

@@ -261,7 +261,7 @@ def _rewindmq(build: str, missing: Callable[[], str]) -> Peer:
     return Peer(f"RewindMQ {build}", start, missing, _rewindmq_version, syncs, build)
 
 
-# docs/benchmarks.md says how it was counted what each syncs.
+# docs/benchmarks/brokers.md says how it was counted what each syncs.
 PEERS = {
     "rabbitmq": Peer(
         "RabbitMQ 3.10.8",

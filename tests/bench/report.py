@@ -1,4 +1,4 @@
-"""The section of docs/benchmarks.md that `make bench` writes: a head with machine, versions and date, and one table."""
+"""bench.txt, which `make bench` writes and docs/benchmarks.toml takes: machine, versions, date, and one table."""
 
 import os
 import platform

@@ -17,7 +17,7 @@ segments.py has a picture of the format. A check of 15 bytes is hidden in a file
 
 - The CRC covers the rest of the check, and then all other bytes of the block in order.
 
-Alternatives were measured or tried (docs/benchmarks.md): a file of checksums beside the segment needs a second
+Alternatives were measured or tried (docs/benchmarks/storage.md): a file of checksums beside the segment needs a second
 fdatasync for every commit; Avro's sync marker must be the same in a whole file; bytes after the records of a block, or
 a block without records, stop Avro's Java reader; a record of a special type would be an event, and take an offset.
 """
