@@ -48,7 +48,7 @@ from rewindmq.engine.embedded.partition import SoleWriterPartition
 from rewindmq.engine.embedded.segment_ages import SegmentAges
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.file_modes import close_to_others
-from rewindmq.engine.host.admission import bound, shares, take_descriptors
+from rewindmq.engine.host.admission import bound, shares
 from rewindmq.engine.host.heap import collect_seldom, keep_freed_memory, share_one_heap
 from rewindmq.engine.host.loop_share import switch_threads
 from rewindmq.engine.host.ports import why_not_bound
@@ -70,6 +70,7 @@ from rewindmq.engine.service_manager import ServiceManager
 from rewindmq.engine.standby.refusal import RefusedByLeader
 from rewindmq.engine.tls import LiveContext, TlsListener
 from rewindmq.engine.upgrades.finalize import tell_due
+from rewindmq.projections import system_calls
 from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.projections.rewind import format_time
 from rewindmq.projections.store.snapshots import Snapshots
@@ -126,7 +127,7 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
         failures.append(error)
         stopping.set()
 
-    descriptors = take_descriptors()
+    descriptors = system_calls.take_descriptors()
     opening = asyncio.ensure_future(_open(config, failed, archiver.ends if archiver else {}))
     if await _stopped_before(opening, stopping):  # a follower's first copy may take hours, and Kafka may be away
         return

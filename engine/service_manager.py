@@ -54,7 +54,7 @@ class ServiceManager:
         if not self._address:
             return
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to_manager:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to_manager:
                 to_manager.setblocking(False)
                 to_manager.sendto("\n".join(lines).encode(), self._address)
         except (OSError, ValueError):  # no such socket, a full one, or a path that can be none

@@ -13,5 +13,6 @@ rewind.py        a partition as it was at a moment
 marks.py         moments with a name                      waypoints.py      states along the history, in memory
 claims.py        what brokers said of their state         clean_stops.py    what stands behind a clean stop
 verify.py        RocksDB against the log                  metadata_verification.py   snapshots of the topology too
+system_calls.py  durable writes, clocks and limits, on Linux and macOS
 floors.py        why history begins where it does         canonical_json.py   the same JSON for equal values
 """

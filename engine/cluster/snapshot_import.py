@@ -25,9 +25,10 @@ from rewindmq.engine.keeping.archive_states import written_base
 from rewindmq.engine.keeping.location import HistoryPartition
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import StateCopied, StateTopic
+from rewindmq.projections import system_calls
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.bases import BaseError, queued_offsets
-from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load, sync_directory
+from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import Checkpointed
@@ -108,4 +109,4 @@ def _keep(copied: StateCopied, snapshots: Snapshots, partition: str) -> None:
     path = snapshots.path(partition, copied.offset)
     path.parent.mkdir(parents=True, exist_ok=True)
     os.replace(copied.path, path)
-    sync_directory(path.parent)
+    system_calls.sync_directory(path.parent)

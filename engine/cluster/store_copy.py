@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from rewindmq.engine.log.embedded.segments import sync_directory
+from rewindmq.projections import system_calls
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.formats import formatted, values_in
 
@@ -169,7 +169,7 @@ def receive(pieces: Iterator[bytes], directory: Path) -> tuple[str, Files]:
         raise BadCopy(f"the copy is cut short, or not a tar: {error}") from None
     node = _check(manifest, files)
     for folder in {directory, *(path.parent for path in directory.rglob("*"))}:
-        sync_directory(folder)
+        system_calls.sync_directory(folder)
     return node, files
 
 
@@ -182,7 +182,7 @@ def _write(content: IO[bytes], path: Path) -> dict[str, int | str]:
             sha.update(piece)
             size += file.write(piece)
         file.flush()
-        os.fsync(file.fileno())
+        system_calls.sync(file.fileno())
     return {"bytes": size, "sha256": sha.hexdigest()}
 
 

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.config import VaultPlace
 from rewindmq.engine.erasure.key_content import KEY_BYTES, is_key, is_sealed
+from rewindmq.projections import system_calls
 from rewindmq.projections.topology.about_history import Erasure, ExpiredDay
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.formats import formatted, other_magic, values_in
@@ -112,9 +113,9 @@ class KeyStore:
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(formatted(asdict(place)))
             file.flush()
-            os.fsync(file.fileno())
+            system_calls.sync(file.fileno())
         os.replace(unfinished, self.directory / NOTE)
-        _sync(self.directory)
+        system_calls.sync_directory(self.directory)
 
     def _require_held(self, place: VaultPlace, before: VaultPlace) -> None:
         """Check that a Vault has at least one of the keys that were sealed so far.
@@ -206,7 +207,8 @@ class KeyStore:
         key_id = f"{place}-{secrets.token_hex(8)}"
         vault = self.vault()
         self._put(key_id, secrets.token_bytes(KEY_BYTES) if vault is None else vault.make(key_id)[1])
-        _sync(self.directory)  # this name has to last. The other need not: a reader that finds that one finds the key
+        # This name has to last. The other need not: a reader that finds that one finds the key.
+        system_calls.sync_directory(self.directory)
         named = self._named_in(place)
         if named is not None and self.read(named) is None and not self.is_destroyed(named):
             _remove(self.directory / place)  # it names a key that is not here
@@ -229,7 +231,7 @@ class KeyStore:
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(MAGIC + content if content else b"")
             file.flush()
-            os.fsync(file.fileno())
+            system_calls.sync(file.fileno())
         try:
             os.link(unfinished, self.directory / name)
         except (FileExistsError, FileNotFoundError):
@@ -349,7 +351,7 @@ class KeyStore:
         assert KEY_ID.fullmatch(key_id), key_id
         tombstone, path = self.directory / (key_id + TOMBSTONE), self.directory / key_id
         os.close(os.open(tombstone, os.O_WRONLY | os.O_CREAT, 0o600))
-        _sync(self.directory)
+        system_calls.sync_directory(self.directory)
         vault = self.vault()
         if vault is not None:
             vault.destroy(key_id)
@@ -359,11 +361,11 @@ class KeyStore:
             with open(path, "r+b") as file:
                 file.write(secrets.token_bytes(max(len(MAGIC) + KEY_BYTES, os.fstat(file.fileno()).st_size)))
                 file.flush()
-                os.fsync(file.fileno())
+                system_calls.sync(file.fileno())
         except FileNotFoundError:  # somebody else did it
             return
         _remove(path)
-        _sync(self.directory)
+        system_calls.sync_directory(self.directory)
 
     def take(self, key_id: str, source: "KeyStore") -> bool:
         """Copy a key from another directory, or its tombstone if it was destroyed. False: that one has neither.
@@ -377,7 +379,7 @@ class KeyStore:
         if place is not None and self._place() is None:
             self.use_vault(place)
         self._put(f"{key_id}{TOMBSTONE}" if key is None else key_id, key or b"")
-        _sync(self.directory)
+        system_calls.sync_directory(self.directory)
         return True
 
     def put(self, key_id: str, key: bytes) -> None:
@@ -389,12 +391,12 @@ class KeyStore:
                 self._opener(key_id)
             self._make_directory()
             self._put(key_id, key)
-            _sync(self.directory)
+            system_calls.sync_directory(self.directory)
 
     def _make_directory(self) -> None:
         if not self.directory.is_dir():
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _sync(self.directory.parent)
+            system_calls.sync_directory(self.directory.parent)
 
 
 def by_generation(key_id: str) -> tuple[int, str]:
@@ -440,14 +442,6 @@ def _is_of(name: str, key_id: str) -> bool:
     if match is None:
         return False
     return match[1] == name or (match[1].startswith(name[:DIGITS]) and day_of(key_id) is not None)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove(path: Path) -> None:

@@ -16,7 +16,6 @@ import asyncio
 import errno
 import ipaddress
 import logging
-import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -230,13 +229,6 @@ def network_of(address: str) -> str:
     """Return the network that an address shares places with: the first three numbers of IPv4, or an IPv6 /64."""
     host = host_of(address)
     return host.rpartition(".")[0] or host
-
-
-def take_descriptors() -> int:
-    """Raise this process's limit of open files as far as the system allows; return the new limit."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return most
 
 
 def shares(descriptors: int, partitions: int) -> tuple[ConnectionQuota, ConnectionQuota]:

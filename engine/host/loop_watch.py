@@ -31,6 +31,7 @@ from types import FrameType
 from typing import Final
 
 from rewindmq.engine.host.loop_share import LoopShare
+from rewindmq.projections import system_calls
 
 IDLE_SECONDS: Final = 0.1  # between two looks at an idle loop
 BUSY_CPU: Final = 0.2  # a loop that used this part of the time since the last look is busy
@@ -72,7 +73,7 @@ class LoopWatch:
         self._task = Path(f"/proc/self/task/{threading.get_native_id()}/syscall")
         signal.signal(LOOK, self._look)
         signal.siginterrupt(LOOK, False)
-        self._cpu_clock = time.pthread_getcpuclockid(self._thread_id)
+        self._cpu = system_calls.processor_clock(self._thread_id)
         gc.callbacks.append(self._collecting)
         threading.Thread(target=self._watch, name="loop watch", daemon=True).start()
 
@@ -159,9 +160,6 @@ class LoopWatch:
         if cpu >= self.limit_seconds:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self.report, cpu, cpu, cpu, "a collection of all garbage")
-
-    def _cpu(self) -> float:
-        return time.clock_gettime(self._cpu_clock)
 
     @staticmethod
     def _stack(inner: FrameType | None) -> tuple[FrameType | None, str]:

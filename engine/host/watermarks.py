@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rewindmq.projections import system_calls
+
 SIZE: Final = re.compile(r"([0-9]+) ?(?:([kmgt])(ib?|b)?)?", re.IGNORECASE)
 POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 BARE_LEAST: Final = 1_000_000  # bytes; a smaller number needs a unit
@@ -143,7 +145,7 @@ class Resident:
     def bytes(self) -> int:
         """Return the resident memory of this process; without Linux, the largest so far."""
         if self._statm < 0:
-            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # the largest it has been
+            return system_calls.most_resident_bytes()
         return int(os.pread(self._statm, 100, 0).split()[1]) * resource.getpagesize()
 
     def close(self) -> None:

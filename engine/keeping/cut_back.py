@@ -18,7 +18,8 @@ from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.ends import End
 from rewindmq.engine.log.embedded.index import ENTRY, HEADER, index_path, lengths_path
 from rewindmq.engine.log.embedded.reader import PartitionReader, SegmentReader
-from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, sync_directory
+from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
+from rewindmq.projections import system_calls
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
 
@@ -43,14 +44,14 @@ def cut_back(data_dir: Path, partition: str, end: End, aside: Path) -> int:
             part = there / f"_{path.name}.part"
             shutil.copyfile(path, part)
             with part.open("rb") as file:
-                os.fsync(file.fileno())
+                system_calls.sync(file.fileno())
             part.replace(there / path.name)
-            sync_directory(there)
+            system_calls.sync_directory(there)
             _cut(path, end)
     for path in seals_behind(directory, end.offset):
         there.mkdir(parents=True, exist_ok=True)
         shutil.move(path, there / path.name)
-    sync_directory(directory)
+    system_calls.sync_directory(directory)
     return went
 
 
@@ -78,7 +79,7 @@ def drop_behind(directory: Path, end: End) -> None:
                 each.unlink(missing_ok=True)
         elif base == end.base and path.stat().st_size > end.position:
             _cut(path, end)
-    sync_directory(directory)
+    system_calls.sync_directory(directory)
 
 
 def _cut(path: Path, end: End) -> None:
@@ -94,7 +95,7 @@ def _cut(path: Path, end: End) -> None:
     os.truncate(path, end.position)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        system_calls.sync(descriptor)
     finally:
         os.close(descriptor)
 

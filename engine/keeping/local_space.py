@@ -42,8 +42,9 @@ from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition
 from rewindmq.engine.log.embedded.index import index_path, lengths_path
 from rewindmq.engine.log.embedded.reader import PartitionReader
-from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, stated_chain, sync_directory
+from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, stated_chain
 from rewindmq.engine.log.embedded.steady_time import newest_ms_of, steady_now
+from rewindmq.projections import system_calls
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold
 from rewindmq.projections.rewind import At, state_at
@@ -318,4 +319,4 @@ def _remove_older(data_dir: Path, bases: Bases, name: str, offset: int) -> None:
     for each in bases.offsets(name):
         if each < offset and (floor is None or each != floor.event.offset):
             bases.path(name, each).unlink(missing_ok=True)
-    sync_directory(bases.path(name, offset).parent)
+    system_calls.sync_directory(bases.path(name, offset).parent)

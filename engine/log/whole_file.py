@@ -4,6 +4,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from rewindmq.projections import system_calls
+
 OWNER_ALONE = 0o600
 
 
@@ -16,7 +18,7 @@ def write_whole(path: Path, content: bytes, give_name: Callable[[Path, Path], No
         with open(new, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            system_calls.sync(file.fileno())
         give_name(new, path)
     except FileExistsError:
         return False

@@ -17,8 +17,9 @@ Rules of this file
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Final
+
+from rewindmq.projections import system_calls
 
 NS: Final = 1_000_000  # a millisecond
 SLEW: Final = 2_000  # log time moves by at most a two-thousandth of the elapsed time
@@ -34,13 +35,6 @@ def wall_clock_ms() -> int:
     return time.time_ns() // NS
 
 
-def elapsed_clock() -> ElapsedClock:
-    """Return the system's monotonic clock; if there is one, the clock that goes on while the machine sleeps."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
-    return time.monotonic_ns
-
-
 class LogClock:
     """The log time of one broker.
 
@@ -49,7 +43,7 @@ class LogClock:
 
     def __init__(self, wall_ms: WallClock = wall_clock_ms, elapsed_ns: ElapsedClock | None = None) -> None:
         self.wall_ms = wall_ms
-        self.elapsed_ns = elapsed_ns or elapsed_clock()
+        self.elapsed_ns = elapsed_ns or system_calls.elapsed_clock()
         self.difference_ms = 0
         self._base_ns = 0  # log time minus elapsed time
         self._looked_ns = 0

@@ -25,11 +25,11 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.directory import partition_directory
 from rewindmq.engine.log.embedded.raw_blocks import beginning_of_log
-from rewindmq.engine.log.embedded.segments import sync_directory
 from rewindmq.engine.log.whole_file import OWNER_ALONE
 from rewindmq.engine.standby.alignment import asked_of
 from rewindmq.engine.standby.client import Away, JoinAgain, Leader, LeaderClient
 from rewindmq.engine.standby.log_copy import LogCopy
+from rewindmq.projections import system_calls
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.events import Event
@@ -243,9 +243,9 @@ def _keep(part: Path, path: Path) -> None:
     with part.open("rb") as file:
         if path.suffix == ".secret":  # of a seal
             os.fchmod(file.fileno(), OWNER_ALONE)
-        os.fsync(file.fileno())
+        system_calls.sync(file.fileno())
     part.replace(path)
-    sync_directory(path.parent)
+    system_calls.sync_directory(path.parent)
 
 
 async def bring_bases(client: LeaderClient, data_dir: Path, leader: Leader) -> None:

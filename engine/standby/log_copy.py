@@ -35,10 +35,10 @@ from rewindmq.engine.log.embedded.segments import (
     read_at,
     segment_files,
     segment_path,
-    sync_directory,
     write_at,
 )
 from rewindmq.engine.log.embedded.writer import PartitionWriter
+from rewindmq.projections import system_calls
 from rewindmq.projections.store.bases import Bases
 from rewindmq.schemas.formats import other_magic
 
@@ -163,7 +163,7 @@ class Moments:
         new = not path.exists()
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         if new:
-            sync_directory(data_dir)
+            system_calls.sync_directory(data_dir)
         found_magic = read_at(self._descriptor, len(_MAGIC), 0)
         if (other := other_magic(found_magic, _MAGIC)) is not None:
             os.close(self._descriptor)
@@ -187,7 +187,7 @@ class Moments:
         assert len(body) + 8 <= _SLOT_BYTES
         raw = len(body).to_bytes(4, "big") + crc32(body).to_bytes(4, "big") + body
         write_at(self._descriptor, raw, _slot_at(number % 2))
-        os.fdatasync(self._descriptor)
+        system_calls.sync_data(self._descriptor)
         self._number, self.synced = number, dict(synced)
         self.moment = None if moment is None else dict(moment)
 

@@ -31,6 +31,7 @@ from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rewindmq.projections import system_calls
 from rewindmq.projections.machine.machine import Machine, NewerHistory
 from rewindmq.projections.machine.rules import versions
 from rewindmq.projections.store.projector import live_ids
@@ -47,7 +48,6 @@ from rewindmq.projections.store.snapshots import (
     require_sum,
     schema_of,
     state_of,
-    sync_directory,
     write_pieces,
 )
 from rewindmq.schemas.codec import Decoder
@@ -217,7 +217,7 @@ class Bases:
         into = _known_by(versions.schema_of(machine.machine_version))
         write_pieces(path, metadata, _pieces(machine, records, into), _SCHEMA, BLOCK_BYTES)
         for folder in (self.directory, self.directory.parent):  # they may be new
-            sync_directory(folder)
+            system_calls.sync_directory(folder)
         return path
 
     def offsets(self, partition: str) -> list[int]:

@@ -36,6 +36,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from rewindmq.projections import system_calls
 from rewindmq.projections.store import keys
 
 MEMTABLE_BYTES = 8 * 1024 * 1024
@@ -203,7 +204,7 @@ def has_room(path: Path) -> bool:
     try:
         descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, ROOM_BYTES)
+            system_calls.allocate(descriptor, 0, ROOM_BYTES)
         finally:
             os.close(descriptor)
             probe.unlink()

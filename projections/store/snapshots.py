@@ -32,6 +32,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from rewindmq.projections import system_calls
 from rewindmq.projections.machine.machine import Machine, NewerHistory
 from rewindmq.schemas.formats import IN_METADATA, other_format
 
@@ -239,12 +240,12 @@ def write_pieces(
             fastavro.writer(file, parsed, records, "zstandard", block_bytes, {IN_METADATA: _VERSION, **metadata})
             if durably:
                 file.flush()
-                os.fsync(file.fileno())
+                system_calls.sync(file.fileno())
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
     if durably:
-        sync_directory(folder)
+        system_calls.sync_directory(folder)
 
 
 def load(path: Path) -> Machine:
@@ -354,12 +355,3 @@ def add_piece(sha: "hashlib._Hash", piece: dict[str, Any]) -> None:
     """Add a record to the checksum."""
     sha.update(f"\n{piece['kind']} {piece['queue_id']} {piece['number']} {len(piece['content'])}\n".encode())
     sha.update(piece["content"])
-
-
-def sync_directory(path: Path) -> None:
-    """Fsync a directory, so that a new name also survives a power failure."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.keeping.location import Location
+from rewindmq.projections import system_calls
 from rewindmq.schemas.formats import formatted, values_in
 from rewindmq.spark_replay.commands.table_writer import save
 from rewindmq.spark_replay.history.history import history_frame, plan_history
@@ -113,5 +114,5 @@ def _write_progress(out: Path, progress: dict[str, Any]) -> None:
     with new.open("w") as file:
         file.write(formatted(progress) + "\n")
         file.flush()
-        os.fsync(file.fileno())
+        system_calls.sync(file.fileno())
     os.rename(new, out / _PROGRESS)

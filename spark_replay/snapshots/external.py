@@ -12,7 +12,6 @@ directory without `cut.json` is taken as it is: as that of a broker or a node.
 """
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 from rewindmq.engine.keeping.location import InDirectory, Location
 from rewindmq.engine.log.contract import BelowStart
 from rewindmq.engine.log.embedded.root import require_own
+from rewindmq.projections import system_calls
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.snapshots import Snapshots, SnapshotSet
 from rewindmq.schemas.formats import formatted, values_in
@@ -146,5 +146,5 @@ def write_whole(path: Path, text: str) -> None:
     with new.open("w") as file:
         file.write(text)
         file.flush()
-        os.fsync(file.fileno())
+        system_calls.sync(file.fileno())
     new.replace(path)

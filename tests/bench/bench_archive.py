@@ -10,7 +10,6 @@ that the process has had so far.
 """
 
 import argparse
-import os
 import random
 import resource
 import tempfile
@@ -22,6 +21,7 @@ from unittest import mock
 from rewindmq.engine.keeping.archive.archiver import Archiver, close_segments, verify
 from rewindmq.engine.keeping.archive.objects import open_objects
 from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.projections import system_calls
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Acked, Published
 from rewindmq.schemas.values import Actor, Route
@@ -52,7 +52,7 @@ def write_log(data: Path, messages: int, group: int, body: Callable[[random.Rand
     partition = log.queues[0]
     log.metadata.append(START_MS, encoder.encode(encoder.prefix(START_MS, ACTOR), Acked("/", "orders", 1, ((0, 1),))))
     out: list[int] = []
-    with mock.patch.object(os, "fdatasync"):  # the log is written to be read
+    with mock.patch.object(system_calls, "sync_data"):  # the log is written to be read
         for number in range(messages):
             now_ms = START_MS + number // 20
             prefix = encoder.prefix(now_ms, ACTOR)

@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.writer import PartitionWriter
+from rewindmq.projections import system_calls
 from tests.support.records import START_MS, record
 
 ROUNDS = 5
@@ -107,7 +108,7 @@ def main() -> None:
     for number, size in SHAPES:
         records = [record(n, body_bytes=size) for n in range(number)]
         count = max(20, min(3_000, 3_000_000 // (number * size)))
-        with patch("os.fdatasync", lambda descriptor: None):
+        with patch.object(system_calls, "sync_data", lambda descriptor: None):
             write, read = blocks(memory, records, count)
         synced, _ = blocks(where, records, min(count, 300))
         times = f"write {write:8.1f} us, with fdatasync {synced:8.1f} us, read {read:8.1f} us"

@@ -32,6 +32,7 @@ from playwright.sync_api import Page, sync_playwright
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.partition.waypoint_writer import MOST_FILES
+from rewindmq.projections import system_calls
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.snapshots import Snapshots, state_of, waypoint_metadata
 from tests.bench.bench_archived_past import EVERY, drive_to
@@ -88,7 +89,7 @@ def paint(home: Path, queues: int, rounds: int) -> None:
 
 def make(data: Path, events: int, waypoints: bool) -> None:
     """Make the history, with the snapshots and waypoints that a broker leaves."""
-    with patch("os.fdatasync", lambda descriptor: None), patch("os.fsync", lambda descriptor: None):
+    with patch.multiple(system_calls, sync=lambda descriptor: None, sync_data=lambda descriptor: None):
         write_history(data, events)
         partition = EmbeddedLogReader(data).queues[0]
         machine = Machine(partition.name)

@@ -20,6 +20,7 @@ from unittest.mock import patch
 from rewindmq.engine.embedded.metadata import SoleWriterMetadata
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.partition.snapshot_writer import MetadataSnapshots
+from rewindmq.projections import system_calls
 from rewindmq.projections.store import metadata_snapshots
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.topology.fold_image import image_of
@@ -60,7 +61,7 @@ def write_history(data: Path, events: int, behind: int, bindings: int, together:
     log = EmbeddedLog.open(data, 2, 256 * 1024 * 1024)
     metadata = SoleWriterMetadata(log.metadata, lambda: time.time_ns() // 1_000_000)
     metadata.start(NoListener())
-    with patch("os.fsync"), patch("os.fdatasync"):  # the disk is not what is measured
+    with patch.multiple(system_calls, sync=abs, sync_data=abs):  # the disk is not what is measured
         for number, event in enumerate(churn(events, bindings), 1):
             metadata.append_now(BROKER, event)
             if number % together == 0 or number == events - behind:

@@ -307,7 +307,7 @@ class World:
             "rewindmq.engine.cluster.loose_ends.NAMES_A_LOOK": 8,  # so that a round takes more than one heartbeat
             "rewindmq.engine.broker.access_control.Access.hash": lambda access, password: "simulated",
             "rewindmq.projections.store.store.Projector": self._watched_projector(),
-            "rewindmq.projections.store.snapshots.os.fsync": lambda descriptor: None,
+            "rewindmq.projections.system_calls.sync": lambda descriptor: None,
             "rewindmq.engine.partition.snapshot_writer.in_thread": at_once,
             "rewindmq.engine.partition.waypoint_writer.in_thread": at_once,
             "rewindmq.engine.partition.waypoint_writer.SECONDS_AN_EVENT": 1_000,

@@ -37,6 +37,7 @@ from rewindmq.engine.keeping.trim_rules import TrimRequest
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.projections import system_calls
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 from tests.simulation.archive_store import FaultyStore, object_file
 from tests.support.examples import rounds
@@ -197,7 +198,7 @@ def run(stages: list[Path], directory: Path, seed: int) -> list[str]:
         patch.object(archivers, "now_ms", lambda: 7),
         patch.object(state_files, "now_ms", lambda: 7),
         patch.object(trims, "now_ms", lambda: 7),
-        patch("os.fsync", lambda descriptor: None),  # no power fails here
+        patch.object(system_calls, "sync", lambda descriptor: None),  # no power fails here
     ):
         try:
             return History(stages, directory / str(seed), seed).run()

@@ -279,7 +279,7 @@ class World:
             "rewindmq.projections.store.snapshots.Snapshots.take": self._between(
                 "snapshot", "snapshot", Snapshots.take
             ),
-            "rewindmq.projections.store.snapshots.os.fsync": lambda descriptor: None,
+            "rewindmq.projections.system_calls.sync": lambda descriptor: None,
             "rewindmq.engine.partition.snapshot_writer.in_thread": at_once,
             "rewindmq.engine.partition.waypoint_writer.in_thread": at_once,
             "rewindmq.engine.partition.waypoint_writer.SECONDS_AN_EVENT": 1_000,

@@ -51,6 +51,7 @@ from rewindmq.engine.keeping.trim_rules import TrimRefused, TrimRequest
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.projections import system_calls
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import PartitionLog, fold
 from rewindmq.projections.rewind import nearest
@@ -405,7 +406,7 @@ def run(seed: int) -> set[str]:
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     directory = Path(tempfile.mkdtemp(prefix=f"years-{seed}-", dir=memory))
     try:
-        with patch("os.fsync", lambda descriptor: None), patch("os.fdatasync", lambda descriptor: None):
+        with patch.multiple(system_calls, sync=lambda descriptor: None, sync_data=lambda descriptor: None):
             return Years(directory / "all", seed).run()
     finally:
         shutil.rmtree(directory, ignore_errors=True)

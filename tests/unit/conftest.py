@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.log.embedded.reserve import RESERVE_BYTES
+from rewindmq.projections import system_calls
 from tests.support.broker_harness import Harness
 from tests.support.moving_clients import play as play
 from tests.support.other_schema import released
@@ -48,7 +49,7 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
 @pytest.fixture(scope="module", autouse=True)
 def quickly(request: pytest.FixtureRequest) -> Iterator[None]:
     """Spare each broker the 20 ms of a hash, and the 6 ms that 16 MiB of blocks take in memory."""
-    allocate = os.posix_fallocate
+    allocate = system_calls.allocate
     memory = MEMORY.stat().st_dev if MEMORY.is_dir() and request.path.name not in WITH_BLOCKS else None
 
     def extend(descriptor: int, offset: int, length: int) -> None:
@@ -59,7 +60,7 @@ def quickly(request: pytest.FixtureRequest) -> Iterator[None]:
             allocate(descriptor, offset, length)
 
     with hashed_once(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", extend)
+        patch.setattr(system_calls, "allocate", extend)
         yield
 
 

@@ -9,7 +9,7 @@ from rewindmq.engine.cli.exits import CONFIG, DATA, CliError
 from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import DIRECTORY, command, option
 from rewindmq.engine.cluster.store_copy import BadCopy, receive
-from rewindmq.engine.log.embedded.segments import sync_directory
+from rewindmq.projections import system_calls
 from rewindmq.projections.store.store import StateStore, StoreError
 
 
@@ -70,7 +70,7 @@ def rename(beside: Path, data: Path) -> None:
     """Move the finished copy to its place, durably."""
 
     beside.rename(data)  # fails when something came to be there meanwhile
-    sync_directory(data.parent)
+    system_calls.sync_directory(data.parent)
 
 
 COMMANDS = (copy_state,)

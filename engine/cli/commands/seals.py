@@ -5,7 +5,6 @@ They read a data directory, or topics in Kafka, and ask no broker.
 
 import base64
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,6 +31,7 @@ from rewindmq.engine.keeping.seals.seal import BadFile, BadSeal, StoredSeal
 from rewindmq.engine.keeping.seals.sealer import Checked
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import METADATA
+from rewindmq.projections import system_calls
 from rewindmq.projections.machine import describe
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.codec import Decoder
@@ -163,7 +163,7 @@ def _add_copy(path: Path, sealed: "StoredSeal") -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(sealed.line + "\n")
         file.flush()
-        os.fsync(file.fileno())
+        system_calls.sync(file.fileno())
 
 
 @command(

@@ -10,9 +10,10 @@ from rewindmq.engine.host.loop_share import Work, by_key
 from rewindmq.engine.host.watermarks import resident_bytes
 from rewindmq.engine.http.metrics.exposition import Labels, Metric, single
 from rewindmq.engine.http.metrics.per_object import connections_seen
-from rewindmq.engine.http.shapes.node import open_descriptors, uptime_seconds
+from rewindmq.engine.http.shapes.node import uptime_seconds
 from rewindmq.engine.partition.counters import SIZE_BOUNDS, SIZES, SIZES_SUM
 from rewindmq.engine.partition.sessions import counts
+from rewindmq.projections import system_calls
 from rewindmq.schemas.metadata_events import ExchangeDeclared
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def info(broker: "Broker", endpoint: str) -> Iterator[Metric]:
 
 
 def node_coarse(broker: "Broker") -> Iterator[Metric]:
-    used, _ = open_descriptors()
+    used, _ = system_calls.open_descriptors()
     yield single("process_open_fds", "Open file descriptors", used)
     yield single("process_open_tcp_sockets", "Open TCP sockets", len(connections_seen(broker)))
     yield single("process_resident_memory_bytes", "Memory used in bytes", resident_bytes())
@@ -57,7 +58,7 @@ def node_coarse(broker: "Broker") -> Iterator[Metric]:
 
 
 def node_limits(broker: "Broker") -> Iterator[Metric]:
-    _, most = open_descriptors()
+    _, most = system_calls.open_descriptors()
     yield single("process_max_fds", "Open file descriptors limit", most)
     yield single("process_max_tcp_sockets", "Open TCP sockets limit", most)
     yield single("resident_memory_limit_bytes", "Memory high watermark in bytes", broker.host.memory.limit_bytes)

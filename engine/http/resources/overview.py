@@ -29,10 +29,10 @@ from rewindmq.engine.http.shapes.node import (
     OverviewView,
     UserView,
     ValueWish,
-    open_descriptors,
 )
 from rewindmq.engine.http.statistics import AT_ONCE, Numbers, depth_of, of_channel, of_node, statistics, summed
 from rewindmq.engine.logging_setup import LEVELS, set_level
+from rewindmq.projections import system_calls
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -172,7 +172,7 @@ def own_view(broker: "Broker") -> NodeView:
     switches = resource.getrusage(resource.RUSAGE_SELF)
     numbers: Numbers = {
         "mem_used": resident_bytes(),
-        "fd_used": open_descriptors()[0],
+        "fd_used": system_calls.open_descriptors()[0],
         "sockets_used": len(broker.sessions.by_id),
         "disk_free": shutil.disk_usage(broker.config.data).free,
         "context_switches": switches.ru_nvcsw + switches.ru_nivcsw,

@@ -1,7 +1,6 @@
 """Types of the broker as a whole: overview, nodes, health."""
 
 import os
-import resource
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
@@ -22,6 +21,7 @@ from rewindmq.engine.http.shapes.standby import StandbyView
 from rewindmq.engine.http.statistics import CHURN
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.engine.routing.exchange_types import EXCHANGE_TYPES
+from rewindmq.projections import system_calls
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.views import LEFT_OUT, From, View
@@ -471,8 +471,8 @@ class NodeView(NodeBasicsView, total=False):
     mem_calculation_strategy: str = "rss"
     disk_free_limit: int = of_broker(lambda broker: broker.host.alarms.disk_limit_bytes)
     disk_free_alarm: bool = of_broker(lambda broker: any(name == "disk" for name, _ in broker.host.alarms.in_effect()))
-    fd_total: int = of_broker(lambda _: open_descriptors()[1])
-    sockets_total: int = of_broker(lambda _: open_descriptors()[1])
+    fd_total: int = of_broker(lambda _: system_calls.open_descriptors()[1])
+    sockets_total: int = of_broker(lambda _: system_calls.open_descriptors()[1])
     cluster_links: list[object] = of_broker(lambda _: [])
     processors: int = of_broker(lambda _: os.cpu_count() or 1)
     db_dir: str = of_broker(lambda broker: str(broker.config.data))
@@ -487,15 +487,6 @@ class NodeView(NodeBasicsView, total=False):
         lambda _: [ExchangeTypeView(name=name, description=text, enabled=True) for name, text in MECHANISMS.items()]
     )
     contexts: list[ContextView] = of_broker(lambda broker: contexts(broker))
-
-
-def open_descriptors() -> tuple[int, int]:
-    """Return the open file descriptors, and the most that there may be."""
-    try:
-        used = len(os.listdir("/proc/self/fd"))
-    except OSError:
-        used = 0
-    return used, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 class MemoryView(View):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.segments import sync_directory
+from rewindmq.projections import system_calls
 from rewindmq.schemas.formats import formatted, values_in
 
 NAME: Final = "archive.json"
@@ -50,9 +50,9 @@ def note_archive(data_dir: Path, url: str) -> None:
         with new.open("w") as written:
             written.write(formatted({"url": url}) + "\n")
             written.flush()
-            os.fsync(written.fileno())
+            system_calls.sync(written.fileno())
         os.rename(new, file)
-        sync_directory(file.parent)
+        system_calls.sync_directory(file.parent)
     except OSError as error:
         new.unlink(missing_ok=True)
         raise LogError(f"{file}: {error.strerror}") from None

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 from urllib.parse import urlsplit
 
 from rewindmq.engine.log.contract import LogError, NoAnswer
-from rewindmq.engine.log.embedded.segments import sync_directory
+from rewindmq.projections import system_calls
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -215,12 +215,12 @@ class Objects:
                     shutil.copyfileobj(data, file)
                 file.flush()
                 os.fchmod(file.fileno(), 0o640)
-                os.fsync(file.fileno())
+                system_calls.sync(file.fileno())
                 try:
                     os.link(file.name, path)
                 except FileExistsError:
                     return False
-            sync_directory(path.parent)
+            system_calls.sync_directory(path.parent)
         except OSError as error:
             raise NoAnswer(
                 f"{path}: the archive cannot be written ({error.strerror}): it needs room and the right to write"
@@ -307,4 +307,4 @@ def _make_directories(directory: Path) -> None:
     if not directory.is_dir():
         _make_directories(directory.parent)
         directory.mkdir(exist_ok=True)
-        sync_directory(directory.parent)
+        system_calls.sync_directory(directory.parent)

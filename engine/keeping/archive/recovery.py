@@ -69,9 +69,9 @@ from rewindmq.engine.log.embedded.segments import (
     record_timestamp,
     segment_files,
     segment_path,
-    sync_directory,
 )
 from rewindmq.engine.log.embedded.writer import PartitionWriter, Sidecars
+from rewindmq.projections import system_calls
 from rewindmq.projections.marks import name_in
 from rewindmq.projections.rewind import BelowFloor, begin_ms, format_time, parse_time
 from rewindmq.projections.store.bases import Bases
@@ -351,7 +351,7 @@ def _end(data_dir: Path) -> None:
     """Note that the recovery is done."""
     failpoints.reached("recovery.before_end")
     (data_dir / "log" / RECOVERY).unlink()
-    sync_directory(data_dir / "log")
+    system_calls.sync_directory(data_dir / "log")
 
 
 def _require_history(metadata: Manifest, history: str) -> str:
@@ -509,9 +509,9 @@ def _write(path: Path, pieces: Iterable[bytes]) -> None:
             file.write(piece)
         file.flush()
         os.fchmod(file.fileno(), 0o640)
-        os.fsync(file.fileno())
+        system_calls.sync(file.fileno())
     new.replace(path)
-    sync_directory(path.parent)
+    system_calls.sync_directory(path.parent)
 
 
 def _recovered(manifest: Manifest, end: int, by_time: bool, data_dir: Path) -> RecoveredPartition:

@@ -20,7 +20,7 @@ from rewindmq.engine.keeping.archive.manifest import BaseEntry, FileEntry, Manif
 from rewindmq.engine.keeping.archive.objects import MissingObject
 from rewindmq.engine.keeping.archive.unpack import CorruptObject
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.segments import sync_directory
+from rewindmq.projections import system_calls
 from rewindmq.projections.store.bases import SUFFIX, Base, BaseError
 
 F = TypeVar("F", SnapshotEntry, BaseEntry)
@@ -79,9 +79,9 @@ def fetch_file(manifest: Manifest, entry: FileEntry, path: Path) -> None:
             file.write(piece)
         file.flush()
         os.fchmod(file.fileno(), 0o640)
-        os.fsync(file.fileno())
+        system_calls.sync(file.fileno())
     new.replace(path)
-    sync_directory(path.parent)
+    system_calls.sync_directory(path.parent)
 
 
 def archived_base(manifest: Manifest, entry: BaseEntry) -> Base:

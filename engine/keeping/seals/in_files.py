@@ -18,8 +18,9 @@ from rewindmq.engine.log.chain import first_chain
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
 from rewindmq.engine.log.embedded.reader import BlockEnd, CutMeanwhile, PartitionReader, SegmentReader, first_chain_of
-from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, sync_directory
+from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
 from rewindmq.engine.log.whole_file import OWNER_ALONE, write_whole
+from rewindmq.projections import system_calls
 
 
 class SegmentedPartition:
@@ -89,7 +90,7 @@ class SegmentedPartition:
     def make_durable(self) -> None:
         """Sync the last segment, whose newest records may not be durable. Earlier segments are."""
         with segment_files(self.directory)[-1].open("rb") as file:
-            os.fsync(file.fileno())
+            system_calls.sync(file.fileno())
 
     def store(self, sealed: StoredSeal, opening: bytes) -> StoredSeal:
         """Store a seal after its opening, because a seal whose secret a crash has lost could never be checked again."""
@@ -97,9 +98,9 @@ class SegmentedPartition:
         with self._alone():
             if not path.exists():
                 write_whole(opening_path(self.directory, sealed.seal.base_offset), opening, os.rename, OWNER_ALONE)
-                sync_directory(self.directory)
+                system_calls.sync_directory(self.directory)
                 if write_whole(path, (sealed.line + "\n").encode(), os.link):
-                    sync_directory(self.directory)
+                    system_calls.sync_directory(self.directory)
                     return sealed
         raise LogError(f"{path}: already exists: another process is sealing, or the file is damaged")
 

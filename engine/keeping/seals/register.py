@@ -37,8 +37,8 @@ from rewindmq.engine.keeping.seals.proof_verifier import (
     signed_by,
 )
 from rewindmq.engine.keeping.seals.seal import BadFile, BadSeal, Keys, StoredSeal, parsed_line
-from rewindmq.engine.log.embedded.segments import sync_directory
 from rewindmq.engine.log.whole_file import write_whole
+from rewindmq.projections import system_calls
 
 SEALS, NOTES, NEWEST, VERIFIER_KEY = "seals.jsonl", "notes", "note", "verifier_key"
 
@@ -192,7 +192,7 @@ class Registrar(Register):
         with (self.directory / SEALS).open("ab") as file:
             file.write("".join(f"{each.line}\n" for each in new).encode())
             file.flush()
-            os.fsync(file.fileno())
+            system_calls.sync(file.fileno())
         for each in new:
             self._entries[each.seal.digest] = len(self.seals)
             self.leaves.append(leaf_hash(each.seal.statement))
@@ -220,7 +220,7 @@ class Registrar(Register):
     def _store(self, size: int, suffix: str, content: bytes) -> None:
         path = self._path(size, suffix)
         write_whole(path, content, os.rename if suffix == "cosignatures" else os.link)
-        sync_directory(self._notes)
+        system_calls.sync_directory(self._notes)
         if size == self.sizes[-1]:
             note = self.note(size)
             write_whole(self.directory / NEWEST, note.with_signatures(note.signatures).encode(), os.rename)

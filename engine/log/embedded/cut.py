@@ -30,8 +30,8 @@ from rewindmq.engine.log.embedded.segments import (
     segment_files,
     segment_path,
     stated_chain,
-    sync_directory,
 )
+from rewindmq.projections import system_calls
 from rewindmq.projections.store.bases import Base, BaseError, Bases
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.topology.topology import Topology
@@ -49,7 +49,7 @@ def cut(data_dir: Path, partition: str, offset: int) -> int:
     base = prove_base(directory, offset)
     if older:
         base.path.with_suffix(".cut").touch(0o640)
-        sync_directory(base.path.parent)
+        system_calls.sync_directory(base.path.parent)
     freed = sum(_remove(path) for path in older)
     _remove_orphans(directory)
     return freed
@@ -102,7 +102,7 @@ def _remove(path: Path) -> int:
             each.unlink()
             freed += size
         if each == path:
-            sync_directory(path.parent)
+            system_calls.sync_directory(path.parent)
     return freed
 
 

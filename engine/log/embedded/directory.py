@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.segments import sync_directory
+from rewindmq.projections import system_calls
 from rewindmq.schemas.formats import formatted, values_in
 
 METADATA = "metadata-0"
@@ -137,7 +137,7 @@ def write_layout(data_dir: Path, partitions: int, fork: str | None = None) -> No
     if fork is not None:
         layout["history"] = fork
     _write_durably(layout_file(data_dir), layout)
-    sync_directory(data_dir)
+    system_calls.sync_directory(data_dir)
 
 
 def _write_durably(file: Path, content: dict[str, object]) -> None:
@@ -145,11 +145,11 @@ def _write_durably(file: Path, content: dict[str, object]) -> None:
     new.write_text(formatted(content) + "\n")
     descriptor = os.open(new, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        system_calls.sync(descriptor)
     finally:
         os.close(descriptor)
     os.rename(new, file)
-    sync_directory(file.parent)
+    system_calls.sync_directory(file.parent)
 
 
 def layout_file(data_dir: Path) -> Path:

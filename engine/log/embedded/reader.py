@@ -43,6 +43,7 @@ from rewindmq.engine.log.embedded.segments import (
     read_header,
     segment_files,
 )
+from rewindmq.projections import system_calls
 from rewindmq.projections.store.bases import Base
 
 BYTES_AT_ONCE = 1 << 20
@@ -385,7 +386,7 @@ class PartitionReader:
             beginning = self._beginning(files, len(files) - 1, segment, None)
             for _ in segment.stored(segment.index.keep_what_ends_well()[0], beginning):
                 pass  # to its end
-            os.fsync(segment.descriptor)
+            system_calls.sync(segment.descriptor)
             return segment.place.offset
         finally:
             segment.close()

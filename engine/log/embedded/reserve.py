@@ -18,6 +18,8 @@ import os
 import threading
 from pathlib import Path
 
+from rewindmq.projections import system_calls
+
 RESERVE_BYTES = 16 * 1024 * 1024
 START_BYTES = 1024 * 1024
 STEP_BYTES = 32 * 1024  # in addition, for the sidecars and the file system's own blocks
@@ -71,7 +73,7 @@ class Reserve:
 
     def _allocate(self) -> None:
         try:
-            os.posix_fallocate(self._descriptor, 0, RESERVE_BYTES)
+            system_calls.allocate(self._descriptor, 0, RESERVE_BYTES)
         except OSError:  # some blocks may be allocated: give them back
             os.ftruncate(self._descriptor, self.held_bytes)
             return

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.segments import sync_directory
 from rewindmq.engine.log.whole_file import write_whole
+from rewindmq.projections import system_calls
 from rewindmq.schemas.formats import formatted, values_in
 
 FOLLOWER, FENCED, FOLLOWERS = "follower.json", "fenced.json", "followers.json"
@@ -74,7 +74,7 @@ def write_note(path: Path, content: dict[str, Any]) -> None:
 
     Raises OSError."""
     write_whole(path, formatted(content).encode() + b"\n", os.replace)
-    sync_directory(path.parent)
+    system_calls.sync_directory(path.parent)
 
 
 def remove_note(path: Path) -> None:
@@ -82,4 +82,4 @@ def remove_note(path: Path) -> None:
 
     Raises OSError."""
     path.unlink(missing_ok=True)
-    sync_directory(path.parent)
+    system_calls.sync_directory(path.parent)

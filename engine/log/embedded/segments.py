@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Final
 
 from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.projections import system_calls
 from rewindmq.schemas.formats import other_format
 from rewindmq.schemas.single_object import HEADER_SIZE
 from rewindmq.schemas.walk import Program, compile_schema
@@ -107,9 +108,9 @@ def create(path: Path, header: bytes) -> int:
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
     try:
         write_at(descriptor, header, 0)
-        os.fsync(descriptor)
+        system_calls.sync(descriptor)
         os.rename(new, path)
-        sync_directory(path.parent)
+        system_calls.sync_directory(path.parent)
     except BaseException:
         os.close(descriptor)
         raise
@@ -196,15 +197,6 @@ def write_at(descriptor: int, data: bytes, position: int) -> None:
         written = os.pwrite(descriptor, view, position)
         view = view[written:]
         position += written
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def container_metadata(data: bytes) -> tuple[dict[bytes, bytes], int]:

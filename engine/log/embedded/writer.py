@@ -45,9 +45,9 @@ from rewindmq.engine.log.embedded.segments import (
     encode_header,
     segment_files,
     segment_path,
-    sync_directory,
     write_at,
 )
+from rewindmq.projections import system_calls
 from rewindmq.schemas.registry import envelope_fingerprint, schema_json
 from rewindmq.schemas.single_object import HEADER_SIZE, header_of
 
@@ -160,7 +160,7 @@ class PartitionWriter:
             for path in files:
                 self.place = self._recover(path, path == files[0], path == files[-1])
             if files:
-                sync_directory(directory)  # a killed broker may not have done it
+                system_calls.sync_directory(directory)  # a killed broker may not have done it
                 self.end = self._last_end([base_offset_of(path) for path in files[-2:]])
             elif copied_from is not None:
                 self.place = self._before = BlockEnd(copied_from.offset, 0, copied_from.chain, 0)
@@ -195,7 +195,7 @@ class PartitionWriter:
             for piece in pieces:
                 write_at(self._descriptor, piece, end)
                 end += len(piece)
-            os.fdatasync(self._descriptor)
+            system_calls.sync_data(self._descriptor)
         except OSError:
             self._cut_back()
             raise
@@ -237,7 +237,7 @@ class PartitionWriter:
         Raises OSError without adding anything."""
         try:
             write_at(self._descriptor, data, self.place.position)
-            os.fdatasync(self._descriptor)
+            system_calls.sync_data(self._descriptor)
         except OSError:
             self._cut_back()
             raise
@@ -321,7 +321,7 @@ class PartitionWriter:
     def _repair(self, segment: SegmentReader, before: BlockEnd, last: bool) -> BlockEnd:
         """Check the last block of the index and all later ones; write missing entries and lengths. Return the end."""
         if last:  # a whole block that was never synced is kept, and now counts as durable
-            os.fsync(segment.descriptor)
+            system_calls.sync(segment.descriptor)
             if (lost := segment.half_block()) is not None:
                 logger.error(
                     "%s: the file ends within the block at byte %d, which had been synced: its %d records from offset "
@@ -367,7 +367,7 @@ class PartitionWriter:
                 segment.torn.why,
             )
             os.ftruncate(self._descriptor, position)
-            os.fsync(self._descriptor)
+            system_calls.sync(self._descriptor)
 
 
 def _without_headers(records: Sequence[bytes], header: bytes) -> list[Bare]:

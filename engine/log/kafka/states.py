@@ -17,7 +17,6 @@ be deleted, and the next owner with a snapshot remakes it.
 import hashlib
 import json
 import logging
-import os
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,6 +31,7 @@ from rewindmq.engine.log.kafka.clients import KafkaClients, text_of
 from rewindmq.engine.log.kafka.reader import KafkaPartition
 from rewindmq.engine.log.kafka.topics import KafkaTopics
 from rewindmq.engine.log.shared_contract import StateCopied, WritingStopped
+from rewindmq.projections import system_calls
 from rewindmq.schemas.formats import formatted, values_in
 
 PIECE_BYTES: Final = 524_288  # less than the mebibyte that Kafka accepts by default
@@ -175,7 +175,7 @@ class _CopyPieces:
         if any(said.get(name) != value for name, value in found.items()):
             return False
         self._file.flush()
-        os.fsync(self._file.fileno())
+        system_calls.sync(self._file.fileno())
         self._file.close()
         return True
 

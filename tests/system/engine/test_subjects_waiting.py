@@ -2,7 +2,6 @@
 else waits (B-15)."""
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
+from rewindmq.projections import system_calls
 from rewindmq.schemas.events import Published
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import Wire, method, publish
@@ -44,17 +44,17 @@ class Disk:
     def __init__(self) -> None:
         self.goes = threading.Event()
         self.goes.set()
-        self._fsync = os.fsync
+        self._sync = system_calls.sync
 
-    def fsync(self, descriptor: int) -> None:
+    def sync(self, descriptor: int) -> None:
         assert self.goes.wait(SECONDS)
-        self._fsync(descriptor)
+        self._sync(descriptor)
 
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     disk = Disk()
-    monkeypatch.setattr(os, "fsync", disk.fsync)
+    monkeypatch.setattr(system_calls, "sync", disk.sync)
     yield disk
     disk.goes.set()
 

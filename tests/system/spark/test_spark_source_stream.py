@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.embedded.index import ENTRY
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections import system_calls
 from rewindmq.projections.rewind import OutsideHistory, UnreadableTime
 from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.location.ranges import BadRequest
@@ -138,16 +139,16 @@ def test_beside_a_running_broker(
 def test_only_what_is_durable_is_given_out(told: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry of the index says that its block was synced; its reader syncs a block without one."""
     synced: list[str] = []
-    fsync = os.fsync
+    sync = system_calls.sync
 
     def noted(descriptor: int) -> None:
         synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).parent.name)
-        fsync(descriptor)
+        sync(descriptor)
 
     tell(told, 20)
     partition = EmbeddedLogReader(told).queues[0]
     end = partition.next_offset
-    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(system_calls, "sync", noted)
     assert (stream(told).latestOffset()["queues-0"], synced) == (end, [])
     index, segment = next(partition.directory.glob("_*.index")), next(partition.directory.glob("*.avro"))
     with index.open("r+b") as file:

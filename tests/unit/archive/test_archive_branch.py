@@ -28,6 +28,7 @@ from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionRead
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.verify import verify_chain
 from rewindmq.engine.log.embedded.writer import PartitionWriter
+from rewindmq.projections import system_calls
 from rewindmq.projections.marks import NoSuchMark
 from rewindmq.projections.replay import events_of
 from rewindmq.projections.rewind import At, OutsideHistory, format_time, state_at
@@ -325,12 +326,12 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         return call
 
     for owner, name in (
-        (recoveries, "sync_directory"),
+        (system_calls, "sync_directory"),
         (recoveries, "write_layout"),
         (PartitionWriter, "write"),
         (PartitionWriter, "roll"),
         (os, "fchmod"),
-        (os, "fsync"),
+        (system_calls, "sync"),
         (Path, "replace"),
         (Path, "unlink"),
     ):

@@ -10,6 +10,7 @@ import pytest
 
 from rewindmq.engine.keeping.archive.objects import BadUrl, MissingObject, Objects, open_objects
 from rewindmq.engine.log.contract import NoAnswer
+from rewindmq.projections import system_calls
 
 
 def test_an_object_is_created_once_and_never_changed(objects: Objects) -> None:
@@ -79,7 +80,7 @@ def test_a_disk_that_takes_nothing_leaves_nothing(objects: Objects, monkeypatch:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rewindmq.engine.keeping.archive.objects.os.fsync", full)
+        patch.setattr(system_calls, "sync", full)
         with pytest.raises(NoAnswer, match="No space left on device"):
             objects.create("a/one", b"x")
     assert list(objects.list("a")) == []

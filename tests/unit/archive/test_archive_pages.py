@@ -13,6 +13,7 @@ from rewindmq.engine.keeping.archive.manifest import Manifest, SegmentEntry
 from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects, open_objects
 from rewindmq.engine.keeping.archive.pages import page_key
 from rewindmq.engine.log.contract import NoAnswer
+from rewindmq.projections import system_calls
 from tests.support.archiving import segment_entry, snapshot_entry
 from tests.support.examples import examples
 
@@ -71,7 +72,7 @@ def test_an_archive_of_10_000_segments_opens_with_some_hundred_requests(
     objects: Objects, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:  # the entries are written to be read
-        patch.setattr("rewindmq.engine.keeping.archive.objects.os.fsync", lambda descriptor: None)
+        patch.setattr(system_calls, "sync", lambda descriptor: None)
         written = Manifest.load(objects, "queues-0")
         for _ in range(10_000):
             written.extend(next_segment(written))

@@ -22,6 +22,7 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.verify import verify_chain
+from rewindmq.projections import system_calls
 from tests.support.archiving import object_path
 from tests.support.broker_harness import Harness
 from tests.support.examples import rounds
@@ -119,11 +120,11 @@ def steps(monkeypatch: pytest.MonkeyPatch, killed_at: int) -> list[str]:
         return call
 
     for owner, name in (
-        (recoveries, "sync_directory"),
+        (system_calls, "sync_directory"),
         (recoveries, "write_layout"),
         (recoveries, "PartitionWriter"),
         (os, "fchmod"),
-        (os, "fsync"),
+        (system_calls, "sync"),
         (Path, "replace"),
         (Path, "unlink"),
         (Path, "mkdir"),

@@ -15,6 +15,7 @@ from rewindmq.engine.erasure import encryption
 from rewindmq.engine.erasure.encryption import LOOK_AGAIN_SECONDS, Subjects, why_no_subject_header
 from rewindmq.engine.erasure.key_store import MAGIC, KeyStore
 from rewindmq.engine.errors import PreconditionFailed, ResourceError
+from rewindmq.projections import system_calls
 from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.amqp.tables import encode, mapping
 from rewindmq.schemas.events import Published
@@ -172,10 +173,10 @@ def test_a_name_whose_key_is_not_here_gives_way_to_a_new_one(keys: KeyStore) -> 
 def test_a_key_lasts_before_anybody_can_find_it(keys: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the power goes, a message under it may be in the log already."""
     steps: list[str] = []
-    fsync, link = os.fsync, os.link
+    sync, link = system_calls.sync, os.link
 
     def synced(descriptor: int) -> None:
-        fsync(descriptor)
+        sync(descriptor)
         steps.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
 
     def linked(source: Path, target: Path) -> None:
@@ -183,7 +184,7 @@ def test_a_key_lasts_before_anybody_can_find_it(keys: KeyStore, monkeypatch: pyt
         steps.append("key" if target.name.count("-") == 2 else "current")
 
     keys.prepare()
-    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(system_calls, "sync", synced)
     monkeypatch.setattr(os, "link", linked)
     keys.current("ada")
     assert steps == ["file", "key", "directory", "file", "current"]

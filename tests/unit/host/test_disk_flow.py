@@ -19,6 +19,7 @@ from rewindmq.engine.embedded.lifecycle import EmbeddedKeeper
 from rewindmq.engine.log.embedded.log import WAITING_BYTES, EmbeddedLog
 from rewindmq.engine.log.embedded.reserve import MARGIN_BYTES, RESERVE_BYTES
 from rewindmq.engine.process import open_broker
+from rewindmq.projections import system_calls
 from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method, publish
 from tests.support.queues import queue_of
 
@@ -176,13 +177,13 @@ def test_large_publishes_take_turns_and_small_ones_go_ahead(tmp_path: Path, monk
     by it, nor by those that wait."""
     goes_on = threading.Event()
     goes_on.set()
-    fdatasync = os.fdatasync
+    fdatasync = system_calls.sync_data
 
     def slowly(descriptor: int) -> None:
         assert goes_on.wait(60)
         fdatasync(descriptor)
 
-    monkeypatch.setattr(os, "fdatasync", slowly)
+    monkeypatch.setattr(system_calls, "sync_data", slowly)
 
     async def test(broker: Broker) -> None:
         publishers = [await opened(broker) for _ in range(3)]

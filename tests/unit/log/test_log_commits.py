@@ -1,7 +1,6 @@
 """A group commit has an end, and a large block is made in pieces: so no client waits for all bytes of the others."""
 
 import asyncio
-import os
 import sys
 import threading
 from pathlib import Path
@@ -16,6 +15,7 @@ from rewindmq.engine.log.embedded.blocks import (
     one_behind_the_other,
 )
 from rewindmq.engine.log.embedded.log import BLOCK_BYTES, EmbeddedLog
+from rewindmq.projections import system_calls
 from tests.support.log_listener import Listener
 from tests.support.records import START_MS, contents, record
 
@@ -26,14 +26,14 @@ def test_a_commit_ends_with_the_records_that_it_began_with(tmp_path: Path, monke
     """A publisher that fills blocks as fast as the disk takes them must not put off the confirms before them."""
     began, goes_on = threading.Event(), threading.Event()
     log = EmbeddedLog.open(tmp_path, 1)
-    fdatasync = os.fdatasync
+    fdatasync = system_calls.sync_data
 
     def slowly(descriptor: int) -> None:
         began.set()
         assert goes_on.wait(60)
         fdatasync(descriptor)
 
-    monkeypatch.setattr(os, "fdatasync", slowly)
+    monkeypatch.setattr(system_calls, "sync_data", slowly)
     queue = log.queues[0]
 
     async def run() -> list[int]:

@@ -21,6 +21,7 @@ from rewindmq.engine.log.embedded.index import index_path
 from rewindmq.engine.log.embedded.log import EmbeddedLog, EmbeddedPartition
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.verify import verify_chain
+from rewindmq.projections import system_calls
 from tests.support.log_listener import Listener
 from tests.support.records import SCHEMA_BYTES, START_MS, contents, expected, fill, make_log, record, reopened
 
@@ -85,7 +86,7 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seed: int, rate: float) -> None:
         self.random = random.Random(seed)
         self.rate = rate
-        real_write, real_sync = os.pwrite, os.fdatasync
+        real_write, real_sync = os.pwrite, system_calls.sync_data
 
         def pwrite(descriptor: int, data: Any, position: int) -> int:
             if self.fails():
@@ -99,7 +100,7 @@ class Disk:
             real_sync(descriptor)
 
         monkeypatch.setattr(os, "pwrite", pwrite)
-        monkeypatch.setattr(os, "fdatasync", fdatasync)
+        monkeypatch.setattr(system_calls, "sync_data", fdatasync)
 
     def fails(self) -> bool:
         return self.random.random() < self.rate
@@ -178,7 +179,7 @@ def test_a_new_segment_that_cannot_be_synced_is_tried_again(tmp_path: Path, monk
     log.commit_and_wait()
     fill(log.queues[0], range(5, 9))
 
-    sync = os.fsync
+    sync = system_calls.sync
 
     def refuse(descriptor: int) -> None:
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
@@ -186,7 +187,7 @@ def test_a_new_segment_that_cannot_be_synced_is_tried_again(tmp_path: Path, monk
         sync(descriptor)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", refuse)
+        patch.setattr(system_calls, "sync", refuse)
         with pytest.raises(LogError):
             log.commit_and_wait()
     assert contents(log.queues[0].read()) == expected(5)
@@ -224,8 +225,8 @@ def keep_synced(patch: pytest.MonkeyPatch, data: Path, synced: dict[Path, bytes]
 
         return sync
 
-    patch.setattr(os, "fsync", keeping(os.fsync))
-    patch.setattr(os, "fdatasync", keeping(os.fdatasync))
+    patch.setattr(system_calls, "sync", keeping(system_calls.sync))
+    patch.setattr(system_calls, "sync_data", keeping(system_calls.sync_data))
 
 
 def test_what_a_killed_broker_left_unsynced_is_synced_before_it_counts(

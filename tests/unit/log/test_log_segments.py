@@ -22,6 +22,7 @@ from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import max_bare_timestamp, segment_files
 from rewindmq.engine.log.embedded.verify import verify_chain
 from rewindmq.engine.log.embedded.writer import PartitionWriter
+from rewindmq.projections import system_calls
 from rewindmq.schemas import walk
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Event, Published
@@ -102,7 +103,7 @@ def test_the_chain_runs_from_the_name_over_every_record(tmp_path: Path) -> None:
 def test_many_small_blocks_are_all_read_by_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than one read of the index and of the segment; none falls back on walking."""
     monkeypatch.setattr(reader, "BYTES_AT_ONCE", 5_000)
-    monkeypatch.setattr("os.fdatasync", lambda descriptor: None)
+    monkeypatch.setattr(system_calls, "sync_data", lambda descriptor: None)
     directory = make_log(tmp_path, [1] * 700)
     monkeypatch.setattr(walk, "skip", None)
     [segment] = verify_chain(directory)

@@ -3,7 +3,6 @@ such file is refused."""
 
 import dataclasses
 import hashlib
-import os
 import pickle
 import random
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.log.contract import LogError
+from rewindmq.projections import system_calls
 from rewindmq.projections.claims import Claims
 from rewindmq.projections.clean_stops import CleanStops
 from rewindmq.projections.machine.data.effects import Effect
@@ -159,7 +159,7 @@ def through_a_ledger(path: Path) -> Again:
 
 def through_a_state(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Again:
     """Return a function that saves an audit with its machine, and loads both."""
-    monkeypatch.setattr(os, "fsync", lambda file: None)
+    monkeypatch.setattr(system_calls, "sync", lambda file: None)
     states = AuditStates(directory, NAME)
 
     def again(product: AuditProduct) -> AuditProduct:
