@@ -7,6 +7,8 @@ client alone (`for_librdkafka`).
 
     security.protocol, sasl.mechanism                     the same
     sasl.username, sasl.password                          sasl.jaas.config (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512)
+    sasl.oauthbearer.client.id, .client.secret, .scope    sasl.jaas.config (OAUTHBEARER)
+    sasl.oauthbearer.token.endpoint.url                   the same
     ssl.ca.location, ssl.ca.pem                           ssl.truststore.certificates
     ssl.certificate.location, .pem; ssl.key.location, .pem   ssl.keystore.certificate.chain, ssl.keystore.key (PKCS #8)
     ssl.key.password                                      the same
@@ -30,7 +32,24 @@ _PEM = {
     "ssl.certificate": ("ssl.keystore.certificate.chain", "ssl.keystore.type"),
     "ssl.key": ("ssl.keystore.key", "ssl.keystore.type"),
 }
-_SASL = ("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password")
+# Client credentials: librdkafka's names, and those in Java's sasl.jaas.config
+_CREDENTIALS = {
+    "sasl.oauthbearer.client.id": "clientId",
+    "sasl.oauthbearer.client.secret": "clientSecret",
+    "sasl.oauthbearer.scope": "scope",
+}
+_ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
+_TOKENS = "org.apache.kafka.common.security.oauthbearer"
+_SASL = (
+    *("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"),
+    *("sasl.oauthbearer.method", _ENDPOINT, *_CREDENTIALS),
+)
+# Amazon MSK: the classes of its jar aws-msk-iam-auth
+_MSK = {
+    "sasl.mechanism": "AWS_MSK_IAM",
+    "sasl.jaas.config": "software.amazon.msk.auth.iam.IAMLoginModule required;",
+    "sasl.client.callback.handler.class": "software.amazon.msk.auth.iam.IAMClientCallbackHandler",
+}
 
 
 def read_settings(given: Iterable[str], file: Path | None = None) -> tuple[tuple[str, str], ...]:
@@ -90,15 +109,37 @@ def _login(settings: Mapping[str, str]) -> dict[str, str]:
     if not any(key in settings for key in _SASL):
         return {}
     mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms", "GSSAPI")).upper()
+    if mechanism == _MSK["sasl.mechanism"]:
+        return _MSK
+    if mechanism == "OAUTHBEARER":
+        return _client_credentials(settings)
     module = _LOGIN_MODULES.get(mechanism)
     if module is None:
-        raise BadRequest(f"Kafka's setting sasl.mechanism: {mechanism} is not one of {', '.join(_LOGIN_MODULES)}")
-    missing = {"sasl.username", "sasl.password"} - settings.keys()
-    if missing:
-        raise BadRequest(f"Kafka's setting {min(missing)} is missing, which {mechanism} needs")
+        known = ", ".join((*_LOGIN_MODULES, "OAUTHBEARER", _MSK["sasl.mechanism"]))
+        raise BadRequest(f"Kafka's setting sasl.mechanism: {mechanism} is not one of {known}")
+    _require(settings, mechanism, "sasl.username", "sasl.password")
     user, password = (_quoted(settings[key]) for key in ("sasl.username", "sasl.password"))
     login = f"{module} required username={user} password={password};"
     return {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
+
+
+def _client_credentials(settings: Mapping[str, str]) -> dict[str, str]:
+    if settings.get("sasl.oauthbearer.method") != "oidc":
+        raise BadRequest("Kafka's setting sasl.oauthbearer.method has to be oidc, which OAUTHBEARER needs")
+    _require(settings, "OAUTHBEARER", _ENDPOINT, "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret")
+    options = [f"{java}={_quoted(settings[name])}" for name, java in _CREDENTIALS.items() if name in settings]
+    return {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f"{_TOKENS}.OAuthBearerLoginModule required {' '.join(options)};",
+        "sasl.login.callback.handler.class": f"{_TOKENS}.OAuthBearerLoginCallbackHandler",
+        _ENDPOINT: settings[_ENDPOINT],
+    }
+
+
+def _require(settings: Mapping[str, str], mechanism: str, *names: str) -> None:
+    missing = set(names) - settings.keys()
+    if missing:
+        raise BadRequest(f"Kafka's setting {min(missing)} is missing, which {mechanism} needs")
 
 
 def _quoted(text: str) -> str:

@@ -22,6 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 
 from rewindmq.engine.log.contract import LogError, NoAnswer, NobodyAnswers
+from rewindmq.engine.log.kafka.msk import with_tokens
 
 T = TypeVar("T")
 
@@ -227,7 +228,7 @@ class KafkaClients:
 
         Raises LogError without the original error, which may show the value of a setting."""
         try:
-            return kind(settings)
+            return kind(with_tokens(settings))
         except KafkaException as error:
             why = text_of(error)
         except (AttributeError, TypeError, ValueError) as error:  # text in place of a function

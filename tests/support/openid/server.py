@@ -19,6 +19,8 @@ VERSION = "9.13.3"
 HERE = Path(__file__).resolve().parent
 TARGET = HERE / "target"
 CLIENT = "desk"
+BRIEF, SECRET = "brief", "a secret of services"  # the login of a service whose tokens are valid for BRIEF_SECONDS
+BRIEF_SECONDS = 8
 SCOPES = "openid rabbitmq.tag:administrator rabbitmq.configure:*/* rabbitmq.read:*/* rabbitmq.write:*/*"
 
 
@@ -53,6 +55,7 @@ class OpenIdProvider:
     def start(self) -> None:
         """Start it, or start it again; then it knows no sign-in of before."""
         command = [needed("node"), str(HERE / "provider.mjs"), str(self.port), self.issuer, CLIENT, self._redirect]
+        command += [BRIEF, SECRET, str(BRIEF_SECONDS)]
         self._process = start_process(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n", "the provider did not start"

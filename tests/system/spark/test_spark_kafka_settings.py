@@ -91,9 +91,42 @@ def test_what_java_calls_otherwise(tmp_path: Path) -> None:
     }
 
 
+def test_client_credentials_in_java() -> None:
+    """tests/system/kafka/test_kafka_logins.py logs in with the result."""
+    given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": "ann",
+        "sasl.oauthbearer.client.secret": 'a"b',
+        "sasl.oauthbearer.scope": "kafka",
+        "sasl.oauthbearer.token.endpoint.url": "https://provider/token",
+    }
+    package = "org.apache.kafka.common.security.oauthbearer"
+    assert for_java(given) == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f"{package}.OAuthBearerLoginModule required "
+        'clientId="ann" clientSecret="a\\"b" scope="kafka";',
+        "sasl.login.callback.handler.class": f"{package}.OAuthBearerLoginCallbackHandler",
+        "sasl.oauthbearer.token.endpoint.url": "https://provider/token",
+    }
+
+
+def test_amazon_msk_in_java() -> None:
+    assert for_java({"security.protocol": "SASL_SSL", "sasl.mechanism": "AWS_MSK_IAM"}) == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "AWS_MSK_IAM",
+        "sasl.jaas.config": "software.amazon.msk.auth.iam.IAMLoginModule required;",
+        "sasl.client.callback.handler.class": "software.amazon.msk.auth.iam.IAMClientCallbackHandler",
+    }
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        (["sasl.mechanism=OAUTHBEARER"], "sasl.oauthbearer.method has to be oidc"),
+        (["sasl.mechanism=OAUTHBEARER", "sasl.oauthbearer.method=oidc"], "sasl.oauthbearer.client.id is missing"),
         (["sasl.mechanism=GSSAPI"], "GSSAPI is not one of PLAIN"),
         (["sasl.mechanism=PLAIN", "sasl.username=ann"], "sasl.password is missing"),
         (["ssl.ca.location=/none"], "/none cannot be read"),
