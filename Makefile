@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault registry wheel release demo docs notebook stack stack-stop check beside test test-all test-compiled compare acceptance lint mutants bench rabbitmq43 soak lock clean
+.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault registry wheel sbom release demo docs notebook stack stack-stop check beside test test-all test-compiled compare acceptance lint mutants bench rabbitmq43 soak lock clean
 
 setup: .venv/.ready
 
@@ -61,6 +61,15 @@ wheel: setup
 	esac; done
 	rm -rf build-wheel
 	@ls -l dist/*.whl
+
+# What the two images have of Python, by the locks that they install: each package with its version and hashes, in CycloneDX.
+DIST ?= dist
+sbom: setup
+	mkdir -p $(DIST)
+	for lock in requirements requirements-spark; do \
+	  $(BIN)/python -W ignore::UserWarning -m cyclonedx_py requirements compose/$$lock.lock --pyproject pyproject.toml \
+	    --output-reproducible --output-file $(DIST)/$$lock.cdx.json || exit 1; \
+	done
 
 # Check everything, then commit the version and its changelog: VERSION=0.2.0. It runs .ci/run, unless you say that CI passed for
 # HEAD: CI_PASSED=COMMIT. docs/development/release.md.

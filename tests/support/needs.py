@@ -20,6 +20,7 @@ PROGRAMS = {
     "groff": "apt-get install groff-base",
     "haproxy": "apt-get install haproxy",
     "java": "apt-get install openjdk-17-jre-headless",
+    "make": "apt-get install make",
     "mvn": "apt-get install maven",
     "node": "apt-get install nodejs",
     "npm": "apt-get install npm",

@@ -29,6 +29,7 @@ STACK: dict[str, Any] = yaml.safe_load(re.sub(r"\$\{(\w+)\}", lambda found: ENVI
 SERVICES: dict[str, dict[str, Any]] = STACK["services"]
 KAFKA = {name: service for name, service in SERVICES.items() if name.startswith("kafka-")}
 NODES = {name: service for name, service in SERVICES.items() if name.startswith("rewindmq-")}
+OF_THE_BUILD = {"VERSION": "${VERSION:-}", "REVISION": "${REVISION:-}"}  # empty where nobody names them
 ADDRESSES = {f"{name}:9092" for name in KAFKA}
 
 
@@ -40,10 +41,10 @@ def parsed(command: click.Command, arguments: list[str]) -> dict[str, Any]:
 def test_every_variable_has_a_value_and_every_value_a_use() -> None:
     assert set(re.findall(r"\$\{(\w+)\}", TEXT)) == set(ENVIRONMENT)
     arguments = set(re.findall(r"^ARG (\w+)$", DOCKERFILE, re.M))
-    assert set(re.findall(r"\$\{(\w+)\}", DOCKERFILE)) == arguments <= set(ENVIRONMENT)
+    assert set(re.findall(r"\$\{(\w+)\}", DOCKERFILE)) == arguments <= ENVIRONMENT.keys() | OF_THE_BUILD.keys()
     for service in SERVICES.values():
         if "build" in service:
-            assert service["build"]["args"] == {name: ENVIRONMENT[name] for name in arguments}
+            assert service["build"]["args"] == {name: (ENVIRONMENT | OF_THE_BUILD)[name] for name in arguments}
 
 
 def test_images_are_pinned() -> None:
@@ -139,6 +140,21 @@ def test_the_nodes_start_with_the_settings_of_the_file(tmp_path: Path) -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", ())]
     assert all(port.startswith("127.0.0.1:") for port in published)
     assert len({port.split(":")[1] for port in published}) == len(published)
+
+
+def test_images_have_the_labels_of_oci() -> None:
+    """Those of both images, and each image's own. Builds name the version and the revision."""
+    named = {
+        stage: labels_in(text)
+        for stage, text in re.findall(r"^FROM \S+ AS (\w+)\n(.*?)(?=^FROM|\Z)", DOCKERFILE, re.M | re.S)
+    }
+    assert named["rewindmq"] == {"licenses": "Apache-2.0", "version": "${VERSION}", "revision": "${REVISION}"}
+    for image in ("broker", "spark"):
+        assert named[image].keys() == {"title", "description"}
+
+
+def labels_in(text: str) -> dict[str, str]:
+    return dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', text))
 
 
 def test_nothing_in_the_images_installs_or_compiles() -> None:
