@@ -117,8 +117,6 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/health/checks/port-listener/{port}": {"GET": health.port_listener},
     "/health/checks/protocol-listener/{protocol}": {"GET": health.protocol_listener},
     "/health/checks/virtual-hosts": {"GET": health.virtual_hosts},
-    "/health/checks/ready-to-serve-clients": {"GET": health.ready},
-    "/health/checks/is-in-service": {"GET": health.ready},
     "/health/checks/node-is-mirror-sync-critical": {"GET": health.mirror_sync_critical},
     "/health/checks/node-is-quorum-critical": {"GET": quorum.critical},
     "/vhosts": {"GET": vhosts.list_vhosts},
@@ -371,6 +369,7 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
         ready = partial(fold_for, handler)
         shown = paged(handler) if path in PAGED else handler
         routes.append(Route("/api/live" + path, endpoint(live.of(shown, ready), handler), methods=["GET"]))
+    routes += health.ready_routes(broker)
     routes += login_routes(broker, logins)
     routes += metrics_routes(broker, body_workers, logins)
     routes.append(reference_route(routes))

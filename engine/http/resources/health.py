@@ -4,9 +4,11 @@ import secrets
 import ssl
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from rewindmq.engine.http.call import Call, bad_request, natural, not_found, reply
 from rewindmq.engine.http.listing import Item
@@ -16,6 +18,9 @@ from rewindmq.engine.http.resources.overview import node_views
 from rewindmq.engine.http.shapes.node import FailedView, PassedView, alarms_of, open_listeners
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Argument
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker
 
 # Other names of the broker's protocols (rabbit_mgmt_wm_health_check_protocol_listener.erl).
 PROTOCOLS = {
@@ -57,16 +62,27 @@ async def virtual_hosts(call: Call) -> Response:
     return ok()
 
 
-@operation("Checks that the node takes clients", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})
-async def ready(call: Call) -> Response:
-    """Answer whether the node takes clients.
+def ready_routes(broker: "Broker") -> list[Route]:
+    """Return the checks of balancers and of Kubernetes: does the node take clients? As in RabbitMQ no login is needed.
 
     503: an operator closed its listeners (`stop_app`), or the node was declared lost and has not joined again."""
-    if not call.broker.nodes.joined:
-        return failed("the node was declared lost and joins again")
-    if call.broker.host.listeners is not None and not call.broker.host.listeners.open:
-        return failed("the listeners for clients are suspended: 'rewindmq start_app' or 'resume_listeners' opens them")
-    return ok()
+
+    @operation(
+        "Checks that the node takes clients",
+        folds=Folds.NONE,
+        login=False,
+        answers={200: PassedView, 503: FailedView},
+    )
+    async def ready(request: Request) -> Response:
+        if not broker.nodes.joined:
+            return failed("the node was declared lost and joins again")
+        if broker.host.listeners is not None and not broker.host.listeners.open:
+            closed = "'rewindmq start_app' or 'resume_listeners' opens them"
+            return failed(f"the listeners for clients are suspended: {closed}")
+        return ok()
+
+    checks = ("ready-to-serve-clients", "is-in-service")
+    return [Route(f"/api/health/checks/{check}", ready, methods=["GET"]) for check in checks]
 
 
 @operation("Checks mirrors. There are none", folds=Folds.NONE, answers={200: PassedView, 503: FailedView})

@@ -33,6 +33,13 @@ def test_health_checks(api: httpx2.Client, check: str) -> None:
     assert api.get(f"/health/checks/{check}").json() == {"status": "ok"}
 
 
+@pytest.mark.parametrize("check", ["ready-to-serve-clients", "is-in-service"])
+def test_balancers_and_kubernetes_need_no_login(broker: RunningBroker, check: str) -> None:
+    answer = httpx2.get(f"{broker.http_url}/api/health/checks/{check}", trust_env=False)
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    assert httpx2.get(f"{broker.http_url}/api/health/checks/alarms", trust_env=False).status_code == 401
+
+
 def test_connections_channels_and_consumers(api: httpx2.Client, broker: RunningBroker, queue: str) -> None:
     parameters = pika.URLParameters(broker.amqp_url)
     parameters.client_properties = {"connection_name": "orders service"}
