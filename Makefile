@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault registry wheel sbom release demo docs notebook stack stack-stop check beside test test-all test-compiled compare acceptance lint mutants bench rabbitmq43 soak lock clean
+.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault registry helm chart wheel sbom release demo docs notebook stack stack-stop check beside test test-all test-compiled compare acceptance lint mutants bench rabbitmq43 soak lock clean
 
 setup: .venv/.ready
 
@@ -48,6 +48,13 @@ registry: setup
 # The same for the witness that the tests of `rewindmq seal` ask.
 witness: setup
 	$(BIN)/python -c "from tests.support.witness.server import build; build()"
+
+# Helm, which Go builds once in some minutes, and the tests of the chart in compose/kubernetes with it.
+helm: setup
+	$(BIN)/python -m tests.support.helm.programs
+
+chart: helm
+	$(BIN)/python -m pytest --tier rare tests/system/compose/test_chart.py
 
 # A wheel in dist/: with the compiled build for this Python and platform, or a pure one with REWINDMQ_COMPILE=0, or where
 # nothing can be compiled. auditwheel gives a compiled one the tag of the systems that it runs on (manylinux).

@@ -1,4 +1,4 @@
-"""`make sbom`: what it says of the images is what their locks install. It checks its documents by CycloneDX's schema."""
+"""`make sbom` says of the images what their locks install. It checks its documents by CycloneDX's schema."""
 
 import json
 import subprocess
