@@ -1,12 +1,16 @@
 """The broker that a suite runs against: ours, or the RabbitMQ that is installed here, to see what fails there, too."""
 
+import base64
 import contextlib
+import json
 import shutil
 import socket
 import tempfile
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.bench.peers import RABBITMQ
 from tests.clients import brokers
@@ -14,6 +18,7 @@ from tests.support.ports import free_port
 from tests.support.running import RunningBroker
 
 AMQP_PORT = 5672
+TLS_PORT = 5671
 MANAGEMENT_PORT = 15672
 
 
@@ -30,11 +35,27 @@ class Certificates:
 class Address:
     amqp_port: int
     tls_port: int
+    http_port: int
     is_ours: bool
 
     @property
     def amqp_url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.amqp_port}/"
+
+    @property
+    def http_url(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
+
+    def manage(self, path: str, body: dict[str, str] | None = None) -> Any:
+        """Return the management API's answer to a GET, or to a PUT if there is a body."""
+        login = base64.b64encode(b"guest:guest").decode()
+        headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        method = "GET" if data is None else "PUT"
+        call = urllib.request.Request(f"{self.http_url}/api/{path}", data, headers, method=method)
+        with urllib.request.urlopen(call, timeout=60) as answer:
+            said = answer.read()
+        return json.loads(said) if said else None
 
 
 @dataclass(frozen=True)
@@ -43,10 +64,12 @@ class Ports:
 
     amqp: int | None = None
     http: int | None = None
+    tls: int | None = None
 
 
 ANY = Ports()
 USUAL = Ports(AMQP_PORT, MANAGEMENT_PORT)
+SECURE = Ports(AMQP_PORT, MANAGEMENT_PORT, TLS_PORT)
 Start = Callable[[Certificates, Ports], contextlib.AbstractContextManager[Address]]
 
 
@@ -59,7 +82,7 @@ def is_free(port: int) -> bool:
 def rewindmq(certificates: Certificates, ports: Ports, options: Sequence[str] = ()) -> Iterator[Address]:
     """It has to end well. `options`: of `rewindmq start`."""
     home = Path(tempfile.mkdtemp(prefix="rewindmq-acceptance-"))
-    port = free_port()
+    port = ports.tls or free_port()
     fixed = {"--amqp-port": ports.amqp, "--http-port": ports.http}
     there = [each for name, number in fixed.items() if number is not None for each in (name, str(number))]
     broker = RunningBroker(
@@ -77,7 +100,7 @@ def rewindmq(certificates: Certificates, ports: Ports, options: Sequence[str] = 
         *options,
     )
     try:
-        yield Address(ports.amqp or broker.amqp_port, port, is_ours=True)
+        yield Address(ports.amqp or broker.amqp_port, port, ports.http or broker.http_port, is_ours=True)
     finally:
         code = broker.stop()
         shutil.rmtree(home)
@@ -89,7 +112,7 @@ def rewindmq(certificates: Certificates, ports: Ports, options: Sequence[str] = 
 @contextlib.contextmanager
 def rabbitmq(certificates: Certificates, ports: Ports) -> Iterator[Address]:
     home = Path(tempfile.mkdtemp(prefix="rabbitmq-"))
-    port = free_port()
+    port = ports.tls or free_port()
     settings = (
         f"listeners.ssl.default = 127.0.0.1:{port}\nssl_options.certfile = {certificates.certificate}\n"
         f"ssl_options.keyfile = {certificates.key}\nssl_options.cacertfile = {certificates.ca}\n"
@@ -99,7 +122,7 @@ def rabbitmq(certificates: Certificates, ports: Ports) -> Iterator[Address]:
         settings += f"management.tcp.port = {ports.http}\n"
     broker = brokers.start([str(RABBITMQ)], Path("/"), home, settings, ports.amqp)
     try:
-        yield Address(broker.port, port, is_ours=False)
+        yield Address(broker.port, port, ports.http or broker.http_port, is_ours=False)
     finally:
         broker.stop()
         shutil.rmtree(home, ignore_errors=True)

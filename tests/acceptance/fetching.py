@@ -61,6 +61,15 @@ def go_module(name: str) -> Path:
     return home
 
 
+def go_program(name: str) -> Path:
+    """Return the path of a program that `go install` makes of a package of a Go module; `name` ends with @version."""
+    home = CACHE / "go" / name.rpartition("@")[0].replace("/", "-")
+    program = home / name.rpartition("@")[0].rpartition("/")[2]
+    if not program.exists():
+        subprocess.run(["go", "install", name], env={**os.environ, "GOBIN": str(home)}, check=True)
+    return program
+
+
 def repository(name: str, tag: str) -> Path:
     """A work tree of GitHub's `name` (owner/name) at `tag`, for suites that are published nowhere else."""
     home = CACHE / name.rpartition("/")[2] / tag

@@ -6,9 +6,10 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from tests.acceptance import java, node
+from tests.acceptance import java, node, php
 from tests.acceptance.brokers import AMQP_PORT, ANY, MANAGEMENT_PORT, USUAL, Certificates, Ports, is_free
 from tests.acceptance.fetching import copied, go_module, python, repository, source
 from tests.acceptance.request import NotRun, Outcome, Request, by_name
@@ -146,12 +147,12 @@ def go_client(request: Request) -> Outcome:
     return Outcome(home.name.removeprefix("v"), {name: passed for name, passed in tests.items() if "/" not in name})
 
 
-def java_client(suite: str) -> Run:
-    def run(request: Request) -> Outcome:
+def with_own_certificates(run: Callable[[Request, Certificates], Outcome]) -> Run:
+    def started(request: Request) -> Outcome:
         with tempfile.TemporaryDirectory() as making:
-            return java.run(suite, request, own_certificates(Path(making)))
+            return run(request, own_certificates(Path(making)))
 
-    return run
+    return started
 
 
 def at_the_usual_ports(run: Run) -> Run:
@@ -236,11 +237,16 @@ SUITES: dict[str, Suite] = {
     "pika": Suite("acceptance, each adapter", pika(), GIT),
     "pika-tls": Suite("the same over TLS", pika("--use-tls"), GIT),
     "amqp091-go": Suite("Go: all, with recovery of cut connections", go_client, ("go",), (MANAGEMENT_PORT,)),
-    "java": Suite("FunctionalTestSuite", java_client("FunctionalTestSuite"), MAVEN, USUAL_PORTS),
-    "java-server": Suite("ServerTestSuite", java_client("ServerTestSuite"), MAVEN, USUAL_PORTS),
+    "java": Suite(
+        "FunctionalTestSuite", with_own_certificates(partial(java.run, "FunctionalTestSuite")), MAVEN, USUAL_PORTS
+    ),
+    "java-server": Suite(
+        "ServerTestSuite", with_own_certificates(partial(java.run, "ServerTestSuite")), MAVEN, USUAL_PORTS
+    ),
     "watermill-amqp": Suite("Go: all but restarts and stress", at_the_usual_ports(watermill), ("go",), USUAL_PORTS),
     "rabbitmq-client": Suite("Node: all", at_the_usual_ports(rabbitmq_client), NODE, USUAL_PORTS),
     "rascal": Suite("Node, over amqplib: all", at_the_usual_ports(rascal), NODE, USUAL_PORTS),
+    "php-amqplib": Suite("PHP: all, TCP, TLS and proxies", php.run, ("git", "php", "phpunit", "go")),
     "faststream": Suite("those for a RabbitMQ", at_the_usual_ports(faststream), GIT, USUAL_PORTS),
     "dramatiq": Suite("test_rabbitmq.py", at_the_usual_ports(dramatiq), GIT, USUAL_PORTS),
 }

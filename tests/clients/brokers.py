@@ -110,7 +110,7 @@ def start(command: list[str], root: Path, home: Path, settings: str = "", port: 
         "RABBITMQ_CONFIG_FILE": str(inside / "rabbitmq.conf"),
         "RABBITMQ_ADVANCED_CONFIG_FILE": str(inside / "advanced.config"),
     }
-    return started("RabbitMQ", command, port, home, http_port, env)
+    return started("RabbitMQ", command, port, home, http_port, env, seconds=180)  # on a busy machine it takes minutes
 
 
 def version(broker: Broker) -> str:
