@@ -28,6 +28,11 @@ TEN_MS = "gives a refused login 10 ms, and to verify a password takes longer her
 NO_SILENCE = (
     "waits a second in vain for the answer to an empty response to PLAIN: the answer comes at once here, on purpose"
 )
+ANY_TIMEOUT = "RabbitMQ compares x-consumer-timeout since 4.3 (passes with --semantics rabbitmq-4.3)"
+FORGETS_DURABLE = (
+    "the client remembers a passive declaration as one of a transient queue: when it recovers, it declares the durable"
+    " queue as transient, and gets 406"
+)
 
 KNOWN: dict[str, tuple[Known, ...]] = {
     "aiormq": (
@@ -74,6 +79,16 @@ KNOWN: dict[str, tuple[Known, ...]] = {
     ),
     "php-amqplib": (
         Known(r"^Functional\.Connection\.ConnectionAuthTest\.plain_auth_passwordless_must_fail$", NO_SILENCE),
+    ),
+    "bunny": (
+        Known(
+            r"^Bunny::Queue raises an exception when optional argument x-consumer-timeout values do not", ANY_TIMEOUT
+        ),
+        Known(
+            r"^Connection recovery recovers client-named queues declared with passive: true$",
+            FORGETS_DURABLE,
+            now_and_then=True,
+        ),
     ),
     "rabbitmq-client": (Known(r"^connection\.onConnect: reject$", TEN_MS),),
 }

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.acceptance import java, node, php
-from tests.acceptance.brokers import AMQP_PORT, ANY, MANAGEMENT_PORT, USUAL, Certificates, Ports, is_free
+from tests.acceptance import java, node, php, ruby
+from tests.acceptance.brokers import AMQP_PORT, ANY, MANAGEMENT_PORT, TLS_PORT, USUAL, Certificates, Ports, is_free
 from tests.acceptance.fetching import copied, go_module, python, repository, source
 from tests.acceptance.request import NotRun, Outcome, Request, by_name
 from tests.support.certificates import Authority
@@ -247,6 +247,7 @@ SUITES: dict[str, Suite] = {
     "rabbitmq-client": Suite("Node: all", at_the_usual_ports(rabbitmq_client), NODE, USUAL_PORTS),
     "rascal": Suite("Node, over amqplib: all", at_the_usual_ports(rascal), NODE, USUAL_PORTS),
     "php-amqplib": Suite("PHP: all, TCP, TLS and proxies", php.run, ("git", "php", "phpunit", "go")),
+    "bunny": Suite("Ruby: those for a broker", ruby.run, ("git", "ruby", "rspec"), (TLS_PORT, *USUAL_PORTS)),
     "faststream": Suite("those for a RabbitMQ", at_the_usual_ports(faststream), GIT, USUAL_PORTS),
     "dramatiq": Suite("test_rabbitmq.py", at_the_usual_ports(dramatiq), GIT, USUAL_PORTS),
 }
