@@ -70,6 +70,25 @@ def go_program(name: str) -> Path:
     return program
 
 
+def crate(name: str, version: str) -> Path:
+    """Return a copy of a crate's source, to be built in."""
+    home = CACHE / name / version
+    if not home.exists():
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as asking:
+            (Path(asking) / "src").mkdir()
+            (Path(asking) / "src" / "lib.rs").touch()
+            wanted = f'[package]\nname = "asking"\nedition = "2021"\n\n[dependencies]\n{name} = "={version}"\n'
+            (Path(asking) / "Cargo.toml").write_text(wanted)
+            told = subprocess.run(
+                ["cargo", "metadata", "--format-version", "1"], cwd=asking, capture_output=True, text=True, check=True
+            )
+            packages = json.loads(told.stdout)["packages"]
+            manifest = next(package["manifest_path"] for package in packages if package["name"] == name)
+            shutil.copytree(Path(manifest).parent, home)
+    return home
+
+
 def repository(name: str, tag: str) -> Path:
     """A work tree of GitHub's `name` (owner/name) at `tag`, for suites that are published nowhere else."""
     home = CACHE / name.rpartition("/")[2] / tag

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.acceptance import java, node, php, ruby
+from tests.acceptance import java, node, php, ruby, rust
 from tests.acceptance.brokers import AMQP_PORT, ANY, MANAGEMENT_PORT, TLS_PORT, USUAL, Certificates, Ports, is_free
 from tests.acceptance.fetching import copied, go_module, python, repository, source
 from tests.acceptance.request import NotRun, Outcome, Request, by_name
@@ -248,6 +248,7 @@ SUITES: dict[str, Suite] = {
     "rascal": Suite("Node, over amqplib: all", at_the_usual_ports(rascal), NODE, USUAL_PORTS),
     "php-amqplib": Suite("PHP: all, TCP, TLS and proxies", php.run, ("git", "php", "phpunit", "go")),
     "bunny": Suite("Ruby: those for a broker", ruby.run, ("git", "ruby", "rspec"), (TLS_PORT, *USUAL_PORTS)),
+    "lapin": Suite("Rust: all, over tokio and smol", with_own_certificates(rust.run), ("cargo",)),
     "faststream": Suite("those for a RabbitMQ", at_the_usual_ports(faststream), GIT, USUAL_PORTS),
     "dramatiq": Suite("test_rabbitmq.py", at_the_usual_ports(dramatiq), GIT, USUAL_PORTS),
 }
