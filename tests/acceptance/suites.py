@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.acceptance import java, node, php, ruby, rust
+from tests.acceptance import java, node, php, ruby, rust, tutorials
 from tests.acceptance.brokers import AMQP_PORT, ANY, MANAGEMENT_PORT, TLS_PORT, USUAL, Certificates, Ports, is_free
 from tests.acceptance.fetching import copied, go_module, python, repository, source
 from tests.acceptance.request import NotRun, Outcome, Request, by_name
@@ -229,6 +229,7 @@ USUAL_PORTS = (AMQP_PORT, MANAGEMENT_PORT)
 GIT = ("git",)
 MAVEN = ("git", "mvn", "javac")
 NODE = ("git", "node", "npm")
+TUTORIALS = ("git", "mvn", "javac", "go", "node", "npm", "ruby", "php", "cargo")
 SUITES: dict[str, Suite] = {
     "aiormq": Suite("all: TCP, TLS, client certificates, proxies", asyncio_client("aiormq")),
     "aio-pika": Suite("all: the same, big messages, robust connections", asyncio_client("aio-pika")),
@@ -249,6 +250,9 @@ SUITES: dict[str, Suite] = {
     "php-amqplib": Suite("PHP: all, TCP, TLS and proxies", php.run, ("git", "php", "phpunit", "go")),
     "bunny": Suite("Ruby: those for a broker", ruby.run, ("git", "ruby", "rspec"), (TLS_PORT, *USUAL_PORTS)),
     "lapin": Suite("Rust: all, over tokio and smol", with_own_certificates(rust.run), ("cargo",)),
+    "tutorials": Suite(
+        "RabbitMQ's 1 to 6 in 7 languages", with_own_certificates(tutorials.run), TUTORIALS, USUAL_PORTS
+    ),
     "faststream": Suite("those for a RabbitMQ", at_the_usual_ports(faststream), GIT, USUAL_PORTS),
     "dramatiq": Suite("test_rabbitmq.py", at_the_usual_ports(dramatiq), GIT, USUAL_PORTS),
 }
