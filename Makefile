@@ -146,13 +146,14 @@ test-compiled: compile
 	$(PYTEST) --build compiled --tier $(TIER) $(T)
 
 # Changes of a room, drawn by SEED, that no quick unit test notices (docs/development/mutants.md).
-# TESTS="tests/unit/machine": only these tests. ONLY="3 17": only these numbers of the sample.
+# TESTS="tests/unit/machine": only these folders or files of tests. ONLY="3 17": only these numbers of the sample.
+# PROCESSES=1: one mutant at a time, on a busy machine.
 ROOM ?= projections/machine
 SAMPLE ?= 80
 SEED ?= 1
 mutants: setup
 	nice -n 10 $(BIN)/python -m tests.support.mutants $(ROOM) --sample $(SAMPLE) --seed $(SEED) \
-	  $(if $(TESTS),--tests $(TESTS)) $(if $(ONLY),--only $(ONLY))
+	  $(if $(TESTS),--tests $(TESTS)) $(if $(ONLY),--only $(ONLY)) $(if $(PROCESSES),--processes $(PROCESSES))
 
 # The same scenarios beside real RabbitMQs, Debian's and 4.3, if they are installed, and otherwise beside their recorded
 # outcomes. docs/differences.md lists the differences and their reasons.

@@ -222,7 +222,7 @@ class Projector:
             changes.put(keys.quarantined(self._prefix, slot), entry)
         self._db.write(changes)
         self.write_whole()
-        self.missing += missing
+        self.missing = missing
         return written, missing
 
     def _held(self, queue_id: int, message_id: int) -> bytes | None:

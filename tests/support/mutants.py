@@ -48,7 +48,6 @@ LOGGERS = ("log", "logger", "logging")
 # Imported once, before processes are forked.
 OTHERS = "fastavro httpx2 hypothesis joserfc.jwt pcre2 rocksdict starlette.applications uvicorn uvloop xdist"
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "--assert=plain", "--tier", "quick")
-PROCESSES = 2
 NO_TESTS = 5  # pytest's exit code
 
 
@@ -176,7 +175,7 @@ def mutants_of(root: Path, room: str) -> list[Mutant]:
             yield from walk(mutant._replace(at_import=False) if runs else mutant, positions, child)
 
     found: list[Mutant] = []
-    for file in [root / room] if room.endswith(".py") else sorted((root / room).rglob("*.py")):
+    for file in _files(root / room):
         wrapper = MetadataWrapper(cst.parse_module(file.read_text()))
         mutant = Mutant(str(file.relative_to(root)), wrapper.module, wrapper.module, None, 1, 1, True)
         found += walk(mutant, wrapper.resolve(PositionProvider), wrapper.module)
@@ -231,15 +230,15 @@ def _run(copy: Path, job: Job) -> None:
     os._exit(code)
 
 
-def measured(copies: list[Path], folders: list[str]) -> dict[str, Ran]:
-    """Return what each quick test of some folders runs. Measure the files whose tests are not known yet."""
+def measured(copies: list[Path], wanted: list[str]) -> dict[str, Ran]:
+    """Return what each quick test of some folders or files runs. Measure the files whose tests are not known yet."""
     cache = CACHE / _stamp(ROOT / part for part in PRODUCT)
     cache.mkdir(exist_ok=True)
-    found = sorted({file for folder in folders for file in (ROOT / folder).rglob("test_*.py")})
+    found = sorted({file for path in wanted for file in _files(ROOT / path, "test_*.py")})
     files = {str(file.relative_to(ROOT)): cache / _stamp([file]) for file in found}
     missing = [file for file, kept in files.items() if not kept.exists()]
     print(f"measuring {len(missing)} files of tests", flush=True)
-    shares = [missing[at::PROCESSES] for at in range(PROCESSES) if missing[at:]]
+    shares = [missing[at :: len(copies)] for at in range(len(copies)) if missing[at:]]
     jobs = {at: Job(share, {}, (), 3600, copies[at].with_suffix(".ran")) for at, share in enumerate(shares)}
     for number, code in run(copies, jobs):
         output = jobs[number].output
@@ -255,9 +254,13 @@ def measured(copies: list[Path], folders: list[str]) -> dict[str, Ran]:
 def _stamp(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
-        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
+        for file in _files(path):
             digest.update(f"{file} ".encode() + file.read_bytes())
     return digest.hexdigest()[:20]
+
+
+def _files(path: Path, pattern: str = "*.py") -> list[Path]:
+    return [path] if path.is_file() else sorted(path.rglob(pattern))
 
 
 def chosen_for(mutant: Mutant, tests: dict[str, Ran], most: float) -> list[str]:
@@ -303,14 +306,15 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=80)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, nargs="+", help="only these of the sample, by their numbers")
-    parser.add_argument("--tests", nargs="+", default=["tests/unit"], help="the folders of the tests")
+    parser.add_argument("--tests", nargs="+", default=["tests/unit"], help="the folders or files of the tests")
     parser.add_argument("--seconds", type=float, default=20, help="the most CPU of the tests of a mutant")
+    parser.add_argument("--processes", type=int, default=2, help="the number of mutants at a time")
     asked = parser.parse_args()
     os.environ["REWINDMQ_PURE"] = "1"
     CACHE.mkdir(exist_ok=True, mode=0o700)
     install()
     with tempfile.TemporaryDirectory() as directory:
-        copies = [Path(directory, f"copy-{number}") for number in range(PROCESSES)]
+        copies = [Path(directory, f"copy-{number}") for number in range(asked.processes)]
         for copy in copies:
             shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
         tests = measured(copies, asked.tests)

@@ -15,7 +15,7 @@ from rewindmq.engine.log.contract import Block
 from rewindmq.engine.log.embedded.log import EmbeddedPartition
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.store.bodies import without_queues
+from rewindmq.projections.store.bodies import Body, without_queues
 from rewindmq.projections.store.projector import Projector
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import (
@@ -123,7 +123,7 @@ class Traffic:
         self.encoder = Encoder()
         self.now_ms = max(START_MS, start_ms)
         self.effects: list[Effect] = []
-        self.fresh: dict[int, Published] = {}
+        self.fresh: dict[int, Body] = {}
         self.bodies: dict[int, Published] = {}  # everything ever published
         self.consumer = self.log.next_offset  # ids are unique in the whole history
         self.append(BROKER, BrokerStarted("node", "0", 1))
