@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import fastavro
 import pytest
 
 from rewindmq.engine.log.contract import CorruptLog, LogError
@@ -12,7 +13,7 @@ from rewindmq.engine.log.embedded import cut as cutting
 from rewindmq.engine.log.embedded.base_records import BaseRecords
 from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.log.embedded.log_start import base_at_start
+from rewindmq.engine.log.embedded.log_start import base_at_start, chain_of
 from rewindmq.engine.log.embedded.reader import CutMeanwhile, EmbeddedLogReader, SegmentReader
 from rewindmq.engine.log.embedded.segments import segment_files, segment_path, stated_chain
 from rewindmq.engine.log.embedded.verify import verify_chain, verify_chain_in_parallel
@@ -316,3 +317,39 @@ def test_a_base_is_read_once(data: Path) -> None:
     assert records.record(offset, queued[-1]) == opened.record(queued[-1])
     with pytest.raises(LogError):
         records.record(offset - 1, queued[0])  # of another beginning
+
+
+@pytest.mark.parametrize("half_cut", [False, True])
+def test_a_base_that_could_not_be_read_is_read_again(data: Path, half_cut: bool) -> None:
+    offset = starts(data)[3]
+    base = write_base(data, offset)
+    if half_cut:
+        base.with_suffix(".cut").touch()
+        segment_files(directory_of(data))[0].unlink()
+    else:
+        cut(data, PARTITION, offset)
+    opened = Bases(data / "bases").open(PARTITION, offset)
+    queued = next(each for each in range(offset) if opened.record(each))
+    records, kept = BaseRecords(directory_of(data)), base.read_bytes()
+    damaged(base)
+    with pytest.raises(LogError):
+        records.record(starts(data)[0], queued)
+    base.write_bytes(kept)
+    assert records.record(starts(data)[0], queued) == opened.record(queued)
+
+
+@pytest.mark.parametrize("stated", ["ab" * 31, "ab" * 33, "ab" * 31 + "a", "xy" * 32, "", None])
+def test_a_base_has_a_chain_of_32_bytes_or_none(tmp_path: Path, stated: str | None) -> None:
+    path = tmp_path / "0.base"
+    assert chain_of(path) is None
+    assert chain_of(tmp_path) is None
+    path.touch()
+    assert chain_of(path) is None
+    for chain, found in (("ab" * 32, b"\xab" * 32), (stated, None)):
+        with path.open("wb") as file:
+            fastavro.writer(file, "null", [], metadata={} if chain is None else {"rewindmq.chain": chain})
+        assert chain_of(path) == found
+
+
+def test_a_partition_without_segments_begins_with_no_base(tmp_path: Path) -> None:
+    assert base_at_start(tmp_path) is None

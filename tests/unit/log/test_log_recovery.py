@@ -15,7 +15,7 @@ from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.engine.log.embedded.blocks import encode_block
 from rewindmq.engine.log.embedded.index import ENTRY, HEADER, encode_lengths, index_path, lengths_path
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, SegmentReader
 from rewindmq.engine.log.embedded.segments import read_header, segment_files
 from rewindmq.engine.log.embedded.verify import verify_chain
 from rewindmq.schemas.single_object import HEADER as PREFIX
@@ -254,6 +254,47 @@ def test_any_bad_entry_of_an_index_is_walked_around(tmp_path: Path) -> None:
         index_path(path).write_bytes(whole)
     log = EmbeddedLogReader(tmp_path).queues[0]
     assert [block.chain for block in log.read()][-1] == next(verify_chain(directory)).chain
+
+
+def test_an_index_counts_its_good_entries_and_those_with_sound_lengths(tmp_path: Path) -> None:
+    directory = make_log(tmp_path, [5] * 8)
+    [path] = segment_files(directory)
+
+    def counted() -> tuple[int, int]:
+        segment = SegmentReader(path, last=True)
+        try:
+            return segment.index.keep_good_entries()
+        finally:
+            segment.close()
+
+    assert counted() == (8, 8)
+    damage_at(lengths_path(path), 4 * 12)
+    assert counted() == (8, 2)
+    damage_at(index_path(path), HEADER.size + 6 * ENTRY.size + 30)
+    assert counted() == (6, 2)
+    damage_at(index_path(path), HEADER.size + ENTRY.size + 30)
+    assert counted() == (1, 1)
+
+
+def test_an_index_has_lengths_as_far_as_their_file_goes(tmp_path: Path) -> None:
+    [path] = segment_files(make_log(tmp_path, [5, 5]))
+    segment = SegmentReader(path, last=True)
+    assert segment.index.has_lengths(10)
+    os.truncate(lengths_path(path), 4 * 10 - 1)
+    assert [segment.index.has_lengths(end) for end in (9, 10)] == [True, False]
+    segment.close()
+
+
+def test_a_read_behind_a_damaged_block_needs_no_index_of_the_newest(tmp_path: Path) -> None:
+    """What the index lists is proven by the blocks that are read, and the others continue from there."""
+    directory = make_log(tmp_path, [4, 3, 2, 1])
+    [path] = segment_files(directory)
+    forget(path, 3)
+    damage_at(path, blocks_of(tmp_path)[1][1] + 60)
+    log = EmbeddedLogReader(tmp_path).queues[0]
+    assert contents(log.read(7)) == expected(10)[7:]
+    with pytest.raises(CorruptLog):
+        contents(log.read())
 
 
 def test_segments_that_do_not_join_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A note beside snapshots names their history, and they are refused beside another one."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,13 @@ def test_snapshots_of_another_history_are_refused(tmp_path: Path) -> None:
     require_own(snapshots, ours)
     with pytest.raises(LogError, match="belongs to another history"):
         require_own(snapshots, other)
+
+
+def test_its_identity_is_read_without_a_file_left_open(tmp_path: Path) -> None:
+    data = begun(tmp_path)
+    before = os.listdir("/dev/fd")
+    assert root_of(data) == root_of(data)
+    assert os.listdir("/dev/fd") == before
 
 
 def test_a_history_without_a_beginning_has_no_identity(tmp_path: Path) -> None:
