@@ -97,12 +97,13 @@ def test_waiting_messages_are_served_by_time_after_returned_ones() -> None:
     assert bench.ready() == [c, b, a, d]
 
 
-def test_who_waits_counts_towards_limits_and_is_not_dropped() -> None:
-    bench = retrying("all", max_length=2)
-    first, second = bench.publish(), bench.publish()
+@pytest.mark.parametrize("limit", [{"max_length": 2}, {"max_length_bytes": 4}])
+def test_who_waits_counts_towards_limits_and_is_not_dropped(limit: dict[str, Any]) -> None:
+    bench = retrying("all", **limit)
+    first, second = bench.publish(size=2), bench.publish(size=2)
     bench.get(no_ack=False)
     give_back(bench, 50, first, "nack")
-    third = bench.publish()
+    third = bench.publish(size=2)
     assert ("forget", "q", second, "maxlen", 0) in explain(bench.effects)
     assert (bench.ready(), waiting(bench)) == ([third], [first])
     assert bench.queue().messages_delayed == 1

@@ -4,8 +4,8 @@ import pytest
 
 from rewindmq.projections.machine.data.effects import DeadLetter, Forget, Refuse
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.schemas.events import DeadLettersForwarded, Purged
-from tests.support.events_for_tests import Bench, explain, policy
+from rewindmq.schemas.events import DeadLettersForwarded, Nacked, Purged
+from tests.support.events_for_tests import VHOST, Bench, explain, policy
 
 
 @pytest.mark.parametrize("type", ["classic", "quorum"])
@@ -24,6 +24,18 @@ def test_s001_s007_s022_drop_head_whichever_limit_is_hit_first(type: str) -> Non
     assert dropped[1].rule == "argument x-max-length-bytes"
     assert bench.queue().counters["maxlen"] == 3
     assert a not in bench.ready()
+
+
+def test_s022_no_more_is_dropped_than_must_be() -> None:
+    """The returned message has exactly the bytes that are too many, so that those behind it stay."""
+    bench = Bench()
+    bench.declare(max_length_bytes=10)
+    first = bench.publish(size=4)
+    bench.get(no_ack=False)
+    others = [bench.publish(size=size) for size in (4, 2, 4)]
+    bench.do(Nacked(VHOST, "q", 50, ((first, first),), True, "nack"))
+    last = bench.publish(size=0)
+    assert bench.ready() == [*others, last]
 
 
 def test_s002_bytes_are_those_of_bodies() -> None:
