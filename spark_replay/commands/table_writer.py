@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Formats that are directories, written by Spark; the second needs a connector
 TABLES = ("parquet", "delta")
 DELTA = (
-    "--packages io.delta:delta-spark_4.1_2.13:4.1.0 "
+    "--packages io.delta:delta-spark_4.2_2.13:4.4.0 "
     "--conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension "
     "--conf spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"
 )
