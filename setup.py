@@ -17,10 +17,12 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent
 ASKED = os.environ.get("REWINDMQ_COMPILE", "")
 ALWAYS = ASKED not in ("", "0")
-NEVER = ASKED == "0" or sys.version_info < (3, 11)  # pip refuses such a Python after the build, with the reason
+# pip asks for the metadata, and then refuses a Python that pyproject.toml does not name: it imports nothing of ours.
+IS_SUPPORTED = (3, 11) <= sys.version_info < (3, 15)
+NEVER = ASKED == "0" or not IS_SUPPORTED
 sys.path.insert(0, str(ROOT))
-
-from rewindmq import builds  # noqa: E402
+if IS_SUPPORTED:
+    from rewindmq import builds
 
 
 def why_without_compiler() -> str:

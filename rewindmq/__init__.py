@@ -10,6 +10,12 @@ under one name, `rewindmq.testing` is a plugin for pytest, and `rewindmq.__main_
 `rewindmq.builds` says whether the hot modules are compiled.
 """
 
+import sys
+
+if not (3, 11) <= sys.version_info < (3, 15):  # as pyproject.toml says
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    sys.exit(f"RewindMQ needs Python 3.11 to 3.14, and this is {here}. Run it with another Python.")
+
 from rewindmq import builds
 
 __version__ = "0.2.0"
