@@ -161,7 +161,6 @@ def test_sparks_client_logs_in_with_the_same_settings(guarded: GuardedKafka, tmp
     for secret, status in ((SECRET, 0), ("a wrong secret", 1)):
         settings = for_java({**guarded.public, "sasl.oauthbearer.client.secret": secret})
         settings |= {"bootstrap.servers": guarded.bootstrap}
-        settings |= {"request.timeout.ms": "15000", "default.api.timeout.ms": "15000"}
         file = tmp_path / "client.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={endpoint}"
