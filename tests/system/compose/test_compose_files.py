@@ -17,6 +17,7 @@ from rewindmq.engine.cli.configuration.manual import commands_of
 from rewindmq.engine.cli.configuration.sources import DEFAULT_FILE, Sources
 from rewindmq.engine.cli.main import rewindmq
 from rewindmq.spark_replay.__main__ import main as spark_replay
+from tests.support.locks import pins
 from tests.support.running import ROOT
 
 COMPOSE = ROOT / "compose"
@@ -79,12 +80,6 @@ def test_the_packages_are_those_that_are_tested_with(lock: str, extras: tuple[st
     unused |= {"confluent-kafka"} if "build" in extras else {"mypy", "setuptools", "wheel"}
     assert not unused & taken.keys()
     assert re.search(rf"^RUN pip (--python venv )?install --no-cache-dir --require-hashes -r {lock}$", DOCKERFILE, re.M)
-
-
-def pins(lock: Path) -> dict[str, tuple[str, frozenset[str]]]:
-    """Version and hashes of each package."""
-    found = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:\w+)+)", lock.read_text(), re.M)
-    return {name: (version, frozenset(re.findall(r"sha256:\w+", hashes))) for name, version, hashes in found}
 
 
 def test_the_versions_are_those_that_are_tested_with() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.locks import pins
 from tests.support.needs import needed
 from tests.support.running import ROOT
-from tests.system.compose.test_compose_files import pins
 
 pytestmark = pytest.mark.rare
 

@@ -81,9 +81,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedKafka]:
             yield kafka
 
 
-def test_a_node_logs_in_with_client_credentials_and_again_when_the_token_expires(
-    guarded: GuardedKafka, tmp_path: Path
-) -> None:
+def test_a_node_logs_in_and_again_when_its_token_expires(guarded: GuardedKafka, tmp_path: Path) -> None:
     options = guarded.options(tmp_path, SECRET)
     broker = RunningBroker(tmp_path / "data", *options)
     try:
