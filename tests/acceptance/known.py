@@ -28,7 +28,7 @@ TEN_MS = "gives a refused login 10 ms, and to verify a password takes longer her
 NO_SILENCE = (
     "waits a second in vain for the answer to an empty response to PLAIN: the answer comes at once here, on purpose"
 )
-ANY_TIMEOUT = "RabbitMQ compares x-consumer-timeout since 4.3 (passes with --semantics rabbitmq-4.3)"
+ANY_TIMEOUT = "RabbitMQ 4.3 compares x-consumer-timeout (passes with --semantics rabbitmq-4.3)"
 FORGETS_DURABLE = (
     "the client remembers a passive declaration as one of a transient queue: when it recovers, it declares the durable"
     " queue as transient, and gets 406"

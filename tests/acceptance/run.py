@@ -1,6 +1,6 @@
 """Other people's acceptance suites against RewindMQ, each against a broker of its own.
 
-    python -m tests.acceptance.run                        every suite: about an hour
+    python -m tests.acceptance.run                        every suite: an hour and a half
     python -m tests.acceptance.run --list                 their names, what they run, what they need
     python -m tests.acceptance.run kombu java             these suites
     python -m tests.acceptance.run java --tests 'TopicPermissions#*'    one of its tests, as its own runner names it
