@@ -14,7 +14,9 @@ from rewindmq.engine.log.embedded.raw_blocks import beginning_of_log, chain_at, 
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.verify import verify_chain
-from rewindmq.engine.standby.log_copy import MOMENT, LogCopy
+from rewindmq.engine.standby.log_copy import MOMENT, LogCopy, PartitionCopy
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.store.bases import Bases
 from tests.support.records import SCHEMA_BYTES, fill
 
 NAMES = (METADATA, "queues-0")
@@ -160,3 +162,13 @@ def test_b60_what_is_cut_back_is_kept_aside(tmp_path: Path) -> None:
         (*_, last) = verify_chain(directory)
         assert (last.next_offset, last.chain) == (offset, end.chain)
     assert end_at(directory, int(second.stem) + 5) is None, "no block ends there"
+
+
+def test_b60_a_copy_without_segments_continues_at_its_newest_base(tmp_path: Path) -> None:
+    directory = partition_directory(empty(tmp_path), "queues-0")
+    assert LogCopy(tmp_path).ends["queues-0"].offset == 0
+    for offset in (7, 90):
+        machine = Machine("queues-0")
+        machine.skip(offset - 1)
+        Bases(tmp_path / "bases").write(machine, bytes([offset]) * 32, [])
+    assert PartitionCopy(directory).end == End(90, 0, 90, bytes([90]) * 32)

@@ -136,3 +136,15 @@ def test_every_bit_flipped_in_an_ack_is_judged_as_by_the_decoder(
     longer = [sound[:at] + b"\x80" * many + sound[at:] for at in range(9, len(sound)) for many in (1, 7, 8, 9, 10)]
     for found in (sound, *flipped, *longer, *(sound[:end] for end in range(len(sound))), sound + b"\0"):
         assert refused(first, found) == undecodable(found), found.hex()
+
+
+def test_an_encrypted_body_that_looks_like_another_one_teaches_nothing() -> None:
+    """By chance its bytes have, at their end, a size and a body of the plain size."""
+    begin, plain = b"c" * 30, 9
+    encryption = Encryption("ann", "key", b"n" * 12, plain)
+    event = publish(ROUTES[0], 0, encryption=encryption)
+    event.body, event.body_size = begin + bytes([2 * plain]) + b"c" * plain, plain
+    sound = record(event)
+    shorter = sound[: -1 - plain] + bytes([2 * 4]) + b"c" * 4
+    assert undecodable(shorter)
+    assert refused(sound, shorter)
