@@ -218,7 +218,7 @@ def host_of(address: str) -> str:
         found = ipaddress.ip_address(address.split("%")[0])
     except ValueError:
         return address
-    if found.version == 6 and not found.is_loopback:
+    if isinstance(found, ipaddress.IPv6Address) and not found.is_loopback:
         if found.ipv4_mapped is not None:
             return str(found.ipv4_mapped)
         return str(ipaddress.ip_network((found, 64), strict=False).network_address)
