@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault registry helm chart wheel sbom release demo docs notebook stack stack-stop check beside test test-all test-compiled compare acceptance lint mutants bench rabbitmq43 soak lock clean
+.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault registry helm chart wheel sbom release demo docs notebook stack stack-stop check beside test test-spark test-all test-compiled compare acceptance lint mutants bench rabbitmq43 soak lock clean
 
 setup: .venv/.ready
 
@@ -145,6 +145,21 @@ TIER ?= quick
 test-compiled: compile
 	$(PYTEST) --build compiled --tier $(TIER) $(T)
 
+# A few Spark tests on another PySpark, beside the locked packages: SPARK=4.0.2 (that of EMR), 4.1.1, or 4.3.0, which has no
+# connector. T= for others. docs/development/testing.md has the results.
+SPARK ?= 4.0.2
+test-spark: T := $(or $(T),tests/system/spark/test_spark_versions.py)
+test-spark: .venv-spark-$(SPARK)/.ready
+	.venv-spark-$(SPARK)/bin/python -m pytest --tier all $(T)
+
+# Links in place of copies: pip replaces a file that it changes.
+.venv-spark-%/.ready: .venv/.ready
+	rm -rf .venv-spark-$*
+	$(BIN)/python -m venv --without-pip .venv-spark-$*
+	cp -al .venv/lib/python3*/site-packages/. .venv-spark-$*/lib/python3*/site-packages/
+	$(BIN)/python -m pip --python .venv-spark-$* install --quiet --disable-pip-version-check --no-compile --no-deps pyspark==$*
+	touch $@
+
 # Changes of a room, drawn by SEED, that no quick unit test notices (docs/development/mutants.md).
 # TESTS="tests/unit/machine": only these folders or files of tests. ONLY="3 17": only these numbers of the sample.
 # PROCESSES=1: one mutant at a time, on a busy machine.
@@ -197,4 +212,4 @@ lock:
 	  --output-file compose/requirements-spark.lock pyproject.toml
 
 clean:
-	rm -rf .venv build build-docs build-wheel rewindmq/compiled *.egg-info demo-data demo.html audit.html history.html bench.txt stack-data tests/bench/target
+	rm -rf .venv .venv-spark-* build build-docs build-wheel rewindmq/compiled *.egg-info demo-data demo.html audit.html history.html bench.txt stack-data tests/bench/target
