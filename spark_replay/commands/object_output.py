@@ -10,6 +10,7 @@
 import tempfile
 from collections.abc import Iterable, Iterator
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Final
 
 from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
@@ -29,7 +30,9 @@ def write_parquet(frame: "DataFrame", objects: Objects) -> None:
     Raises NoAnswer, ArchiveError."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    write = partial(_write_rows, objects=objects, schema=to_arrow_schema(frame.schema))
+    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}  # Spark 4.2 asks for it
+    schema = to_arrow_schema(frame.schema, **zone)
+    write = partial(_write_rows, objects=objects, schema=schema)
     if not frame.mapInArrow(write, WRITTEN).collect():  # Spark has no task for a table that must be empty
         list(write(iter(())))
     create_once(objects, SUCCESS, b"")
