@@ -369,8 +369,7 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
         ready = partial(fold_for, handler)
         shown = paged(handler) if path in PAGED else handler
         routes.append(Route("/api/live" + path, endpoint(live.of(shown, ready), handler), methods=["GET"]))
-    routes += health.ready_routes(broker)
-    routes += login_routes(broker, logins)
+    routes += [*health.ready_routes(broker), *login_routes(broker, logins)]
     routes += metrics_routes(broker, body_workers, logins)
     routes.append(reference_route(routes))
     routes += (Route(path, web.page(path), methods=["GET"]) for path in web.FILES)

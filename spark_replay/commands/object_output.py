@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rewindmq.engine.keeping.archive.objects import ArchiveError, Objects
 
@@ -30,7 +30,9 @@ def write_parquet(frame: "DataFrame", objects: Objects) -> None:
     Raises NoAnswer, ArchiveError."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}  # Spark 4.2 asks for it
+    zone: dict[str, Any] = {}
+    if "timezone" in signature(to_arrow_schema).parameters:  # Spark 4.2 asks for it
+        zone["timezone"] = "UTC"
     schema = to_arrow_schema(frame.schema, **zone)
     write = partial(_write_rows, objects=objects, schema=schema)
     if not frame.mapInArrow(write, WRITTEN).collect():  # Spark has no task for a table that must be empty

@@ -84,7 +84,7 @@ class LogStream(DataSourceStreamReader):
         ranges = resolved(log, self._durable(log).values(), self.table.options)
         return {offset_range.partition: offset_range.start for offset_range in ranges}
 
-    def latestOffset(self) -> dict[str, int]:
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # Spark 4.2 has more, and also takes that of before
         """Return the end of the durable log now, by partition."""
         durable = self._durable(self._opened())
         return {name: partition.next_offset for name, partition in durable.items()}

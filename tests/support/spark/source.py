@@ -13,5 +13,4 @@ def read(spark: SparkSession, data: Path, **options: str) -> DataFrame:
 
 
 def source_with(options: dict[str, str]) -> RewindSource:
-    # Spark gives its own kind of mapping, though its annotation says dict.
-    return RewindSource(CaseInsensitiveDict(options))  # type: ignore[arg-type]  # see above
+    return RewindSource(CaseInsensitiveDict(options))

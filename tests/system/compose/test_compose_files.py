@@ -138,7 +138,7 @@ def test_the_nodes_start_with_the_settings_of_the_file(tmp_path: Path) -> None:
 
 
 def test_images_have_the_labels_of_oci() -> None:
-    """Those of both images, and each image's own. Builds name the version and the revision."""
+    """Both images have the same ones, and each has its own. Builds name the version and the revision."""
     named = {
         stage: labels_in(text)
         for stage, text in re.findall(r"^FROM \S+ AS (\w+)\n(.*?)(?=^FROM|\Z)", DOCKERFILE, re.M | re.S)

@@ -286,7 +286,7 @@ def test_an_index_has_lengths_as_far_as_their_file_goes(tmp_path: Path) -> None:
 
 
 def test_a_read_behind_a_damaged_block_needs_no_index_of_the_newest(tmp_path: Path) -> None:
-    """What the index lists is proven by the blocks that are read, and the others continue from there."""
+    """The blocks that are read prove what the index lists, and the others continue from there."""
     directory = make_log(tmp_path, [4, 3, 2, 1])
     [path] = segment_files(directory)
     forget(path, 3)
