@@ -25,7 +25,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from importlib.util import spec_from_file_location
 from types import ModuleType
@@ -89,8 +88,9 @@ class CompiledModule(ExtensionFileLoader):
             return None
 
 
-class CompiledModules(MetaPathFinder):
-    """Finds the modules of a manifest in its directory."""
+class CompiledModules:
+    """Finds the modules of a manifest in its directory. It goes without importlib's base class of finders, whose import
+    takes 10 ms."""
 
     def __init__(self, directory: str, manifest: BuildManifest) -> None:
         self.directory = directory

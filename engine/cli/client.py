@@ -1,23 +1,26 @@
 """A client of the management API for the command line. A refusal becomes one line and an exit code.
 
 It stands on the standard library, so that a command answers at once: an HTTP library takes longer to import than a
-listing takes.
+listing takes. Even that of the standard library, and TLS, are imported at the first request only, because `--help` has
+none.
 """
 
 import json
-import ssl
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection, IncompleteRead
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from rewindmq import __version__ as VERSION
 from rewindmq.engine.cli.exits import DATA, NO_PERMISSION, SOFTWARE, TIMEOUT, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.formatters import one_line
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection, HTTPMessage, HTTPResponse
+    from ssl import SSLContext
 
 Json = dict[str, object]
 HTTP_PORT, HTTPS_PORT = 15672, 15671
@@ -40,7 +43,7 @@ class Answer:
     """An answer of the API."""
 
     status: int
-    headers: HTTPMessage
+    headers: "HTTPMessage"
     content: bytes
 
     @property
@@ -58,8 +61,10 @@ def path(*segments: str) -> str:
     return "/api/" + "/".join(quote(segment, safe="") for segment in segments)
 
 
-def trust(ca: Path | str | None) -> ssl.SSLContext:
+def trust(ca: Path | str | None) -> "SSLContext":
     """Return a context that trusts the certificate authority in a file, or the system's. CliError."""
+    import ssl
+
     try:
         return ssl.create_default_context(cafile=ca)
     except OSError as error:
@@ -158,13 +163,17 @@ class Client:
                 raise self._refusal("GET", url, self._whole(response))
             yield self._pieces(response)
 
-    def _whole(self, response: HTTPResponse) -> Answer:
+    def _whole(self, response: "HTTPResponse") -> Answer:
+        from http.client import HTTPException
+
         try:
             return Answer(response.status, response.headers, response.read())
         except (OSError, HTTPException) as error:
             raise self._without_answer(error) from None
 
-    def _pieces(self, response: HTTPResponse) -> Iterator[bytes]:
+    def _pieces(self, response: "HTTPResponse") -> Iterator[bytes]:
+        from http.client import HTTPException, IncompleteRead
+
         try:
             while piece := response.read1(PIECE_BYTES):
                 yield piece
@@ -179,8 +188,10 @@ class Client:
     @contextmanager
     def _asked(
         self, method: str, where: str, content: bytes | None, headers: Mapping[str, str]
-    ) -> Iterator[HTTPResponse]:
+    ) -> Iterator["HTTPResponse"]:
         """Send a request, and yield the answer when its head has come. CliError."""
+        from http.client import HTTPConnection, HTTPSConnection
+
         connection = (
             HTTPConnection(self.host, self.port, timeout=self.timeout_seconds)
             if self.trusted is None
@@ -193,8 +204,10 @@ class Client:
             connection.close()
 
     def _answered(
-        self, connection: HTTPConnection, method: str, where: str, content: bytes | None, headers: Mapping[str, bytes]
-    ) -> HTTPResponse:
+        self, connection: "HTTPConnection", method: str, where: str, content: bytes | None, headers: Mapping[str, bytes]
+    ) -> "HTTPResponse":
+        from http.client import HTTPException
+
         try:
             try:
                 connection.request(method, where, content, headers)

@@ -5,6 +5,7 @@ import pkgutil
 import string
 import typing
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
 import click
 import pytest
@@ -16,6 +17,10 @@ from rewindmq.engine.cli.rows import Row
 from rewindmq.engine.cli.usage import OPTIONS
 from rewindmq.engine.http.app import ROUTES
 from rewindmq.engine.http.reference.operation import Operation, operation_of
+from rewindmq.engine.http.resources import health
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker
 
 
 def rows() -> Iterator[Row]:
@@ -30,6 +35,10 @@ def rows() -> Iterator[Row]:
 
 
 ROWS = list(rows())
+# The checks that need no login are routes of their own. Making them asks nothing of a broker.
+READY = {
+    route.path.removeprefix("/api"): {"GET": route.endpoint} for route in health.ready_routes(cast("Broker", None))
+}
 
 
 def names_in(text: str) -> set[str]:
@@ -50,7 +59,7 @@ def paths(row: Row) -> Iterator[list[str]]:
 
 def operation_for(method: str, path: list[str]) -> Operation | None:
     """The operation that answers, as the router finds it: the first route that fits."""
-    for route, methods in ROUTES.items():
+    for route, methods in (ROUTES | READY).items():
         segments = route.strip("/").split("/")
         fits = [asked == there or there.startswith("{") for asked, there in zip(path, segments, strict=False)]
         if len(path) == len(segments) and all(fits) and method in methods:

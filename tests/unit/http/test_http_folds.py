@@ -21,7 +21,7 @@ EXPECTED = {
         features: configuration enable_feature_flag reset same
         followers: fetch file forget join keys leader list_all
         health: alarms certificate_expiration mirror_sync_critical node port_listener protocol_listener
-            ready virtual_hosts
+            virtual_hosts
         limits: delete_user_limit delete_vhost_limit list_users_limits list_vhosts_limits put_user_limit
             put_vhost_limit user_limits vhost_limits
         listeners: resume stop suspend
