@@ -26,6 +26,7 @@ ZEROS = bytes(1024 * 1024)
 # fcntl(2) of a file system without F_FULLFSYNC, such as a share of SMB. Any other error says that bytes may be lost.
 NOT_OFFERED = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY)
 DRIVE_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+RESIDENT_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes: getrusage(2) counts kB on Linux
 
 
 def _sync_drive(descriptor: int) -> None:
@@ -107,5 +108,5 @@ def open_descriptors() -> tuple[int, int]:
 
 
 def most_resident_bytes() -> int:
-    """Return the largest memory that this process has had. getrusage(2) counts kB on Linux, and bytes on macOS."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    """Return the largest memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RESIDENT_UNIT
