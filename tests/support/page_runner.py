@@ -3,7 +3,7 @@
 A block ```python NAME is a file. A block ```console has commands ($ ...) and what they print at a terminal on stdout:
 in it `...` stands for any text in a line, and on a line of its own for any lines. Several blanks count as
 one. A command with & at its end runs in the background, where %1 is the first one of the page. Programs find the
-broker under test.
+broker under test. A page that starts brokers gives them the ports of OWN_PORTS, for which others are taken.
 """
 
 import fcntl
@@ -20,11 +20,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.ports import free_port
 from tests.support.running import RunningBroker
 
 BLOCK = re.compile(r"^```(python|console)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 LOCALHOST = 'pika.ConnectionParameters("localhost")'
+OWN_PORTS = re.compile(r"\b1?568[0-9]\b")
 REPEATABLE = ("cat ", *(f"rewindmq -q {each}" for each in ("find", "history", "list", "rewind")))  # they change nothing
 COLUMNS = 200  # of the terminal
 SECONDS = 60.0
@@ -38,14 +40,17 @@ class Page:
     directory: Path
     broker: RunningBroker
     background: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    ports: dict[str, int] = field(default_factory=dict)
 
     def run(self, text: str) -> int:
         """Run all blocks. Returns the number of commands. AssertionError: a command prints something else."""
         count = 0
+        text = OWN_PORTS.sub(self._free_port, text)
         try:
             for kind, name, content in BLOCK.findall(text):
                 if kind == "python":
-                    assert "import pika" not in content or LOCALHOST in content, f"{name} connects to another broker"
+                    own = any(f'"localhost", {port})' in content for port in self.ports.values())
+                    assert own or "import pika" not in content or LOCALHOST in content, f"{name}: another broker"
                     here = LOCALHOST.replace(")", f", {self.broker.amqp_port})")
                     (self.directory / name).write_text(content.replace(LOCALHOST, here))
                     continue
@@ -58,13 +63,16 @@ class Page:
                 process.wait()
         return count
 
+    def _free_port(self, named: re.Match[str]) -> str:
+        return str(self.ports.setdefault(named[0], free_port()))
+
     def _check(self, command: str, expected: list[str]) -> None:
         if command.endswith("&"):
             self._start(command.removesuffix("&"))
             return
-        if killed := re.fullmatch(r"kill %(\d+)", command):
-            process = self.background[int(killed[1]) - 1]
-            process.send_signal(signal.SIGTERM)
+        if killed := re.fullmatch(r"kill (-9 )?%(\d+)", command):
+            process = self.background[int(killed[2]) - 1]
+            process.send_signal(signal.SIGKILL if killed[1] else signal.SIGTERM)
             process.wait(SECONDS)
             return
         is_repeatable = command.startswith(REPEATABLE)
