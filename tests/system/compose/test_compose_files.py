@@ -88,7 +88,7 @@ def test_the_versions_are_those_that_are_tested_with() -> None:
     assert dependency is not None
     assert dependency.text == ENVIRONMENT["KAFKA_VERSION"]
     python = ENVIRONMENT["PYTHON_VERSION"].rpartition(".")[0]
-    assert f'requires-python = ">={python}"' in (ROOT / "pyproject.toml").read_text()
+    assert f'requires-python = ">={python},' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_what_is_built_from_is_there() -> None:
