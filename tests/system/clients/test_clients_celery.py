@@ -53,8 +53,8 @@ def test_tasks_for_later_do_not_keep_one_for_now_waiting(broker: RunningBroker, 
     app.conf.broker_url = app.conf.broker_write_url = broker.amqp_url
     worker = Worker(broker, tmp_path / "journal", "tests.system.clients.celery_later_app", 1)
     try:
-        for _ in range(10):
-            celery_later_app.note.apply_async(("later",), countdown=6)
+        for _ in range(10):  # it is later than a slow machine takes to send them all
+            celery_later_app.note.apply_async(("later",), countdown=15)
         celery_later_app.note.delay("now")
         worker.until(lambda: len(worker.lines("later")) == 10)
         order = [line.split()[0] for line in worker.journal.read_text().splitlines()]
