@@ -12,12 +12,15 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rewindmq.engine.host.loop_share import LoopShare
 from rewindmq.engine.log.embedded.reserve import RESERVE_BYTES
 from rewindmq.projections import system_calls
 from tests.support.broker_harness import Harness
@@ -44,6 +47,15 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
         return
     with tempfile.TemporaryDirectory(prefix="rewindmq-test-", dir=MEMORY, ignore_cleanup_errors=True) as directory:
         yield Path(directory)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def undisturbed() -> Iterator[None]:
+    """Let a broker share its loop by the CPU time that work takes. On a busy machine a slice takes long without doing
+    much, and what the test sent would wait for the line to rest."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rewindmq.engine.broker.broker.LoopShare", partial(LoopShare, time.thread_time))
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
