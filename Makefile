@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault registry helm chart wheel sbom release demo docs notebook stack stack-stop check beside test test-spark test-all test-compiled compare acceptance lint mutants bench rabbitmq43 soak lock clean
+.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault registry helm chart wheel sbom release demo docs notebook stack stack-stop check beside test test-spark test-all test-compiled compare acceptance lint mutants bench rabbitmq43 python-unstable soak lock clean
 
 setup: .venv/.ready
 
@@ -190,6 +190,10 @@ bench: setup
 rabbitmq43: setup
 	$(BIN)/python -m tests.support.debian_unstable
 
+# The quick unit tests under the newest Python that Debian has (3.14). As root. T= for others.
+python-unstable: setup
+	$(BIN)/python -m tests.support.python_unstable $(T)
+
 # The long simulation and the rare tests, then hours of mixed traffic, with memory and latency a minute: SOAK_OPTIONS="--hours 8".
 SOAK_OPTIONS ?= --hours 2
 soak: setup
@@ -210,6 +214,7 @@ lock:
 	  --output-file compose/requirements.lock pyproject.toml
 	$(BIN)/pip-compile $(LOCK_OPTIONS) --extra archive,kafka,spark --constraint requirements.lock \
 	  --output-file compose/requirements-spark.lock pyproject.toml
+	sed -i 's/^\(backports-zstd==[^ ]*\) \\$$/\1 ; python_version < "3.14" \\/' requirements.lock compose/*.lock
 
 clean:
 	rm -rf .venv .venv-spark-* build build-docs build-wheel rewindmq/compiled *.egg-info demo-data demo.html audit.html history.html bench.txt stack-data tests/bench/target

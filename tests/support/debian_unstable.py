@@ -1,15 +1,17 @@
-"""RabbitMQ 4.3: Debian unstable's package, in a directory of its own that is entered with chroot.
+"""Debian unstable, in directories of their own that are entered with chroot: for RabbitMQ 4.3 and the newest Python.
 
-    python -m tests.support.debian_unstable        installs it and prints the directory (`make rabbitmq43`)
+    python -m tests.support.debian_unstable        installs RabbitMQ and prints the directory (`make rabbitmq43`)
+    python -m tests.support.python_unstable        runs tests under its Python (`make python-unstable`)
 
-DIRECTORY is in the user's cache; RABBITMQ43=DIR names another one. debootstrap makes it, as root, with the package
-manager's default settings, from the mirror that apt uses here (400 MB).
+The directories are in the user's cache; RABBITMQ43=DIR names another one for RabbitMQ. debootstrap makes them, as root,
+with the package manager's default settings, from the mirror that apt uses here (400 MB).
 """
 
 import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.needs import found, needed
@@ -20,7 +22,7 @@ DIRECTORY = Path(os.environ.get("RABBITMQ43") or CACHE / "rabbitmq-unstable").ab
 
 
 class NotInstalled(Exception):
-    """A RabbitMQ is not here, and why."""
+    """A Debian is not here, and why."""
 
 
 def is_installed() -> bool:
@@ -29,24 +31,29 @@ def is_installed() -> bool:
 
 
 def install() -> Path:
-    """The directory, made when it is not there. Raises NotInstalled."""
-    if is_installed():
-        return DIRECTORY
+    """The directory with RabbitMQ, made when it is not there. Raises NotInstalled."""
+    return installed(DIRECTORY, RABBITMQ, ["rabbitmq-server", "procps"])
+
+
+def installed(directory: Path, program: Path, packages: Sequence[str]) -> Path:
+    """The directory with a Debian that has `program`, made of these packages when it is not there. NotInstalled."""
+    if (directory / program).exists():
+        return directory
     if found("debootstrap") is None:
-        raise NotInstalled("RabbitMQ 4.3 comes from Debian unstable: apt-get install debootstrap")
+        raise NotInstalled(f"{program.name} comes from Debian unstable: apt-get install debootstrap")
     if os.geteuid() != 0:
-        raise NotInstalled("RabbitMQ 4.3 runs in a directory with Debian unstable, which only root can make and enter")
-    DIRECTORY.parent.mkdir(parents=True, exist_ok=True)
-    making = Path(tempfile.mkdtemp(prefix=f"{DIRECTORY.name}-", dir=DIRECTORY.parent))
-    print(f"installing Debian unstable's RabbitMQ into {DIRECTORY} (400 MB)", flush=True)
-    how = ["--variant=minbase", "--include=rabbitmq-server,procps", "unstable", str(making), _mirror()]
+        raise NotInstalled(f"{program.name} runs in a directory with Debian unstable, which only root makes and enters")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    making = Path(tempfile.mkdtemp(prefix=f"{directory.name}-", dir=directory.parent))
+    print(f"installing Debian unstable with {packages[0]} into {directory} (400 MB)", flush=True)
+    how = ["--variant=minbase", f"--include={','.join(packages)}", "unstable", str(making), _mirror()]
     made = subprocess.run([needed("debootstrap"), *how], capture_output=True, text=True)
     if made.returncode != 0:
         shutil.rmtree(making, ignore_errors=True)
         raise NotInstalled(f"Debian unstable could not be installed: {made.stdout[-500:]}{made.stderr[-500:]}")
     (making / "etc" / "hosts").write_text("127.0.0.1 localhost\n")
-    making.rename(DIRECTORY)
-    return DIRECTORY
+    making.rename(directory)
+    return directory
 
 
 def _mirror() -> str:
@@ -57,7 +64,7 @@ def _mirror() -> str:
         address, _, said = line.partition(" ")
         if said == "Debian Debian":
             return address
-    raise NotInstalled("apt names no mirror of Debian (apt-get update first): RabbitMQ 4.3 can't be installed")
+    raise NotInstalled("apt names no mirror of Debian (apt-get update first): Debian unstable can't be installed")
 
 
 if __name__ == "__main__":
