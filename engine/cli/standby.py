@@ -101,7 +101,7 @@ def _tell(settings: CliSettings, data: Path, leader: str) -> str:
         finally:
             await client.close()
 
-    again = "it is not told, and must not go on: stop it before clients connect here (then `rewindmq follow` on it)"
+    again = "it was not told, and must not continue: stop it before clients connect here (then `rewindmq follow` on it)"
     try:
         asyncio.run(ask())
     except RefusedByLeader as refused:
@@ -110,7 +110,7 @@ def _tell(settings: CliSettings, data: Path, leader: str) -> str:
         return f"The old leader: {refused}; {again}"
     except (Away, LogError) as error:
         return f"The old leader: {error}; {again}"
-    return f"The old leader at {leader} took no note: is it the old leader? {again}"
+    return f"The old leader at {leader} did not react: check that it is the old leader; {again}"
 
 
 COMMANDS = (follow, promote)

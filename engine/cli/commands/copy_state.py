@@ -47,9 +47,9 @@ def check_empty(data: Path) -> None:
     if not data.exists():
         return
     if any(data.iterdir()):
-        raise CliError(CONFIG, f"{data}: is not empty: a copy is for a new node")
+        raise CliError(CONFIG, f"{data} is not empty: give an empty directory, because a copy is for a new node")
     if data.is_mount():
-        raise CliError(CONFIG, f"{data}: something is mounted there, so it can't be replaced: give a directory in it")
+        raise CliError(CONFIG, f"{data} is a mount point, which cannot be replaced: give a directory in it")
 
 
 def received(pieces: Iterator[bytes], directory: Path) -> str:
@@ -59,9 +59,9 @@ def received(pieces: Iterator[bytes], directory: Path) -> str:
         node, files = receive(pieces, directory)
         StateStore.open(directory / "state", read_only=True).close()  # this version can read it
     except BadCopy as error:
-        raise CliError(DATA, f"what came is not a whole copy of a state: {error}") from None
+        raise CliError(DATA, f"the received copy is incomplete or damaged: {error}. Run the command again") from None
     except StoreError as error:
-        raise CliError(DATA, f"what came can't be used: {error}") from None
+        raise CliError(DATA, f"the received copy cannot be opened: {error}") from None
     size = sum(int(each["bytes"]) for each in files.values())
     return f"Copied the state of node {node}: {len(files)} files, {size} bytes"
 

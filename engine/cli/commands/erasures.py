@@ -62,7 +62,7 @@ def check_erasure(
     name = f"subject '{subject}'" if day is None else f"the day {day}"
     settings.show([row(each) for each in proof.keys])
     if proof.plain:
-        settings.banner(f"{proof.plain} more records name the subject in a header and are not encrypted")
+        settings.banner(f"{proof.plain} more records name the subject in a header, but are not encrypted")
     if not proof.keys:
         raise CliError(DATA, f"nothing in the history was ever encrypted for {name}")
     states = {each.state for each in proof.keys} - {"destroyed", "expired"}
@@ -70,7 +70,7 @@ def check_erasure(
         raise CliError(DIFFERENT, f"{name} has not expired: {', '.join(sorted(states)) or 'its subjects were erased'}")
     if day is None and not proof.is_erased:
         wrong = ", ".join(sorted(states - {"in_use"}))
-        raise CliError(DIFFERENT, f"{name} is not erased: {wrong or 'nobody asked for it'}")
+        raise CliError(DIFFERENT, f"{name} is not erased: {wrong or 'no erasure was requested'}")
 
 
 def row(report: "object") -> dict[str, Value]:

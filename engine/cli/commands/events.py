@@ -252,7 +252,7 @@ def machine_before(history: "Location", log: "PartitionLog", first: int) -> "Mac
     try:
         return state_at(log, history.snapshots, At(offset=first))
     except OutsideHistory as error:
-        raise OutsideHistory(f"{error}: without --effects the events can be shown") from None
+        raise OutsideHistory(f"{error}. Leave out --effects to see the events alone") from None
 
 
 def names_queue(line: PrintedEvent, wanted: QueueName) -> bool:

@@ -273,7 +273,7 @@ def report_differences(reports: "Sequence[Verification]") -> None:
         raise CliError(
             DIFFERENT,
             f"the stored state differs from the log in {total} places: stop the broker and delete"
-            " the directory state, then it is rebuilt from the log",
+            " the directory state; the next start rebuilds it from the log",
         )
 
 

@@ -64,10 +64,10 @@ def repartition(settings: CliSettings, partitions: int | None) -> None:
     """
     client = settings.client()
     if partitions is None:
-        settings.banner("Looking how far the repartition is ...")
+        settings.banner("Checking the repartition ...")
         state = client.get_one("repartition")
     else:
-        settings.banner(f"Adding partitions, so that there are {partitions} ...")
+        settings.banner(f"Adding partitions up to {partitions} ...")
         state = client.request("POST", path("repartition"), json={"partitions": partitions}).json()
     settings.show(rows_of([state], list(REPARTITION), REPARTITION))
 

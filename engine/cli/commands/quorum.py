@@ -95,8 +95,8 @@ def show_owners(settings: CliSettings) -> None:
     if unknown:
         raise CliError(
             UNAVAILABLE,
-            f"the owner of {', '.join(unknown)} is not known to this node: owners say so every five seconds, with"
-            " `start --standbys N` only",
+            f"this node does not know the owner of {', '.join(unknown)}: owners announce themselves every five seconds,"
+            " and only with `start --standbys N`",
         )
     owned = Counter(str(each["owner"]) for each in placed)
     counts = [owned[str(node["name"])] for node in nodes]

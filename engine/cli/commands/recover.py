@@ -121,12 +121,12 @@ def _lacking(found: "Sequence[RecoveredPartition]") -> Iterator[str]:
     if all(each.ends_early for each in found):
         until_ms = max(each.until_ms or 0 for each in found)
         what = f"the archive ends with the record of {format_time(until_ms)}, and the fork with it"
-        yield f"{what}: what came between there and the moment, if anything, is not in the fork"
+        yield f"{what}: any event between there and the moment is not in the fork"
         return
     for each in found:
         if each.ends_early:
-            what = f"{each.partition} is archived up to offset {each.next_offset} only"
-            yield f"{what}: what came between there and the moment, if anything, is not in the fork"
+            what = f"{each.partition} is archived only up to offset {each.next_offset}"
+            yield f"{what}: any event between there and the moment is not in the fork"
 
 
 def _bring_keys(data: Path, source: Path | None) -> list[str]:
@@ -142,7 +142,7 @@ def _bring_keys(data: Path, source: Path | None) -> list[str]:
         return [f"{what}: copy the former broker's directory of keys to {own} (`cp -a DIR/keys {own}`)"]
     if missing:
         return [
-            f"{source} lacks {len(missing)} of {len(needed)} keys: bodies under them go out empty, with x-unreadable"
+            f"{source} lacks {len(missing)} of {len(needed)} keys: their bodies are delivered empty, with x-unreadable"
         ]
     return []
 

@@ -127,8 +127,8 @@ def cancel(settings: CliSettings, where: str, name: str | None) -> None:
         return
     for each in cast(list[dict[str, object]], answer["cancelled"]):
         click.echo(
-            f"Cancelled '{each['name']}': {each['back']} of {each['messages']} messages are back in '{each['to']}'. The"
-            " same restoration asked again brings the rest.",
+            f"Cancelled '{each['name']}': {each['back']} of {each['messages']} messages are back in '{each['to']}'. Run"
+            " the same command again to bring back the rest.",
             err=True,
         )
 

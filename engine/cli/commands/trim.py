@@ -34,7 +34,7 @@ from rewindmq.projections.rewind import UnreadableTime, format_time, parse_time
     option("--partition NAME", "This partition only, such as queues-0 (default: all of queues)."),
     option(
         "--archive archive_url URL",
-        "The archive of this history, where no data directory names it: it is trimmed, too.",
+        "The archive of this history, where no data directory names it: it is trimmed as well.",
     ),
     option("--reason TEXT", "Why. It stays in the history.", default=""),
     flag("--dry-run", "Audit, and say what would go. Nothing changes."),

@@ -59,7 +59,7 @@ def compare_versions(
     for each in differences:
         explain(each)
     if differences:
-        raise CliError(DIFFERENT, f"{other} folds {len(differences)} of {len(found)} partitions otherwise")
+        raise CliError(DIFFERENT, f"{other} folds {len(differences)} of {len(found)} partitions differently")
 
 
 def explain(difference: "FirstDifference") -> None:
@@ -78,7 +78,7 @@ def explain(difference: "FirstDifference") -> None:
 
 def side_text(side: "Side") -> str:
     """Return the effects in one version, or the error that ended its fold."""
-    return f"it cannot go on: {side.ended}" if side.ended else ", ".join(side.effects) or "nothing follows"
+    return f"it cannot continue: {side.ended}" if side.ended else ", ".join(side.effects) or "nothing follows"
 
 
 COMMANDS = (compare_versions,)

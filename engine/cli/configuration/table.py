@@ -168,7 +168,7 @@ LISTENERS = (
     Setting(
         "proxy_protocol_from",
         NETWORKS,
-        "Only connections from there (10.0.0.0/24) begin with that header, those of HTTP and over TLS, too.",
+        "Only connections from there (10.0.0.0/24) begin with that header, including those of HTTP and over TLS.",
         "",
         metavar="NETWORK,...",
     ),
@@ -464,7 +464,7 @@ STANDBY = (
     Setting(
         "confirm_after",
         choice("sync", "follower"),
-        "When a publish is confirmed: after this machine's sync, or after that of each follower, too.",
+        "When a publish is confirmed: after this machine's sync, or also after that of each follower.",
         "sync",
     ),
     Setting("leader_user", TEXT, "With `rewindmq follow`: the user at the leader, an administrator.", "guest"),

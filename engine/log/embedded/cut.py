@@ -75,7 +75,7 @@ def prove_base(directory: Path, offset: int) -> Base:
     Raises LogError unless it proves that the log can begin there."""
     name = directory.name
     if name == METADATA:
-        raise LogError(f"{name} is never cut: it says what was trimmed")
+        raise LogError(f"{name} cannot be trimmed, because it records the trims")
     path = segment_path(directory, offset)
     if not path.exists():
         raise LogError(f"{name}: no segment begins at offset {offset}")
@@ -127,13 +127,13 @@ def end_trims(data_dir: Path, queues: Iterable[LogPartition], topology: Topology
                 cut(data_dir, partition.name, floor.event.offset)
                 Snapshots(data_dir / "snapshots").discard_below(partition.name, floor.event.offset)
             except (LogError, OSError) as error:  # the log still has everything, so nothing is lost
-                logger.error("%s: a trim of it could not be completed: %s", partition.name, error)
+                logger.error("%s: could not complete a trim: %s", partition.name, error)
         start = partition.start_offset
         base = Bases(data_dir / "bases").path(partition.name, start)
         if start > 0 and chain_of(base) is None:
             logger.warning(
-                "%s begins at offset %d, and its base is lost (%s): the stored state is used. If that is lost too,"
-                " this partition is: bring the base back from a backup, or trim again",
+                "%s begins at offset %d, and its base is lost (%s), so only the stored state has its queues:"
+                " restore the base from a backup, or trim again",
                 partition.name,
                 start,
                 base,

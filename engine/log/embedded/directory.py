@@ -48,9 +48,9 @@ def read_layout(data_dir: Path) -> int:
     except OSError as error:
         raise LogError(f"{file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise LogError(f"{file}: not a description of a log") from None
+        raise LogError(f"{file}: damaged: it does not describe a log. Restore it from a backup") from None
     if not isinstance(found, int) or not 1 <= found <= MAX_PARTITIONS:
-        raise LogError(f"{file}: {found!r} queue partitions")
+        raise LogError(f"{file}: damaged: {found!r} is not a number of queue partitions from 1 to {MAX_PARTITIONS}")
     for name in (METADATA, *map(queue_partition, range(found))):
         if not partition_directory(data_dir, name).is_dir():
             raise LogError(f"{partition_directory(data_dir, name)}: this partition of the log ({file}) is gone")
@@ -103,7 +103,7 @@ def _growing_to(data_dir: Path) -> int:
     except FileNotFoundError:
         return 0
     except (OSError, ValueError, KeyError, TypeError):
-        raise LogError(f"{file}: not a note of partitions that are added") from None
+        raise LogError(f"{file}: damaged: it does not say how many partitions are being added") from None
 
 
 def _require_no_more(data_dir: Path, partitions: int) -> None:
@@ -125,7 +125,7 @@ def read_fork(data_dir: Path) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
-        raise LogError(f"{file}: not a description of a log") from None
+        raise LogError(f"{file}: damaged: it does not describe a log. Restore it from a backup") from None
     return None if found is None else str(found)
 
 

@@ -27,8 +27,8 @@ def require_broker(data_dir: Path) -> None:
     note = read_note(data_dir / FOLLOWER)
     if note is not None:
         raise LogError(
-            f"{data_dir}: a copy that follows {note.get('leader')}: `rewindmq promote --data {data_dir}` makes it the"
-            " leader, `rewindmq follow` continues to copy"
+            f"{data_dir}: a copy that follows {note.get('leader')}: run `rewindmq promote --data {data_dir}` to make it"
+            " the leader, or `rewindmq follow` to continue copying"
         )
     note = read_note(data_dir / FENCED)
     if note is not None:
@@ -38,8 +38,9 @@ def require_broker(data_dir: Path) -> None:
 def fence_text(note: dict[str, Any]) -> str:
     """Return one line about a fence."""
     return (
-        f"a follower of this broker was promoted ({note.get('promoted')}), and the history continues there: make this"
-        " one its follower with `rewindmq follow URL --data DIR`; what only this one has is kept aside then"
+        f"a follower of this broker was promoted ({note.get('promoted')}), and the history continues there: run"
+        " `rewindmq follow URL --data DIR` to make this broker its follower, which sets aside the records that only"
+        " this broker has"
     )
 
 
@@ -54,7 +55,7 @@ def read_note(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise LogError(f"{path}: {error.strerror}") from None
     except ValueError:
-        raise LogError(f"{path}: not a note of this program") from None
+        raise LogError(f"{path}: damaged, or not written by RewindMQ") from None
 
 
 def noted_followers(data_dir: Path) -> dict[str, str]:
@@ -66,7 +67,7 @@ def noted_followers(data_dir: Path) -> dict[str, str]:
     try:
         return {} if note is None else {str(name): str(copy) for name, copy in note["followers"].items()}
     except (KeyError, AttributeError):
-        raise LogError(f"{path}: not a note of this program") from None
+        raise LogError(f"{path}: damaged, or not written by RewindMQ") from None
 
 
 def write_note(path: Path, content: dict[str, Any]) -> None:

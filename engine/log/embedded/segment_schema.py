@@ -51,7 +51,7 @@ def require_known_schema(schema_json: str, place: str) -> None:
         if older is not None:
             released_schema_json(older)
     except UnknownSchema as error:
-        what = "a newer version of RewindMQ wrote this segment: start that one. Or its header is damaged"
+        what = "a newer version of RewindMQ wrote this segment (start that version), or its header is damaged"
         raise NewerSchema(f"{place}: {what}: {error}") from None
 
 

@@ -192,7 +192,7 @@ class KafkaClients:
         except KafkaException as error:
             consumer.poll(0.1)  # calls `note`
             why = self._without_values(errors[0] if errors else text_of(error))
-            raise NobodyAnswers(f"Kafka: nothing is heard from {self.bootstrap}: {why}") from None
+            raise NobodyAnswers(f"Kafka: no answer from {self.bootstrap}: {why}") from None
         finally:
             consumer.close()
 

@@ -116,15 +116,15 @@ class ConsoleTopics:
                     bytes_sent = 0
             producer.poll(0)
             if errors:
-                raise LogError(f"Kafka: a copy is refused: {text_of(errors[0])}")
+                raise LogError(f"Kafka refused a copy: {text_of(errors[0])}")
             if time.monotonic() - told_at >= TOLD_SECONDS:
                 told_at = time.monotonic()
-                logger.info("%d records copied, %d left out that are no events", copied, skipped)
+                logger.info("%d records copied, %d skipped that are not events", copied, skipped)
         if producer.flush(TIMEOUT_SECONDS):
-            raise NoAnswer(f"Kafka: not all copies were taken within {TIMEOUT_SECONDS:.0f} seconds: start again")
+            raise NoAnswer(f"Kafka did not accept all copies within {TIMEOUT_SECONDS:.0f} seconds: start again")
         if errors:
-            raise LogError(f"Kafka: a copy is refused: {text_of(errors[0])}")
-        logger.info("%d records copied, %d left out that are no events", copied, skipped)
+            raise LogError(f"Kafka refused a copy: {text_of(errors[0])}")
+        logger.info("%d records copied, %d skipped that are not events", copied, skipped)
 
     def _produce(self, producer: Producer, message: Message, ids: Ids) -> int | None:
         """Append the copy of a record. Return its size, or None if it is not an event."""
@@ -136,7 +136,7 @@ class ConsoleTopics:
             return None
         copied = confluent_form(value, ids[self.pairs[topic]])
         if copied is None:
-            logger.warning("%s %d:%d is no event, and is not copied", topic, number, offset)
+            logger.warning("%s %d:%d is not an event, and is not copied", topic, number, offset)
             return None
         headers = [*(message.headers() or []), (OFFSET_HEADER, str(offset).encode())]
         producer.produce(
@@ -160,11 +160,13 @@ class ConsoleTopics:
                     continue
                 found = dict(message.headers() or []).get(OFFSET_HEADER)
                 if not isinstance(found, bytes) or not found.isdigit():
-                    raise LogError(f"Kafka: the last record of {copied} is no copy: delete this topic, and start again")
+                    raise LogError(
+                        f"Kafka: the last record of {copied} is not a copy: delete this topic, and start again"
+                    )
                 return max(oldest, int(found) + 1)
         finally:
             reader.close()
-        raise NoAnswer(f"Kafka: the last record of {copied} is not given within {TIMEOUT_SECONDS:.0f} seconds")
+        raise NoAnswer(f"Kafka: no answer about the last record of {copied} within {TIMEOUT_SECONDS:.0f} seconds")
 
 
 def _delivered(errors: list[KafkaError], error: KafkaError | None, _: Message) -> None:

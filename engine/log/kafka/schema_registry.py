@@ -77,14 +77,14 @@ class SchemaRegistry:
         status, answer = self._ask(f"/subjects/{quote(subject, safe='')}/versions?normalize=true", {"schema": schema})
         if status == 404:
             raise RegistryError(
-                f"{self.url} is no schema registry: it has no /subjects (Apicurio: .../apis/ccompat/v7)"
+                f"{self.url} is not a schema registry: it has no /subjects (Apicurio: .../apis/ccompat/v7)"
             )
         return self._id(answer)
 
     def _id(self, answer: dict[str, Any]) -> int:
         found = answer.get("id")
         if type(found) is not int or not 0 <= found < 1 << 32:
-            raise RegistryError(f"{self.url} is no schema registry: its answer has no id")
+            raise RegistryError(f"{self.url} is not a schema registry: its answer has no id")
         return found
 
     def _ask(self, path: str, content: object) -> tuple[int, dict[str, Any]]:
@@ -96,12 +96,12 @@ class SchemaRegistry:
                     body += piece
                     if len(body) > MOST_BYTES:
                         raise RegistryError(
-                            f"{self.url} is no schema registry: an answer has more than {MOST_BYTES} bytes"
+                            f"{self.url} is not a schema registry: an answer has more than {MOST_BYTES} bytes"
                         )
         except httpx2.TransportError as error:
             raise RegistryAway(f"the schema registry at {self.place} does not answer: {error or 'timeout'}") from None
         except (httpx2.InvalidURL, httpx2.DecodingError) as error:
-            raise RegistryError(f"{self.url} is no schema registry: {error}") from None
+            raise RegistryError(f"{self.url} is not a schema registry: {error}") from None
         try:
             answer = json.loads(body)
         except ValueError:
@@ -118,15 +118,13 @@ class SchemaRegistry:
         if status not in (200, 404):
             raise RegistryError(f"the schema registry at {self.place} refuses: {why}")
         if status == 200 and not isinstance(answer, dict):
-            raise RegistryError(f"{self.url} is no schema registry: its answer is no JSON object")
+            raise RegistryError(f"{self.url} is not a schema registry: its answer is not a JSON object")
         return status, answer if isinstance(answer, dict) else {}
 
 
 def _incompatible(subject: str, why: str) -> str:
     said = f": {' '.join(why.split())[:300]}" if why else ""
-    return (
-        f"subject {subject} has a schema that ours does not follow{said}; it belongs to something else: delete it there"
-    )
+    return f"subject {subject} has a schema of another program{said}: use another --kafka-prefix, or delete the subject"
 
 
 def register(registry: SchemaRegistry, subject: str) -> dict[str, int]:

@@ -265,9 +265,7 @@ class KafkaTopics:
                 topic = NewTopic(copy, count, len(source.partitions[0].replicas), config=settings)
                 asked(f"the topic {copy} cannot be created", partial(self._create, topic))
             elif len(found.partitions) < count:
-                raise LogError(
-                    f"Kafka: the topic {copy} has to have {count} partitions: delete it, and it is created again"
-                )
+                raise LogError(f"Kafka: the topic {copy} must have {count} partitions: delete it, and start again")
             counts.append(count)
         return counts
 
@@ -328,7 +326,7 @@ class KafkaTopics:
             )
         for name in (self.metadata, self.nodes):
             if len(descriptions[name].partitions) != 1:
-                raise LogError(f"Kafka: the topic {name} has to have one partition: delete it, and it is created again")
+                raise LogError(f"Kafka: the topic {name} must have one partition: delete it, and start the node again")
         limit = MAX_MESSAGE_BYTES
         for name in self._names:
             rules = _ALWAYS if name == self.nodes else {**_ALWAYS, **_FOR_EVER}
@@ -343,8 +341,8 @@ class KafkaTopics:
     def _check_expiry(self, retention_ms: int, least_ms: int) -> None:
         if 0 <= retention_ms < least_ms:
             raise LogError(
-                f"Kafka: the topic {self.queues} has retention.ms={retention_ms}, and Kafka would remove what is not"
-                f" archived yet: it has to be ten times --archive-lag at least: set it with kafka-configs.sh --alter"
+                f"Kafka: the topic {self.queues} has retention.ms={retention_ms}, so Kafka would remove unarchived"
+                f" records. It has to be at least ten times --archive-lag: set it with kafka-configs.sh --alter"
                 f" --topic {self.queues} --add-config retention.ms={least_ms}, or more"
             )
 
@@ -378,7 +376,7 @@ class KafkaTopics:
         except LogError:
             return
         if found != identity:
-            raise LogError(f"Kafka: the topics are not those of before: {identity} became {found}")
+            raise LogError(f"Kafka: the topics are not the ones that this node started with: {identity} became {found}")
 
     def replicas(self) -> list[Replicas]:
         """Return the current places of the queue partitions; empty if the queried broker does not know them.
@@ -408,8 +406,8 @@ class KafkaTopics:
             while (description := self._describe(admin, name)) is None:
                 if time.monotonic() > deadline:
                     raise NoSuchTopic(
-                        f"Kafka: at {self._clients.bootstrap} there is no topic {name}: no node was started there with"
-                        " this prefix, or the topic was deleted"
+                        f"Kafka: at {self._clients.bootstrap} there is no topic {name}: no node has been started with"
+                        " this prefix (--kafka-prefix), or the topic was deleted"
                     )
                 time.sleep(0.05)
             descriptions[name] = description

@@ -152,7 +152,7 @@ def test_a_moment_behind_the_archived_end_is_answered_with_the_end(
     assert done.returncode == 0, done.stderr
     [line] = done.stderr.splitlines()
     until = max(row["archived_until"] for row in json.loads(done.stdout))
-    assert line.startswith(f"the archive ends with the record of {until}, and the fork with it: what came between")
+    assert line.startswith(f"the archive ends with the record of {until}, and the fork with it: any event between")
     own = tmp_path / "whole"
     assert recover(place, own, "-q").returncode == 0
     assert ends(tmp_path / "fork") == ends(own)
@@ -192,7 +192,7 @@ def test_a_fork_takes_the_keys_that_its_bodies_need(
         assert (path.read_bytes(), path.stat().st_mode & 0o777) == ((keys / path.name).read_bytes(), 0o600)
     (tmp_path / "no-keys").mkdir()
     lacking = recover(place, tmp_path / "lacking", "--at", "mark:release", "--keys", str(tmp_path / "no-keys"))
-    assert "lacks 2 of 2 keys: bodies under them go out empty, with x-unreadable" in lacking.stderr
+    assert "lacks 2 of 2 keys: their bodies are delivered empty, with x-unreadable" in lacking.stderr
     again = start_broker(fork, *options)
     with connect(again) as connection:
         letters = take(connection.channel(), "letters", 2, auto_ack=True)

@@ -91,7 +91,7 @@ def test_what_is_damaged_leaves_nothing(tar: bytes, tmp_path: Path) -> None:
     with saying(tar[:at] + b"A" + tar[at + 1 :], len(tar)) as url:
         done = run("copy_state", "-q", "--data", str(tmp_path / "south"), "--url", url)
     require_failure(
-        done, 65, "Error: what came is not a whole copy of a state: kafka is missing, or differs from the manifest"
+        done, 65, "Error: the received copy is incomplete or damaged: kafka is missing, or differs from the manifest"
     )
     nothing_left(tmp_path)
 
@@ -101,7 +101,7 @@ def test_what_another_version_wrote_leaves_nothing(tmp_path: Path) -> None:
     newer = copied(tmp_path / "north", b"3")
     with saying(newer, len(newer)) as url:
         done = run("copy_state", "-q", "--data", str(tmp_path / "south"), "--url", url)
-    require_failure(done, 65, "Error: what came can't be used: ")
+    require_failure(done, 65, "Error: the received copy cannot be opened: ")
     assert "state of format b'3', this version reads b'1'" in done.stderr
     nothing_left(tmp_path, "north")
 
@@ -111,7 +111,7 @@ def test_a_directory_that_is_in_use_is_left_alone(tar: bytes, tmp_path: Path) ->
     (tmp_path / "south" / "mine").write_text("mine")
     with saying(tar, len(tar)) as url:
         done = run("copy_state", "-q", "--data", str(tmp_path / "south"), "--url", url)
-        require_failure(done, 78, f"Error: {tmp_path / 'south'}: is not empty: a copy is for a new node")
+        require_failure(done, 78, f"Error: {tmp_path / 'south'} is not empty: give an empty directory")
         done = run("copy_state", "-q", "--data", str(tmp_path / "south" / "mine"), "--url", url)
         require_failure(done, 64, "Error (argument validation): Invalid value for '--data'")
         done = run("copy_state", "-q", "--data", str(tmp_path / "south" / "mine" / "south"), "--url", url)

@@ -164,7 +164,7 @@ def gone_for_auditors(broker: MovedBroker, day: str) -> None:
     done = run("check_erasure", "--day", last, "--data", str(data))
     assert (done.returncode, done.stderr) == (1, f"Error: the day {last} has not expired: in_use\n")
     done = run("check_erasure", "ada", "--data", str(data))
-    assert (done.returncode, done.stderr) == (1, "Error: subject 'ada' is not erased: nobody asked for it\n")
+    assert (done.returncode, done.stderr) == (1, "Error: subject 'ada' is not erased: no erasure was requested\n")
 
 
 def test_b21_a_kill_between_destroying_and_logging_is_mended_by_the_start(broker: MovedBroker) -> None:

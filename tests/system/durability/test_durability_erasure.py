@@ -251,7 +251,7 @@ def test_b15_audits_hold_and_the_proof_can_be_had_without_a_broker(erased: Path,
     assert report["first"].startswith("queues-")
     assert (report["key"], report["user"]) == ("destroyed", "guest")
     done = run("check_erasure", "bob", "--data", str(erased))
-    assert (done.returncode, done.stderr) == (1, "Error: subject 'bob' is not erased: nobody asked for it\n")
+    assert (done.returncode, done.stderr) == (1, "Error: subject 'bob' is not erased: no erasure was requested\n")
     done = run("check_erasure", "carol", "--data", str(erased))
     assert (done.returncode, done.stderr.count("\n")) == (65, 1)
     empty = tmp_path / "empty"

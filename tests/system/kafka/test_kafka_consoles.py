@@ -63,7 +63,7 @@ def test_b74_a_subject_of_something_else_is_left_alone(registry: RegistryServer,
     registry.post("/subjects/taken.metadata-value/versions", {"schema": json.dumps(other)})
     code, shown, said = registered("--registry", registry.url, "--kafka-prefix", "taken")
     assert (code, shown, said.count("\n")) == (65, "", 1)
-    assert "subject taken.metadata-value has a schema that ours does not follow" in said
+    assert "subject taken.metadata-value has a schema of another program" in said
     assert registry.get("/subjects/taken.metadata-value/versions") == [1]
 
 
@@ -87,7 +87,7 @@ def test_b74_a_registry_that_wants_a_login(registry: RegistryServer, tmp_path: P
     ("options", "code", "said"),
     [
         (("--registry", "http://127.0.0.1:1"), 69, "the schema registry at 127.0.0.1:1 does not answer"),
-        (("--registry", "{root}/elsewhere"), 65, "is no schema registry: it has no /subjects"),
+        (("--registry", "{root}/elsewhere"), 65, "is not a schema registry: it has no /subjects"),
         (("--registry", "registry:8081"), 64, "give --registry http://HOST:PORT"),
         (("--registry", "http://a:b@registry"), 64, "a password does not belong in an address"),
         (("--registry", "{root}", "--registry-user", "a"), 64, "go together"),
@@ -167,7 +167,7 @@ def test_b75_a_copy_that_consoles_read(kafka: KafkaCluster, registry: RegistrySe
     ours = [each for each in records_of(kafka, queues) if each.value() != b"no event"]
     until(lambda: len(records_of(kafka, copied)) >= len(ours), "not all is copied")
     assert copier.stop() == 0, copier.log.read_text()
-    assert "is no event, and is not copied" in copier.log.read_text()
+    assert "is not an event, and is not copied" in copier.log.read_text()
     bodies = []
     for source, copy in zip(ours, records_of(kafka, copied), strict=True):
         assert (copy.partition(), copy.key(), copy.timestamp()[1]) == (

@@ -100,7 +100,7 @@ def test_no_node_is_asked(nodes: Nodes) -> None:
 @pytest.mark.long
 def test_a_kafka_that_is_away_and_a_prefix_without_topics_are_one_line(nodes: Nodes) -> None:
     nowhere = f"127.0.0.1:{free_port()}"
-    require_failure(run("events", "--kafka", nowhere), 69, f"Error: Kafka: nothing is heard from {nowhere}: ")
+    require_failure(run("events", "--kafka", nowhere), 69, f"Error: Kafka: no answer from {nowhere}: ")
     done = run("events", "--kafka", nodes.kafka.bootstrap, "--kafka-prefix", "none")
     require_failure(done, 69, "Error: ")
     assert "none." in done.stderr

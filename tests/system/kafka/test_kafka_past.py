@@ -289,9 +289,9 @@ def test_kafka_away_is_told_within_seconds(kafka: KafkaCluster, tmp_path: Path) 
             )
             assert answer.result().status_code == 503
             assert answer.result().json()["error"] == "service_unavailable"
-            assert answer.result().json()["reason"].startswith("Kafka: nothing is heard from 127.0.0.1:")
+            assert answer.result().json()["reason"].startswith("Kafka: no answer from 127.0.0.1:")
             for command in commands:
-                require_failure(command.result(), 69, "Error: Kafka: nothing is heard from 127.0.0.1:")
+                require_failure(command.result(), 69, "Error: Kafka: no answer from 127.0.0.1:")
             no_topic = f"Error: Kafka: at {kafka.bootstrap} there is no topic nobodys.metadata"
             require_failure(without_topics.result(), 69, no_topic)
             proxies.resume()

@@ -341,7 +341,7 @@ def test_close_ends_without_kafka_and_says_what_is_left(kafka: KafkaCluster, pre
 
 def test_a_start_without_kafka_fails(monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
     wait_only(monkeypatch, 3.0)
-    with pytest.raises(NoAnswer, match=r"^Kafka: nothing is heard from 127.0.0.1:1: .*Connection refused"):
+    with pytest.raises(NoAnswer, match=r"^Kafka: no answer from 127.0.0.1:1: .*Connection refused"):
         KafkaLog.open("127.0.0.1:1", prefix)
 
 

@@ -186,7 +186,7 @@ def test_compare_versions(
     assert lines[1].startswith(f"queues-0 offset {offset}: {event} by {user}, 2025-11-21T03:00:")
     assert "'maxlen'" in lines[2]
     assert "'too long'" in lines[3]
-    assert err == f"Error: {other} folds 1 of 1 partitions otherwise\n"
+    assert err == f"Error: {other} folds 1 of 1 partitions differently\n"
     assert cli.run(["compare_versions", str(other)]) == 64
     assert cli.run([*asked, str(data)]) == 65
     assert capsys.readouterr().err.endswith("it has no projections/\n")

@@ -270,7 +270,7 @@ def test_a_kafka_that_does_not_answer_exits_69_here_and_in_a_worker(
     monkeypatch.setattr(places, "FIRST_ANSWER_SECONDS", 1.0)
     address = f"127.0.0.1:{free_port()}"
     assert cli.run(["state-at", "--kafka", address]) == 69
-    assert f"nothing is heard from {address}" in capsys.readouterr().err
+    assert f"no answer from {address}" in capsys.readouterr().err
     assert (
         status_of(RuntimeError("Traceback\nrewindmq.engine.log.contract.NoAnswer: Kafka: no answer\n\n\tat org.apache"))
         == 69

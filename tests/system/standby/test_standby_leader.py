@@ -121,7 +121,7 @@ def test_b59_seals_hold_at_the_follower_and_after_a_promotion(
     there = partition_directory(follower.data, newest.parent.name)
     for each in (newest, newest.with_suffix(".secret")):  # the leader died between the seal and the records
         shutil.copy(each, there)
-    assert "must not go on" in promoted(follower.data)
+    assert "must not continue" in promoted(follower.data)
     assert not (there / newest.name).exists()
     holds(follower.data)
     new = start_broker(follower.data)

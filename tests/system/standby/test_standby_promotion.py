@@ -72,7 +72,7 @@ def test_b60_an_old_leader_follows_and_keeps_aside_what_only_it_has(
     follower.kill()
     publish(leader, "q", 7)  # confirmed by the local sync alone, and not at the follower
     leader.kill()
-    assert "must not go on" in promoted(follower.data)
+    assert "must not continue" in promoted(follower.data)
     new = start_broker(follower.data)
     assert messages_at(new, "q") == 5
     old = RunningFollower(leader.data, new.http_url, "--node", "old")
