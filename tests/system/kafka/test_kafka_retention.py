@@ -242,7 +242,7 @@ def test_b41_nodes_tell_it_by_status_metrics_and_log(kafka: KafkaCluster, tmp_pa
         wait_for_archive(nodes)
         nodes.stop("north")
         change_setting(kafka, topic, "retention.ms", "4000")
-        with pytest.raises(AssertionError, match=r"retention.ms=4000, and Kafka would remove .* retention.ms=20000"):
+        with pytest.raises(AssertionError, match=r"retention.ms=4000, so Kafka would remove .* retention.ms=20000"):
             nodes.start("south")
         change_setting(kafka, topic, "retention.ms", "-1")
         south = nodes.start("south")
