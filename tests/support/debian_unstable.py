@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.needs import found, needed
@@ -32,11 +31,11 @@ def is_installed() -> bool:
 
 def install() -> Path:
     """The directory with RabbitMQ, made when it is not there. Raises NotInstalled."""
-    return installed(DIRECTORY, RABBITMQ, ["rabbitmq-server", "procps"])
+    return installed(DIRECTORY, RABBITMQ, "rabbitmq-server,procps")
 
 
-def installed(directory: Path, program: Path, packages: Sequence[str]) -> Path:
-    """The directory with a Debian that has `program`, made of these packages when it is not there. NotInstalled."""
+def installed(directory: Path, program: Path, packages: str) -> Path:
+    """The directory with a Debian that has `program`, made of `packages` when it is not there. Raises NotInstalled."""
     if (directory / program).exists():
         return directory
     if found("debootstrap") is None:
@@ -45,8 +44,8 @@ def installed(directory: Path, program: Path, packages: Sequence[str]) -> Path:
         raise NotInstalled(f"{program.name} runs in a directory with Debian unstable, which only root makes and enters")
     directory.parent.mkdir(parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(prefix=f"{directory.name}-", dir=directory.parent))
-    print(f"installing Debian unstable with {packages[0]} into {directory} (400 MB)", flush=True)
-    how = ["--variant=minbase", f"--include={','.join(packages)}", "unstable", str(making), _mirror()]
+    print(f"installing Debian unstable with {packages} into {directory} (400 MB)", flush=True)
+    how = ["--variant=minbase", f"--include={packages}", "unstable", str(making), _mirror()]
     made = subprocess.run([needed("debootstrap"), *how], capture_output=True, text=True)
     if made.returncode != 0:
         shutil.rmtree(making, ignore_errors=True)

@@ -18,7 +18,7 @@ from tests.support.running import ROOT
 
 DIRECTORY = CACHE / "python-unstable"
 PROGRAM = Path("usr/bin/python3")
-PACKAGES = ("python3", "python3-venv", "python3-dev", "gcc", "git", "libc6-dev", "make", "procps", "ca-certificates")
+PACKAGES = "python3,python3-venv,python3-dev,gcc,git,libc6-dev,make,procps,ca-certificates"
 HOME = Path("root/rewindmq")
 PASSED_ON = ("PIP_INDEX_URL", "PIP_CERT", "SSL_CERT_FILE", "HTTPS_PROXY")
 RUN = """
@@ -44,7 +44,8 @@ def main() -> int:
     environment |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     asked = sys.argv[1:] or ["--tier", "quick", "-q", "-n", "2", "tests/unit"]
     # The mounts end with the process, as they are in a namespace of its own.
-    return subprocess.run(["unshare", "--mount", "sh", "-c", RUN, str(directory), *asked], env=environment).returncode
+    command = [needed("unshare"), "--mount", "sh", "-c", RUN, str(directory), *asked]
+    return subprocess.run(command, env=environment).returncode
 
 
 if __name__ == "__main__":
