@@ -205,6 +205,7 @@ soak: setup
 LOCK_OPTIONS := --quiet --generate-hashes --strip-extras --allow-unsafe \
   --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header
 
+# The lock is made under Python 3.11, so pip-compile leaves out the marker of a package that 3.14 has built in.
 lock:
 	$(BIN)/python -m pip install --quiet pip-tools
 	$(BIN)/pip-compile $(LOCK_OPTIONS) --all-extras --output-file requirements.lock pyproject.toml

@@ -1,4 +1,4 @@
-"""Debian unstable, in directories of their own that are entered with chroot: for RabbitMQ 4.3 and the newest Python.
+"""Debian unstable in separate directories, entered with chroot: one for RabbitMQ 4.3, one for the newest Python.
 
     python -m tests.support.debian_unstable        installs RabbitMQ and prints the directory (`make rabbitmq43`)
     python -m tests.support.python_unstable        runs tests under its Python (`make python-unstable`)

@@ -1,9 +1,9 @@
-"""Runs tests under the newest Python that Debian has, in a directory with Debian unstable: `make python-unstable`.
+"""Runs tests under Debian unstable's Python, the newest that Debian has: `make python-unstable`.
 
     python -m tests.support.python_unstable [OPTIONS AND FILES of pytest]        as root
 
-It copies the commit at hand there, makes a virtual environment with the locked packages, and runs the quick unit tests
-unless other ones are named. docs/development/testing.md has the results.
+It copies HEAD into a directory with Debian unstable, makes a virtual environment of the locked packages there, and runs
+the quick unit tests, or the tests that you name. docs/development/testing.md has the results.
 """
 
 import os
@@ -26,7 +26,10 @@ set -e
 mount -t proc proc "$0/proc"
 mount --rbind /dev "$0/dev"
 exec chroot "$0" /bin/sh -c '
-  cd /root/rewindmq && python3 --version && python3 -m venv .venv
+  set -e
+  cd /root/rewindmq
+  python3 --version
+  python3 -m venv .venv
   .venv/bin/python -m pip install --quiet --no-compile --require-hashes -r requirements.lock
   .venv/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
   exec .venv/bin/python -m pytest "$@"' sh "$@"
@@ -43,7 +46,7 @@ def main() -> int:
     environment = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/root", "LANG": "C.UTF-8", "REWINDMQ_PURE": "1"}
     environment |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     asked = sys.argv[1:] or ["--tier", "quick", "-q", "-n", "2", "tests/unit"]
-    # The mounts end with the process, as they are in a namespace of its own.
+    # In a private mount namespace, which the kernel removes with the process.
     command = [needed("unshare"), "--mount", "sh", "-c", RUN, str(directory), *asked]
     return subprocess.run(command, env=environment).returncode
 
