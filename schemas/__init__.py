@@ -6,7 +6,7 @@ values.py                    values that events carry     amqp/      properties,
 codec.py                     a record <-> an event (hot)  released/  every schema that a log may hold
 registry.py, evolution.py    the schema of a record, and records of older schemas brought up to date
 single_object.py             the beginning of each record walk.py    the ends of records in a block of a file
-private_fields.py            fields that a copy may leave out
+private_fields.py            fields that a copy may leave out             reasons.py   why somebody did it
 older_schemas.py             records under older schemas, written and brought up to date
 service_records.py           records of logs to which services append
 own_form.py                  parts of a record as our encoder writes them

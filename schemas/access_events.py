@@ -1,12 +1,12 @@
-"""Events of the metadata log about logins, their addresses, and refusals.
+"""Events of the metadata log about logins, their addresses, and refusals, and about what became of their publishes.
 
-They concern connections and requests, never messages. The fold ignores them, because they change no queue and no
+They concern connections and requests, never single messages. The fold ignores them, because they change no queue and no
 exchange. The end of a session is a `SessionClosed` of channel 0. Rules as in `events.py`.
 """
 
 from dataclasses import dataclass
 
-from rewindmq.schemas.values import Argument
+from rewindmq.schemas.values import Argument, CountedPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +63,40 @@ class AccessRefused:
     first_ms: int
 
 
-AccessEvent = SessionOpened | LoginRefused | AccessRefused
+@dataclass(frozen=True, slots=True)
+class UnroutedCounted:
+    """No queue took `count` messages of a user since `first_ms`, and the exchange's policy has them counted only.
+
+    `message_ids`: the property of the first ones that have it. The actor is the session of the last one."""
+
+    vhost: str
+    exchange: str
+    routing_key: str
+    message_ids: tuple[str, ...]
+    count: int
+    first_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCounted:
+    """The fates of the publishes of a session, from its beginning to this count. The events of `partitions` are
+    durable when this is logged. A correct broker's count satisfies
+
+        received + copies = refused + unknown_exchange + after_error + unfinished + grouped + events of all partitions
+
+    `received`: publishes whose frames all came. `after_error`: on a channel that the broker had closed. `unfinished`:
+    of transactions that were not committed, and those that waited. `grouped`: in `UnroutedCounted` events. `copies`:
+    events in excess of one for each publish, as one to queues in several partitions is an event in each."""
+
+    session: int
+    received: int
+    refused: int
+    unknown_exchange: int
+    after_error: int
+    unfinished: int
+    grouped: int
+    copies: int
+    partitions: tuple[CountedPartition, ...]
+
+
+AccessEvent = SessionOpened | LoginRefused | AccessRefused | UnroutedCounted | SessionCounted

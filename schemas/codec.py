@@ -4,8 +4,10 @@
     record = encoder.encode(prefix, event)                                   # prefix + union index + fields
     decoder = Decoder();  timestamp_ms, actor, event = decoder.decode(record, bodies=False)
 
-    | header: 10 bytes | timestamp | actor: user, session | event's index in EVENT_TYPES | the event's fields |
+    | header: 10 bytes | timestamp | actor: user, session | event's index in the union | the event's fields |
     |<---------------------- prefix --------------------->|
+    | ...                              user, session | index of Explained | reason | index of the event | its fields |
+    |<---------------- prefix of an actor with a reason ----------------->|
 
 Rules of this file
 - The hand-written code makes the same bytes as any Avro library with the same schema.
@@ -26,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from rewindmq.schemas.events import CLASSES, EVENT_TYPES, Acked, Credited, Event, Fetched, Nacked, Published, Tick
+from rewindmq.schemas.events import CLASSES, Acked, Credited, Event, Fetched, Nacked, Published, Tick
 from rewindmq.schemas.evolution import is_unchanged, read_older
 from rewindmq.schemas.own_form import (
     Surprise,
@@ -53,12 +55,15 @@ _REMEMBERED_PROPERTIES: Final = 1_024  # bytes; messages with more are not remem
 _ENVELOPE: Final = shape_of(envelope_schema(), CLASSES, {})
 _ACTOR: Final = _ENVELOPE.parts[1]
 _EVENTS: Final = _ENVELOPE.parts[2].parts
+_EXPLAINED: Final = [shape.name for shape in _EVENTS].index("Explained")
 _PUBLISHED: Final = _EVENTS[0]
 _ROUTE: Final = _PUBLISHED.parts[0]
 _ORIGIN: Final = _PUBLISHED.parts[5]
 _ENCRYPTION: Final = _PUBLISHED.parts[6]
 _METHODS: Final = _EVENTS[2].parts[5].names
-_INDEXES: Final[dict[type, int]] = {cls: index for index, cls in enumerate(EVENT_TYPES)}
+_INDEXES: Final[dict[type, int]] = {
+    CLASSES[shape.name]: index for index, shape in enumerate(_EVENTS) if shape.name in CLASSES
+}
 
 # The union index of the hot events, as the byte in the record.
 _PUBLISHED_BYTE: Final = 0
@@ -139,8 +144,9 @@ class Encoder:
         self._in_queues: dict[tuple[str, str, int], bytes] = {}
 
     def prefix(self, timestamp_ms: int, actor: Actor) -> bytes:
-        """Return the header and the envelope's first fields, in bytes: the time and the actor."""
-        return self.header + long_bytes(timestamp_ms) + _text(actor.user) + _long(actor.session)
+        """Return the header and the envelope's first fields, in bytes: the time and the actor, with its reason."""
+        head = self.header + long_bytes(timestamp_ms) + _text(actor.user) + _long(actor.session)
+        return head + _long(_EXPLAINED) + _text(actor.reason) if actor.reason else head
 
     def encode(self, prefix: bytes, event: Event) -> bytes:
         """Return the record of an event, after the bytes from `prefix`. Raises ValueError."""
@@ -484,9 +490,14 @@ class Decoder:
         start = cursor.pos
         read(cursor, _ACTOR, "actor")
         actor = self._interned_actor(record[start : cursor.pos])
-        start = cursor.pos
+        start, explained = cursor.pos, False
         index = cursor.long("the event's type")
-        if not 0 <= index < len(_EVENTS):
+        if index == _EXPLAINED:
+            actor, start = replace(actor, reason=cursor.text("reason")), cursor.pos
+            index = cursor.long("the event's type")
+            stripped = False  # `strip_body` does not look into it
+            explained = True
+        if not 0 <= index < len(_EVENTS) or (explained and index == _EXPLAINED):
             cursor.fail(f"there is no event type number {index}", start)
         shape = _EVENTS[index]
         event: Event

@@ -18,7 +18,14 @@ Both have `BrokerStarted`, `NodeLost`, `MachineUpgraded`, `SessionClosed`, `Past
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rewindmq.schemas.access_events import AccessEvent, AccessRefused, LoginRefused, SessionOpened
+from rewindmq.schemas.access_events import (
+    AccessEvent,
+    AccessRefused,
+    LoginRefused,
+    SessionCounted,
+    SessionOpened,
+    UnroutedCounted,
+)
 from rewindmq.schemas.clock_events import ClockEvent, ClockSet, ClockStepped
 from rewindmq.schemas.metadata_events import (
     BodiesExpired,
@@ -62,7 +69,7 @@ from rewindmq.schemas.placement_events import (
     QueueName,
     QueuesStay,
 )
-from rewindmq.schemas.values import PARTS, Argument, Encryption, MovedFrom, Origin, Policy, Route
+from rewindmq.schemas.values import PARTS, Argument, Encryption, MovedFrom, Origin, Policy, Route, UnroutedLetter
 
 # --- events of a queue partition -------------------------------------------------------------------------------------
 
@@ -308,7 +315,8 @@ class DeadLettersForwarded:
 
     The source may forget these letters. `relocated`: the event is about messages that moved with the queue to another
     partition, and about no others; otherwise about all others. `taken`: the source's next letter gets a larger number
-    than this, because a target has seen letters up to this number whose deaths a recovery lacks; 0: no number is."""
+    than this, because a target has seen letters up to this number whose deaths a recovery lacks; 0: no number is.
+    `unrouted`: those of them that no queue took."""
 
     vhost: str
     queue: str
@@ -316,6 +324,7 @@ class DeadLettersForwarded:
     sequence: int
     relocated: bool = False
     taken: int = 0
+    unrouted: tuple[UnroutedLetter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,6 +594,8 @@ EVENT_TYPES: Final[tuple[type[Event], ...]] = (
     QueueMoveBegan,
     QueueMoveEnded,
     QueueDrained,
+    UnroutedCounted,
+    SessionCounted,
 )
 
 # The class of a record of this name; a record that is not here becomes a plain tuple.

@@ -11,12 +11,13 @@ not used, because it takes the first branch of a union to which a value can be p
 
 import functools
 import json
+from dataclasses import replace
 from typing import Any
 
 from rewindmq.schemas.events import CLASSES, Event, Published
 from rewindmq.schemas.own_form import Surprise, size_end, varint
 from rewindmq.schemas.registry import envelope_schema, released_schema_json, type_schema
-from rewindmq.schemas.shapes import RECORD, Cursor, Shape, read, shape_of
+from rewindmq.schemas.shapes import RECORD, UNION, Cursor, Shape, read, shape_of
 from rewindmq.schemas.single_object import HEADER_SIZE, schema_in
 from rewindmq.schemas.values import Actor
 
@@ -36,6 +37,9 @@ def read_older(record: bytes) -> tuple[int, Actor, Event]:
     timestamp_ms, actor, event = read(cursor, _writers_envelope(schema_in(record)), "envelope")
     if cursor.pos != len(record):
         cursor.fail(f"the record goes on for {len(record) - cursor.pos} bytes behind its end", cursor.pos)
+    if isinstance(event, tuple):  # Explained
+        reason, event = event
+        actor = replace(actor, reason=reason)
     return timestamp_ms, actor, event
 
 
@@ -53,9 +57,13 @@ def _plain_envelope(schema_json: str) -> Shape:
     return shape_of(json.loads(schema_json), {}, {})
 
 
-def _is_alike(one: Shape, other: Shape) -> bool:
-    same = (one.kind, one.name, one.names) == (other.kind, other.name, other.names)
-    return same and len(one.parts) == len(other.parts) and all(map(_is_alike, one.parts, other.parts))
+def _is_alike(older: Shape, today: Shape) -> bool:
+    """Return True if the bytes of a value of the older shape mean the same in today's. A union may have gained branches
+    at its end; `OlderEncoder` refuses the values that need them."""
+    if (older.kind, older.name, older.names) != (today.kind, today.name, today.names):
+        return False
+    gained = len(today.parts) - len(older.parts)
+    return (gained == 0 or (gained > 0 and older.kind == UNION)) and all(map(_is_alike, older.parts, today.parts))
 
 
 def event_at(record: bytes) -> int:

@@ -5,11 +5,12 @@ import json
 from collections.abc import Sequence
 
 from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.events import CLASSES, EVENT_TYPES, Event, Published
+from rewindmq.schemas.events import CLASSES, Event, Published
 from rewindmq.schemas.evolution import is_unchanged, unchanged_events
 from rewindmq.schemas.registry import envelope_fingerprint, released_schema_json
 from rewindmq.schemas.shapes import Shape, long_bytes, shape_of, write
 from rewindmq.schemas.single_object import HEADER, HEADER_SIZE, header_of
+from rewindmq.schemas.values import Actor, Route
 
 
 class OlderEncoder(Encoder):
@@ -22,26 +23,41 @@ class OlderEncoder(Encoder):
         super().__init__()
         self.header = header_of(schema_fingerprint)
         self._older = _older_events(schema_fingerprint)
-        self._unchanged = {EVENT_TYPES[number].__name__ for number in unchanged_events(schema_fingerprint)}
+        self._unchanged = unchanged_events(schema_fingerprint)
+        self._schema_json = released_schema_json(schema_fingerprint)
+
+    def prefix(self, timestamp_ms: int, actor: Actor) -> bytes:
+        """Return the header, the time and the actor, in bytes. Raises ValueError for a reason that the schema lacks."""
+        if actor.reason and "Explained" not in self._older:
+            raise self._lacks("Explained")
+        return super().prefix(timestamp_ms, actor)
 
     def encode(self, prefix: bytes, event: Event) -> bytes:
         """Return the record of an event, behind the bytes that `prefix` gave. Raises ValueError."""
         name = type(event).__name__
-        if name in self._unchanged:
-            return super().encode(prefix, event)
         found = self._older.get(name)
         if found is None:
-            raise ValueError(f"{name} is not in the older schema {self.header[2:].hex()}")
+            raise self._lacks(name)
         index, shape = found
+        if index in self._unchanged:
+            return super().encode(prefix, event)
         out = bytearray(prefix + long_bytes(index))
         write(out, shape, event)
         return bytes(out)
 
     def encode_run(self, prefix: bytes, events: Sequence[Published]) -> list[bytes]:
         """Return the records of publishes that differ only in their bodies. Raises ValueError."""
-        if Published.__name__ in self._unchanged:
+        if self._older[Published.__name__][0] in self._unchanged:
             return super().encode_run(prefix, events)
         return [self.encode(prefix, event) for event in events]
+
+    def _new_route(self, route: Route) -> bytes:
+        if route.unrouted is not None and '"Unrouted"' not in self._schema_json:
+            raise self._lacks("Unrouted")
+        return super()._new_route(route)
+
+    def _lacks(self, name: str) -> ValueError:
+        return ValueError(f"{name} is not in the older schema {self.header[2:].hex()}")
 
 
 @functools.cache

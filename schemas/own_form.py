@@ -78,6 +78,10 @@ def deduplication_end(record: bytes, pos: int) -> int:
     branch = record[pos]
     if branch == 0:
         return pos + 1
+    if branch == 4:  # Unrouted: two flags
+        flag(record, pos + 1)
+        flag(record, pos + 2)
+        return pos + 3
     if branch != 2:
         raise Surprise
     pos = long_end(record, size_end(record, pos + 1))

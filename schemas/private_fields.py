@@ -20,7 +20,7 @@ from rewindmq.schemas.own_form import Surprise, route_end, size_end, varint
 from rewindmq.schemas.registry import envelope_fingerprint, released_in_order, schema_json
 from rewindmq.schemas.shapes import UnknownSchema
 from rewindmq.schemas.single_object import HEADER, HEADER_SIZE, header_of
-from rewindmq.schemas.walk import MalformedRecord, Program, compile_fields, number_at, skip
+from rewindmq.schemas.walk import BYTES, MalformedRecord, Program, compile_fields, number_at, skip
 
 # (event, field): at most one of an event, and none within another record.
 WITHHELD: Final = frozenset({("Published", "body"), ("UserSet", "password_hash"), ("HistoryTrimmed", "chain")})
@@ -31,6 +31,7 @@ BYTES_FORM: Final = 0  # the forms of a withheld field
 TEXT_FORM: Final = 1
 VALUE_FORM: Final = 2  # not a field, but a whole value
 
+_REASON: Final[Program] = [(BYTES, None)]
 _PLAIN: Final = (b"\0\0\0\0\0", b"\0\0\1\0\0")  # no expiration, priority, origin, encryption; transient and persistent
 
 
@@ -50,10 +51,12 @@ class _Event:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """A schema of the envelope. `head`: the program before its event."""
+    """A schema of the envelope. `head`: the program before its event. `explained`: the number of the event that is a
+    reason and another event (`Explained.avsc`); -1: the schema has none."""
 
     head: Program
     events: list[_Event]
+    explained: int
 
 
 class WithheldFields:
@@ -113,9 +116,12 @@ class WithheldFields:
 
     def _walked(self, record: bytes, start: int, at: int, layout: _Layout) -> Field | None:
         index, pos = number_at(record, skip(layout.head, record, at))
-        if index & 1 or index >> 1 >= len(layout.events):
+        explained = index == layout.explained << 1
+        if explained:
+            index, pos = number_at(record, skip(_REASON, record, pos))
+        if index & 1 or index >> 1 >= len(layout.events) or (explained and index == layout.explained << 1):
             raise MalformedRecord(f"no event before byte {pos}")
-        if index == 0 and record.startswith(HEADER, start) and record[at] & record[at + 1] & 0x80:
+        if index == 0 and not explained and record.startswith(HEADER, start) and record[at] & record[at + 1] & 0x80:
             self._head = record[at + 2 : pos]
         event, found = layout.events[index >> 1], None
         pos = skip(event.before, record, pos)
@@ -152,7 +158,20 @@ def _layout(fingerprint: str) -> _Layout:
     timestamp, actor, event = json.loads(schema_json(fingerprint))["fields"]
     named: dict[str, Program] = {}
     head = compile_fields([timestamp, actor], named)
-    return _Layout(head, [_event(branch, named) for branch in event["type"]])
+    branches = event_records(event["type"])
+    names = [branch["name"] for branch in branches]
+    explained = names.index("Explained") if "Explained" in names else -1
+    events = [_event(branch, named) if branch["name"] != "Explained" else _Event([]) for branch in branches]
+    return _Layout(head, events, explained)
+
+
+def event_records(union: list[Any]) -> list[dict[str, Any]]:
+    """Return the records of the envelope's union. A record that is new since `Explained` is written out there, and the
+    union has its name."""
+    written = [branch for branch in union if isinstance(branch, dict)]
+    within = [each for branch in written if branch["name"] == "Explained" for each in branch["fields"][1]["type"]]
+    by_name = {f"{each['namespace']}.{each['name']}": each for each in within if isinstance(each, dict)}
+    return [by_name[branch] if isinstance(branch, str) else branch for branch in union]
 
 
 def _event(schema: dict[str, Any], named: dict[str, Program]) -> _Event:

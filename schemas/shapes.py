@@ -145,7 +145,7 @@ def write(out: bytearray, shape: Shape, value: Any) -> None:
 def _branch_for(shape: Shape, value: Any) -> int:
     kind = _KIND_OF_TYPE.get(type(value), RECORD)
     for index, part in enumerate(shape.parts):
-        if part.kind == kind:
+        if part.kind == kind and (kind != RECORD or part.make in (None, type(value))):
             return index
     raise ValueError(f"a value of type {type(value).__name__} fits none of {[part.name for part in shape.parts]}")
 
@@ -201,6 +201,14 @@ class Cursor:
         self.pos = end
         return taken
 
+    def text(self, what: str) -> str:
+        """Read a string. `what` names it in errors."""
+        text = self.take(self.size(what), what)
+        try:
+            return text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            self.fail(f"{what} is not UTF-8: {error.reason}", self.pos - len(text) + error.start)
+
 
 def read(cursor: Cursor, shape: Shape, what: str) -> Any:
     """Return the value at the cursor. `what` names it in errors."""
@@ -209,11 +217,7 @@ def read(cursor: Cursor, shape: Shape, what: str) -> Any:
     if kind == LONG:
         return cursor.long(what)
     if kind == STRING:
-        text = cursor.take(cursor.size(what), what)
-        try:
-            return text.decode("utf-8")
-        except UnicodeDecodeError as error:
-            cursor.fail(f"{what} is not UTF-8: {error.reason}", cursor.pos - len(text) + error.start)
+        return cursor.text(what)
     if kind == BYTES:
         return cursor.take(cursor.size(what), what)
     if kind == BOOLEAN:

@@ -20,10 +20,12 @@ ArgumentValue = None | bool | int | float | str | bytes
 class Actor:
     """The user and session behind an event.
 
-    `session` identifies the connection (0: the broker itself); `user` is its authenticated name."""
+    `session` identifies the connection (0: the broker itself); `user` is its authenticated name. `reason`: why, in the
+    user's words. It is stored beside the event (`Explained.avsc`), and only where the user gave one."""
 
     user: str
     session: int
+    reason: str = ""
 
 
 BROKER: Final = Actor("", 0)
@@ -63,18 +65,40 @@ class Deduplication:
     ttl_ms: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Unrouted:
+    """The broker's answer to a message that no queue took.
+
+    `alternate`: it asked an alternate exchange, in vain. `returned`: the message was mandatory, and was returned."""
+
+    alternate: bool
+    returned: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
     """The exchange and key of a publish, and its target queues in this partition.
 
-    `deduplication`: the message reached all of these queues through a deduplicating exchange. Routes are compared by
-    identity: the broker and the decoder intern them, and the machine keeps the resolved queues per route object."""
+    `deduplication`: the message reached all of these queues through a deduplicating exchange; or there are no queues,
+    and what the broker did about that (one field, so that the bytes of all other publishes are those of schema 1).
+    Routes are compared by identity: the broker and the decoder intern them, and the machine keeps the resolved queues
+    per route object."""
 
     vhost: str
     exchange: str
     routing_key: str
     queues: tuple[str, ...]
-    deduplication: Deduplication | None = None
+    deduplication: Deduplication | Unrouted | None = None
+
+    @property
+    def duplicates(self) -> Deduplication | None:
+        """Return which messages the queues drop as duplicates; None: none by the route."""
+        return self.deduplication if isinstance(self.deduplication, Deduplication) else None
+
+    @property
+    def unrouted(self) -> Unrouted | None:
+        """Return what the broker did about a message that no queue took; None: queues took it."""
+        return self.deduplication if isinstance(self.deduplication, Unrouted) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +179,28 @@ class MovedFrom:
 
 
 # All of the above, the parts of records besides events.
+@dataclass(frozen=True, slots=True)
+class UnroutedLetter:
+    """A dead letter or a delayed message that no queue took, and the `size` of its body in bytes."""
+
+    message_id: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountedPartition:
+    """`events`: how many publishes a session has in a partition. All of them, and nothing else of the session, are
+    below the offset `below`."""
+
+    partition: int
+    below: int
+    events: int
+
+
 PARTS: Final = (
     Actor,
     Argument,
+    CountedPartition,
     Deduplication,
     Encryption,
     MovedFrom,
@@ -166,4 +209,6 @@ PARTS: Final = (
     Route,
     SeenLetters,
     SeenRestored,
+    Unrouted,
+    UnroutedLetter,
 )

@@ -6,9 +6,9 @@
     know_next(monkeypatch)                         without a copy: this program with today's rules under the next number
 
 The edits are the worked example of docs/development/make-a-machine-version.md: one changed rule (a purge renews a
-queue's lease), one field more in an event (`Purged.reason`) and one in what RocksDB stores of messages
+queue's lease), one field more in an event (`Purged.note`) and one in what RocksDB stores of messages
 (`Encryption.cipher`), one more in the stored state of a queue (how often it was purged), and something new for users
-that needs the version (the reason of a purge).
+that needs the version (the note of a purge).
 """
 
 import os
@@ -71,7 +71,7 @@ SCHEMA = (
         "schemas/avsc/Purged.avsc",
         """{"name": "queue", "type": "string", "doc": "Name of the queue."}\n""",
         """{"name": "queue", "type": "string", "doc": "Name of the queue."},\n"""
-        """    {"name": "reason", "type": "string", "default": "", "doc": "Why, in the operator's words."}\n""",
+        """    {"name": "note", "type": "string", "default": "", "doc": "A note in the operator's words."}\n""",
     ),
     Edit(
         "schemas/events.py",
@@ -84,7 +84,7 @@ SCHEMA = (
 
     vhost: str
     queue: str
-    reason: str = ""
+    note: str = ""
 ''',
     ),
     Edit(
@@ -153,8 +153,8 @@ RULE = (
 OFFER = (
     Edit(
         "engine/upgrades/since_version.py",
-        "SINCE_VERSION: Final[dict[str, int]] = {}",
-        f'SINCE_VERSION: Final[dict[str, int]] = {{"the reason of a purge": {NEXT}}}',
+        "SINCE_VERSION: Final[dict[str, int]] = {",
+        f'SINCE_VERSION: Final[dict[str, int]] = {{"the note of a purge": {NEXT}, ',
     ),
     Edit(
         "engine/broker/queues.py",
@@ -164,20 +164,20 @@ OFFER = (
     Edit(
         "engine/broker/queues.py",
         "    async def purge(self, session: Session, name: str) -> int:",
-        '    async def purge(self, session: Session, name: str, reason: str = "") -> int:',
+        '    async def purge(self, session: Session, name: str, note: str = "") -> int:',
     ),
     Edit(
         "engine/broker/queues.py",
         "        effects = await self._sessions.ask(session, partition, Purged(session.vhost, name))",
-        """        if reason:
-            require("the reason of a purge", partition.machine.machine_version)
-        effects = await self._sessions.ask(session, partition, Purged(session.vhost, name, reason))""",
+        """        if note:
+            require("the note of a purge", partition.machine.machine_version)
+        effects = await self._sessions.ask(session, partition, Purged(session.vhost, name, note))""",
     ),
     Edit(
         "engine/http/resources/queues.py",
         "        purged = await call.broker.queues.purge(session, queue.name)",
-        """        reason = call.request.query_params.get("reason", "")
-        purged = await call.broker.queues.purge(session, queue.name, reason)""",
+        """        note = call.request.query_params.get("note", "")
+        purged = await call.broker.queues.purge(session, queue.name, note)""",
     ),
 )
 

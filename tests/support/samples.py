@@ -25,6 +25,7 @@ from rewindmq.schemas.values import (
     BROKER,
     Actor,
     Argument,
+    CountedPartition,
     Deduplication,
     Encryption,
     MovedFrom,
@@ -33,6 +34,8 @@ from rewindmq.schemas.values import (
     Route,
     SeenLetters,
     SeenRestored,
+    Unrouted,
+    UnroutedLetter,
 )
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -433,6 +436,47 @@ SAMPLES: dict[str, tuple[int, Actor, e.Event]] = {
     "PlacementChanged": (TIMESTAMP_MS, BROKER, p.PlacementChanged(6)),
     "QueueMoveBegan": (TIMESTAMP_MS, BROKER, p.QueueMoveBegan("/", "jfk", 12, 5)),
     "QueueMoveEnded": (TIMESTAMP_MS, BROKER, p.QueueMoveEnded("/", "jfk", 4)),
+    "UnroutedCounted": (
+        TIMESTAMP_MS,
+        GUEST,
+        a.UnroutedCounted("/", "telemetry", "sensor.7", ("4711", "4712"), 1_000, TIMESTAMP_MS - 60_000),
+    ),
+    "SessionCounted": (
+        TIMESTAMP_MS,
+        GUEST,
+        a.SessionCounted(
+            7,
+            received=110,
+            refused=2,
+            unknown_exchange=1,
+            after_error=3,
+            unfinished=4,
+            grouped=5,
+            copies=10,
+            partitions=(CountedPartition(0, 4711, 60), CountedPartition(300, 1 << 40, 45)),
+        ),
+    ),
+    "DeadLettersForwarded-unrouted": (
+        TIMESTAMP_MS,
+        BROKER,
+        e.DeadLettersForwarded("/", "jfk", 12, 3, unrouted=(UnroutedLetter(17, 1_024), UnroutedLetter(300, 0))),
+    ),
+    "Published, taken by no queue": (
+        TIMESTAMP_MS,
+        GUEST,
+        e.Published(
+            Route("/", "orders", "created.eu", (), Unrouted(alternate=True, returned=False)),
+            PROPERTIES,
+            persistent=True,
+            body=b"order 2",
+            body_size=7,
+        ),
+    ),
+    "Purged, with a reason": (
+        TIMESTAMP_MS,
+        Actor("guest", 7, "ticket 4711: test data in production"),
+        e.Purged("/", "orders"),
+    ),
 }
 
 
@@ -446,7 +490,8 @@ def readable(value: Any) -> Any:
 
 
 def readable_envelope(timestamp_ms: int, actor: Actor, event: e.Event) -> dict[str, Any]:
-    return {"timestamp": timestamp_ms, "actor": readable(actor), "event": {type(event).__name__: readable(event)}}
+    who = {name: value for name, value in readable(actor).items() if name != "reason" or value}
+    return {"timestamp": timestamp_ms, "actor": who, "event": {type(event).__name__: readable(event)}}
 
 
 def sample_record(name: str) -> bytes:

@@ -17,6 +17,7 @@ from rewindmq.schemas.placement_events import QueueName
 from rewindmq.schemas.values import (
     Actor,
     Argument,
+    CountedPartition,
     Deduplication,
     Encryption,
     MovedFrom,
@@ -25,6 +26,8 @@ from rewindmq.schemas.values import (
     Route,
     SeenLetters,
     SeenRestored,
+    Unrouted,
+    UnroutedLetter,
 )
 from tests.support.annotations import annotations_of
 
@@ -62,9 +65,9 @@ _BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
         st.none(), st.booleans(), longs, st.floats(allow_nan=False), texts, st.binary(max_size=20)
     ),
 }
-actors = _of(Actor)
+actors = st.builds(Actor, texts, longs, st.just("") | texts)
 deduplications = _of(Deduplication)
-_BY_TYPE[Deduplication | None] = st.none() | deduplications
+_BY_TYPE[Deduplication | Unrouted | None] = st.none() | deduplications | _of(Unrouted)
 routes = _of(Route)
 arguments = _of(Argument)
 policies = _of(Policy)
@@ -79,6 +82,8 @@ _BY_TYPE |= {
     tuple[QueueName, ...]: st.lists(_of(QueueName), max_size=4).map(tuple),
     tuple[SeenLetters, ...]: st.lists(_of(SeenLetters), max_size=4).map(tuple),
     tuple[SeenRestored, ...]: st.lists(_of(SeenRestored), max_size=4).map(tuple),
+    tuple[UnroutedLetter, ...]: st.lists(_of(UnroutedLetter), max_size=4).map(tuple),
+    tuple[CountedPartition, ...]: st.lists(_of(CountedPartition), max_size=4).map(tuple),
 }
 _BY_TYPE[MovedFrom | None] = st.none() | _of(MovedFrom)
 

@@ -56,7 +56,10 @@ def for_fastavro(value: Any) -> Any:
 
 def by_fastavro(timestamp_ms: int, actor: Actor, event: Any) -> bytes:
     out = io.BytesIO()
-    envelope = {"timestamp": timestamp_ms, "actor": for_fastavro(actor)[1], "event": for_fastavro(event)}
+    who, what = for_fastavro(actor)[1], for_fastavro(event)
+    if reason := who.pop("reason"):
+        what = "rewindmq.history.Explained", {"reason": reason, "event": what}
+    envelope = {"timestamp": timestamp_ms, "actor": who, "event": what}
     fastavro.schemaless_writer(out, SCHEMA, _without_names(envelope))
     return out.getvalue()
 
@@ -66,7 +69,7 @@ def _without_names(value: Any, in_union: bool = False) -> Any:
     if isinstance(value, tuple):
         return (value[0], _without_names(value[1])) if in_union else _without_names(value[1])
     if isinstance(value, dict):
-        unions = ("event", "origin", "encryption", "policy", "operator_policy")
+        unions = ("event", "origin", "encryption", "policy", "operator_policy", "deduplication")
         return {name: _without_names(item, name in unions) for name, item in value.items()}
     return [_without_names(item) for item in value] if isinstance(value, list) else value
 

@@ -30,6 +30,7 @@ from rewindmq.schemas.single_object import HEADER, HEADER_SIZE, header_of, schem
 from rewindmq.schemas.values import (
     Actor,
     Argument,
+    CountedPartition,
     Deduplication,
     Encryption,
     MovedFrom,
@@ -38,8 +39,18 @@ from rewindmq.schemas.values import (
     Route,
     SeenLetters,
     SeenRestored,
+    Unrouted,
+    UnroutedLetter,
 )
-from tests.support.other_schema import EARLIER, EARLIER_SCHEMA, LATER_EVENTS, as_of_earlier, earlier, released, under
+from tests.support.other_schema import (
+    EARLIER,
+    EARLIER_SCHEMA,
+    as_of_earlier,
+    earlier,
+    is_later,
+    released,
+    under,
+)
 from tests.support.records import avro_rows
 from tests.support.samples import SAMPLES, readable, sample_record
 
@@ -50,6 +61,7 @@ AVSC = {
 PARTS = (
     Actor,
     Argument,
+    CountedPartition,
     Deduplication,
     Policy,
     Route,
@@ -58,8 +70,11 @@ PARTS = (
     MovedFrom,
     SeenLetters,
     SeenRestored,
+    Unrouted,
+    UnroutedLetter,
     QueueName,
 )
+EXPLAINED = "rewindmq.history.Explained"
 ALL_RELEASED = [Path(file.name).stem for file in RELEASED.iterdir() if file.name.endswith(".avsc")]
 
 
@@ -71,11 +86,13 @@ def test_every_class_has_a_file_with_its_fields_in_its_order(cls: type) -> None:
     fields = [field.name for field in dataclasses.fields(cls)]
     if cls is Published:
         assert fields.pop() == "body_size"  # it follows from the rest, and is not stored
+    if cls is Actor:
+        assert fields.pop() == "reason"  # it is stored in Explained
     assert [field["name"] for field in AVSC[cls.__name__]["fields"]] == fields
 
 
 def test_there_is_no_file_without_a_class() -> None:
-    without_class = {"Envelope", "MessageRange", "Position", "NackMethod", "DestinationType"}
+    without_class = {"Envelope", "Explained", "MessageRange", "Position", "NackMethod", "DestinationType"}
     assert set(AVSC) == {cls.__name__ for cls in (*EVENT_TYPES, *PARTS)} | without_class
 
 
@@ -99,7 +116,14 @@ def test_two_fields_stand_last_for_ever() -> None:
 
 
 def test_the_union_is_in_the_order_of_event_types() -> None:
-    assert AVSC["Envelope"]["fields"][-1]["type"] == [f"rewindmq.history.{cls.__name__}" for cls in EVENT_TYPES]
+    union = AVSC["Envelope"]["fields"][-1]["type"]
+    assert [each for each in union if each != EXPLAINED] == [f"rewindmq.history.{cls.__name__}" for cls in EVENT_TYPES]
+
+
+def test_an_event_with_a_reason_has_the_number_that_it_has_without_one() -> None:
+    union = AVSC["Envelope"]["fields"][-1]["type"]
+    explained = AVSC["Explained"]["fields"][-1]["type"]
+    assert ["null" if each == EXPLAINED else each for each in union] == explained
 
 
 # --- released ---------------------------------------------------------------------------------------------------------
@@ -206,7 +230,7 @@ def written_under_older(name: str) -> bytes:
     return under(EARLIER_SCHEMA, sample_record(name))
 
 
-OF_OLDER = [name for name, (_, _, event) in SAMPLES.items() if not isinstance(event, LATER_EVENTS)]
+OF_OLDER = [name for name, sample in SAMPLES.items() if not is_later(sample)]
 
 
 @pytest.mark.parametrize("name", OF_OLDER)
