@@ -70,7 +70,7 @@ QUEUE: dict[str, Column] = (
         "name durable auto_delete policy operator_policy exclusive exclusive_consumer_tag messages_ready"
         " messages_unacknowledged messages message_bytes message_bytes_ready message_bytes_unacknowledged"
         " head_message_timestamp consumers state type node folded_at leader members online messages_dlx"
-        " message_bytes_dlx single_active_consumer_tag"
+        " message_bytes_dlx single_active_consumer_tag oldest_ready_age_ms delivery_wait_avg_ms ack_wait_avg_ms"
     )
     | {"arguments": arguments_of, "effective_policy_definition": definition, "pid": queue_pid, "owner_pid": owner_pid}
     | dict.fromkeys(

@@ -8,11 +8,14 @@ import asyncio
 import logging
 from abc import ABC
 from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Protocol
 
-from rewindmq.engine.log.contract import BelowStart
+from rewindmq.engine.log.contract import BelowStart, LogError
 from rewindmq.engine.partition.counters import Served
 from rewindmq.engine.partition.queue_counters import CounterTable
+from rewindmq.engine.partition.waits import LogTimes, time_of
+from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import PartitionLog as ReadableLog
@@ -64,6 +67,8 @@ class PartitionReading(ABC):
         # The machine has all that this broker knows of; otherwise `enter` first (cluster/partition_pausing.py).
         self.current = True
         self.served: dict[Queue, Served] = {}  # deliveries of each queue
+        self.times = LogTimes(machine.next_offset, machine.clock_ms)
+        self._time_in_log = lru_cache(10_000)(partial(time_of, log))
         self.log_difference_ms = 0  # time of records minus this node's time; 0 if this node gives the times
         self._clock = clock
 
@@ -84,6 +89,22 @@ class PartitionReading(ABC):
     def log_ms(self) -> int:
         """Return the current time as the log's timestamps and people give it."""
         return self.now_ms() - self.machine.ahead_ms
+
+    def oldest_age_ms(self, queue: Queue) -> int | None:
+        """Return the age of the oldest ready message; None without one, in a stream, and if the log does not say.
+
+        The loop waits for a read of the log, once for each message that is older than this node's fold."""
+        oldest = NONE if queue.stream else queue.oldest_ready()
+        if oldest == NONE:
+            return None
+        published_ms = self.times.at(oldest)
+        if published_ms is None:
+            try:
+                logged_ms = self._time_in_log(oldest)
+            except LogError:
+                return None
+            published_ms = None if logged_ms is None else logged_ms + self.machine.ahead_ms
+        return None if published_ms is None else max(0, self.now_ms() - published_ms)
 
     async def end_in_log(self) -> int:
         """Return the offset that the next event gets. LogError: the log does not say."""

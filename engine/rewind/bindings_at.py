@@ -12,8 +12,9 @@ from rewindmq.engine.broker.exchanges import Exchanges
 from rewindmq.engine.errors import AmqpError, ConnectionForced
 from rewindmq.engine.keeping.location import HistoryPartition
 from rewindmq.engine.partition.sessions import Session
+from rewindmq.engine.partition.waits import time_of
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.replay import decoder_for, events_of
+from rewindmq.projections.replay import events_of
 from rewindmq.projections.rewind import At
 from rewindmq.projections.store.metadata_snapshots import newest
 from rewindmq.projections.store.snapshots import Snapshots
@@ -40,7 +41,7 @@ def bindings_at(
 ) -> tuple[Bound, ...]:
     """The bindings of this incarnation of the queue, in the order of binding. `log`: the queue's partition; `at`: a
     moment in it. `snapshots`: of the metadata log, to begin with the newest one before that moment."""
-    until_ms = at.time_ms if at.offset is None else _time_of(log, at.offset)
+    until_ms = at.time_ms if at.offset is None else time_of(log, at.offset)
     begun = newest(snapshots, metadata, until_ms)
     topology = begun.topology
     for offset, timestamp_ms, actor, event in events_of(metadata, begun.next_offset or None):
@@ -58,16 +59,6 @@ def _of(topology: Topology, vhost: str, queue: str, queue_id: int) -> tuple[Boun
     if moving is not None:  # its bindings name the new incarnation when it has moved
         ids.add(moving.from_id)
     return tuple(bound for bound in topology.bindings_to(vhost, "queue", queue) if bound.queue_id in ids)
-
-
-def _time_of(log: HistoryPartition, offset: int) -> int | None:
-    """The time of the event at this offset; None at the end of the log."""
-    for block in log.read(offset, offset + 1):
-        index = offset - block.first_offset
-        if block.timestamps_ms is not None:
-            return block.timestamps_ms[index]
-        return decoder_for(log).timestamp_ms(block.records[index])
-    return None
 
 
 def missing(topology: Topology, queue: Queue, bindings: tuple[Bound, ...]) -> tuple[Bound, ...]:

@@ -463,6 +463,10 @@ class Queue(OutcomeCounters):
         yield from self.returned.ids()
         yield from self.arrived.ids()
 
+    def oldest_ready(self) -> int:
+        """Return the oldest of the messages that are the first of their order; NONE if no message is ready."""
+        return min((order.head.ids[order.start] for order in self._heads()), default=NONE)
+
     def messages(self) -> Iterator[MessageView]:
         """Yield ready messages in delivery order, then delayed ones in the order of their time, then unacked by id."""
         position = 0

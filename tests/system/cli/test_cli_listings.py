@@ -162,6 +162,11 @@ def test_every_column_of_rabbitmqctl_is_known(cli: Cli) -> None:
     assert (row["name"], row["type"], row["state"], row["disk_reads"]) == ("limited.cq.1", "classic", "running", "")
 
 
+def test_b79_how_long_messages_wait_has_columns(cli: Cli) -> None:
+    columns = ("name", "oldest_ready_age_ms", "delivery_wait_avg_ms", "ack_wait_avg_ms")
+    assert cli("list_queues", "-q", *columns).stdout.startswith("\t".join(columns))
+
+
 def test_other_listings(cli: Cli) -> None:
     assert cli("list_exchanges", "name", "type", "arguments", "policy", "internal").stdout == (
         "Listing exchanges for vhost / ...\nname\ttype\targuments\tpolicy\tinternal\n"
