@@ -4,6 +4,7 @@ import socket
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Final, Literal, get_args
 
 from rewindmq import __version__
 from rewindmq.engine.host.proxy_protocol import Balancers
@@ -19,6 +20,22 @@ RABBITMQ_VERSION = "3.13.7"
 MAX_MESSAGE_SIZE = 536_870_912  # the largest `max_message_size`, as in RabbitMQ
 EVERYWHERE = ("", "0.0.0.0", "::")
 LOCALHOST = "localhost"
+# Acts for which --require-reason may ask. Each operation of the HTTP API names its own (`operation`).
+Act = Literal[
+    "purge",
+    "delete",
+    "policies",
+    "permissions",
+    "users",
+    "restore",
+    "erase",
+    "pause",
+    "move",
+    "close_connection",
+    "import",
+]
+ACTS: Final = get_args(Act)
+EVERY_ACT: Final = "all"  # ... that can have a reason, so not a purge or a deletion by AMQP
 BOTH_FAMILIES = {LOCALHOST: ("127.0.0.1", "::1"), "": ("0.0.0.0", "::"), "::": ("0.0.0.0", "::")}
 
 
@@ -101,6 +118,7 @@ class Config:
     leader_pass: str = field(default="guest", repr=False)
     leader_ca: Path | None = None
     accept_lost_end: bool = False  # start without records that the log has lost (embedded/beside_log.py)
+    require_reason: tuple[str, ...] = ()  # acts for which a client must say why; "all": those that can, so not AMQP's
     read_only: bool = False  # serve the history, and write nothing at all (embedded/read_only.py)
 
     # With `kafka` the log is in Kafka, and any number of nodes share it. Each node needs its own `node` and `data`.

@@ -13,11 +13,13 @@ from rewindmq.schemas.amqp.errors import PropertyError, Unacceptable
 class AmqpError(Exception):
     """An error with an AMQP reply code.
 
-    `name` is the code's name in the protocol table. `closes_connection`: a hard error. `text` has no prefix."""
+    `name` is the code's name in the protocol table. `closes_connection`: a hard error. `text` has no prefix.
+    `recorded`: kind and name of the resource, if the history records the refusal (engine/broker/access_log.py)."""
 
     reply_code = 541
     name = "INTERNAL_ERROR"
     closes_connection = True
+    recorded: tuple[str, str] | None = None
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -38,13 +40,13 @@ class NoConsumers(AmqpError):
 
 
 class AccessRefused(AmqpError):
-    """`permission_for`: kind and name of the resource for which the user lacks a permission; None: it is not that."""
+    """`recorded`: as of AmqpError, where the user lacks a permission."""
 
     reply_code, name, closes_connection = 403, "ACCESS_REFUSED", False
 
-    def __init__(self, text: str, permission_for: tuple[str, str] | None = None) -> None:
+    def __init__(self, text: str, recorded: tuple[str, str] | None = None) -> None:
         super().__init__(text)
-        self.permission_for = permission_for
+        self.recorded = recorded
 
 
 class ReadOnly(AccessRefused):
@@ -72,6 +74,14 @@ class ResourceLocked(AmqpError):
 
 class PreconditionFailed(AmqpError):
     reply_code, name, closes_connection = 406, "PRECONDITION_FAILED", False
+
+
+class MessageTooLarge(PreconditionFailed):
+    """A publish to `exchange` exceeds the broker's limit. `configured`: the limit is not the default."""
+
+    def __init__(self, exchange: str, size: int, limit: int, configured: bool) -> None:
+        super().__init__(f"message size {size} is larger than {'configured ' if configured else ''}max size {limit}")
+        self.recorded = "exchange", exchange
 
 
 class ConnectionForced(AmqpError):

@@ -27,6 +27,7 @@ TEXTS = {
     "timestamp": "Time of the event, in the log's time",
     "user": "User that did it; empty: the broker by itself",
     "session": "Session of the user in the history; 0 where there was none",
+    "why": "The reason that the user gave; null: none",
     "event": "Type of the event, such as `Published`",
     "vhost": "Virtual host",
     "queue": "Name of the queue",

@@ -35,8 +35,9 @@ def early_confirm(to: Destination) -> int:
     """Return which messages to these queues are confirmed without waiting for the disk: one of the numbers above.
 
     As in RabbitMQ (rabbit_amqqueue_process.erl `send_or_record_confirm/2`): transient ones in classic queues, and all
-    in classic queues that are not durable. Quorum queues and streams keep what they confirm, so they wait."""
-    found = EARLY_ALWAYS
+    in classic queues that are not durable. Quorum queues and streams keep what they confirm, so they wait. Without a
+    queue, only the history keeps the message: it is confirmed as in a durable classic queue."""
+    found = EARLY_ALWAYS if to.route.queues else EARLY_IF_TRANSIENT
     for name in to.route.queues:
         queue = to.partition.machine.queue(to.route.vhost, name)
         if queue is None or queue.type != "classic":
@@ -44,6 +45,11 @@ def early_confirm(to: Destination) -> int:
         if queue.durable:
             found = EARLY_IF_TRANSIENT
     return found
+
+
+def reaches_none(destinations: tuple[Destination, ...]) -> bool:
+    """Return True if a client's publish reaches no queue."""
+    return not destinations or not destinations[0].route.queues
 
 
 class PublishPostponed(Exception):
@@ -115,13 +121,15 @@ class BasicPublish:
             self.destinations = known
         else:
             self.destinations = broker.exchanges.route(session, self.exchange, self.routing_key, None)
+        if self.mandatory:
+            self.destinations = broker.router.returned(self.destinations)
         self.route_checked = self.mandatory and not self.returned and broker.nodes.reads_back
         self.early_confirms = {to: early_confirm(to) for to in self.destinations}
         self.partition = None
         self.route = None
         self.traced = session.vhost in broker.firehose.vhosts
         asked_for = self.returned or self.route_checked or self.traced
-        if len(self.destinations) == 1 and not asked_for and len(self.destinations[0].route.queues) < FAN_OUT:
+        if len(self.destinations) == 1 and not asked_for and 0 < len(self.destinations[0].route.queues) < FAN_OUT:
             self.partition = self.destinations[0].partition
             self.route = self.destinations[0].route
             self.queues = len(self.route.queues)
@@ -176,10 +184,12 @@ def route_by_content(
     try:
         if parsed.sender_selected:
             keys = (publish.routing_key, *carbon_copies(parsed))
-            return broker.exchanges.route_by_keys(session, publish.exchange, keys, content)
-        return broker.exchanges.route(session, publish.exchange, publish.routing_key, content)
+            found = broker.exchanges.route_by_keys(session, publish.exchange, keys, content)
+        else:
+            found = broker.exchanges.route(session, publish.exchange, publish.routing_key, content)
     except PropertyError as error:
         raise refusal(error) from None
+    return broker.router.returned(found) if publish.mandatory else found
 
 
 def homes_of(publish: BasicPublish, parsed: ParsedProperties, broker: Broker, vhost: str) -> list[Partition]:

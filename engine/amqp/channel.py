@@ -20,12 +20,13 @@ from rewindmq.engine.amqp.basic_publish import (
 from rewindmq.engine.amqp.basic_publish import decode as decode_publish
 from rewindmq.engine.amqp.consumer import AmqpConsumer
 from rewindmq.engine.amqp.consumer_timeout import DeliveryAges
+from rewindmq.engine.amqp.frames import HEADER
 from rewindmq.engine.amqp.output import ChannelOutput
 from rewindmq.engine.amqp.publish_path import MEMO_SIZE, PublishPath, SharedState
 from rewindmq.engine.amqp.settlement import Verdict
 from rewindmq.engine.amqp.transactions import Transaction
 from rewindmq.engine.config import MAX_MESSAGE_SIZE
-from rewindmq.engine.errors import FrameError, PreconditionFailed, UnexpectedFrame
+from rewindmq.engine.errors import AmqpError, FrameError, MessageTooLarge, UnexpectedFrame
 from rewindmq.engine.host.memory import MemoryKind
 from rewindmq.engine.partition.flow_control import LARGE_BYTES
 
@@ -67,9 +68,14 @@ class Channel(PublishPath):
         return publish
 
     def learn_whole(self, payload: bytes) -> BasicPublish | None:
-        """As `learn`, for a publish that came whole. None during an alarm: frame by frame, it holds the connection
-        back."""
-        return None if self.broker.turns.blocked is not None else self.learn(payload)
+        """As `learn`, for a publish that came whole. None during an alarm, because frame by frame it holds the
+        connection back, and for a method frame that is not valid."""
+        if self.broker.turns.blocked is not None:
+            return None
+        try:
+            return self.learn(payload)
+        except AmqpError:
+            return None
 
     def header(self, class_id: int, weight: int, size: int, properties: bytes) -> None:
         """Take a content header. Check the size here, so that no body is gathered for nothing."""
@@ -82,8 +88,7 @@ class Channel(PublishPath):
             raise UnexpectedFrame(f"expected content header for class 60, got one for class {class_id} instead")
         limit = self.broker.config.max_message_size
         if size > limit:
-            configured = "" if limit == MAX_MESSAGE_SIZE else "configured "
-            raise PreconditionFailed(f"message size {size} is larger than {configured}max size {limit}")
+            raise MessageTooLarge(publish.exchange, size, limit, limit != MAX_MESSAGE_SIZE)
         if size == 0:
             self.end_content()
             self.take(publish, properties, b"")
@@ -128,17 +133,33 @@ class Channel(PublishPath):
     async def publish_later(self, postponed: PublishPostponed) -> None:
         """Take a postponed publish once it no longer needs to wait. ResourceError (506): no key can be made for its
         subject."""
-        while True:
-            await self.wait_keeping(len(postponed.body), postponed.wait)
-            if self.closing:  # with its connection: nothing may follow its end
-                return
-            try:
-                self.take(postponed.publish, postponed.properties, postponed.body)
-            except PublishPostponed as again:  # there is something else to wait for; or its key was erased just now
-                postponed = again
-                continue
-            self.found.clear()
-            return
+        self.counts.unfinished += 1
+        try:
+            while True:
+                await self.wait_keeping(len(postponed.body), postponed.wait)
+                if self.closing:  # with its connection: nothing may follow its end
+                    return
+                try:
+                    self.take(postponed.publish, postponed.properties, postponed.body)
+                    break
+                except PublishPostponed as again:  # there is something else to wait for; or its key was erased just now
+                    postponed = again
+        except AmqpError:
+            self.counts.unfinished -= 1
+            raise
+        self.counts.unfinished -= 1
+        self.found.clear()
+
+    def skip(self, kind: int, payload: bytes) -> None:
+        """Ignore a header or body frame, because the broker has closed the channel; count publishes that come whole."""
+        if kind == HEADER:
+            self.size, self.gathered_bytes = int.from_bytes(payload[4:12], "big"), 0
+        elif self.size > 0:
+            self.gathered_bytes += len(payload)
+        if self.gathered_bytes == self.size:
+            self.counts.received += 1
+            self.counts.after_error += 1
+            self.size, self.gathered_bytes = -1, 0
 
     def forget_gathered(self) -> None:
         """Drop the body so far."""
@@ -165,6 +186,7 @@ class Channel(PublishPath):
 
     def end_content(self) -> None:
         """The content has come whole: method frames may come again."""
+        self.counts.received += 1
         self.content_of = None
         self.size = -1
         if self.gathered_bytes:

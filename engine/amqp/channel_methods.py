@@ -20,6 +20,7 @@ from rewindmq.engine.amqp.transactions import Transaction
 from rewindmq.engine.broker.declarations import strip_cr_lf
 from rewindmq.engine.broker.direct_reply import PSEUDO_QUEUE, check_declared, check_no_reply_queue, declare, new_name
 from rewindmq.engine.errors import (
+    AccessRefused,
     ChannelError,
     CommandInvalid,
     NotAllowed,
@@ -38,6 +39,7 @@ log = logging.getLogger("rewindmq.amqp")
 
 # These make something that uses memory for as long as it exists.
 USES_MEMORY: Final = ("Basic.Consume", "Exchange.Bind", "Exchange.Declare", "Queue.Bind", "Queue.Declare")
+WITHOUT_A_REASON: Final = {"Exchange.Delete": "delete", "Queue.Delete": "delete", "Queue.Purge": "purge"}  # the acts
 GATHERED: Final = ("Basic.Ack", "Basic.Nack", "Basic.Reject")  # these keep their order themselves (settlement.py)
 
 
@@ -51,6 +53,9 @@ def handle(channel: Channel, method: Method) -> Work | None:
         channel.settlement.flush()
     if method.name in USES_MEMORY:
         channel.broker.host.memory.check()
+    if WITHOUT_A_REASON.get(method.name) in channel.broker.config.require_reason:
+        how = "give one by the HTTP API or the command line (--reason)"
+        raise AccessRefused(f"this broker wants a reason, which {method.name.lower()} cannot carry: {how}")
     if method.name not in NAMING:
         return handler(channel, method)
     broker = channel.broker

@@ -191,7 +191,7 @@ class Connection:
 
     def frame(self, kind: int, number: int, payload: bytes) -> None:
         """Take a frame, by all the rules."""
-        index = 0
+        index, received = 0, self.parser.counts.received
         channel = self.channels.get(number)
         content_due = channel is not None and channel.content_of is not None
         try:
@@ -209,9 +209,18 @@ class Connection:
             self.close(out.error)
             self.finish()  # do not wait for its close-ok: a client that floods the broker must not continue
         except (AmqpError, PublishPostponed) as error:
-            self.failed(number, PUBLISH if content_due else index, error)
+            if self.parser.counts.received > received:
+                self.failed(number, PUBLISH, error)
+            else:
+                self.refuse_or_postpone(number, PUBLISH if content_due else index, error)
 
     def failed(self, number: int, index: int, error: Exception) -> None:
+        """An ack, or a publish that came whole, raised `error` (frames.py `FrameReceiver`)."""
+        if index == PUBLISH and isinstance(error, AmqpError):
+            self.parser.counts.refuse(error)
+        self.refuse_or_postpone(number, index, error)
+
+    def refuse_or_postpone(self, number: int, index: int, error: Exception) -> None:
         """Method `index` on channel `number` raised `error`: refuse it, or postpone the publish. Raises what is neither
         an AmqpError nor a PublishPostponed."""
         if isinstance(error, AmqpError):
@@ -251,6 +260,7 @@ class Connection:
             if channel is None:
                 raise UnexpectedFrame("expected method frame, got non method frame instead")
             if channel.closing:
+                channel.skip(kind, payload)
                 return
             if kind == BODY:
                 channel.body(payload)
@@ -302,6 +312,8 @@ class Connection:
     def work_done(self, done: "asyncio.Task[None]", number: int, index: int) -> None:
         """Continue: the method is done or has failed."""
         error = None if done.cancelled() else done.exception()
+        if index == PUBLISH and isinstance(error, AmqpError):
+            self.parser.counts.refuse(error)
         if not self.parser.deaf:
             if isinstance(error, AmqpError):
                 self.refuse(number, index, error)
@@ -315,6 +327,7 @@ class Connection:
         try:
             self.await_work(begin(channel.publish_later(postponed)), channel.number, PUBLISH)
         except AmqpError as error:  # there was nothing left to wait for
+            self.parser.counts.refuse(error)
             self.refuse(channel.number, PUBLISH, error)
         self.yield_turn()  # publishes that need not wait come after the other connections' turn
 
@@ -404,12 +417,10 @@ class Connection:
 
     def refuse(self, number: int, index: int, error: AmqpError) -> None:
         """Close the channel or the connection over method `index`, as the error says."""
-        if isinstance(error, AccessRefused) and error.permission_for is not None and self.session is not None:
+        if error.recorded is not None and self.session is not None:
             operation = DEFINITIONS[index][0].lower()
             session = self.session
-            self.broker.access.log.access_refused(
-                session.actor, session.vhost, operation, error.permission_for, error.text
-            )
+            self.broker.access.log.access_refused(session.actor, session.vhost, operation, error.recorded, error.text)
         channel = self.channels.get(number)
         if error.closes_connection or channel is None:
             self.close(error, index)
@@ -639,6 +650,7 @@ class Connection:
         self.shared = SharedState(self.broker, session, notify, self.yield_turn, self.wait_for_room)
         self.state = ConnectionState.RUNNING
         parser = self.parser
+        parser.counts = session.publishes
         parser.max_payload = terms.frame_max  # not from tune-ok on: nothing large comes before the vhost is open
         # a large publish may have to wait for room in the log: `Channel.take` sees to that
         parser.max_content = min(terms.frame_max, self.broker.config.max_message_size, LARGE_BYTES - 1)

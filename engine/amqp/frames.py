@@ -23,6 +23,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from rewindmq.engine.amqp.erlang import describe
 from rewindmq.engine.amqp.read_gate import ReadGate
 from rewindmq.engine.errors import FrameError
+from rewindmq.engine.partition.publish_counts import PublishCounts
 
 METHOD: Final = 1
 HEADER: Final = 2
@@ -60,7 +61,8 @@ class HotChannel(Protocol[PublishT]):
     publish_memo: dict[bytes, PublishT]  # by the method frame's payload, without its first four bytes
 
     def learn_whole(self, payload: bytes) -> PublishT | None:
-        """Enter a method frame into the memo. None: the publish is to come frame by frame this time."""
+        """Enter a method frame into the memo. None: the publish is to come frame by frame this time, as it must if the
+        method frame is not valid."""
 
     def publish(self, publish: PublishT, raw: bytes, body: bytes) -> None:
         """Take a whole publish: what is known of its method frame, its properties and its body."""
@@ -90,7 +92,8 @@ class FrameReceiver(Protocol):
         """Take a frame that the parser has not given to a channel itself. Must not raise AmqpError."""
 
     def failed(self, number: int, index: int, error: Exception) -> None:
-        """Method `index` on channel `number` raised `error`, which is handled or raised again."""
+        """Method `index` on channel `number`, an ack or a publish that came whole, raised `error`. It is handled, or
+        raised again."""
 
     def frame_error(self, error: FrameError) -> None:
         """The place in the stream is lost. The parser is `deaf` from now on."""
@@ -125,6 +128,7 @@ class FrameParser(Generic[PublishT]):
         # RabbitMQ lets clients exceed frame_max by the size of an empty frame, since quite a few get it wrong.
         self.max_payload = FRAME_MIN_SIZE
         self.max_content = 0  # larger bodies are not taken whole
+        self.counts = PublishCounts()  # of the session, once there is one
         self.deaf = False  # after a fatal error, or at the end: bytes that come are thrown away
         self.repeat: Repeat[PublishT] | None = None
         self.last: tuple[PublishT, bytes] | None = None  # the last whole publish with a body, and its properties
@@ -221,6 +225,7 @@ class FrameParser(Generic[PublishT]):
                 break
         if not bodies:
             return 0
+        self.counts.received += len(bodies)
         try:
             if len(bodies) == 1:
                 channel.publish(repeat.publish, repeat.properties, bodies[0])
@@ -278,6 +283,7 @@ class FrameParser(Generic[PublishT]):
                     self.repeat = Repeat(data[start : pos + 15], data[pos + 19 : at - 4], channel, publish, properties)
                 else:
                     self.last = (publish, properties)
+            self.counts.received += 1
             channel.publish(publish, properties, body)
         except Exception as error:
             self.receiver.failed(number, PUBLISH, error)

@@ -21,6 +21,7 @@ from rewindmq.engine.amqp.basic_publish import (
     held_name,
     homes_of,
     message,
+    reaches_none,
     route_by_content,
 )
 from rewindmq.engine.amqp.confirms import Confirmations
@@ -106,6 +107,7 @@ class PublishPath:
         self.router = shared.broker.router
         self.session = shared.session
         self.actor = shared.session.actor
+        self.counts = shared.session.publishes
         self.output = output
         self.number = output.number
         self.closing = False
@@ -145,6 +147,7 @@ class PublishPath:
         tally.received += 1
         tally.routed += publish.queues
         offset = partition.publish(self.actor, plain_message(route, properties, body))
+        self.counts.logged(partition)
         if self.confirming:
             tally.received_confirm += 1
             confirms = self.confirms
@@ -180,7 +183,15 @@ class PublishPath:
                 tally.another_size(len(body))
             tally.received += 1
         tally.routed += count * publish.queues
-        last = partition.publish_run(self.actor, [plain_message(route, properties, body) for body in bodies])
+        before = partition.append_position
+        try:
+            last = partition.publish_run(self.actor, [plain_message(route, properties, body) for body in bodies])
+        except PreconditionFailed:  # one is too large for the log
+            done = partition.append_position - before
+            self.counts.logged(partition, done)
+            self.counts.after_error += count - done - 1
+            raise
+        self.counts.logged(partition, count)
         if self.confirming:
             tally.received_confirm += count
             confirms = self.confirms
@@ -197,11 +208,12 @@ class PublishPath:
         routed by its content or to carbon copies; it is mandatory on a log that is read back; its vhost is traced; or
         its body is encrypted."""
         destinations = self.destinations(publish, properties, body)
+        unroutable = reaches_none(destinations)
         logged, encryption = body, None
         if self.broker.homes.names_wait:
             self.require_free(publish, destinations, properties, body)
         self.require_folds(publish, destinations, properties.raw, body)
-        if not destinations:
+        if unroutable:
             self.require_certainty(publish, properties.raw, body)
         if destinations or publish.traced:
             try:
@@ -219,8 +231,10 @@ class PublishPath:
             self.confirms.published = sequence
         if publish.traced:
             self.trace(publish, properties, logged, encryption, destinations)
+        if unroutable:
+            self.unroutable(publish, properties.raw, body, bool(destinations))
         if not destinations:
-            self.unroutable(publish, properties.raw, body)
+            self.counts.grouped += 1
             if sequence:
                 self.confirms.confirm(sequence, False)
             return
@@ -235,8 +249,9 @@ class PublishPath:
                     destination.partition.await_folded(position, self.confirms, sequence)
                 else:
                     destination.partition.await_durable(position, self.confirms, sequence)
+        self.counts.copies -= 1  # one of them is the publish itself
         self.count_fan_out(tally.routed - routed)
-        if publish.returned:
+        if publish.returned and not unroutable:
             self.return_message(publish, properties.raw, body)
 
     def count_fan_out(self, queues: int) -> None:
@@ -299,7 +314,8 @@ class PublishPath:
         """Raise PublishPostponed if only the fold of a partition has the client's answer, and this node has paused
         it."""
         for to in destinations:
-            if not to.partition.current and (publish.route_checked or to.partition.needs_fold(to.route)):
+            checked = publish.route_checked and to.route.unrouted is None
+            if not to.partition.current and (checked or to.partition.needs_fold(to.route)):
                 raise PublishPostponed(to.partition.enter, publish, raw, body)
 
     def require_certainty(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
@@ -321,15 +337,17 @@ class PublishPath:
         if not (publish.needs_content or properties.parsed.sender_selected):
             return publish.destinations
         if False in self.found:
-            return self.found[False]
+            return self.router.returned(self.found[False]) if publish.mandatory else self.found[False]
         try:
             return route_by_content(publish, properties.parsed, self.broker, self.session)
         except RouteTakesLong as long:
             wait = partial(self.find_in_turns, long.search, False)
             raise PublishPostponed(wait, publish, properties.raw, body) from None
 
-    def unroutable(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
-        """Return a message that goes to no queue, or drop it."""
+    def unroutable(self, publish: BasicPublish, raw: bytes, body: bytes, logged: bool) -> None:
+        """Return a message that goes to no queue, or drop it. `logged`: it is an event of its own."""
+        where = (self.session.vhost, publish.exchange, publish.routing_key)
+        self.broker.exchanges.count_unrouted(self.actor, *where, raw, logged)
         if publish.mandatory:
             self.tally.unroutable_returned += 1
             self.return_message(publish, raw, body)
@@ -340,12 +358,12 @@ class PublishPath:
         self, publish: BasicPublish, destinations: tuple[Destination, ...], raw: bytes, body: bytes
     ) -> RouteCheck | None:
         """Return a check for a mandatory publish whose queues may be gone when it gets there; None: it needs none."""
-        if not publish.route_checked:
+        if not publish.route_checked or reaches_none(destinations):
             return None
 
         def nowhere() -> None:
             if not self.closing:
-                self.unroutable(publish, raw, body)
+                self.unroutable(publish, raw, body, logged=True)
 
         return RouteCheck(len(destinations), nowhere)
 
@@ -357,12 +375,16 @@ class PublishPath:
         encryption: Encryption | None,
         check: RouteCheck | None,
     ) -> int:
-        """Append the message to one partition, and return its append position there."""
+        """Append the message to one partition, and return its append position there. The caller reduces `copies` by 1
+        when it is in all partitions."""
         self.tally.routed += len(to.route.queues)
         published = message(to, properties.parsed, body, encryption)
         if check is not None:
-            return check.publish(to, self.actor, published)
-        return to.partition.publish(self.actor, published)
+            position = check.publish(to, self.actor, published)
+        else:
+            position = to.partition.publish(self.actor, published)
+        self.counts.logged_copy(to.partition)
+        return position
 
     def parse_properties(self, raw: bytes) -> PublishProperties:
         """Judge and remember the properties of a publish. MalformedFrame (502), PreconditionFailed (406)."""

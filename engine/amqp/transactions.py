@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishProperties
+from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishProperties, reaches_none
 from rewindmq.engine.amqp.publish_path import PublishPath
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Verdict
 from rewindmq.engine.errors import ConnectionForced, PreconditionFailed, ResourceError
@@ -30,7 +30,7 @@ from rewindmq.engine.partition.flow_control import LARGE_BYTES
 from rewindmq.engine.partition.partition import Partition
 from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.router import Destination, Router
-from rewindmq.schemas.values import Encryption
+from rewindmq.schemas.values import Encryption, Unrouted
 
 MAX_BYTES = 536_870_912  # of one transaction: RabbitMQ's bound for one message
 PUBLISH_BYTES: Final = 500  # that a publish takes beside its body
@@ -86,7 +86,7 @@ class Transaction:
             channel.resolve(publish, raw, body)
         properties = channel.parsed.get(raw) or channel.parse_properties(raw)
         destinations = channel.destinations(publish, properties, body)
-        if not destinations:
+        if reaches_none(destinations):
             channel.require_certainty(publish, raw, body)
         size = len(body) + PUBLISH_BYTES
         if self.size + size > MAX_BYTES:
@@ -95,6 +95,7 @@ class Transaction:
             self.version = channel.router.version
         self.publishes.append(PendingPublish(publish, properties, body, destinations))
         self.size += size
+        channel.counts.unfinished += 1
         channel.broker.host.memory.take(MemoryKind.TRANSACTION, size)
         channel.status.messages_uncommitted += 1
         if len(body) != channel.tally.size:
@@ -182,17 +183,26 @@ class Transaction:
         destinations = pending.destinations
         if self.version != channel.router.version:
             destinations = existing(destinations, channel.broker.router, channel.broker.homes)
+            if not destinations:
+                publish, how = pending.publish, Unrouted(alternate=False, returned=pending.publish.mandatory)
+                vhost = channel.session.vhost
+                destinations = channel.router.unrouted(vhost, publish.exchange, publish.routing_key, how)
         if pending.publish.traced:
             channel.trace(pending.publish, pending.properties, body, encryption, destinations)
-        if not destinations:
-            channel.unroutable(pending.publish, pending.properties.raw, pending.body)
-            return
+        unroutable = reaches_none(destinations)
+        if unroutable:
+            channel.unroutable(pending.publish, pending.properties.raw, pending.body, bool(destinations))
         check = channel.route_check(pending.publish, destinations, pending.properties.raw, pending.body)
         for destination in destinations:
             position = channel.publish_to(destination, pending.properties, body, encryption, check)
             commit.waiting += 1
             destination.partition.await_durable(position, commit, 0)
-        if pending.publish.returned:
+        if destinations:
+            channel.counts.copies -= 1  # one of them is the publish itself
+        else:
+            channel.counts.grouped += 1
+        channel.counts.unfinished -= 1
+        if pending.publish.returned and not unroutable:
             channel.return_message(pending.publish, pending.properties.raw, pending.body)
 
     def rollback(self) -> None:
@@ -215,6 +225,8 @@ def existing(destinations: tuple[Destination, ...], router: Router, homes: Homes
     live: list[Destination] = []
     for destination in destinations:
         route = destination.route
+        if not route.queues:
+            live.append(destination)
         there: dict[Partition, list[str]] = {}
         for name in route.queues:
             partition = homes.of(route.vhost, name) if homes.has_moves else destination.partition

@@ -1,9 +1,10 @@
 """Logs who came, from where, and what was refused: events of the metadata log that the fold ignores.
 
-    opened, ended                   SessionOpened, SessionClosed   each session once
+    opened, ended                   SessionOpened, SessionClosed   each session once (SessionCounted: session_counts.py)
     past_read                       PastRead                       equal questions of a session once a minute
     moment_read                     PastRead                       grouped, with the stretch that was read
     login_refused, access_refused   LoginRefused, AccessRefused    grouped: the first at once, then a count each minute
+    unrouted                        UnroutedCounted                likewise
 
 Rules of this file
 - No caller waits for the disk, and none gets an error: what cannot be logged is in the broker's own log.
@@ -22,22 +23,24 @@ from rewindmq.engine.partition.counters import LOGINS_REFUSED
 from rewindmq.engine.partition.lifecycle import Nodes
 from rewindmq.engine.partition.metadata import Metadata
 from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.session_counts import SessionCounts
 from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.projections.rewind import At, format_time
-from rewindmq.schemas.access_events import AccessRefused, LoginRefused, SessionOpened
+from rewindmq.schemas.access_events import AccessRefused, LoginRefused, SessionOpened, UnroutedCounted
 from rewindmq.schemas.events import MetadataEvent, PastRead, SessionClosed
 from rewindmq.schemas.values import BROKER, Actor, Argument
 
 MOST_GROUPS: Final = 128  # of each kind
 MOST_QUESTIONS: Final = 1_000
+MOST_IDS: Final = 10  # of the messages of a group
 MOST_BYTES: Final = 255  # of a text that a client chose
 COUNT_SECONDS: Final = 60.0
 
 logger = logging.getLogger(__name__)
 
 Key = tuple[object, ...]
-Refusal = LoginRefused | AccessRefused
+Refusal = LoginRefused | AccessRefused | UnroutedCounted
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,7 @@ class AccessLog:
         clock: Callable[[], int],
         end_turn: Callable[[], None],
         counters: dict[str, int],
+        session_counts: SessionCounts,
         read_only: bool = False,
     ) -> None:
         self._metadata = metadata
@@ -122,9 +126,14 @@ class AccessLog:
         self._clock = clock
         self._end_turn = end_turn
         self._counters = counters
+        self._session_counts = session_counts
         self._read_only = read_only
-        self._groups: dict[type[Refusal], dict[Key, _Group]] = {LoginRefused: {}, AccessRefused: {}}
-        self._questions: set[tuple[int, PastRead]] = set()
+        self._groups: dict[type[Refusal], dict[Key, _Group]] = {
+            LoginRefused: {},
+            AccessRefused: {},
+            UnroutedCounted: {},
+        }
+        self._questions: set[tuple[Actor, PastRead]] = set()
         self._moments: dict[Key, _Moments] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -154,10 +163,11 @@ class AccessLog:
         )
 
     def ended(self, session: Session) -> None:
-        """Log the end of a session, if its beginning is in the history."""
+        """Log the end of a session, if its beginning is in the history, and then what became of its publishes."""
         if session.in_history:
             session.in_history = False
             self._append(session.actor, SessionClosed(session.session_id, 0))
+            self._session_counts.ended(session)
 
     def login_refused(self, arrival: Arrival, user: str, mechanism: str, reason: str) -> None:
         """Log, or count, a client that was not let in."""
@@ -189,6 +199,12 @@ class AccessLog:
         )
         self._refused((actor.session, operation, kind, refused.name), actor, refused)
 
+    def unrouted(self, actor: Actor, vhost: str, exchange: str, routing_key: str, message_id: bytes | None) -> None:
+        """Log, or count, a message that no queue took."""
+        ids = () if message_id is None else (shortened(message_id.decode(errors="replace")),)
+        counted = UnroutedCounted(vhost, exchange, routing_key, ids, count=1, first_ms=self._clock())
+        self._refused((actor.user, vhost, exchange, routing_key), actor, counted)
+
     def past_read(
         self, actor: Actor, partition: Partition | None, vhost: str, queue: str, way: str, asked: str
     ) -> None:
@@ -197,7 +213,7 @@ class AccessLog:
         event = PastRead(
             vhost, queue=queue, consumer=0, channel=0, tag="", arguments=(), way=way, request=shortened(asked)
         )
-        question = (actor.session, event)
+        question = (actor, event)
         if question in self._questions:
             return
         if len(self._questions) >= MOST_QUESTIONS:
@@ -245,7 +261,10 @@ class AccessLog:
                 groups[key] = _Group(actor, refusal)
                 self._set_timer()
             return
-        group.last = refusal
+        if isinstance(refusal, UnroutedCounted) and isinstance(group.last, UnroutedCounted) and group.count:
+            ids = (*group.last.message_ids, *refusal.message_ids)[:MOST_IDS]
+            refusal = replace(refusal, message_ids=ids)
+        group.actor, group.last = actor, refusal
         if group.count == 0:
             group.first_ms = refusal.first_ms
         group.count += 1
@@ -292,6 +311,8 @@ class AccessLog:
 
 def nameless(refusal: Refusal) -> Refusal:
     """The refusal without the words that clients choose."""
+    if isinstance(refusal, UnroutedCounted):
+        return replace(refusal, vhost="", exchange="", routing_key="", message_ids=())
     if isinstance(refusal, LoginRefused):
         return replace(refusal, user="", host="", reason="many users and hosts")
     return replace(refusal, operation="", vhost="", kind="", name="", reason="many sessions and resources")

@@ -67,6 +67,7 @@ from rewindmq.engine.partition.lifecycle import Keeper
 from rewindmq.engine.partition.log_clock import LogClock
 from rewindmq.engine.partition.metadata import Metadata
 from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.session_counts import SessionCounts
 from rewindmq.engine.partition.sessions import Session
 from rewindmq.engine.placement.repartition import Repartition
 from rewindmq.engine.rewind.id_index_process import IdIndexProcess
@@ -82,7 +83,7 @@ from rewindmq.engine.routing.router import Router
 from rewindmq.projections.machine.data.effects import DeadLetter
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.store.quarantine import QuarantineReport
-from rewindmq.schemas.access_events import AccessRefused, LoginRefused, SessionOpened
+from rewindmq.schemas.access_events import AccessRefused, LoginRefused, SessionCounted, SessionOpened, UnroutedCounted
 from rewindmq.schemas.events import BrokerStarted, Event, MachineUpgraded, NodeLost, PastRead, SessionClosed
 from rewindmq.schemas.metadata_events import (
     BodiesExpired,
@@ -100,7 +101,16 @@ from rewindmq.schemas.metadata_events import (
 from rewindmq.schemas.placement_events import PlacementEvent, QueueMoveBegan, QueueMoveEnded
 
 # Events of the metadata log that change nothing: no route and no permission is decided anew.
-QUIET: Final = (BrokerStarted, SessionOpened, SessionClosed, LoginRefused, AccessRefused, PastRead)
+QUIET: Final = (
+    BrokerStarted,
+    SessionOpened,
+    SessionClosed,
+    SessionCounted,
+    LoginRefused,
+    AccessRefused,
+    UnroutedCounted,
+    PastRead,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +192,13 @@ class Broker:
         memory = MemoryAccount(config.vm_memory_high_watermark.of(machine_bytes), machine_bytes)
 
         self.homes = homes = Homes(topology.placement, partitions)
-        self.router = router = Router(topology, homes.locate, loop_share)
+        self.router = router = Router(topology, homes.locate, homes.of, loop_share)
         self.turns = turns = Turns(metadata, partitions, clock, keeper, loop_share.mark)
         self.certainty = Certainty(nodes.read_to_end, lambda: router.version)
         tokens = Tokens(config.tokens)
         access = Access(topology, tokens, LoginBrake(self._login_braked))
-        access_log = AccessLog(metadata, nodes, clock, turns.end, counters, config.read_only)
+        self.session_counts = SessionCounts(metadata, nodes, turns.when_durable, turns.end)
+        access_log = AccessLog(metadata, nodes, clock, turns.end, counters, self.session_counts, config.read_only)
         self.sessions = sessions = OpenSessions(
             topology, access, keeper, self.certainty, clock, counters, self._session_ended, turns.written
         )
@@ -203,7 +214,9 @@ class Broker:
         self.hidden = HiddenQueues(topology, homes, turns.when_durable)
         self.queues = queues = Queues(metadata, access, partitions, homes, sessions, router, counters, config.semantics)
         self.removals = Removals(access, queues, sessions, router)
-        self.exchanges = Exchanges(metadata, access, router, self.hidden, sessions, queues, homes, nodes.reads_back)
+        self.exchanges = Exchanges(
+            metadata, access, router, self.hidden, sessions, queues, homes, nodes.reads_back, access_log
+        )
         self.consumers = Consumers(access, queues, homes, sessions, self.firehose, self.readings, turns.end)
         self.vhosts = Vhosts(metadata, partitions, turns)
         self.effective_policies = EffectivePolicies(topology, partitions, homes, turns, nodes)

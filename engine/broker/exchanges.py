@@ -7,11 +7,13 @@ Rules of this file
   until `Router.version` changes.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Container
 from dataclasses import replace
 
 from rewindmq.engine.broker import declarations
 from rewindmq.engine.broker.access_control import ITSELF, Access
+from rewindmq.engine.broker.access_log import AccessLog
 from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.broker.queues import Queues
 from rewindmq.engine.errors import AccessRefused, NotFound, PreconditionFailed, resource
@@ -25,10 +27,11 @@ from rewindmq.engine.routing.event_headers import NODE_WIDE, NODE_WIDE_TAGS
 from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.portions import Search, at_once
 from rewindmq.engine.routing.router import Destination, Router
+from rewindmq.projections.history.search import ids_in
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.topology.topology import DEFAULT_VHOST, EVENT_EXCHANGE
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
-from rewindmq.schemas.values import Argument
+from rewindmq.schemas.values import Actor, Argument
 
 
 class Exchanges:
@@ -44,6 +47,7 @@ class Exchanges:
         queues: Queues,
         homes: Homes,
         reads_back: bool,
+        access_log: AccessLog,
     ) -> None:
         self._metadata = metadata
         self._topology = metadata.topology
@@ -54,19 +58,30 @@ class Exchanges:
         self._queues = queues
         self._homes = homes
         self._reads_back = reads_back
+        self._access_log = access_log
+        self.unrouted: Counter[tuple[str, str]] = Counter()  # clients' publishes that no queue took, by vhost and name
 
     # -- publishing (hot) ---------------------------------------------------------------------------------------------
 
     def route(
         self, session: Session, exchange: str, routing_key: str, content: Content | None
     ) -> tuple[Destination, ...]:
-        """Route a publish: its destinations, () when it is unroutable. The same answer is the same object until
-        `Router.version` changes. `content` may be None unless `Router.needs_content`.
+        """Route a publish: its destinations, or that of an unroutable one (`Router.unrouted`). The same answer is the
+        same object until `Router.version` changes. `content` may be None unless `Router.needs_content`.
 
         NotFound (404): no such exchange. AccessRefused: no write permission, or the exchange is internal.
         RouteTakesLong: the caller runs the rest of the search in turns (engine/routing/portions.py)."""
         self.check_publish(session, exchange, routing_key)
-        return at_once(self._router.search(session.vhost, exchange, routing_key, content))
+        return at_once(self._router.search(session.vhost, exchange, routing_key, content, by_client=True))
+
+    def count_unrouted(
+        self, actor: Actor, vhost: str, exchange: str, routing_key: str, raw: bytes, logged: bool
+    ) -> None:
+        """Count a publish that no queue took. `raw`: its properties. `logged`: it is an event. If it is not, because of
+        the exchange's policy `unrouted: count`, a group has it (access_log.py)."""
+        self.unrouted[vhost, exchange] += 1
+        if not logged and self._router.counts_unrouted(vhost, exchange):
+            self._access_log.unrouted(actor, vhost, exchange, routing_key, ids_in(raw)[0])
 
     def route_by_keys(
         self, session: Session, exchange: str, routing_keys: tuple[str, ...], content: Content
@@ -81,7 +96,8 @@ class Exchanges:
         for routing_key in routing_keys:
             self.check_publish(session, exchange, routing_key)
             yield 10
-        return (yield from self._router.search_by_keys(session.vhost, exchange, routing_keys, content))
+        search = self._router.search_by_keys(session.vhost, exchange, routing_keys, content, by_client=True)
+        return (yield from search)
 
     def check_publish(self, session: Session, exchange: str, routing_key: str) -> None:
         """Raise what `route` raises if the session may not publish so."""

@@ -13,6 +13,7 @@ from rewindmq.engine.partition.certainty import Certainty
 from rewindmq.engine.partition.departures import Departures
 from rewindmq.engine.partition.lifecycle import Keeper
 from rewindmq.engine.partition.partition import Partition
+from rewindmq.engine.partition.publish_counts import PublishCounts
 from rewindmq.engine.partition.sessions import ConnectionStatus, Session
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.topology.topology import Topology
@@ -59,9 +60,11 @@ class OpenSessions:
         close: Callable[[str], None] | None = None,
         within: tuple[Actor, int] | None = None,
         grant: Grant | None = None,
+        publishes: PublishCounts | None = None,
     ) -> Session:
         """Open a client's session. `link`, `close`: of its connection, where the session has one of its own. `within`:
-        of an HTTP call, the actor of its events and its channel in that actor's session. `grant`: of its token.
+        of an HTTP call, the actor of its events and its channel in that actor's session; `publishes`: of that session.
+        `grant`: of the client's token.
 
         NotAllowed (530): the vhost does not exist, or the user may not enter it. ConnectionForced (320): the node was
         declared lost and is joining again."""
@@ -83,6 +86,7 @@ class OpenSessions:
             close=close,
             channel=within[1] if within else 0,
             grant=grant,
+            publishes=publishes or PublishCounts(),
         )
         return self._add(session)
 

@@ -3,7 +3,7 @@
     Row("delete_user NAME", "Remove a user with its permissions.", 'Deleting user "{name}" ...', "DELETE users/{name}")
     Row("list_users", "List the users and their tags.", "Listing users ...", "GET users", columns=fields("user tags"))
 
-A text between braces names an argument, an option, `vhost`, or `node`: the name of the node that answers.
+A text between braces names an argument, an option, `vhost`, `reason`, or `node`: the name of the node that answers.
 tests/unit/cli/test_cli_rows.py compares each row with the operations of the API.
 """
 
@@ -38,7 +38,7 @@ class Asked(dict[str, Any]):
 
     def __init__(self, settings: CliSettings, values: dict[str, Any]) -> None:
         found = {name: Words(value) if isinstance(value, tuple) else value for name, value in values.items()}
-        super().__init__(found, vhost=settings.vhost_name)
+        super().__init__(found, vhost=settings.vhost_name, reason=settings.reason or "")
         self.settings = settings
 
     def __missing__(self, name: str) -> str:

@@ -29,6 +29,7 @@ class CliSettings:
     silent: bool | None = None
     quiet: bool | None = None
     no_table_headers: bool | None = None
+    reason: str | None = None
     timeout: float | None = None
     url: str | None = None
     http_port: int | None = None
@@ -64,6 +65,8 @@ class CliSettings:
         user, password = self.login()
         ca = self.tls_ca_cert_file or os.environ.get("REWINDMQ_TLS_CA") or None
         client = Client(url, user, password, None if patient and self.timeout is None else self.seconds, ca)
+        if self.reason:
+            client.headers["x-reason"] = " ".join(self.reason.splitlines())  # a header has one line
         if self.asked_node is not None and not any_node:
             answering = client.get_one("overview", columns="node")["node"]
             if answering != self.asked_node:

@@ -41,6 +41,7 @@ class EventLine(TypedDict):
     time: Time
     user: Annotated[str, "Empty: the broker itself"]
     session: Annotated[int, "0: none"]
+    why: NotRequired[Annotated[str, "The reason that the user gave"]]
     event: Annotated[str | None, "Its type; null: the record cannot be decoded"]
     fields: NotRequired[dict[str, object]]
     problem: NotRequired[Annotated[str, "Why the record cannot be decoded"]]
@@ -76,6 +77,7 @@ class CheckedProof(TypedDict):
     time: NotRequired[Time]
     user: NotRequired[str]
     session: NotRequired[int]
+    why: NotRequired[Annotated[str, "The reason that the user gave"]]
     event: Annotated[str | None, "Its type; null: no event, or one that this version cannot read"]
     fields: NotRequired[dict[str, object]]
     body: NotRequired[str]

@@ -56,6 +56,7 @@ OPTIONS = (
     flag("-s --silent", "Print no messages and no table headers.", default=None),
     flag("-q --quiet", "Print no messages.", default=None),
     flag("--no-table-headers", "Print no table headers.", default=None),
+    option("--reason TEXT", "Why; the history shows it beside what the command does."),
     option("-t --timeout", "Seconds to wait for an answer (default: 60).", click.FloatRange(min=0)),
     option("--url URL", f"Address of the management API (default: REWINDMQ_URL, or {DEFAULT_URL})."),
     option("--http-port", "Port of the management API on this machine, instead of --url.", click.IntRange(1, 65535)),

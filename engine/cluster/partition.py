@@ -28,6 +28,7 @@ from rewindmq.engine.cluster.own_records import NO_RUN, Folded, OwnRecords
 from rewindmq.engine.log.shared_contract import Arrived, SharedPartition
 from rewindmq.engine.partition.partition import EventTap, Partition
 from rewindmq.engine.partition.queue_counters import CounterTable
+from rewindmq.engine.partition.waits import LogTimes
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import schema_of
@@ -165,6 +166,10 @@ class ReadBackPartition(Partition):
         return self.own_records.durable_position
 
     @property
+    def known_end(self) -> int:
+        return max(self.machine.next_offset, self._reported_below)
+
+    @property
     def undone_below(self) -> int:
         return self.own_records.durable_position
 
@@ -187,7 +192,7 @@ class ReadBackPartition(Partition):
         value = self.encoder.encode(self._prefix, message)
         if message.route is not self._key_route:
             self._key_route = message.route
-            self._key = key_of(message.route.vhost, message.route.queues[0])
+            self._key = event_key(message)
         return self.own_records.send(self._key, value, actor, message)
 
     @property
@@ -409,6 +414,7 @@ class ReadBackPartition(Partition):
         assert not self.folds
         assert self.at_rest
         self.machine, self.projector = machine, projector
+        self.times = LogTimes(machine.next_offset, machine.clock_ms)
         self.mended()
         self._in_time_below = machine.next_offset
         self._skew_known = False  # the clock may have been set in the meantime
@@ -551,6 +557,7 @@ def is_of_service(actor: Actor, event: Event) -> bool:
 def event_key(event: Event) -> bytes:
     """Return the key of an event's record; empty if it concerns the whole partition."""
     if isinstance(event, Published):
-        return key_of(event.route.vhost, event.route.queues[0])
+        route = event.route
+        return key_of(route.vhost, route.queues[0] if route.queues else route.routing_key)
     vhost, queue = getattr(event, "vhost", None), getattr(event, "queue", None)
     return b"" if vhost is None or queue is None else key_of(vhost, queue)

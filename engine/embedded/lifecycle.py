@@ -189,6 +189,7 @@ class EmbeddedKeeper(Keeper):
             self._snapshot_offsets[partition.name] = partition.machine.next_offset
             partition.checkpoint()
         if due:
+            self._broker.session_counts.checkpoint(self._broker.sessions.by_id.values())
             self._come_to_rest()
             for partition in due:
                 self._take_snapshot(partition)

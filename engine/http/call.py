@@ -3,12 +3,15 @@
 - Path segments are matched before they are decoded, so that `%2F` names the vhost "/" (see app.py).
 - An answer that says "done" waits until the change is durable.
 - Errors are RabbitMQ's: a status and {"error": ..., "reason": ...}.
+- The header X-Reason says why, for the history. The actor of the call's events has it (`Call.actor`).
 """
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
@@ -31,9 +34,11 @@ from rewindmq.engine.http.bodies import (
     JsonBody,
     json_object,
 )
+from rewindmq.engine.http.reference.operation import operation_of
 from rewindmq.engine.identity.grants import Grant, Identity
 from rewindmq.engine.rewind.worker import ProcessEnded, Question, TooManyQuestions, WorkerPool
 from rewindmq.engine.tls import TlsPeer
+from rewindmq.engine.upgrades.since_version import SINCE_VERSION, require
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.schemas.amqp.errors import Unacceptable
 from rewindmq.schemas.amqp.json_arguments import arguments_from
@@ -49,6 +54,8 @@ if TYPE_CHECKING:
 
 NO_OBJECT = "User not authorised to access object"
 DIGITS_MOST = 18
+MOST_REASON_BYTES = 1_000
+A_REASON = "a reason"  # in the words of a refusal
 DURABLE_SECONDS = 30  # how long an answer waits for the log before it gives up (a full disk, Kafka away)
 MOVE_SECONDS = 10  # the longest wait for a queue that moves to another partition; before that of `in_time`
 
@@ -144,9 +151,11 @@ class Call:
         self.who = who
         self.tags = broker.access.control.tags(who)
         self.account = broker.topology.users.get(who.user)  # as it was when the user logged in
+        self.reason = reason_of(request)
         self.work = Work(broker.host.loop_share)
         self.held_bytes = 0
         self._raw: bytes | None = None
+        self._in_event = False  # an event has a field for the reason, so its actor has none
 
     @property
     def user(self) -> str:
@@ -345,37 +354,78 @@ class Call:
         )
 
     def actor(self) -> Actor:
-        """Return the actor of every event of this call."""
+        """Return the actor of every event of this call, with its reason.
+
+        Raises ApiError (403) and PreconditionFailed for the reason."""
+        self.require_reason()
         caller = self.caller()
-        return Actor(self.user, 0) if caller is None else caller.session.actor
+        return self._explained(Actor(self.user, 0) if caller is None else caller.session.actor)
+
+    # -- why ----------------------------------------------------------------------------------------------------------
+    def require_reason(self) -> None:
+        """Raise ApiError (403) if this broker wants a reason for what the call does, and the call has none."""
+        of = operation_of(self.request.scope["endpoint"])
+        wanted = self.broker.config.require_reason
+        if of is not None and of.act is not None and not self.reason and (of.act in wanted or "all" in wanted):
+            how = "say why with --reason TEXT, or in the header X-Reason"
+            raise ApiError(403, "reason_required", f"this broker wants a reason ({of.act}): {how}")
+
+    def own_reason(self, given: str) -> str:
+        """Return the reason for an event that has a field for it; `given`: in the body or the query."""
+        self._in_event = True
+        self.reason = self.reason or given
+        return self.reason
+
+    @property
+    def machine_version(self) -> int:
+        """The machine version that all partitions follow: after an upgrade they do so one by one."""
+        return min(
+            self.broker.topology.machine_version, *(each.machine.machine_version for each in self.broker.partitions)
+        )
+
+    @property
+    def keeps_reasons(self) -> bool:
+        """Return True if the history can store reasons yet."""
+        return self.machine_version >= SINCE_VERSION[A_REASON]
+
+    def _explained(self, actor: Actor) -> Actor:
+        if not self.reason or self._in_event:
+            return actor
+        require(A_REASON, self.machine_version)
+        return replace(actor, reason=self.reason)
 
     def past_read(self, vhost: str, queue: str, asked: str) -> None:
         """Log that the past is read: of a queue, or ("") of all. `asked`: what of it."""
         caller = self.caller()
         if caller is not None:
             partition = self.broker.queues.partition_for(vhost, queue) if queue else None
-            self.broker.access.log.past_read(caller.session.actor, partition, vhost, queue, way_of(self.request), asked)
+            actor = self._explained(caller.session.actor)
+            self.broker.access.log.past_read(actor, partition, vhost, queue, way_of(self.request), asked)
 
     def moment_read(self, vhost: str, queue: str, incarnation: int | None, at: "At") -> None:
         """Log that a queue is read as it was at a moment. `incarnation`: the one that was asked for."""
         caller, asked = self.caller(), self.request.url.query
         if caller is not None:
             home = self.broker.queues.partition_for(vhost, queue)
-            which, way = (vhost, queue, incarnation), way_of(self.request)
-            self.broker.access.log.moment_read(caller.session.actor, home, which, way, asked, at)
+            which, way, actor = (vhost, queue, incarnation), way_of(self.request), self._explained(caller.session.actor)
+            self.broker.access.log.moment_read(actor, home, which, way, asked, at)
 
     # -- doing --------------------------------------------------------------------------------------------------------
     @asynccontextmanager
     async def session(self, vhost: str) -> AsyncIterator["Session"]:
         """Yield a session of the HTTP user, as an AMQP client would have one, for the time of the request. In the
         history it is a channel of the client's session."""
-        caller, within = self.caller(), None
+        self.require_reason()
+        caller, within, publishes = self.caller(), None, None
         if caller is not None:
             caller.calls += 1
-            within = caller.session.actor, caller.calls
+            within = self._explained(caller.session.actor), caller.calls
+            publishes = caller.session.publishes
         peer = arrival_of(self.request).address or "http"
         properties: dict[str, object] = {"product": "RewindMQ management API"}
-        session = self.broker.sessions.open(self.user, vhost, peer, properties, within=within, grant=self.grant)
+        session = self.broker.sessions.open(
+            self.user, vhost, peer, properties, within=within, grant=self.grant, publishes=publishes
+        )
         try:
             yield session
         finally:
@@ -394,6 +444,19 @@ class Call:
         self.broker.turns.end()
         async with in_time():
             await landed
+
+
+def reason_of(request: Request) -> str:
+    """Return the reason in the header X-Reason, whose bytes are UTF-8 as in RabbitMQ; "" without one.
+
+    Raises ApiError (400)."""
+    sent = request.headers.get("x-reason", "").encode("latin-1")
+    reason = sent.decode(errors="replace").strip()
+    if len(sent) > MOST_REASON_BYTES:
+        raise bad_request(f"X-Reason has at most {MOST_REASON_BYTES} bytes")
+    if re.search(r"[\x00-\x1f\x7f-\x9f]", reason):
+        raise bad_request("X-Reason has a control character")
+    return reason
 
 
 def arrival_of(request: Request) -> Arrival:

@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rewindmq.engine.errors import AccessRefused, AmqpError
+from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.host.admission import AdmittedConnection
 from rewindmq.engine.http.authentication import LoginFailed, LoginHeldBack, NotLoggedIn, from_page
 from rewindmq.engine.http.call import ApiError, Call, Missing, arrival_of, in_time, mechanism_of, reply, way_of
@@ -43,7 +43,7 @@ def note_refusal(broker: "Broker", request: Request, call: Call | None, error: A
     if isinstance(error, LoginFailed | LoginHeldBack):
         broker.access.log.login_refused(arrival_of(request), error.user, mechanism_of(request), error.why)
     elif call is not None:
-        missing = error.permission_for if isinstance(error, AccessRefused) else None
+        missing = error.recorded if isinstance(error, AmqpError) else None
         if isinstance(error, ApiError) and error.error == "not_authorised":
             missing = ("", request.url.path)
         caller = None if missing is None else call.caller()

@@ -136,9 +136,14 @@ class Tally:
 
 
 class Served:
-    """Counts the deliveries of one queue since the broker's start, to consumers of all nodes."""
+    """Counts the deliveries of one queue since the broker's start, to consumers of all nodes.
 
-    __slots__ = ("deliver", "deliver_no_ack", "get", "get_empty", "get_no_ack", "redeliver")
+    The waits are samples of this node's deliveries: their number, and their sum in ms (waits.py)."""
+
+    __slots__ = (
+        *("deliver", "deliver_no_ack", "get", "get_empty", "get_no_ack", "redeliver"),
+        *("ack_wait_ms", "ack_waits", "delivery_wait_ms", "delivery_waits"),
+    )
 
     def __init__(self) -> None:
         self.deliver = 0
@@ -147,3 +152,4 @@ class Served:
         self.get_no_ack = 0
         self.get_empty = 0
         self.redeliver = 0
+        self.delivery_waits = self.delivery_wait_ms = self.ack_waits = self.ack_wait_ms = 0

@@ -35,9 +35,11 @@ from typing import Final, Protocol, cast
 
 from rewindmq.engine.partition.counters import DEATHS, DISABLED, Served, dead_lettered
 from rewindmq.engine.partition.reading import BodyKeys, PartitionReading
+from rewindmq.engine.partition.waits import SAMPLED_EACH_MS, Histogram
 from rewindmq.projections.machine.data.effects import (
     CancelConsumer,
     DeadLetter,
+    Delay,
     Deliver,
     Duplicate,
     Effect,
@@ -47,6 +49,7 @@ from rewindmq.projections.machine.data.effects import (
     Quarantine,
     QueueGone,
     Refuse,
+    Requeue,
 )
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import ACKED
@@ -61,8 +64,9 @@ from rewindmq.schemas.inheritance import mypyc_attr
 from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Route
 
 # Successive deliveries of one queue: the queue (None: no run), their number, how many of them were final and how many
-# redelivered.
-Run = tuple[Queue | None, int, int, int]
+# redelivered, and the first message that was not, if the turn is sampled
+# (otherwise -1).
+Run = tuple[Queue | None, int, int, int, int]
 PREPARE_EVENTS = 10_000  # events in a batch for RocksDB; it is earlier if the projector holds much
 PREPARE_QUEUES: Final = 300  # queues that came or went, in a batch: 5 ms
 
@@ -189,6 +193,11 @@ class Partition(PartitionReading):
     @property
     def append_position(self) -> int:
         """The append position of the next event that this broker appends. Positions ascend."""
+        return self.next_offset
+
+    @property
+    def known_end(self) -> int:
+        """An offset behind all events of this broker that are durable."""
         return self.next_offset
 
     @property
@@ -341,6 +350,7 @@ class Partition(PartitionReading):
         fresh = self.fresh
         self.effects = []
         self.fresh = {}
+        self.times.note(self.machine.next_offset, self.machine.clock_ms)
         try:
             self.deliveries.perform(effects, fresh)
         finally:
@@ -430,6 +440,10 @@ class Deliveries:
         self.consumers: dict[int, DeliveryTarget] = {}  # by consumer id
         self.getters: dict[int, FetchTarget] = {}  # by the id of the holder of basic.get
         self.quarantined: dict[str, int] = {}  # by event type
+        self.delivery_waits, self.ack_waits = Histogram(), Histogram()
+        self._next_sample_ms = 0
+        # By consumer or getter: a message that it holds, and the time of its delivery. Its ack is the next sample.
+        self.timed: dict[int, tuple[int, int]] = {}
 
     def attach(self, consumer_id: int, consumer: DeliveryTarget) -> None:
         """Send deliveries for this id to `consumer`."""
@@ -441,16 +455,18 @@ class Deliveries:
 
     def detach(self, holder_id: int) -> None:
         """Forget the consumer or getter with this id: effects for it are dropped."""
+        self.timed.pop(holder_id, None)
         if self.consumers.pop(holder_id, None) is None:
             self.getters.pop(holder_id, None)
 
     def perform(self, effects: list[Effect], fresh: dict[int, Published]) -> None:
         consumers = self.consumers
         partition = self._partition
-        epoch = partition.epoch
+        epoch, timed, now_ms = partition.epoch, self.timed, partition.machine.clock_ms
         runs: list[Run] = []  # each of deliveries of one queue
         queue: Queue | None = None
         delivered = final = redelivered = acked = 0
+        first, is_sampled = -1, now_ms >= self._next_sample_ms
         for effect in effects:
             if isinstance(effect, Deliver):
                 consumer = consumers.get(effect.consumer)
@@ -463,20 +479,27 @@ class Deliveries:
                             self.undelivered(effect.consumer)
                             break
                     if effect.queue is not queue:
-                        runs.append((queue, delivered, final, redelivered))
+                        runs.append((queue, delivered, final, redelivered, first))
                         queue = effect.queue
                         delivered = final = redelivered = 0
+                        first = -1
                     count = len(effect.message_ids)
                     delivered += count
                     if effect.final:
                         final += count
+                    elif is_sampled and effect.consumer not in timed:
+                        timed[effect.consumer] = effect.message_ids[0], now_ms
                     if effect.redelivered:
                         redelivered += count
+                    elif is_sampled and first < 0:
+                        first = effect.message_ids[0]
                 elif epoch is not None and effect.consumer >> EPOCH_SHIFT != epoch:
                     self._note_elsewhere(effect)
             elif isinstance(effect, Keep):
                 pass
             elif isinstance(effect, Forget):
+                if effect.consumer in timed:
+                    self._settled(effect.queue, effect.consumer, effect.message_ids, effect.reason == ACKED)
                 if effect.reason == ACKED:
                     if epoch is None or effect.consumer >> EPOCH_SHIFT == epoch:
                         acked += len(effect.message_ids)
@@ -485,15 +508,18 @@ class Deliveries:
             else:
                 self._perform_rare(effect, fresh)
         if queue is not None or acked:
-            runs.append((queue, delivered, final, redelivered))
+            runs.append((queue, delivered, final, redelivered, first))
             self._count(runs, acked)
 
     def _count(self, runs: list[Run], acked: int) -> None:
         """Count this node's deliveries, for each queue and for the broker, and the acked messages."""
         all_delivered = all_final = all_redelivered = 0
-        for queue, delivered, final, redelivered in runs:
+        for queue, delivered, final, redelivered, first in runs:
             if queue is not None:
                 served = self._served(queue)
+                if first >= 0:
+                    self._next_sample_ms = self._partition.machine.clock_ms + SAMPLED_EACH_MS
+                    self._note_delivery(served, first)
                 served.deliver += delivered - final
                 served.deliver_no_ack += final
                 served.redeliver += redelivered
@@ -506,6 +532,28 @@ class Deliveries:
         counters["global_messages_delivered_consume_manual_ack_total"] += all_delivered - all_final
         counters["global_messages_redelivered_total"] += all_redelivered
         counters["global_messages_acknowledged_total"] += acked
+
+    def _note_delivery(self, served: Served, message_id: int) -> None:
+        """Count the wait of a first delivery; not of a message that is older than this node's fold."""
+        published_ms = self._partition.times.at(message_id)
+        if published_ms is not None:
+            wait_ms = self._partition.machine.clock_ms - published_ms
+            self.delivery_waits.add(wait_ms)
+            served.delivery_waits += 1
+            served.delivery_wait_ms += wait_ms
+
+    def _settled(self, queue: Queue, consumer: int, message_ids: Sequence[int], acked: bool) -> None:
+        """End the timing of a consumer's message if it is among these; count its wait if it was acked."""
+        message_id, delivered_ms = self.timed.get(consumer, (-1, 0))
+        if message_id not in message_ids:
+            return
+        del self.timed[consumer]
+        if acked:
+            wait_ms = self._partition.machine.clock_ms - delivered_ms
+            self.ack_waits.add(wait_ms)
+            served = self._served(queue)
+            served.ack_waits += 1
+            served.ack_wait_ms += wait_ms
 
     def _served(self, queue: Queue) -> Served:
         all_served = self._partition.served
@@ -550,11 +598,16 @@ class Deliveries:
             except Exception:  # as with a delivery
                 logger.exception("%s: message %d was not fetched", partition.name, effect.message_id)
                 self.undelivered(effect.consumer)
+        elif isinstance(effect, Requeue):
+            self._settled(effect.queue, effect.consumer, effect.message_ids, False)
+        elif isinstance(effect, Delay):
+            self._settled(effect.queue, effect.consumer, (effect.message_id,), False)
         elif isinstance(effect, DeadLetter):
             if partition.owned:
                 partition.listener.dead_letter(partition, effect)
         elif isinstance(effect, CancelConsumer):
             consumer = self.consumers.pop(effect.consumer, None)
+            self.timed.pop(effect.consumer, None)
             if consumer is not None:
                 consumer.cancelled()
         elif isinstance(effect, QueueGone):
@@ -585,6 +638,10 @@ class Deliveries:
             counters["global_messages_delivered_total"] += 1
             counters["global_messages_redelivered_total"] += effect.redelivered
             what = "delivered_get_auto_ack" if effect.final else "delivered_get_manual_ack"
+            if not effect.redelivered:
+                self._note_delivery(served, effect.message_id)
+            if not effect.final:
+                self.timed.setdefault(effect.consumer, (effect.message_id, partition.machine.clock_ms))
             message = fresh.get(effect.message_id)
             if message is None:
                 message = partition.message(effect.queue.queue_id, effect.message_id)

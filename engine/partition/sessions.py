@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 from rewindmq.engine.identity.grants import Grant
 from rewindmq.engine.partition.counters import Tally
 from rewindmq.engine.partition.partition import DeliveryTarget, Partition
+from rewindmq.engine.partition.publish_counts import PublishCounts
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.values import Actor, Argument
@@ -89,6 +90,7 @@ class Session:
     channel: int = 0  # of an HTTP call: its channel in the session of `actor` (engine/broker/callers.py); 0: it is none
     grant: Grant | None = None  # of a token; None: the user's permissions are its rights
     in_history: bool = False  # its SessionOpened is; its end belongs there, too (engine/broker/access_log.py)
+    publishes: PublishCounts = field(default_factory=PublishCounts)  # an HTTP call has those of its client's session
 
     # The broker keeps these: the partitions with consumers, holders or queues of this session must learn of its end.
     attached: dict[int, dict[Partition, dict[int, None]]] = field(default_factory=dict)  # channel -> ... -> ids

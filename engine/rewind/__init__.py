@@ -6,7 +6,7 @@ reader.py              the part that both kinds of consumers share
 arguments.py           x-stream-offset, x-rewind-to, x-stream-filter
 queue_at.py            a queue as it was at a moment            bindings_at.py   its bindings then
 restore_plan.py        messages to bring back                  restorations.py  the broker brings them back
-search.py              messages found by what is in them
+search.py              messages found by what is in them       lost_messages.py    unrouted ones, routed again
 outcomes.py            a message's life, last outcomes          worker.py        processes that fold history
 partition_visits.py    the partitions in which a queue was      fates.py         what became of messages since
 depth.py               a queue's length over time               policy_effects.py   what a policy would do at once

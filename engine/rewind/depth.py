@@ -40,7 +40,7 @@ from rewindmq.schemas.events import (
     QueueDeclared,
 )
 from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused, QueueResumed
-from rewindmq.schemas.values import Actor, Policy
+from rewindmq.schemas.values import BROKER, Actor, Policy
 
 MOST_TICKS = 500
 RESTORED = "restored"
@@ -50,7 +50,8 @@ RESTORED = "restored"
 class DepthTick:
     """An event that a person looks for. `kind`: purged, policy, restart, mark, restored, declared or deleted.
 
-    `count`: the number of messages of a purge or a restoration."""
+    `count`: the number of messages of a purge or a restoration. `why`: the reason that the user gave, unless the text
+    is it."""
 
     time_ms: int
     offset: int
@@ -58,6 +59,7 @@ class DepthTick:
     text: str
     user: str
     count: int = 0
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ class _Fold:
                 groups = self._fold_to(groups, min(behind, self.log.offset_at(time_ms)))
                 effects: list[Effect] = []
                 self.machine.advance(time_ms, effects)
-                self._note_gone(self.machine.next_offset, time_ms, "", effects)
+                self._note_gone(self.machine.next_offset, time_ms, BROKER, effects)
                 self._add_point(time_ms)
         except OutOfTime:
             self.found.complete = False
@@ -260,9 +262,9 @@ class _Fold:
     def _see(self, offset: int, time_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         tell = _TICKS.get(type(event))
         if tell is not None:
-            tell(self, DepthTick(time_ms, offset, "", "", actor.user), actor, event, effects)
+            tell(self, DepthTick(time_ms, offset, "", "", actor.user, why=actor.reason), actor, event, effects)
         if effects:
-            self._note_gone(offset, time_ms, actor.user, effects)
+            self._note_gone(offset, time_ms, actor, effects)
 
     def _see_run(
         self,
@@ -276,10 +278,11 @@ class _Fold:
     ) -> None:
         self._see(offset, time_ms, actor, event, effects)
 
-    def _note_gone(self, offset: int, time_ms: int, user: str, effects: list[Effect]) -> None:
+    def _note_gone(self, offset: int, time_ms: int, actor: Actor, effects: list[Effect]) -> None:
         for effect in effects:
             if type(effect) is QueueGone and self._is_mine(effect.queue):
-                self._add(DepthTick(time_ms, offset, "deleted", f"deleted ({effect.reason})", user))
+                text = f"deleted ({effect.reason})"
+                self._add(DepthTick(time_ms, offset, "deleted", text, actor.user, why=actor.reason))
 
     def _is_mine(self, queue: Queue) -> bool:
         named = (queue.vhost, queue.name) == (self.vhost, self.name)

@@ -73,7 +73,7 @@ class QueueRows:
     moves: bool = False
 
     def __call__(self, shared: tuple[object, ...]) -> bool:
-        _, _, _, vhost, queue, queue_id, outcome, final = shared[:8]
+        vhost, queue, queue_id, outcome, final = shared[4:9]
         if (vhost, queue) != (self.vhost, self.queue):
             return False
         if self.queue_ids is not None and queue_id not in self.queue_ids:

@@ -155,7 +155,7 @@ class Restorations:
         declared = False
         if is_hidden(target):
             raise NotFound(f"no queue '{target}' in vhost '{session.vhost}'")
-        await self._room(sum(each.size for each in plan.messages))
+        await self.room(sum(each.size for each in plan.messages))
         await self._queues.entered(session, target)
         if self._queues.get(session.vhost, target) is None:
             if (session.vhost, target) != (plan.vhost, plan.queue) or plan.declared is None:
@@ -187,7 +187,7 @@ class Restorations:
                     break
                 portion = events[begin : begin + step]
                 back = f"{number + begin} of {len(plan.messages)} messages are back"
-                await self._room(sum(len(event.body) for event in portion), f"; {back}; ask again when there is room")
+                await self.room(sum(len(event.body) for event in portion), f"; {back}; ask again when there is room")
                 self._sessions.check_open(session)
                 self._access.check(session, session.vhost, "write", "queue", target)  # it may take days
                 outcomes = Counter(await self.publish(session, target, portion))
@@ -218,7 +218,7 @@ class Restorations:
             return ()
         return missing(self._topology, queue, plan.bindings)
 
-    async def _room(self, size: int, so_far: str = "") -> None:
+    async def room(self, size: int, so_far: str = "") -> None:
         """Wait while others crowd the log. ResourceError: the disk has no room for `size` bytes."""
         flow = self._keeper.flow
         while self._turns.blocked is None and flow.crowded:
@@ -227,6 +227,10 @@ class Restorations:
         reason = self._turns.blocked or (None if flow.has_room(size) else no_room(size))
         if reason is not None:
             raise ResourceError(f"publishing is blocked: {reason}{so_far}")
+
+    def check_open(self, session: Session) -> None:
+        """Raise ConnectionForced if the session ended meanwhile."""
+        self._sessions.check_open(session)
 
     async def publish(self, session: Session, target: str, events: list[Published]) -> list[str]:
         """Publish into the queue `target`, and return the outcome of each when all are durable."""

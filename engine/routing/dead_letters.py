@@ -12,7 +12,8 @@ Rules of this file
   a number that only grows, so a letter that must be tried again holds up those behind it. So does an at-least-once
   letter until it is known whether its targets took it (in a log that is read back, after the round trip).
 - Only the owner of a partition forwards its letters. A new owner begins with the letters in the outboxes.
-- At-most-once: no exchange, no route, a refusing target: dropped in silence, and done (S-155). At-least-once: kept, and
+- At-most-once: no exchange, no route, a refusing target: dropped, and done (S-155). DeadLettersForwarded names those
+  that were sent to no queue. At-least-once: kept, and
   tried again after a while, only for the targets that have not taken it (S-149, S-151).
 - On a log that is read back another node may have just made the exchange or the binding: a letter without a route is
   dropped only when this node has read to the end of the log (partition/certainty.py).
@@ -68,6 +69,7 @@ from rewindmq.projections.machine.data.outbox import Carried
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import DELAYED, MOVED, REJECTED
 from rewindmq.projections.machine.rules.dead_letters import waiting_letters
+from rewindmq.projections.machine.rules.versions import UNROUTED
 from rewindmq.schemas.amqp.properties import without_blind_copies
 from rewindmq.schemas.events import DeadLettersForwarded, Published
 from rewindmq.schemas.values import BROKER, Origin
@@ -239,6 +241,8 @@ class Forwarder:
                     source.retry_delay_ms = min(2 * source.retry_delay_ms, RETRY_LAST_MS)
                     break
                 source.retry_delay_ms = RETRY_FIRST_MS
+                if (lost := letter.unrouted()) is not None and source.partition.machine.machine_version >= UNROUTED:
+                    source.unrouted.append((letter.sequence, lost))
                 source.drop_first()
                 counts = letter.at_least_once and letter.reason != MOVED
                 source.in_flight.append((letter.sequence, letter.sent, counts))
@@ -557,7 +561,11 @@ class Forwarder:
                 self._count("confirmed", source.queue, True)
         queue = source.queue
         if arrived and queue.outbox.up_to(arrived, source.relocated):
-            forwarded = DeadLettersForwarded(queue.vhost, queue.name, queue.queue_id, arrived, source.relocated)
+            unrouted = tuple(letter for sequence, letter in source.unrouted if sequence <= arrived)
+            del source.unrouted[: len(unrouted)]
+            forwarded = DeadLettersForwarded(
+                queue.vhost, queue.name, queue.queue_id, arrived, source.relocated, unrouted=unrouted
+            )
             source.partition.append(BROKER, forwarded)
 
 

@@ -64,7 +64,7 @@ from rewindmq.schemas.metadata_events import (
     VhostCreated,
     VhostDeleted,
 )
-from rewindmq.schemas.values import EPOCH_SHIFT, Actor
+from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor
 
 ITSELF: Final = "rmq-internal"  # RabbitMQ's name for the broker as the one who acts
 BY: Final = "user_who_performed_action"
@@ -106,6 +106,16 @@ def first_word(key: str) -> str:
 def by(actor: Actor) -> str:
     """Return the name of the one who acts, in RabbitMQ's words."""
     return actor.user or ITSELF
+
+
+def given(actor: Actor) -> Facts:
+    """Return the header with the reason that the actor gave, if it gave one."""
+    return {"why": actor.reason} if actor.reason else {}
+
+
+def done(actor: Actor) -> Facts:
+    """Return the headers that say who acts, and why."""
+    return {BY: by(actor), **given(actor)}
 
 
 # -- of a queue partition ---------------------------------------------------------------------------------------------
@@ -172,8 +182,8 @@ def queue_news(
     for at in range(before, len(effects)):
         effect = effects[at]
         if isinstance(effect, QueueGone) and not is_hidden(effect.queue.name):
-            user = ITSELF if effect.reason == EXPIRED else by(actor)
-            facts = {**named(effect.queue), "reason": effect.reason, "messages": effect.messages, BY: user}
+            who = done(BROKER if effect.reason == EXPIRED else actor)
+            facts = {**named(effect.queue), "reason": effect.reason, "messages": effect.messages, **who}
             yield effect.queue.vhost, "queue.deleted", facts
     if not isinstance(event, QueueDeclared | PolicyApplied | Purged) or is_hidden(event.queue):
         return
@@ -182,20 +192,20 @@ def queue_news(
         return
     if isinstance(event, QueueDeclared):
         if queue.queue_id == offset and event.moved_from is None:
-            yield queue.vhost, "queue.created", {**declared(queue), BY: by(actor)}
+            yield queue.vhost, "queue.created", {**declared(queue), **done(actor)}
     elif isinstance(event, Purged):
         forgotten = (effects[at] for at in range(before, len(effects)))
         messages = sum(
             len(each.message_ids) for each in forgotten if isinstance(each, Forget) and each.reason == PURGED
         )
-        yield queue.vhost, "queue.purged", {**named(queue), "messages": messages, BY: by(actor)}
+        yield queue.vhost, "queue.purged", {**named(queue), "messages": messages, **done(actor)}
     else:
         yield policy_news(queue, event, actor)
 
 
 def policy_news(queue: Queue, event: PolicyApplied, actor: Actor) -> Described:
     """Return the change that a policy made to a queue."""
-    facts: Facts = {**named(queue), BY: by(actor)}
+    facts: Facts = {**named(queue), **done(actor)}
     for policy, name in ((event.policy, "policy"), (event.operator_policy, "operator_policy")):
         if policy is not None:
             facts[name] = policy.name
@@ -237,12 +247,12 @@ class MetadataNews:
             return self._access(actor, event)
         if isinstance(event, UserSet | UserDeleted | UserLimitsSet):
             return [
-                (DEFAULT_VHOST, key, {"name": name, BY: by(actor), **facts}) for key, name, facts in self._user(event)
+                (DEFAULT_VHOST, key, {"name": name, **done(actor), **facts}) for key, name, facts in self._user(event)
             ]
         if isinstance(event, VhostCreated | VhostDeleted):
             return self._vhost(actor, event)
         found = self._exchanges(event) or self._rights(event) or self._settings(event)
-        return [] if found is None else [(found[0], found[1], {**found[2], BY: by(actor)})]
+        return [] if found is None else [(found[0], found[1], {**found[2], **done(actor)})]
 
     def _access(
         self, actor: Actor, event: SessionOpened | SessionClosed | LoginRefused | AccessRefused
@@ -269,7 +279,7 @@ class MetadataNews:
         return [(event.vhost or DEFAULT_VHOST, "access.refused", facts)]
 
     def _closed(self, actor: Actor, event: SessionClosed, vhost: str) -> Facts:
-        return {"user": actor.user, "vhost": vhost, "node": self._config.node, "session": event.session}
+        return {"user": actor.user, "vhost": vhost, "node": self._config.node, "session": event.session, **given(actor)}
 
     def _opened(self, actor: Actor, event: SessionOpened) -> list[Described]:
         name = self._config.both_ends(event.address)
@@ -319,7 +329,7 @@ class MetadataNews:
         known = event.vhost in self._topology.vhosts
         if known is isinstance(event, VhostCreated):
             return []
-        facts: Facts = {"name": event.vhost, BY: by(actor)}
+        facts: Facts = {"name": event.vhost, **done(actor)}
         if isinstance(event, VhostDeleted):
             return [(DEFAULT_VHOST, "vhost.deleted", facts)]
         facts |= {

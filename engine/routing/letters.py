@@ -11,6 +11,7 @@ from rewindmq.projections.machine.data.outbox import Carried
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import MOVED
 from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import UnroutedLetter
 
 RETRY_FIRST_MS: Final = 1_000  # between two tries; doubled while nothing gets through
 
@@ -59,6 +60,12 @@ class Letter:
         self.search: Search[tuple[Destination, ...]] | None = None  # of its route, if that takes long
         self.found: tuple[Destination, ...] | None = None  # by that search, for the next try
 
+    def unrouted(self) -> UnroutedLetter | None:
+        """Return the letter if it is done and was sent to no queue."""
+        if self.message is None or self.sent or self.taken_by or self.carried is not None or self.reason == MOVED:
+            return None
+        return UnroutedLetter(self.message_id, self.message.body_size)
+
     def give_up(self) -> None:
         """Tell the partitions that their answers are not needed."""
         for partition, position, _ in self.asked:
@@ -77,6 +84,7 @@ class LetterSource:
         self.first: Letter | None = None  # the letter that is sent next, once it is looked at
         # sequence, what must be durable, whether it counts as confirmed at-least-once
         self.in_flight: deque[tuple[int, list[tuple[Partition, int]], bool]] = deque()
+        self.unrouted: list[tuple[int, UnroutedLetter]] = []  # done, and not in the log yet; with their sequences
         self.known_sequence = 0  # the highest that came in
         self.scheduled = False
         self.unsure = False  # whether its first letter has no route, or its targets are in partitions that are paused

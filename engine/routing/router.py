@@ -15,6 +15,8 @@ Rules of this file
   is due. The routes through other exchanges hold at once.
 - The `Route` of a queue that is reached only through x-message-deduplication exchanges says so. Of several on its
   way, the one nearest to the queue counts. So the exchanges that are reached otherwise are visited first.
+- A client's publish that reaches no queue is an event as well: its one `Destination` has a route without queues, in a
+  partition that follows from exchange and key (`unrouted`). The broker's own publishes have no destination then.
 
     router.route("/", "amq.topic", "a.b", None) -> (Destination(partition 0, Route), Destination(partition 1, Route))
 """
@@ -32,14 +34,17 @@ from rewindmq.engine.routing.deduplication import deduplication_of
 from rewindmq.engine.routing.exchange_types import ExchangeType
 from rewindmq.engine.routing.portions import PORTION, Search, to_the_end
 from rewindmq.projections.machine.data.delayed_order import queue_of
+from rewindmq.projections.machine.rules.versions import UNROUTED
 from rewindmq.projections.rules.internal_queues import is_delay_queue
 from rewindmq.projections.topology.topology import EVENT_EXCHANGE, Topology
 from rewindmq.schemas.metadata_events import Bound
-from rewindmq.schemas.values import Deduplication, Route
+from rewindmq.schemas.values import Deduplication, Route, Unrouted
 
 KEY_BYTES = 255  # of a routing key (S-062)
 REMEMBERED_ROUTES = 65_536  # then all are forgotten: publishers with unbounded keys must not fill the memory
 REMEMBERED_QUEUES = 1_048_576  # in all these routes together
+
+RouteNote = Deduplication | Unrouted | None  # `Route.deduplication`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,18 +79,24 @@ def _is_full(routes: int, queues: int) -> bool:
 
 class Router:
     def __init__(
-        self, topology: Topology, locate: Callable[[str, str], Partition | None], share: LoopShare | None = None
+        self,
+        topology: Topology,
+        locate: Callable[[str, str], Partition | None],
+        home: Callable[[str, str], Partition],
+        share: LoopShare | None = None,
     ) -> None:
-        """`locate(vhost, queue)`: the queue's partition, or None if it does not exist. `share`: the loop's, for
-        searches that take long (portions.py)."""
+        """`locate(vhost, queue)`: the queue's partition, or None if it does not exist. `home(vhost, name)`: the
+        partition in which a queue of this name would be. `share`: the loop's, for searches that take long
+        (portions.py)."""
         self.topology = topology
         topology.watch_bindings(self._binding_changed)
         self.locate = locate
+        self.home = home
         self.share = LoopShare() if share is None else share
         # Changes with everything that a route, or the right to publish, depends on: caches of routes key on it.
         self.version = 1
-        self._answers: dict[tuple[str, str, str], tuple[Destination, ...]] = {}
-        self._destinations: dict[tuple[str, str, str, int, tuple[str, ...], Deduplication | None], Destination] = {}
+        self._answers: dict[tuple[str, str, str, bool], tuple[Destination, ...]] = {}
+        self._destinations: dict[tuple[str, str, str, int, tuple[str, ...], RouteNote], Destination] = {}
         self._deduplications: dict[tuple[str, str], Deduplication | None] = {}
         self._matchers: dict[tuple[str, str], ExchangeType] = {}  # changed with each binding
         self._pickers: dict[tuple[str, str], None] = {}  # of these, those that depend on queues
@@ -135,14 +146,14 @@ class Router:
         return to_the_end(self.search(vhost, exchange, routing_key, content))
 
     def search(
-        self, vhost: str, exchange: str, routing_key: str, content: Content | None
+        self, vhost: str, exchange: str, routing_key: str, content: Content | None, by_client: bool = False
     ) -> Search[tuple[Destination, ...]]:
-        """Return the same in portions."""
-        key = (vhost, exchange, routing_key)
+        """Return the same in portions. `by_client`: as in `search_by_keys`."""
+        key = (vhost, exchange, routing_key, by_client)
         answer = self._answers.get(key)
         if answer is None:
             version = self.version
-            answer = yield from self.search_by_keys(vhost, exchange, (routing_key,), content)
+            answer = yield from self.search_by_keys(vhost, exchange, (routing_key,), content, by_client=by_client)
             if version == self.version and not self.needs_content(vhost, exchange):
                 if _is_full(len(self._answers), sum(len(to.route.queues) for to in answer)):
                     self._answers.clear()
@@ -156,14 +167,43 @@ class Router:
         routing_keys: tuple[str, ...],
         content: Content | None,
         published_to: str | None = None,
+        by_client: bool = False,
     ) -> Search[tuple[Destination, ...]]:
         """Route a message with carbon copies, in portions: a binding matches if any of the keys does.
 
-        Otherwise as `route`. The route has the first key, and the exchange `published_to` if it is not None."""
+        Otherwise as `route`. The route has the first key, and the exchange `published_to` if it is not None.
+        `by_client`: a publish that reaches no queue has the destination `unrouted`."""
         keys = tuple(dict.fromkeys(routing_keys))
-        reached = yield from self._reached(vhost, exchange, keys, content or NO_CONTENT)
+        reached, alternate = yield from self._reached(vhost, exchange, keys, content or NO_CONTENT)
         key = (vhost, exchange if published_to is None else published_to, routing_keys[0])
-        return self._intern(key, reached)
+        found = self._intern(key, reached)
+        return found if found or not by_client else self.unrouted(*key, Unrouted(alternate, returned=False))
+
+    def unrouted(self, vhost: str, exchange: str, routing_key: str, how: Unrouted) -> tuple[Destination, ...]:
+        """Return the destination of a client's publish that reaches no queue, or () if its partition follows a machine
+        version without such events, or the exchange's policy has such publishes counted.
+
+        A publish to the default exchange is where the queue would be that it names."""
+        partition = self.home(vhost, f"{exchange}\0{routing_key}" if exchange else routing_key)
+        if partition.machine.machine_version < UNROUTED or self.counts_unrouted(vhost, exchange):
+            return ()
+        return (self._interned(partition, (vhost, exchange, routing_key), (), how),)
+
+    def counts_unrouted(self, vhost: str, exchange: str) -> bool:
+        """Return True if publishes to this exchange that reach no queue are counted, and not kept one by one."""
+        if self.topology.machine_version < UNROUTED:
+            return False
+        policy = self.topology.effective_exchange_policy(vhost, exchange)
+        return policy is not None and json.loads(policy.definition).get("unrouted") == "count"
+
+    def returned(self, destinations: tuple[Destination, ...]) -> tuple[Destination, ...]:
+        """Return the destinations of a mandatory publish, given those that it would have otherwise."""
+        for to in destinations:
+            route = to.route
+            if route.unrouted is not None:
+                how = Unrouted(route.unrouted.alternate, returned=True)
+                return self.unrouted(route.vhost, route.exchange, route.routing_key, how)
+        return destinations
 
     def needs_content(self, vhost: str, exchange: str) -> bool:
         """Return True if a message to this exchange can reach an exchange that reads more than routing keys."""
@@ -186,12 +226,14 @@ class Router:
 
     def _reached(
         self, vhost: str, exchange: str, routing_keys: tuple[str, ...], content: Content
-    ) -> Search[dict[str, Way]]:
-        """Return the names of the queues that the bindings lead to, each with its way.
+    ) -> Search[tuple[dict[str, Way], bool]]:
+        """Return the names of the queues that the bindings lead to, each with its way; and whether an alternate
+        exchange was asked.
 
         A queue that the default exchange names need not exist."""
         if exchange == "":
-            return {key: DIRECT for key in routing_keys if not is_delay_queue(key)}
+            return {key: DIRECT for key in routing_keys if not is_delay_queue(key)}, False
+        asked_alternate = False
         queues: dict[str, Way] = {}
         seen: dict[str, None] = {}
         todo: deque[tuple[str, Deduplication | None]] = deque()
@@ -222,10 +264,11 @@ class Router:
             exchanges = [bound.destination for bound in matched if bound.destination_type == "exchange"]
             if not matched and (alternate := self.alternate(vhost, name)):  # never the default exchange, as RabbitMQ
                 exchanges.append(alternate)
+                asked_alternate = True
             for follower in exchanges:
                 asked = self._deduplication(vhost, follower) or deduplication
                 (todo if asked is None else behind).append((follower, asked))
-        return queues
+        return queues, asked_alternate
 
     def _deduplication(self, vhost: str, exchange: str) -> Deduplication | None:
         """Return the deduplication that the exchange asks of the queues behind it, if any."""
@@ -332,13 +375,13 @@ class Router:
         partition: Partition,
         key: tuple[str, str, str],
         queues: tuple[str, ...],
-        deduplication: Deduplication | None,
+        note: RouteNote,
     ) -> Destination:
-        identity = (*key, partition.index, queues, deduplication)
+        identity = (*key, partition.index, queues, note)
         destination = self._destinations.get(identity)
         if destination is None:
             if _is_full(len(self._destinations), len(queues)):
                 self._destinations.clear()
-            destination = Destination(partition, Route(*key, queues, deduplication))
+            destination = Destination(partition, Route(*key, queues, note))
             self._destinations[identity] = destination
         return destination

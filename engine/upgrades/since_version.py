@@ -4,10 +4,11 @@ from typing import Final
 
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.projections.machine.rules.policy_keys import since
+from rewindmq.projections.machine.rules.versions import UNROUTED
 
 # Features that need a later machine version than the first, by the words of a refusal. The version of an argument or a
 # policy key is in the table of keys.
-SINCE_VERSION: Final[dict[str, int]] = {}
+SINCE_VERSION: Final[dict[str, int]] = {"a reason": UNROUTED}
 
 
 def require(what: str, version: int) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from rewindmq.schemas.reasons import WITH_A_REASON
 from rewindmq.schemas.values import Actor
 
 T = TypeVar("T")
@@ -25,7 +26,8 @@ T = TypeVar("T")
 BATCH_ROWS = 10_000
 PUBLISHED = "published"
 DUPLICATE = "duplicate"  # a repeated dead letter or restored message, or a message with the id of an earlier one
-SIZED = (PUBLISHED, DUPLICATE)  # rows that have a size
+UNROUTED = "unrouted"  # a client's publish that no queue took
+SIZED = (PUBLISHED, DUPLICATE, UNROUTED)  # rows that have a size
 _LEFT_OUT = -1  # the number of every combination that is not wanted
 
 # The columns that rows share. The others are `partition`, and those that differ from row to row
@@ -33,6 +35,7 @@ SHARED = (
     "event",
     "user",
     "session",
+    "why",
     "vhost",
     "queue",
     "queue_id",
@@ -50,7 +53,7 @@ SHARED = (
     "origin",
 )
 Shared = tuple[Any, ...]  # the values of SHARED in their order
-Cause = tuple[str | None, str | None, int | None]  # the first three of them: event, user, session
+Cause = tuple[str | None, str | None, int | None, str | None]  # the first four of them: event, user, session, why
 
 
 class OutcomeRows(ABC, Generic[T]):
@@ -63,7 +66,7 @@ class OutcomeRows(ABC, Generic[T]):
         self.wanted = wanted
         self.batches: list[T] = []
         self.gaps: list[tuple[int, int, int]] = []  # row, offset, number of ordinals left out before it
-        self.cause: Cause = (None, None, None)
+        self.cause: Cause = (None, None, None, None)
         self.time_ms: int | None = None
         self._empty()
 
@@ -87,10 +90,11 @@ class OutcomeRows(ABC, Generic[T]):
         self.cause = cause
         self.of_cause = self.causes.setdefault(cause, {})
 
-    def about_event(self, kind: type, actor: Actor) -> None:
-        """Set an event of this type as the cause of the next rows."""
-        self.about((kind.__name__, actor.user, actor.session))
-        self.by_type[kind] = actor, self.cause, self.of_cause
+    def about_event(self, kind: type, actor: Actor, why: str) -> None:
+        """Set an event of this type as the cause of the next rows. `why`: the reason that its actor gave, or ""."""
+        self.about((kind.__name__, actor.user, actor.session, why or None))
+        if kind not in WITH_A_REASON:
+            self.by_type[kind] = actor, self.cause, self.of_cause
 
     def at(self, time_ms: int | None) -> None:
         """Set the time of the next rows."""

@@ -1,7 +1,9 @@
 """Makes the machine's effects into rows of the table HISTORY (spark_replay/columns.py): the outcomes of each event.
 
 The machine derives outcomes and never logs them; here each becomes a row that names its cause. A message that enters a
-queue, or passes straight through it, has one row `published` for that queue, before all other rows about it. One effect
+queue, or passes straight through it, has one row `published` for that queue, before all other rows about it. A
+publish that no queue took has one row `unrouted`, which names a vhost and no queue; a dead letter that no queue took
+has one that names the queue in which it died. One effect
 (a purge) may concern millions of messages, so every `BATCH_ROWS` rows are packed, however large the effect is
 (projections/history/outcome_rows.py).
 """
@@ -11,7 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from rewindmq.projections.history.outcome_rows import BATCH_ROWS, DUPLICATE, PUBLISHED, SHARED, OutcomeRows, Shared
+from rewindmq.projections.history.outcome_rows import (
+    BATCH_ROWS,
+    DUPLICATE,
+    PUBLISHED,
+    SHARED,
+    UNROUTED,
+    OutcomeRows,
+    Shared,
+)
 from rewindmq.projections.machine.data.effects import (
     CancelConsumer,
     DeadLetter,
@@ -35,9 +45,10 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.state import NODE_LOST
 from rewindmq.projections.replay import Run
 from rewindmq.schemas.amqp.properties import problem
-from rewindmq.schemas.events import Checkpointed, Event, Published
+from rewindmq.schemas.events import Checkpointed, DeadLettersForwarded, Event, Published
 from rewindmq.schemas.operator_events import MessageRemoved
-from rewindmq.schemas.values import Actor, Origin, Policy, Route
+from rewindmq.schemas.reasons import why
+from rewindmq.schemas.values import Actor, Origin, Policy, Route, Unrouted
 
 T = TypeVar("T")
 
@@ -75,14 +86,15 @@ class Outcomes(Generic[T]):
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         """Add the rows of an event's outcomes (`Product`)."""
         kind = type(event)
-        if kind is not Published and not effects:
+        unrouted = event.unrouted if isinstance(event, DeadLettersForwarded) else ()
+        if kind is not Published and not (effects or unrouted):
             return
         rows = self.rows
         met = rows.by_type.get(kind)
         if met is not None and met[0] is actor:
             _, rows.cause, rows.of_cause = met
         else:
-            rows.about_event(kind, actor)
+            rows.about_event(kind, actor, why(actor, event))
         if timestamp_ms != rows.time_ms:
             rows.at(timestamp_ms)
         self.offset = offset
@@ -97,6 +109,19 @@ class Outcomes(Generic[T]):
             self._published(actor, event, effects)
         if effects:
             self._follows(effects)
+        if unrouted and isinstance(event, DeadLettersForwarded):
+            self._unrouted_letters(event)
+
+    def _unrouted_letters(self, event: DeadLettersForwarded) -> None:
+        """Add the rows of dead letters that no queue took."""
+        queue, rows = self.machine.by_id.get(event.queue_id), self.rows
+        if queue is None:
+            return
+        for letter in event.unrouted:
+            number = self._number(queue, UNROUTED, reason="dropped")
+            if number >= 0:
+                rows.sizes.append(letter.size)
+            rows.add(number, self.offset, (letter.message_id,))
 
     @property
     def run(self) -> Run | None:
@@ -118,14 +143,14 @@ class Outcomes(Generic[T]):
             self.event(offset, timestamp_ms, actor, replace(event, body_size=sizes[0]), effects)
             return
         rows = self.rows
-        rows.about_event(Published, actor)
+        rows.about_event(Published, actor, actor.reason)
         if timestamp_ms != rows.time_ms:
             rows.at(timestamp_ms)
         queues = self.machine.routes[event.route]
         deliveries = [effect for effect in effects if isinstance(effect, Deliver)]
-        width = len(queues) + sum(len(effect.message_ids) for effect in deliveries) // len(sizes)
+        width = (len(queues) or 1) + sum(len(effect.message_ids) for effect in deliveries) // len(sizes)
         begun = 0
-        while begun < len(sizes) and width > 0:
+        while begun < len(sizes):
             if rows.numbers and len(rows.numbers) + width > BATCH_ROWS:
                 rows.flush()
             part = sizes[begun : begun + max(1, (BATCH_ROWS - len(rows.numbers)) // width)]
@@ -141,6 +166,8 @@ class Outcomes(Generic[T]):
         for queue in queues:
             number = rows.of_cause.get((queue, route))
             numbers.append(_publish(rows, queue, route, None) if number is None else number)
+        if route.unrouted is not None:
+            numbers.append(_lost(rows, route, route.unrouted))
         published = len(numbers)
         shares: list[tuple[int, Sequence[int]]] = []  # the number of the rows of deliveries, and the messages
         for effect in deliveries:
@@ -159,19 +186,19 @@ class Outcomes(Generic[T]):
                 of_each[message_id - first].append(number)
         rows.add_each(of_each, published, first, sizes)
 
-    def undecodable(self, offset: int, why: str) -> None:
+    def undecodable(self, offset: int, problem: str) -> None:
         """Add the row of a quarantined record (`Product`)."""
         self.offset = offset
-        self.rows.about((UNDECODABLE, None, None))
+        self.rows.about((UNDECODABLE, None, None, None))
         self.rows.at(None)
-        self.add(None, QUARANTINED, (None,), reason=why)
+        self.add(None, QUARANTINED, (None,), reason=problem)
 
     def time_passes(self, offset: int, until_ms: int) -> None:
         """Let time pass without an event: everything due by then happens. `offset`: of the next event."""
         effects: list[Effect] = []
         self.machine.advance(until_ms, effects)
         self.offset = offset
-        self.rows.about((None, None, None))
+        self.rows.about((None, None, None, None))
         self.rows.at(until_ms)
         self._follows(effects)
 
@@ -207,6 +234,9 @@ class Outcomes(Generic[T]):
 
     def _published(self, actor: Actor, event: Published, effects: list[Effect]) -> None:
         rows, offset, route, origin = self.rows, self.offset, event.route, event.origin
+        if route.unrouted is not None and not effects:
+            rows.add_run([_lost(rows, route, route.unrouted)], 1, offset, [event.body_size])
+            return
         for queue in takers(self.machine, offset, actor, event, effects):
             number = rows.of_cause.get((queue, route)) if origin is None else None
             if number is None:
@@ -309,6 +339,17 @@ def _publish(
     said = (outcome, False, None, None, None, reason, rule, None, None, *way)
     key = (queue, route) if origin is None and outcome == PUBLISHED else (queue, None)
     return rows.number(key, (*_named(queue), *said))
+
+
+def _lost(rows: OutcomeRows[Any], route: Route, how: Unrouted) -> int:
+    """Number the combination of a publish that no queue took."""
+    number = rows.of_cause.get((None, route))
+    if number is not None:
+        return number
+    reason = "returned to its publisher" if how.returned else "dropped"
+    rule = "alternate-exchange" if how.alternate else None
+    said = (UNROUTED, True, None, None, None, reason, rule, None, None, route.exchange, route.routing_key, None)
+    return rows.number((None, route), (route.vhost, None, None, *said))
 
 
 def _delivery(rows: OutcomeRows[Any], key: tuple[Queue, int, int, bool, bool], reason: str | None = None) -> int:

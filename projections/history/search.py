@@ -19,6 +19,7 @@ from rewindmq.schemas.events import Published
 
 MESSAGE_ID: Final = "message_id"
 CORRELATION_ID: Final = "correlation_id"
+NO_QUEUE: Final = b"\x00\x04"  # a route's empty list of queues, and the branch Unrouted
 ID_FLAGS: Final = 1 << properties.MESSAGE_ID | 1 << properties.CORRELATION_ID
 
 
@@ -32,6 +33,7 @@ class Criteria:
     correlation_id: str | None = None
     header: tuple[str, str] | None = None
     body: bytes | None = None
+    unrouted: bool = False  # only messages that no queue took
 
     def without_body(self) -> "Criteria":
         """Return the criteria without the body's text, which an encrypted body does not contain in the log."""
@@ -54,12 +56,16 @@ class Criteria:
                 found.append(value.encode())
         if self.body is not None:
             found.append(self.body)
+        if self.unrouted:
+            found.append(NO_QUEUE)
         return tuple(sorted(found, key=len, reverse=True))  # few records contain a long one
 
     def match(self, published: Published) -> bool:
         """Return True if the message matches all criteria. Its body must not be encrypted."""
         route = published.route
         if route.vhost != self.vhost or (self.queue is not None and self.queue not in route.queues):
+            return False
+        if self.unrouted and route.unrouted is None:
             return False
         if self.body is not None and self.body not in published.body:
             return False

@@ -78,10 +78,10 @@ IDS: Final = Names()
 
 
 def actor(who: Actor) -> str:
-    """Return the user and its session; `-` for the broker itself."""
-    if who.session == 0:
-        return text(who.user) if who.user else "-"
-    return f"{text(who.user)}/{who.session}"
+    """Return the user and its session, and the reason that it gave; `-` for the broker itself."""
+    name = text(who.user) if who.user else "-"
+    said = f"{text(who.user)}/{who.session}" if who.session else name
+    return f"{said} why={text(who.reason)}" if who.reason else said
 
 
 def text(value: str) -> str:

@@ -6,6 +6,7 @@
     kept      (Kafka, which has no chain) the topics have everything from offset 0, and are set to keep it
     snapshots (where there are some) each is the state to which the events since the one before lead   second_fold.py
     ...       the checks of audit/fold.py, at every offset                              a Spark task a partition
+    publishes what came in each session against its events in the log                   publishes.py
     ledgers   (with an auditor's own snapshots) the same from ledger to ledger      chunks.py, a task a chunk
     arrivals  dead letters, joined across partitions: each arrival was sent, each forwarded letter arrived
     policies  every policy that decided was set in the metadata log, and policies that are set are applied
@@ -55,6 +56,15 @@ from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.kafka_retention import retention_findings
 from rewindmq.spark_replay.audit.log_bytes import CHAIN, ProvenSegments, prove
 from rewindmq.spark_replay.audit.policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, queues_since, rows_for_driver
+from rewindmq.spark_replay.audit.publishes import (
+    PUBLISHED_BY,
+    Mark,
+    PublishTally,
+    SessionCounts,
+    counts_in,
+    pieces_in,
+    publish_findings,
+)
 from rewindmq.spark_replay.audit.second_fold import BesideFold, compare_with_snapshot
 from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, fold_log, fold_range, for_each
 from rewindmq.spark_replay.history.outcomes import batch_of
@@ -78,7 +88,7 @@ if TYPE_CHECKING:
 
 FORK = "fork"
 # Rows that a partition's task leaves for the driver; they are no findings
-FOR_DRIVER = (WAS_IN_FORCE, IS_IN_FORCE, NOTED)
+FOR_DRIVER = (WAS_IN_FORCE, IS_IN_FORCE, NOTED, PUBLISHED_BY)
 
 
 def audit(
@@ -111,13 +121,14 @@ def _audited_history(
     findings += base_findings(log)
     ranges = [end for end in ends if end.partition in sound]
     if ranges:
-        folded = AuditTasks(spark, location, reach)
+        counts = counts_in(log.metadata) if log.metadata.name in sound else SessionCounts(())
+        folded = AuditTasks(spark, location, reach, counts)
         if external is None:
             findings += folded.with_snapshots(ranges, {end.partition for end in ends} - sound, snapshots)
         else:
             folded.in_chunks(external, ranges, since_last)
         whole = len(ranges) == len(ends)
-        findings += conclude(location, folded.rows, folded.letters, log.metadata.name in sound, whole)
+        findings += conclude(location, folded.rows, folded.letters, log.metadata.name in sound, whole, counts, ranges)
         folded.close()
         if external is not None:
             written = set(external.directory.glob("*/*.ledger")) | set(external.directory.glob("*/*.letters"))
@@ -167,10 +178,11 @@ class AuditTasks:
 
     `rows`: rows of AUDIT. `letters`: rows of LETTERS in the order SORTED_BY."""
 
-    def __init__(self, spark: "SparkSession", location: Location, reach: dict[str, int]) -> None:
+    def __init__(self, spark: "SparkSession", location: Location, reach: dict[str, int], counts: SessionCounts) -> None:
         self.spark = spark
         self.location = location
         self.reach = reach
+        self.marks = {name: counts.marks(number_of(name)) for name in reach}
         self.rows: list[Any] = []
         self._frames: list[DataFrame] = []
         self._letters: list[DataFrame] = []
@@ -217,6 +229,7 @@ class AuditTasks:
                 fresh=True,
                 place=None if isinstance(self.location, InKafka) else self.location,
                 reach=self.reach,
+                marks=self.marks,
                 meets_of=meets_of,
                 meets=meets,
             )
@@ -226,7 +239,7 @@ class AuditTasks:
         """Audit from ledger to ledger. If a ledger does not hold, its partition is audited again as a whole."""
         chunks = plan_audit(external, ranges, self.reach, since_last)
         lineage.read(chunks)
-        settings = {"location": self.location, "external": external, "reach": self.reach}
+        settings = {"location": self.location, "external": external, "reach": self.reach, "marks": self.marks}
         self._take(for_each(self.spark, chunks, chunk_rows, columns.AUDITED, **settings))
         doubtful = convicted(self.rows)
         ends = {each.partition: each.end for each in ranges}
@@ -292,17 +305,25 @@ def _reach_of_archive(log: HistoryReader) -> dict[str, int]:
 
 
 def conclude(
-    location: Location, rows: Sequence[Any], letters: Callable[[], Iterable[Any]], metadata: bool, whole: bool
+    location: Location,
+    rows: Sequence[Any],
+    letters: Callable[[], Iterable[Any]],
+    metadata: bool,
+    whole: bool,
+    counts: SessionCounts,
+    ranges: Sequence[OffsetRange],
 ) -> list[Finding]:
     """Return the findings of the partitions' tasks, and those that follow from all of them together.
 
-    `letters`: rows of LETTERS in the order SORTED_BY. `metadata`: the metadata log is sound. `whole`: the logs of all
-    partitions are."""
+    `letters`: rows of LETTERS in the order SORTED_BY. `metadata`: the metadata log is sound, and has these `counts`.
+    `whole`: the logs of all partitions are sound. `ranges`: those that were folded."""
     findings = [of_row(row) for row in rows if row.check not in FOR_DRIVER]
     for_driver = [row for row in rows if row.check in FOR_DRIVER]
     if metadata:
         book = PolicyBook(location)
-        findings += book.findings([row for row in for_driver if row.check != NOTED])
+        findings += book.findings([row for row in for_driver if row.check in (WAS_IN_FORCE, IS_IN_FORCE)])
+        pieces = pieces_in(row for row in for_driver if row.check == PUBLISHED_BY)
+        findings += publish_findings(counts, book.partition, pieces, ranges)
         for fork in book.topology.history.forks:
             findings.append(Finding(FORK, True, book.partition, fork.at, None, None, str(fork)))
         if whole:
@@ -353,32 +374,38 @@ def fold_audit(
     fold_input: FoldInput,
     place: Location | None,
     reach: dict[str, int],
+    marks: Mapping[str, Sequence[Mark]],
     meets_of: SnapshotSet | None = None,
     meets: Mapping[str, Sequence[int]] | None = None,
 ) -> "Iterator[pa.RecordBatch]":
     """The fold of one partition, with its snapshots and its RocksDB. In a Spark task.
 
     `place`: the location, where the task reads the log by itself; None: the records come from Spark."""
-    partition = fold_input.offset_range.partition
+    partition, end = fold_input.offset_range.partition, fold_input.offset_range.end
     letter_rows = LetterRows(partition, reach[partition])
     product = AuditProduct(partition, letter_rows)
+    product.publishes = tally = PublishTally(marks[partition], fold_input.offset_range.start)
     if place is None:
         yield from map(_audited, fold_range(product, fold_input))
-        rows = rows_for_driver(product)
+        rows = rows_for_driver(product) + tally.rows(partition, end)
     else:
         beside = BesideFold(place, fold_input, product, meets_of, (meets or {}).get(partition, ()))
         yield from map(_audited, fold_range(product, replace(fold_input, groups=beside.groups())))
-        rows = rows_for_driver(product)  # before the fold continues behind the range
+        rows = rows_for_driver(product) + tally.rows(partition, end)  # before the fold continues behind the range
         rows = beside.rows() + rows
     rows.append((NOTED, True, partition, None, None, None, str(letter_rows.count)))
     yield _audited(batch_of(rows, columns.AUDIT))
 
 
 def chunk_rows(
-    chunk: AuditChunk, location: Location, external: Snapshots, reach: dict[str, int]
+    chunk: AuditChunk,
+    location: Location,
+    external: Snapshots,
+    reach: dict[str, int],
+    marks: Mapping[str, Sequence[Mark]],
 ) -> "Iterator[pa.RecordBatch]":
     """The audit of one chunk, in a Spark task."""
-    yield from map(_audited, audit_chunk(chunk, location, external, reach))
+    yield from map(_audited, audit_chunk(chunk, location, external, reach, marks))
 
 
 def store_rows(offset_range: OffsetRange, location: InDirectory, external: Snapshots) -> "Iterator[pa.RecordBatch]":

@@ -27,6 +27,7 @@ PREFETCH: Final = "prefetch"
 CLAIMS: Final = "claims"
 RECORDS: Final = "records"
 LAST_WORDS: Final = "last words"
+PUBLISHES: Final = "publishes"  # publishes.py
 CHECKS = {
     CONSERVATION: "published = gone + ready + unacked, with bytes, by plain counting, at every offset",
     LIMITS: "length limits as arguments and policies say, nothing dropped or refused below them",
@@ -66,6 +67,11 @@ ADVICE: dict[str, tuple[str, str]] = {
     "chain": (CRITICAL, _BYTES),
     "seals": (CRITICAL, _BYTES),
     "kept": (CRITICAL, "set the topic to keep everything (retention.ms=-1, retention.bytes=-1, cleanup.policy=delete)"),
+    "publishes": (
+        CRITICAL,
+        "find the session (`security`), keep its client's own records, and report it: the broker lost events, or it"
+        " counted them wrongly",
+    ),
     "records": (CRITICAL, "find out which program appended the record (`events`), and take its right to write away"),
     "last words": (CRITICAL, _BEHIND),
     "claims": (HIGH, _CLAIM),

@@ -26,6 +26,7 @@ from rewindmq.spark_replay.audit.dead_letter_join import NOTED, LetterRows
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.ledger_files import BadLedger, Ledgers
 from rewindmq.spark_replay.audit.policies import rows_for_driver
+from rewindmq.spark_replay.audit.publishes import Mark, PublishTally
 from rewindmq.spark_replay.fold import at_snapshot, groups_up_to
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.location.log import partition_of
@@ -73,9 +74,13 @@ def plan_audit(
 
 
 def audit_chunk(
-    chunk: AuditChunk, location: Location, external: Snapshots, reach: dict[str, int]
+    chunk: AuditChunk,
+    location: Location,
+    external: Snapshots,
+    reach: dict[str, int],
+    marks: Mapping[str, Sequence[Mark]],
 ) -> "Iterator[pa.RecordBatch]":
-    """Yield rows of AUDIT and of LETTERS, in a Spark task."""
+    """Yield rows of AUDIT and of LETTERS, in a Spark task. `marks`: as of `SessionCounts.marks`, by partition."""
     log = partition_of(location, chunk.partition)
     ledgers, letter_rows = Ledgers(external, chunk.partition), LetterRows(chunk.partition, reach[chunk.partition])
     try:
@@ -87,6 +92,7 @@ def audit_chunk(
     except (BadLedger, SnapshotError) as error:
         yield _row(LEDGERS, False, chunk, chunk.start, f"cannot be used: {error}")
         return
+    product.publishes = tally = PublishTally(marks[chunk.partition], chunk.start)
     if chunk.letters_before:
         yield from _found_before(product, chunk)
     for stop in dict.fromkeys((*chunk.meets, chunk.end)):
@@ -102,6 +108,7 @@ def audit_chunk(
     if chunk.last:
         yield from product.take(True)
         yield batch_of(rows_for_driver(product), columns.AUDIT)
+    yield batch_of(tally.rows(chunk.partition, chunk.end), columns.AUDIT)
     yield _row(NOTED, True, chunk, None, str(letter_rows.count))
 
 

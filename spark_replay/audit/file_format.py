@@ -1,4 +1,4 @@
-"""The stored form of an audit, which the files of a watch (state_file.py) and ledgers (ledger_files.py) have in common.
+"""The stored form of an audit, which the files of a watch (watch.py) and ledgers (ledger_files.py) have in common.
 
     RewindMQ audit, format 1\n | SHA-256 of the rest (32 bytes) | a StoredAudit: its columns, an Avro array each
 

@@ -79,6 +79,7 @@ from rewindmq.spark_replay.audit.ledger import Account
 from rewindmq.spark_replay.audit.operators import OF_OPERATORS, book_operator, check_operator
 from rewindmq.spark_replay.audit.plain_traffic import PlainTraffic
 from rewindmq.spark_replay.audit.prefetch import Prefetches
+from rewindmq.spark_replay.audit.publishes import PublishTally
 from rewindmq.spark_replay.history.outcomes import batch_of
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class AuditProduct(Books):
 
     def __init__(self, partition: str, letter_rows: LetterRows | None = None) -> None:
         super().__init__(partition, letter_rows)
+        self.publishes: PublishTally | None = None  # None: nobody asks how many publishes a session has
         self.plain = PlainTraffic(self)
 
     run = None  # the audit sees every event (`Product`)
@@ -140,6 +142,8 @@ class AuditProduct(Books):
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         """Book an event and its effects, and compare the books with the machine (`Product`)."""
+        if self.publishes is not None:
+            self.publishes.see(offset, actor, event)
         self.offset = offset
         self.events += 1
         before_ms, now_ms = self.now_ms, timestamp_ms + self.ahead_ms

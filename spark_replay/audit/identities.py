@@ -46,7 +46,7 @@ class Identities:
     def dropped(self, event: Published, original: int, once: bool, now_ms: int, there: Container[int]) -> str:
         """Return the fault in dropping a message as a duplicate of `original`; "" if there is none."""
         identity, _ = _identity(event)
-        asked = event.route.deduplication
+        asked = event.route.duplicates
         if identity is None:
             return "dropped as a duplicate, but it has no id"
         if original < self.since:
@@ -67,7 +67,7 @@ class Identities:
         identity, ttl_ms = _identity(event)
         if identity is None:
             return ""
-        wrong, asked = "", event.route.deduplication
+        wrong, asked = "", event.route.duplicates
         if once:
             before = self.inside.get(identity)
             if before is not None and before[1] > now_ms and before[0] in there:

@@ -3,7 +3,7 @@
     watch(spark, InKafka("localhost:9092"), Path("WATCH"), once=True).violations
 
 Each micro-batch folds the new records of each partition on top of the audit that the batch before stored
-(state_file.py), with the checks of fold.py at every offset. So a stream finds what an audit of the whole finds.
+(`AuditStates`), with the checks of fold.py at every offset. So a stream finds what an audit of the whole finds.
 Policies are compared with the metadata log, which the driver reads on.
 
     WATCH/spark            Spark's own checkpoint: which offsets belong to which batch
@@ -11,11 +11,13 @@ Policies are compared with the metadata log, which the driver reads on.
     WATCH/reports.jsonl    one line a batch: its format, then the same as is reported
     WATCH/begins.json      how the history begins: the directory is of no other one
 
-An unfinished batch is done again with the same offsets, and is reported once. `lag_ms`: how long the oldest event that
+An unfinished batch is done again with the same offsets, on top of the audit of an earlier batch, and is reported once.
+A stored audit appears whole or not at all, and the one before it is kept. `lag_ms`: how long the oldest event that
 is not audited yet has been in Kafka.
 """
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,18 +27,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.keeping.location import InKafka
+from rewindmq.engine.log import whole_file
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.history.product import fold_events
+from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import PartitionLog, RecordGroup
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.formats import formatted, values_in
 from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checks import Finding, of_row
+from rewindmq.spark_replay.audit.file_format import StoredAudit, packed, resumed, unpacked
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, rows_for_driver
-from rewindmq.spark_replay.audit.state_file import AuditStates
 from rewindmq.spark_replay.fold import groups_of
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
@@ -299,3 +303,51 @@ class Reports:
             file.write(formatted(asdict(report)).encode() + b"\n")
         self.last = report.batch
         return True
+
+
+# -- stored audits -----------------------------------------------------------------------------------------------------
+
+SUFFIX = ".audit"
+
+
+class AuditStates:
+    """The audits of one partition below the directory of a watch, one for each of the last batches.
+
+    DIR/queues-0/00000000000000000007.audit      after batch 7: a StoredAudit (file_format.py)
+    """
+
+    def __init__(self, directory: Path, partition: str) -> None:
+        self.directory = directory / partition
+        self.partition = partition
+
+    def before(self, batch: int) -> AuditProduct:
+        """Return the audit as the earlier batches left it; a new one when there was none.
+
+        Raises LogError for a damaged file."""
+        earlier = [number for number in self._batches() if number < batch]
+        if not earlier:
+            product = AuditProduct(self.partition)
+            product.begin(Machine(self.partition))
+            return product
+        path = self._path(earlier[-1])
+        found = unpacked(path)
+        machine = Machine.load(self.partition, found.head, found.pieces)
+        if machine.digest() != found.digest:
+            raise LogError(f"{path}: its state has the digest {machine.digest()}, but the file says {found.digest}")
+        return resumed(machine, found.beliefs)
+
+    def save(self, batch: int, product: AuditProduct) -> None:
+        """Write the audit after a batch, and remove the files that are no longer needed."""
+        machine = product.machine
+        pieces = [(meta, chunks) for _, meta, chunks in machine.pieces()]
+        content = packed(StoredAudit(machine.digest(), machine.head(), product, {}, pieces))
+        self.directory.mkdir(parents=True, exist_ok=True)
+        whole_file.write_whole(self._path(batch), content, os.replace)
+        for number in [number for number in self._batches() if number < batch][:-1]:
+            self._path(number).unlink(missing_ok=True)
+
+    def _batches(self) -> list[int]:
+        return sorted(int(path.stem) for path in self.directory.glob(f"{'[0-9]' * 20}{SUFFIX}"))
+
+    def _path(self, batch: int) -> Path:
+        return self.directory / f"{batch:020d}{SUFFIX}"

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from rewindmq.schemas.json_values import json_text
 from rewindmq.spark_replay.audit.audit import FORK
-from rewindmq.spark_replay.audit.checks import CHECKS, Finding
+from rewindmq.spark_replay.audit.checks import CHECKS, PUBLISHES, Finding
 from rewindmq.spark_replay.audit.chunks import LEDGERS
 from rewindmq.spark_replay.audit.dead_letter_join import ARRIVALS
 from rewindmq.spark_replay.audit.kafka_retention import KEPT
@@ -26,6 +26,7 @@ MEANING = CHECKS | {
     SEALS: "the records are those that were sealed (Merkle root, hash chain), and no seal is missing",
     CHAIN: "the bytes of the log are those that were written (hash chain over every block)",
     ARRIVALS: "no dead letter came that was not sent, and none that was forwarded is missing, across partitions",
+    PUBLISHES: "every publish that came in a session is in the log, unless it was refused or not committed",
     POLICIES: "each policy that decided was set by someone, as it was used, and those set are applied",
     FORK: "where this history branched from another one; what is before that, both have in common",
     STORE: "the broker's RocksDB equals a fresh fold of the log, state and bodies",

@@ -11,6 +11,7 @@ from typing import Any
 from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.history.properties import headers
 from rewindmq.schemas.events import EVENT_TYPES, Event, Published
+from rewindmq.schemas.reasons import why
 from rewindmq.schemas.values import Actor
 
 # event field -> column, where the field means the same as the column
@@ -61,6 +62,7 @@ class EventTable:
             "timestamp": timestamp_ms * 1000,
             "user": actor.user,
             "session": actor.session,
+            "why": why(actor, event) or None,
             "event": type(event).__name__,
             "record": record,
         }
@@ -79,10 +81,10 @@ class EventTable:
         row["detail"] = detail(event)
         self._append(row)
 
-    def add_undecodable(self, offset: int, why: str, record: bytes) -> None:
+    def add_undecodable(self, offset: int, problem: str, record: bytes) -> None:
         """Add a record that cannot be decoded: as the event `Undecodable`."""
         row = {"partition": self.partition, "offset": offset, "event": "Undecodable", "record": record}
-        self._append(row | {"detail": canonical_json({"reason": why})})
+        self._append(row | {"detail": canonical_json({"reason": problem})})
 
     def _append(self, row: dict[str, Any]) -> None:
         for name, values in self.columns.items():

@@ -1,9 +1,11 @@
-"""`security`: who came, who was refused what, and who read the past, as rows with OCSF's names (ocsf.io, version 1).
+"""`security`: who came, who was refused what, who read the past, and who gave a reason for what it did, as rows with
+OCSF's names (ocsf.io, version 1).
 
     events = spark.read.format("rewindmq").option("path", DIR).option("log", "all").load()
     security(events).where("status = 'Failure'").groupBy("src_ip", "user_name").agg({"count": "sum"}).show()
 
 Authentication (3002): logins and logouts. API Activity (6003): what was refused, and what was read of the past.
+Entity Management (3004): other acts for which somebody gave a reason (`comment`).
 """
 
 from typing import TYPE_CHECKING
@@ -18,6 +20,14 @@ ACTIVITIES = {
     "AccessRefused": ("API Activity", "Other", "Failure"),
     "PastRead": ("API Activity", "Read", "Success"),
 }
+# The same of every other event with a reason, as SQL
+ACTS = (
+    "'Entity Management'",
+    "case when event rlike 'Deleted|Cleared|Purged|Unbound|Removed|Erased|Trimmed' then 'Delete'"
+    " when event rlike 'Declared|Created|Bound' then 'Create' else 'Update' end",
+    "'Success'",
+)
+FOLLOW = ("Published", "PolicyApplied")  # of an act that has a row: restored messages, and queues under a policy
 # column -> the first field of `detail` that is there
 DETAILS = {
     "auth_protocol": ("mechanism",),
@@ -43,14 +53,19 @@ def security(events: "DataFrame") -> "DataFrame":
     def field(*names: str) -> "Column":
         return coalesce(*(get_json_object("detail", f"$.{name}") for name in names))
 
-    known = events.where(col("event").isin(*ACTIVITIES)).where(
+    explained = col("why").isNotNull() & ~col("event").isin(*FOLLOW)
+    known = events.where(col("event").isin(*ACTIVITIES) | explained).where(
         "event != 'SessionClosed' or partition like '%metadata%'"  # those of queues say it once more
     )
     address = get_json_object("detail", "$.address")
     said = [dict(zip(ACTIVITIES, column, strict=True)) for column in zip(*ACTIVITIES.values(), strict=True)]
     texts = [
-        expr("case event " + " ".join(f"when '{event}' then '{text}'" for event, text in texts.items()) + " end")
-        for texts in said
+        expr(
+            "case event "
+            + " ".join(f"when '{event}' then '{text}'" for event, text in texts.items())
+            + f" else {act} end"
+        )
+        for texts, act in zip(said, ACTS, strict=True)
     ]
     refused = col("event") == "LoginRefused"
     return known.select(
@@ -63,8 +78,9 @@ def security(events: "DataFrame") -> "DataFrame":
         coalesce(field("host"), regexp_extract(address, r"^\[?(.*?)\]?:\d*$", 1)).alias("src_ip"),
         regexp_extract(address, r":(\d+)$", 1).cast("int").alias("src_port"),
         col("vhost"),
-        coalesce(col("queue"), field("name")).alias("resource_name"),
+        coalesce(col("queue"), field("name", "user", "exchange", "subject", "partition")).alias("resource_name"),
         *(field(*names).alias(column) for column, names in DETAILS.items()),
+        col("why").alias("comment"),
         coalesce(field("count").cast("long"), lit(1)).alias("count"),
         coalesce(timestamp_millis(field("first_ms").cast("long")), col("timestamp")).alias("start_time"),
         col("partition"),

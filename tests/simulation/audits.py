@@ -11,12 +11,16 @@ from rewindmq.projections.machine.data.effects import DeadLetter, Duplicate, Eff
 from rewindmq.projections.machine.data.reasons import DELAYED
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.state import NODE_LOST
+from rewindmq.projections.replay import PartitionLog
+from rewindmq.projections.rules.partition_hash import number_of
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Checkpointed, Event, Published
 from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.dead_letter_join import SORTED_BY, LetterRows, check_arrivals
 from rewindmq.spark_replay.audit.fold import AuditProduct
+from rewindmq.spark_replay.audit.publishes import PublishTally, counts_in, publish_findings
+from rewindmq.spark_replay.location.ranges import OffsetRange
 from tests.simulation.clients import DEAD
 
 Records = Iterator[tuple[int, int, Actor, Event | None]]  # None: it cannot be decoded
@@ -86,6 +90,23 @@ def audited(partitions: list[tuple[str, Records]]) -> Counter[str]:
     letters.sort(key=lambda row: [getattr(row, name) for name in SORTED_BY])
     assert list(check_arrivals(letters, owed)) == []
     return met
+
+
+def counted(metadata: PartitionLog, partitions: list[tuple[str, Records]]) -> Counter[str]:
+    """Compare what the brokers said about their sessions' publishes with the log. Raises AssertionError."""
+    counts, pieces, ranges = counts_in(metadata), {}, []
+    for name, records in partitions:
+        tally, end = PublishTally(counts.marks(number_of(name)), 0), 0
+        for offset, _, actor, event in records:
+            end = offset + 1
+            if event is not None:
+                tally.see(offset, actor, event)
+        pieces[name] = tally.end(end)
+        ranges.append(OffsetRange(name, 0, end))
+    (finding,) = publish_findings(counts, metadata.name, pieces, ranges)
+    assert finding.ok, finding
+    numbers = [int(word) for word in finding.detail.split() if word.isdigit()]
+    return Counter(dict(zip(("sessions counted", "publishes counted", "not counted"), numbers, strict=True)))
 
 
 def owed(sent: Any, arrived: set[str]) -> list[str]:

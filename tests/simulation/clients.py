@@ -199,6 +199,7 @@ class Clients:
 
     def open(self) -> Session:
         session: Session = self.world.broker.sessions.open("guest", "/", "simulated", {})
+        session.in_history = True  # its publishes are counted
         return session
 
     def do(self, step: Step) -> None:
@@ -251,7 +252,11 @@ class Clients:
         properties = PERSISTENT if persistent else TRANSIENT
         if delay is not None:
             properties = b"\x30\x00\0\0\0\x11\x07x-delayl" + delay.to_bytes(8, "big") + properties[2:]
-        for to in self.world.broker.exchanges.route(session, exchange, key, Content(properties)):
+        destinations = self.world.broker.exchanges.route(session, exchange, key, Content(properties))
+        session.publishes.received += 1
+        session.publishes.grouped += not destinations
+        session.publishes.copies -= bool(destinations)
+        for to in destinations:
             lasts = expiration if to.delay_ms is None else to.delay_ms
             priority = self.dice.choice((None, None, 0, 1, 3, 9))
             offset = to.partition.publish(
@@ -266,6 +271,7 @@ class Clients:
                     body_size=len(body),
                 ),
             )
+            session.publishes.logged_copy(to.partition)
             answer = Answer(self.world, publish, len(publish.places))
             publish.places.append((to.partition.index, offset))
             found = early_confirm(to)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from rewindmq.engine.amqp.basic_publish import reaches_none
 from rewindmq.engine.amqp.settlement import ranges
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import AmqpError
@@ -108,6 +109,7 @@ class Clients:
 
     def open(self, life: Life, vhost: str = "/") -> Client:
         session = broker_of(life).sessions.open("guest", vhost, "simulated", {})
+        session.in_history = True  # its publishes are counted
         client = Client(life, session)
         session.close = lambda reason: client.ends()
         self.clients.append(client)
@@ -197,7 +199,7 @@ class Clients:
         destinations = broker.exchanges.route(client.session, exchange, key, None)
         found = [to.partition for to in destinations if to.partition.needs_fold(to.route)]
         home = broker.queues.partition_for("/", key)
-        if exchange == "" and not destinations and not home.current:
+        if exchange == "" and reaches_none(destinations) and not home.current:
             found.append(home)
         return found
 
@@ -206,10 +208,14 @@ class Clients:
         broker = broker_of(client.life)
         destinations = broker.exchanges.route(client.session, exchange, key, None)
         if exchange == "" and broker.queues.partition_for("/", key).current:
-            assert bool(destinations) == (broker.queues.get("/", key) is not None), f"{key}: routed {destinations}"
+            assert reaches_none(destinations) == (broker.queues.get("/", key) is None), f"{key}: routed {destinations}"
         self.world.record.counts["publishes to paused partitions"] += sum(
             not to.partition.current for to in destinations
         )
+        counts = client.session.publishes
+        counts.received += 1
+        counts.grouped += not destinations
+        counts.copies -= bool(destinations)
         for destination in destinations:
             mark = destination.partition.publish(
                 client.session.actor,
@@ -222,6 +228,7 @@ class Clients:
                     body_size=len(body),
                 ),
             )
+            counts.logged_copy(destination.partition)
             publish.places.append(destination.partition.index)
             destination.partition.await_durable(mark, Answer(publish, len(publish.places) - 1), 0)
 
@@ -240,6 +247,10 @@ class Clients:
             publishes.append(Publish(body, client, self.world.log_clock()))
             self.publishes.append(publishes[-1])
         destinations = broker_of(client.life).exchanges.route(client.session, exchange, key, None)
+        counts = client.session.publishes
+        counts.received += len(publishes)
+        counts.grouped += 0 if destinations else len(publishes)
+        counts.copies += len(publishes) * (len(destinations) - 1) if destinations else 0
         for place, destination in enumerate(destinations):
             partition = destination.partition
             assert partition.takes_runs
@@ -255,6 +266,7 @@ class Clients:
                 for each in publishes
             ]
             last = partition.publish_run(client.session.actor, messages)
+            counts.logged(partition, len(messages))
             for publish in publishes:
                 publish.places.append(partition.index)
             partition.await_run_durable(last, RunAnswer(publishes, place), 0, len(publishes))

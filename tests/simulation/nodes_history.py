@@ -16,7 +16,6 @@ from typing import Any
 
 import rewindmq.engine.broker.broker
 import rewindmq.engine.cluster.partition_pausing
-from rewindmq.engine.log.simulated.shared import SimulatedPartition
 from rewindmq.engine.partition.queue_counters import Listed
 from rewindmq.engine.placement.request import ask_for
 from rewindmq.schemas.values import Actor
@@ -64,11 +63,9 @@ def history_of(seed: int, steps: int = STEPS) -> list[Step]:
     return [(kind, dice.getrandbits(32)) for kind in kinds]
 
 
-def run(
-    seed: int, history: Sequence[Step], look: Callable[[list[SimulatedPartition]], object] = lambda partitions: None
-) -> Record:
+def run(seed: int, history: Sequence[Step], look: Callable[[Any], object] = lambda shared: None) -> Record:
     """AssertionError (or whatever a node fails with) when something is wrong; its note tells the story. `look` is given
-    the queue partitions when they were judged."""
+    the log when it was judged."""
     directory = Path(tempfile.mkdtemp(prefix="simulation-"))
     world = World(seed, directory)
     try:
@@ -90,7 +87,7 @@ def run(
                 world.loop.run(1)
             accounts = judge(world, drive.clients.publishes, drive.clients.takers)
             assert not world.defects, world.defects[0]
-            look(list(world.history.queues))
+            look(world.history)
             for account in accounts:
                 world.record.counts.update(account.ended)
                 world.record.counts["dead letters"] += len(account.letters)

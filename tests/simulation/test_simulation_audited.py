@@ -8,13 +8,15 @@ by plain counting over events and outcomes; the machine is asked only for its ga
 together, so nothing is lost with it. Dead letters are joined across partitions."""
 
 from collections import Counter
+from typing import Any
 
+from rewindmq.engine.log.simulated.embedded import MemoryLog
 from rewindmq.engine.log.simulated.shared import SimulatedPartition
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.service_records import SharedDecoder
 from rewindmq.schemas.values import BROKER
 from tests.simulation import history, nodes_history
-from tests.simulation.audits import Records, audited, of_memory
+from tests.simulation.audits import Records, audited, counted, of_memory
 
 ENDS = ("acked", "delivered", "expired", "maxlen", "rejected", "dead-lettered", "purged", "deleted")
 EMBEDDED = range(30_000, 30_012)
@@ -36,16 +38,26 @@ def of_shared(partitions: list[SimulatedPartition]) -> list[tuple[str, Records]]
 
 def test_b18_simulated_histories_balance_at_every_offset() -> None:
     met: Counter[str] = Counter()
+
+    def look(log: MemoryLog) -> None:
+        met.update(audited(of_memory(log)))
+        met.update(counted(log.metadata, of_memory(log)))
+
     for seed in EMBEDDED:
-        steps = history.history_of(seed, history.STEPS)
-        history.run(seed, steps, validate=False, look=lambda log: met.update(audited(of_memory(log))))
+        history.run(seed, history.history_of(seed, history.STEPS), validate=False, look=look)
     assert [what for what in (*ENDS, "refused", "letters") if not met[what]] == []
     assert met["checked"] > 4_000
+    assert min(met["publishes counted"], met["not counted"]) > 100
 
 
 def test_b18_histories_of_several_nodes_balance_at_every_offset() -> None:
     met: Counter[str] = Counter()
+
+    def look(shared: Any) -> None:
+        met.update(audited(of_shared(shared.queues)))
+        met.update(counted(shared.metadata, of_shared(shared.queues)))
+
     for seed in NODES:
-        steps = nodes_history.history_of(seed, nodes_history.STEPS)
-        nodes_history.run(seed, steps, look=lambda partitions: met.update(audited(of_shared(partitions))))
-    assert [what for what in ("acked", "delivered", "dead-lettered", "deleted", "checked") if not met[what]] == []
+        nodes_history.run(seed, nodes_history.history_of(seed, nodes_history.STEPS), look=look)
+    wanted = ("acked", "delivered", "dead-lettered", "deleted", "checked", "publishes counted", "not counted")
+    assert [what for what in wanted if not met[what]] == []

@@ -23,6 +23,7 @@ from rewindmq.engine.identity.grants import Identity
 from rewindmq.engine.partition.certainty import Certainty
 from rewindmq.engine.partition.flow_control import Flow
 from rewindmq.engine.partition.lifecycle import LoneNode
+from rewindmq.engine.partition.publish_counts import PublishCounts
 from rewindmq.engine.partition.sessions import Subscription
 from rewindmq.engine.routing.content import Content
 from rewindmq.engine.routing.firehose import Firehose
@@ -157,7 +158,7 @@ class DoubleSessions:
         session_id = self.broker.next_id()
         session = SimpleNamespace(session_id=session_id, user=user, vhost=vhost, actor=Actor(user, session_id))
         session.channels, session.link, session.close, session.grant = {}, link, close, grant
-        session.attachments = {}
+        session.attachments, session.publishes = {}, PublishCounts()
         return session
 
     def close_channel(self, session: Any, channel: int) -> None:
@@ -228,6 +229,9 @@ class DoubleExchanges:
         self.broker = broker
         self.types: dict[str, str] = {"": "direct", "amq.topic": "topic", "amq.headers": "headers"}
         self.bindings: list[tuple[str, str, str]] = []  # exchange, key, queue
+
+    def count_unrouted(self, *publish: object) -> None:
+        """Forget it."""
 
     def needs_content(self, vhost: str, exchange: str) -> bool:
         return self.types.get(exchange) == "headers"
@@ -399,7 +403,11 @@ class DoubleBroker:
                 "/", "amq.headers", type="headers", durable=True, auto_delete=False, internal=False, arguments=()
             ),
         )
-        self.router = Router(topology, lambda vhost, queue: self.partition_of(queue))
+
+        def located(vhost: str, queue: str) -> Any:
+            return self.partition_of(queue)
+
+        self.router = Router(topology, located, located)
         self.homes = Homes(topology.placement, self.partitions)
         self.keeper = SimpleNamespace(flow=Unhindered())
         self.nodes = LoneNode("double")

@@ -158,7 +158,7 @@ class Harness:
         properties: bytes = PERSISTENT,
         expiration_ms: int | None = None,
     ) -> int:
-        """Publish a message. Returns the number of partitions that it went to."""
+        """Publish a message. Returns the number of partitions in which queues took it."""
         destinations = self.broker.exchanges.route(session, exchange, key, None)
         self.sequence += 1
         for destination in destinations:
@@ -175,7 +175,7 @@ class Harness:
             )
             if confirms is not None:
                 destination.partition.await_durable(offset, confirms, self.sequence)
-        return len(destinations)
+        return sum(1 for each in destinations if each.route.queues)
 
     def consume(
         self,

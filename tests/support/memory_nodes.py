@@ -138,7 +138,7 @@ def publish(broker: Broker, who: Session, body: bytes, confirms: Client, name: s
     for to in destinations:
         message = Published(to.route, PERSISTENT, persistent=True, body=body, body_size=len(body))
         to.partition.await_durable(to.partition.publish(who.actor, message), confirms, 1)
-    return len(destinations)
+    return sum(len(to.route.queues) for to in destinations)
 
 
 def run(test: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int = 2) -> None:

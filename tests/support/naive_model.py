@@ -552,7 +552,7 @@ class NaiveMachine:
 
     def first_of(self, queue: NaiveQueue, event: Published, identity: tuple[str, object]) -> int | None:
         """The message that this one would double."""
-        asked = event.route.deduplication
+        asked = event.route.duplicates
         if asked is not None:
             for message_id, known, until in reversed(queue.came_through.get(asked.exchange, [])):
                 if known == identity and (until is None or until > self.clock):
@@ -566,7 +566,7 @@ class NaiveMachine:
     def came_through(
         self, queue: NaiveQueue, offset: int, event: Published, identity: tuple[str, object], own_ttl: int | None
     ) -> None:
-        asked = event.route.deduplication
+        asked = event.route.duplicates
         if asked is None:
             return
         ttl = asked.ttl_ms if own_ttl is None else own_ttl

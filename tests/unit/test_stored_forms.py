@@ -60,8 +60,7 @@ from rewindmq.spark_replay.audit.file_format import unpacked
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.ledger_files import Ledgers
 from rewindmq.spark_replay.audit.log_bytes import ProvenSegments
-from rewindmq.spark_replay.audit.state_file import AuditStates
-from rewindmq.spark_replay.audit.watch import BatchReport, Reports, Watch
+from rewindmq.spark_replay.audit.watch import AuditStates, BatchReport, Reports, Watch
 from rewindmq.spark_replay.history.incremental import _write_progress, read_progress
 from rewindmq.spark_replay.snapshots.external import CUT, read_about, write_about
 from tests.support.failpoints import armed

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from rewindmq.projections.traces.spans import Span, Spans
 
 FOUND = "message published user queues exchange routing_key origin payload_bytes properties payload"
-OUTCOMES = "partition offset timestamp event user queue outcome message_id consumer delivery_count reason rule origin"
+OUTCOMES = (
+    "partition offset timestamp event user queue outcome message_id consumer delivery_count reason rule origin why"
+)
 SUMMARY = "outcome rule user change"
 CHANGED = "before before_rule after after_rule messages"
 DIFFERENCES = "message_id before before_at before_rule after after_at after_rule"
@@ -42,12 +44,15 @@ MOST_AT_ONCE = 1_000  # messages in one answer
     option("--correlation-id ID", "The property correlation_id."),
     option("--header NAME=VALUE", "A header with this value. A value that is not text is JSON."),
     option("--body TEXT", "A text that is in the body."),
+    flag("--unrouted", "Only messages that no queue took (administrators)."),
     option("--since TIME", SINCE, TIME),
     UNTIL,
     option("--limit", "Number of messages shown at most.", click.IntRange(min=1), 100),
     option("--format form", "table, or a JSON object a line as soon as found.", click.Choice(["table", "json"])),
 )
-def find(settings: CliSettings, queue: str | None, limit: int, form: str | None, **given: str | None) -> None:
+def find(
+    settings: CliSettings, queue: str | None, limit: int, form: str | None, unrouted: bool, **given: str | None
+) -> None:
     """Find messages by what is in them, in QUEUE or in all queues of the virtual host.
 
     Searches the history, the newest messages first: also those that are gone. `message` is the name by which
@@ -58,10 +63,14 @@ def find(settings: CliSettings, queue: str | None, limit: int, form: str | None,
       rewindmq find --message-id 4711
       rewindmq find orders --header customer=alice --since 2h
       rewindmq find orders --body '"order": 4711' --format json
+      rewindmq find --unrouted --since 2h
     """
     query = {name: value for name, value in given.items() if value is not None}
+    if unrouted:
+        query["unrouted"] = "true"
     if not query.keys() - {"since", "until"}:
-        raise CliError(USAGE, "say what to find: --message-id, --correlation-id, --header NAME=VALUE or --body TEXT")
+        named = "--message-id, --correlation-id, --header NAME=VALUE, --body TEXT or --unrouted"
+        raise CliError(USAGE, f"say what to find: {named}")
     if query.get("header", "a=b").find("=") < 1:
         raise CliError(USAGE, f"--header is NAME=VALUE, not {query['header']!r}")
     where = f"vhost '{settings.vhost_name}'" if queue is None else f"queue '{queue}' in vhost '{settings.vhost_name}'"

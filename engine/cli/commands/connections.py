@@ -5,7 +5,7 @@ import time
 import click
 
 from rewindmq.engine.cli.client import RequestRefused, path
-from rewindmq.engine.cli.exits import UNAVAILABLE, CliError
+from rewindmq.engine.cli.exits import UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.lookups import list_in_vhost
 from rewindmq.engine.cli.settings import CliSettings
 from rewindmq.engine.cli.usage import command, flag, option
@@ -15,7 +15,8 @@ from rewindmq.engine.cli.usage import command, flag, option
 def close_connection(settings: CliSettings, connection: str, explanation: str) -> None:
     """Close one connection.
 
-    CONNECTION is its name or pid in list_connections. The client receives EXPLANATION with code 320."""
+    CONNECTION is its name or pid in list_connections. The client receives EXPLANATION with code 320, and the
+    history keeps it."""
     settings.banner(f"Closing connection {connection}, reason: {explanation}...")
     client = settings.client()
     for item in client.get("connections"):
@@ -69,9 +70,11 @@ def close_each(settings: CliSettings, names: list[str], explanation: str, delay_
 
 def close(settings: CliSettings, name: str, explanation: str) -> None:
     """Close a connection. A connection that has ended meanwhile is not an error."""
-    reason = " ".join(explanation.splitlines())  # a header has one line
+    if settings.reason not in (None, explanation):
+        raise CliError(USAGE, "EXPLANATION is the reason: leave out --reason")
+    settings.update(reason=explanation)
     try:
-        settings.client().request("DELETE", path("connections", name), headers={"X-Reason": reason})
+        settings.client().request("DELETE", path("connections", name))
     except RequestRefused as refused:
         if refused.status != 404:
             raise

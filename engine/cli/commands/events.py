@@ -296,6 +296,8 @@ def as_json(line: PrintedEvent) -> str:
         "session": line.actor.session,
         "event": None if line.event is None else type(line.event).__name__,
     }
+    if line.actor.reason:
+        found["why"] = line.actor.reason
     if line.event is None:
         found["problem"] = line.problem
     else:

@@ -55,7 +55,6 @@ ERASURES = commands(
         'Erasing subject "{subject}" ...',
         "DELETE subjects/{subject}?reason",
         refused=on(404, UNAVAILABLE),
-        params=(option("--reason", "A text that is stored in the history.", default=""),),
         examples=('rewindmq erase_subject customer-4711 --reason "letter of 22 November"',),
     ),
     Row(

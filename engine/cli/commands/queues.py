@@ -96,12 +96,11 @@ class Ids(click.ParamType[Named]):
         return partition, int(first), int(last or first)
 
 
-REASON = option("--reason TEXT", "Why; the history shows it.", default="")
 IDS = click.Argument(["ids"], nargs=-1, required=True, type=Ids(), metavar="ID...")
 
 
-@command("remove_message QUEUE", REASON, IDS)
-def remove_message(settings: CliSettings, queue: str, ids: tuple[Named, ...], reason: str) -> None:
+@command("remove_message QUEUE", IDS)
+def remove_message(settings: CliSettings, queue: str, ids: tuple[Named, ...]) -> None:
     """Delete single messages of QUEUE by their ids, or ranges of ids such as 17-29.
 
     A message that a consumer has stays. `rewindmq find` shows ids; one may be given with its partition, as queues-0:17.
@@ -114,7 +113,7 @@ def remove_message(settings: CliSettings, queue: str, ids: tuple[Named, ...], re
       rewindmq remove_message orders 17-29 44
     """
     settings.banner(f"Removing messages of queue '{queue}' in vhost '{settings.vhost_name}' ...")
-    take_out(settings, queue, ids, "remove", "removed", {"reason": reason})
+    take_out(settings, queue, ids, "remove", "removed", {})
 
 
 @command(
@@ -122,7 +121,6 @@ def remove_message(settings: CliSettings, queue: str, ids: tuple[Named, ...], re
     option("--to QUEUE", "The queue of the same virtual host to move them to."),
     option("--exchange EXCHANGE", "Instead of --to: the exchange to publish them to."),
     option("--routing-key KEY", "With --exchange: the routing key.", default=""),
-    REASON,
     IDS,
 )
 def move_message(
@@ -132,7 +130,6 @@ def move_message(
     to: str | None,
     exchange: str | None,
     routing_key: str,
-    reason: str,
 ) -> None:
     """Move single messages of QUEUE to another queue, each exactly once.
 
@@ -147,7 +144,7 @@ def move_message(
         raise CliError(USAGE, "give either --to QUEUE, or --exchange EXCHANGE with --routing-key KEY")
     way: dict[str, object] = {"to": to} if to is not None else {"exchange": exchange, "routing_key": routing_key}
     settings.banner(f"Moving messages of queue '{queue}' in vhost '{settings.vhost_name}' ...")
-    take_out(settings, queue, ids, "move", "moved", way | {"reason": reason})
+    take_out(settings, queue, ids, "move", "moved", way)
 
 
 def take_out(
@@ -162,6 +159,7 @@ def take_out(
     check_partition(settings, queue, named)
     if named:
         asked = asked | {"partition": min(named)}  # the queue may move meanwhile
+    asked = asked | {"reason": settings.reason or ""}  # for a broker of 0.2, which reads no header
     client, where = settings.client(), path("queues", settings.vhost_name, queue, "messages", how)
     left, rows, arrived = 0, list[dict[str, Value]](), True
     for portion in portions(ids):
@@ -238,7 +236,6 @@ COMMANDS = commands(
         "PUT queues/{vhost}/{queue}/pause",
         body="reason",
         refused=NO_QUEUE,
-        params=(REASON,),
     ),
     Row(
         "resume_queue QUEUE",

@@ -7,13 +7,13 @@ import click
 from rewindmq.engine.cli.client import RequestRefused, path
 from rewindmq.engine.cli.exits import USAGE, CliError
 from rewindmq.engine.cli.settings import CliSettings
-from rewindmq.engine.cli.times import A_MOMENT, moment_from
+from rewindmq.engine.cli.times import A_MOMENT, A_TIME, TIME, moment_from
 from rewindmq.engine.cli.usage import command, flag, option
 from rewindmq.engine.cli.values import Value
 
 
 @command(
-    "restore QUEUE",
+    "restore [QUEUE]",
     option(
         "--at time TIME",
         f"The moment: {A_MOMENT}. A later 2h is another moment: give --name as well, so that no message comes twice.",
@@ -43,6 +43,13 @@ from rewindmq.engine.cli.values import Value
         "A queue id: of several queues that had this name one after the other, only this one.",
         click.IntRange(min=0),
     ),
+    flag(
+        "--unrouted", "Messages that no queue took, routed by the bindings of now, instead of QUEUE (administrators)."
+    ),
+    option("--exchange NAME", "With --unrouted: the exchange that they were published to."),
+    option("--since TIME", f"With --unrouted: published since then: {A_TIME}.", TIME),
+    option("--until TIME", f"With --unrouted: published until then (default: now): {A_TIME}.", TIME),
+    option("--key routing_key KEY", "With --unrouted: only messages with this routing key."),
     option("--name", "Name of the restoration (default: the moment). A message comes back once under one name."),
     option(
         "--rate N",
@@ -54,7 +61,7 @@ from rewindmq.engine.cli.values import Value
 )
 def restore(
     settings: CliSettings,
-    queue: str,
+    queue: str | None,
     time: str | None,
     offset: int | None,
     undo: str | None,
@@ -65,6 +72,8 @@ def restore(
     name: str | None,
     rate: int | None,
     dry_run: bool,
+    unrouted: bool,
+    **lost: str | None,
 ) -> None:
     """Bring messages of QUEUE back, from a moment or from before a purge.
 
@@ -77,7 +86,13 @@ def restore(
       rewindmq restore orders --undo purge --rate 500
       rewindmq restore orders --at 10m --name before-the-release --dry-run
       rewindmq restore orders --at mark:before-the-release --to orders.checked --only expired
+      rewindmq restore --unrouted --exchange orders --since 2h --dry-run
     """
+    if unrouted:
+        restore_unrouted(settings, lost, dry_run)
+        return
+    if queue is None:
+        raise CliError(USAGE, "name a QUEUE, or give --unrouted")
     if sum(given is not None for given in (time, offset, undo)) != 1:
         raise CliError(USAGE, "give one of --at TIME, --offset N and --undo purge|delete|remove")
     asked: dict[str, object] = {
@@ -113,6 +128,23 @@ def restore(
     row |= {key: answer[key] for key in ("restored", "duplicates", "refused", "declared", "cancelled") if key in answer}
     row["since"] = ", ".join(f"{count} {fate}" for fate, count in sorted(fates.items()))
     settings.show([row])
+
+
+def restore_unrouted(settings: CliSettings, asked: dict[str, str | None], dry_run: bool) -> None:
+    """Route messages again that no queue took. CliError."""
+    content = {key: value for key, value in asked.items() if value is not None}
+    if not {"exchange", "since"} <= content.keys():
+        raise CliError(USAGE, "--unrouted takes --exchange NAME and --since TIME")
+    where = path("vhosts", settings.vhost_name, "restore-unrouted")
+    answer = settings.client().request("POST", where, json=content | {"dry_run": dry_run}).json()
+    counts = {key: answer[key] for key in ("restored", "duplicates", "refused", "nowhere") if key in answer}
+    told = ", ".join(f"{count} {key}" for key, count in counts.items())
+    settings.banner(
+        f"{'Would route' if dry_run else 'Routed'} {answer['messages']} unrouted messages of exchange"
+        f" '{answer['exchange']}' in vhost '{settings.vhost_name}' again: {told}"
+    )
+    routes = cast(list[dict[str, Value]], answer["routes"])
+    settings.show([each | {"queues": ", ".join(cast(list[str], each["queues"]))} for each in routes])
 
 
 def cancel(settings: CliSettings, where: str, name: str | None) -> None:

@@ -363,7 +363,7 @@ def check_proof(
     )
     sizes = ", ".join(f"{size} bytes" for size in proven.withheld)
     body = f"withheld, {sizes}" if proven.withheld else found.get("body")
-    said = {"time": found.get("time"), "user": found.get("user"), "what": what, "body": body}
+    said = {"time": found.get("time"), "user": found.get("user"), "why": found.get("why"), "what": what, "body": body}
     for name, value in said.items():
         if value is not None:
             click.echo(f"{name + ':':<6}{describe.printable(value) or '-'}")
@@ -405,6 +405,8 @@ def _add_event(found: CheckedProof, proven: Proven) -> str:
     found["time"] = format_time(timestamp_ms if logged_ms is None else logged_ms)
     found["user"] = actor.user
     found["session"] = actor.session
+    if actor.reason:
+        found["why"] = actor.reason
     found["event"] = type(event).__name__
     if isinstance(event, Published) and proven.withheld and event.encryption is None:
         event = replace(event, body_size=proven.withheld[0])

@@ -36,7 +36,6 @@ from rewindmq.projections.rewind import UnreadableTime, format_time, parse_time
         "--archive archive_url URL",
         "The archive of this history, where no data directory names it: it is trimmed as well.",
     ),
-    option("--reason TEXT", "Why. It stays in the history.", default=""),
     flag("--dry-run", "Audit, and say what would go. Nothing changes."),
     flag("--accept-findings", "Trim although the audit found something. It stays in the history."),
 )
@@ -49,7 +48,6 @@ def trim(
     keep: int | None,
     partition: str | None,
     archive_url: str | None,
-    reason: str,
     dry_run: bool,
     accept_findings: bool,
 ) -> None:
@@ -74,7 +72,8 @@ def trim(
     if (before is None) == (keep is None):
         raise CliError(USAGE, "give either --before TIME or --keep DURATION")
     try:
-        wanted = TrimRequest(None if before is None else parse_time(before), keep, partition, reason, accept_findings)
+        before_ms = None if before is None else parse_time(before)
+        wanted = TrimRequest(before_ms, keep, partition, settings.reason or "", accept_findings)
     except UnreadableTime as error:
         raise CliError(USAGE, str(error)) from None
     location = location_asked_for(data, kafka)

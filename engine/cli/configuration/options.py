@@ -20,6 +20,8 @@ def option_of(setting: Setting, variable: bool = False) -> Callable[[Any], Any]:
     how: dict[str, Any] = {} if kind.is_flag else {"type": kind.parser, "multiple": kind.several}
     if setting.default is not None:
         how |= {"default": False if kind.is_flag else setting.default, "show_default": not kind.is_flag}
+    if setting.bare:
+        how |= {"is_flag": False, "flag_value": setting.bare}
     if variable:
         how["envvar"] = setting.environment
     return click.option(named, setting.name, metavar=setting.metavar, help=setting.help, **how)

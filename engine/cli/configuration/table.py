@@ -29,7 +29,7 @@ from rewindmq.engine.cli.configuration.kinds import (
     parsed,
     whole,
 )
-from rewindmq.engine.config import LOCALHOST, MAX_MESSAGE_SIZE
+from rewindmq.engine.config import ACTS, EVERY_ACT, LOCALHOST, MAX_MESSAGE_SIZE
 from rewindmq.engine.host.watermarks import disk_limit, memory_watermark
 from rewindmq.engine.identity.settings import algorithms_of, checked_url, place_of, scopes_of
 from rewindmq.engine.logging_setup import FORMATS, LEVELS
@@ -53,6 +53,7 @@ class Setting:
     secret: bool = False
     reload: bool = False
     rabbitmq: str = ""
+    bare: str = ""  # the value of the option without a value; empty: it needs one
     variable: str = ""  # of the environment, where another program has the usual name
 
     @property
@@ -83,6 +84,14 @@ def _limits(text: str) -> str:
     return text
 
 
+def _acts(text: str) -> tuple[str, ...]:
+    acts = tuple(each.strip() for each in text.split(",") if each.strip())
+    if unknown := set(acts) - {*ACTS, EVERY_ACT}:
+        raise ValueError(f"'{min(unknown)}' is not one of {', '.join(ACTS)}")
+    return acts
+
+
+ACT_NAMES = parsed("acts", _acts, "names of acts with commas between them, or an array of names", list)
 HTTPS_URL = parsed("url", checked_url, "a URL with https")
 KEY_PLACE = replace(parsed("keys", place_of, "a file, or a URL with https"), is_path=True)
 ALGORITHMS = parsed("algorithms", algorithms_of, "names with commas between them, or an array of names", list)
@@ -111,6 +120,16 @@ NODE = (
         " Not with --kafka: there linger.ms of the Kafka clients says how long records wait for others, 1 by default.",
         "5ms",
         metavar="DURATION",
+    ),
+    Setting(
+        "require_reason",
+        ACT_NAMES,
+        f"Refuse these acts without a reason (--reason, or X-Reason over HTTP): {', '.join(ACTS)}. Without VERBS, or"
+        f" with {EVERY_ACT}: all of them. A purge or deletion by AMQP, which cannot have one, is refused only if its"
+        " act is named.",
+        "",
+        metavar="[VERBS]",
+        bare=EVERY_ACT,
     ),
     Setting(
         "read_only", FLAG, "Serve the history and refuse each change. Nothing is written, and nothing expires.", "false"

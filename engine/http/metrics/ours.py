@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING
 from rewindmq.engine.host.loop_share import Work
 from rewindmq.engine.host.loop_watch import BOUNDS
 from rewindmq.engine.http.metrics.exposition import Metric, single
+from rewindmq.engine.partition.waits import BOUNDS_MS
+from rewindmq.projections.machine.data.queue import Queue
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.partition.lifecycle import Nodes
-    from rewindmq.engine.partition.partition import Partition
+    from rewindmq.engine.partition.partition import Deliveries, Partition
     from rewindmq.engine.partition.queue_counters import Listed
     from rewindmq.engine.partition.reading import PartitionReading
+    from rewindmq.engine.partition.waits import Histogram
 
 OUTCOMES_HELP = "Messages by outcome, over the life of the queues that exist now"
 PAUSED_HELP = "Queues that an operator has paused: they deliver nothing"
+OLDEST_HELP = "Age of the oldest ready message of all queues; 0 if none is ready"
+QUEUE_OLDEST_HELP = "Age of the oldest ready message of the queue"
 QUARANTINED_HELP = "Records that made no sense and were skipped, since the beginning of the log"
 
 
@@ -35,6 +40,41 @@ def loop_stalls(broker: "Broker") -> Metric:
         below += count
         metric.add(below, {"le": bound}, "_bucket")
     return metric.add(below, {}, "_count").add(watch.sum_seconds, {}, "_sum")
+
+
+def waits(broker: "Broker") -> Iterator[Metric]:
+    """Yield the samples of the waits of this node's deliveries, as histograms."""
+    for name, help, of in WAITS:
+        found = [of(partition.deliveries) for partition in broker.partitions]
+        metric = Metric(name, "histogram", help)
+        below = 0
+        for index, bound in enumerate((*(f"{each / 1_000:g}" for each in BOUNDS_MS), "+Inf")):
+            below += sum(each.counts[index] for each in found)
+            metric.add(below, {"le": bound}, "_bucket")
+        yield metric.add(below, {}, "_count").add(sum(each.sum_ms for each in found) / 1_000, {}, "_sum")
+
+
+async def oldest_ready(work: Work, pairs: "list[tuple[PartitionReading, Listed]]") -> Metric:
+    """Return the age of the oldest ready message of all queues."""
+    ages = [partition.oldest_age_ms(queue) async for partition, queue in work.over(pairs) if isinstance(queue, Queue)]
+    oldest = max((age for age in ages if age is not None), default=0)
+    return single("rewindmq_oldest_ready_age_seconds", OLDEST_HELP, oldest / 1_000)
+
+
+async def queue_waits(work: Work, pairs: "list[tuple[PartitionReading, Listed]]") -> list[Metric]:
+    """Return the ages and the waits by queue. The waits are sums, for a histogram of each queue would be too long."""
+    ages = Metric("rewindmq_queue_oldest_ready_age_seconds", "gauge", QUEUE_OLDEST_HELP)
+    delivery, ack = (Metric(name.replace("_", "_queue_", 1), "summary", help) for name, help, _ in WAITS)
+    async for partition, queue in work.over(pairs):
+        if isinstance(queue, Queue):
+            labels = {"vhost": queue.vhost, "queue": queue.name}
+            if (age_ms := partition.oldest_age_ms(queue)) is not None:
+                ages.add(age_ms / 1_000, labels)
+            if (served := partition.served.get(queue)) is not None:
+                delivery.add(served.delivery_waits, labels, "_count")
+                delivery.add(served.delivery_wait_ms / 1_000, labels, "_sum")
+                ack.add(served.ack_waits, labels, "_count").add(served.ack_wait_ms / 1_000, labels, "_sum")
+    return [ages, delivery, ack]
 
 
 def log_gauges(broker: "Broker") -> Iterator[Metric]:
@@ -68,6 +108,16 @@ def log_gauges(broker: "Broker") -> Iterator[Metric]:
             "How long a heartbeat takes into the log and back",
             nodes.read_back_seconds,
         )
+
+
+def unrouted_publishes(broker: "Broker") -> Iterator[Metric]:
+    """Yield the publishes that no queue took, by exchange."""
+    help = "Messages of clients that no queue took, by exchange"
+    metric = Metric("rewindmq_unrouted_messages_total", "counter", help)
+    for (vhost, exchange), count in broker.exchanges.unrouted.items():
+        metric.add(count, {"vhost": vhost, "exchange": exchange})
+    if metric.samples:
+        yield metric
 
 
 def follower_metrics(broker: "Broker") -> Iterator[Metric]:
@@ -123,6 +173,14 @@ def door_metrics(broker: "Broker") -> Iterator[Metric]:
     yield from (share, used, refused)
 
 
+WAITS: tuple[tuple[str, str, Callable[["Deliveries"], "Histogram"]], ...] = (
+    (
+        "rewindmq_delivery_wait_seconds",
+        "Time from publish to first delivery, sampled",
+        lambda each: each.delivery_waits,
+    ),
+    ("rewindmq_ack_wait_seconds", "Time from delivery to ack, sampled", lambda each: each.ack_waits),
+)
 PARTITION_GAUGES: tuple[tuple[str, str, Callable[["Nodes", "Partition"], float]], ...] = (
     (
         "rewindmq_log_next_offset",

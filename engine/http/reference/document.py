@@ -64,10 +64,12 @@ LISTING = (
     Query("use_regex", bool, "With a page: `name` is a regular expression"),
 )
 
+REASON = Query("X-Reason", str, "Why; the history keeps it, and a client whose connection is closed gets it")
+
 ERRORS = {
     400: "The request makes no sense, or a name in it does not exist",
     401: "The login is not known, or the user lacks a right",
-    403: "Another site sent the request, or the node is read-only",
+    403: "Another site sent the request, the node is read-only, or it wants a reason",
     404: "A name in the path does not exist",
     408: "The body did not come in time",
     409: "The state of the queue does not allow it, or the leader refuses the follower",
@@ -142,6 +144,8 @@ def _operation(schemas: Schemas, path: str, method: str, of: Operation) -> Schem
         item["security"] = []
     parameters = [_shared("path", name) for name in NAME_IN_PATH.findall(path)]
     parameters += [_parameter(schemas, each, "header") for each in of.headers]
+    if method != "GET" and of.login:
+        parameters.append(_parameter(schemas, REASON, "header"))
     parameters += [_parameter(schemas, each, "query") for each in of.query]
     if of.listing is not None:
         parameters += [_shared("listing", each.name) for each in LISTING]

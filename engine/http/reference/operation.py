@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeVar
 
+from rewindmq.engine.config import Act
+
 ADMINISTRATOR, MONITORING, POLICYMAKER, ANYBODY = "administrator", "monitoring", "policymaker", ""
 DECLARED = "operation"  # the attribute of a handler that has its declaration
 H = TypeVar("H", bound=Callable[..., object])
@@ -63,7 +65,7 @@ class Operation:
     need permissions. `login`: whether a login is needed. `body`: the type of the JSON body; None: there is none.
     `answers`: by status, the type of the JSON, a Media, or None for no content. `listing`: the type of an entry of a
     listing, which is answered as a whole or in pages. `columns`: whether `columns` cuts the answer. `errors`: statuses
-    besides those that every such request may have."""
+    besides those that every such request may have. `act`: what it does, for --require-reason."""
 
     summary: str
     folds: Folds
@@ -76,6 +78,7 @@ class Operation:
     listing: object = None
     columns: bool = False
     errors: tuple[int, ...] = ()
+    act: Act | None = None
 
 
 def operation(
@@ -92,6 +95,7 @@ def operation(
     listing: object = None,
     columns: bool = False,
     errors: tuple[int, ...] = (),
+    act: Act | None = None,
 ) -> Callable[[H], H]:
     """Declare a handler's operation (see Operation). `answer`: the type of the only answer, with status 200."""
     found = Operation(
@@ -106,6 +110,7 @@ def operation(
         listing=listing,
         columns=columns,
         errors=errors,
+        act=act,
     )
 
     def declare(handler: H) -> H:

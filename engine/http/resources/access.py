@@ -61,7 +61,12 @@ async def show_user(call: Call) -> Response:
 
 
 @operation(
-    "Makes or changes a user", folds=Folds.NONE, who=ADMINISTRATOR, body=AccountWish, answers={201: None, 204: None}
+    "Makes or changes a user",
+    folds=Folds.NONE,
+    act="users",
+    who=ADMINISTRATOR,
+    body=AccountWish,
+    answers={201: None, 204: None},
 )
 async def put_user(call: Call) -> Response:
     """Answer PUT /api/users/{user}.
@@ -109,7 +114,7 @@ def permissions_from(topology: Topology, given: Json) -> dict[str, tuple[str, st
     return found
 
 
-@operation("Deletes a user", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
+@operation("Deletes a user", folds=Folds.NONE, act="users", who=ADMINISTRATOR, answers={204: None})
 async def delete_user(call: Call) -> Response:
     """Answer DELETE /api/users/{user}."""
     call.require()
@@ -118,7 +123,7 @@ async def delete_user(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Deletes users", folds=Folds.NONE, who=ADMINISTRATOR, body=UsersWish, answers={204: None})
+@operation("Deletes users", folds=Folds.NONE, act="users", who=ADMINISTRATOR, body=UsersWish, answers={204: None})
 async def delete_users(call: Call) -> Response:
     """Answer POST /api/users/bulk-delete. A user that does not exist counts as deleted."""
     call.require()
@@ -126,9 +131,10 @@ async def delete_users(call: Call) -> Response:
     names = content["users"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise bad_request("users must be a list of names")
+    actor = call.actor()
     for name in map(str, names):
         if name in call.broker.topology.users:
-            await call.broker.access.users.delete(call.actor(), name)
+            await call.broker.access.users.delete(actor, name)
     await call.durable()
     return Response(status_code=204)
 
@@ -199,6 +205,7 @@ def vhost_and_user(call: Call) -> tuple[str, str]:
 @operation(
     "Sets the permissions of a user in a virtual host",
     folds=Folds.NONE,
+    act="permissions",
     who=ADMINISTRATOR,
     body=PermissionsWish,
     answers={201: None, 204: None},
@@ -217,7 +224,11 @@ async def put_permissions(call: Call) -> Response:
 
 
 @operation(
-    "Clears the permissions of a user in a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None}
+    "Clears the permissions of a user in a virtual host",
+    folds=Folds.NONE,
+    act="permissions",
+    who=ADMINISTRATOR,
+    answers={204: None},
 )
 async def delete_permissions(call: Call) -> Response:
     """Answer DELETE /api/permissions/{vhost}/{user}."""
@@ -286,6 +297,7 @@ async def show_topic_permissions(call: Call) -> Response:
 @operation(
     "Sets topic permissions of a user for an exchange",
     folds=Folds.NONE,
+    act="permissions",
     who=ADMINISTRATOR,
     body=TopicPermissionsWish,
     answers={201: None, 204: None},
@@ -304,7 +316,9 @@ async def put_topic_permissions(call: Call) -> Response:
     return done(not had)
 
 
-@operation("Clears topic permissions of a user", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
+@operation(
+    "Clears topic permissions of a user", folds=Folds.NONE, act="permissions", who=ADMINISTRATOR, answers={204: None}
+)
 async def delete_topic_permissions(call: Call) -> Response:
     """Answer DELETE /api/topic-permissions/{vhost}/{user}.
 

@@ -7,13 +7,14 @@ does not fold, it lists the consumers that the owner has published.
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, not_found
 from rewindmq.engine.http.listing import Item, listed, listed_queues, queues_in, single
-from rewindmq.engine.http.reference.operation import Folds, Query, operation
+from rewindmq.engine.http.reference.operation import Folds, operation
 from rewindmq.engine.http.shapes.clients import (
     ChannelView,
     ChannelWithConsumersView,
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from rewindmq.engine.partition.queue_counters import Listed
     from rewindmq.engine.partition.reading import PartitionReading
     from rewindmq.engine.partition.sessions import ChannelStatus, Session
-
-
-REASON = (Query("X-Reason", str, "The reason that the client gets"),)
 
 
 def visible_sessions(call: Call, vhost: str | None) -> list["Session"]:
@@ -75,7 +73,7 @@ async def connection(call: Call) -> Response:
     return single(call, connection_view(call.broker, session_named(call)))
 
 
-@operation("Closes a connection", folds=Folds.NONE, headers=REASON, answers={204: None})
+@operation("Closes a connection", folds=Folds.NONE, act="close_connection", answers={204: None})
 async def close_connection(call: Call) -> Response:
     """Answer DELETE /api/connections/{name}.
 
@@ -86,14 +84,18 @@ async def close_connection(call: Call) -> Response:
 
 
 def close(call: Call, sessions: "list[Session]") -> None:
-    """Close connections, for the reason of X-Reason. Raises ApiError for connections of another user."""
+    """Close connections, for the reason of X-Reason. Their ends in the history say by whom and why.
+
+    Raises ApiError for connections of another user."""
     if any(session.user != call.user for session in sessions):
         call.require()
-    given = call.request.headers.get("x-reason", "Closed via management plugin")
-    reason = given.encode("latin-1").decode(errors="replace")  # the bytes that were sent are UTF-8, as in RabbitMQ
+    call.require_reason()
+    why = f"closed by {call.user}" + (f": {call.reason}" if call.reason else "")
     for session in sessions:
         if session.close is not None:
-            session.close(reason)
+            if call.keeps_reasons:
+                session.actor = replace(session.actor, reason=why)
+            session.close(call.reason or "Closed via management plugin")
     call.broker.turns.end()
 
 
@@ -109,7 +111,7 @@ async def user_connections(call: Call) -> Response:
     return await listed(call, sessions_of_user(call), lambda session: UserConnectionView.of(session, call.broker))
 
 
-@operation("Closes the connections of a user", folds=Folds.NONE, headers=REASON, answers={204: None})
+@operation("Closes the connections of a user", folds=Folds.NONE, act="close_connection", answers={204: None})
 async def close_user_connections(call: Call) -> Response:
     """Answer DELETE /api/connections/username/{user}."""
     close(call, sessions_of_user(call))

@@ -58,6 +58,7 @@ async def as_file(call: Call, document: definitions.Item) -> Response:
 @operation(
     "Imports definitions, all or none",
     folds=Folds.NAMED,
+    act="import",
     who=ADMINISTRATOR,
     body=DefinitionsDocument,
     answers={204: None, 303: None},
@@ -71,6 +72,7 @@ async def import_all(call: Call) -> Response:
 @operation(
     "Imports definitions into a virtual host, all or none",
     folds=Folds.NAMED,
+    act="import",
     who=ADMINISTRATOR,
     body=DefinitionsDocument,
     answers={204: None, 303: None},

@@ -19,6 +19,7 @@ MAX_REASON = 4_096
 @operation(
     "Erases a subject: its keys are destroyed",
     folds=Folds.NONE,
+    act="erase",
     who=ADMINISTRATOR,
     query=(Query("reason", str, "Why; the history keeps it"),),
     body=ReasonWish,
@@ -31,7 +32,7 @@ async def erase(call: Call) -> Response:
     goes on where the first one was."""
     call.require()
     subject = call.segment("subject")
-    reason = call.request.query_params.get("reason") or text(await call.body(), "reason", "")
+    reason = call.own_reason(call.request.query_params.get("reason") or text(await call.body(), "reason", ""))
     if len(reason) > MAX_REASON:
         raise bad_request(f"a reason has at most {MAX_REASON} characters")
     try:

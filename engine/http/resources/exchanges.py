@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from rewindmq.engine.amqp.basic_publish import BasicPublish, RouteCheck, held_name, homes_of, message, route_by_content
-from rewindmq.engine.errors import AmqpError, PreconditionFailed, refusal
+from rewindmq.engine.amqp.basic_publish import (
+    BasicPublish,
+    RouteCheck,
+    held_name,
+    homes_of,
+    message,
+    reaches_none,
+    route_by_content,
+)
+from rewindmq.engine.config import MAX_MESSAGE_SIZE
+from rewindmq.engine.errors import AmqpError, MessageTooLarge, PreconditionFailed, refusal
 from rewindmq.engine.host.loop_share import by_key
 from rewindmq.engine.http.call import (
+    ApiError,
     Call,
     arguments_in,
     bad_request,
@@ -26,6 +36,7 @@ from rewindmq.engine.http.call import (
 from rewindmq.engine.http.listing import listed
 from rewindmq.engine.http.properties import properties_from
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
+from rewindmq.engine.http.refusals import note_refusal
 from rewindmq.engine.http.shapes.queues import PublishWish, RoutedView
 from rewindmq.engine.http.shapes.topology import ExchangeInAndOutView, ExchangeView, ExchangeWish
 from rewindmq.engine.partition.counters import Tally
@@ -93,6 +104,7 @@ async def declare(call: Call) -> Response:
 @operation(
     "Deletes an exchange",
     folds=Folds.NAMED,
+    act="delete",
     query=(Query("if-unused", bool, "Only if nothing is bound to it"),),
     answers={204: None},
 )
@@ -145,8 +157,18 @@ async def publish(call: Call) -> Response:
     body = decoded(text(content, "payload", ""), text(content, "payload_encoding", ""))
     try:
         async with call.session(vhost) as session:
-            outcome = await send(call.broker, session, call.exchange, routing_key, properties, body)
+            counts = session.publishes
+            counts.received += 1
+            counts.unfinished += 1
+            try:
+                outcome = await send(call.broker, session, call.exchange, routing_key, properties, body)
+            except (AmqpError, ApiError) as error:
+                counts.unfinished -= 1
+                counts.refuse(error)
+                raise
+            counts.unfinished -= 1
     except AmqpError as error:
+        note_refusal(call.broker, call.request, call, error)
         raise bad_request(f"{error.reply_code} {error.reply_text}") from None
     await call.durable()
     if outcome is not None:
@@ -159,13 +181,12 @@ async def publish(call: Call) -> Response:
 async def send(
     broker: "Broker", session: "Session", exchange: str, routing_key: str, raw: bytes, body: bytes
 ) -> Outcome | None:
-    """Publishes. Returns None if the message was not routed anywhere.
+    """Publishes. Returns None if the message was not routed anywhere, and is in no history.
 
     Raises ApiError (400) if the disk has no room for it."""
-    if len(body) > broker.config.max_message_size:
-        raise PreconditionFailed(
-            f"message size {len(body)} is larger than configured max size {broker.config.max_message_size}"
-        )
+    limit = broker.config.max_message_size
+    if len(body) > limit:
+        raise MessageTooLarge(exchange, len(body), limit, limit != MAX_MESSAGE_SIZE)
     try:
         parsed = parse(raw)
         subject = broker.subjects.subject_of(parsed)
@@ -195,12 +216,25 @@ async def send(
     tally.another_size(len(body))
     tally.received = tally.received_confirm = 1
     tally.routed = sum(len(destination.route.queues) for destination in destinations)
-    tally.unroutable_returned = tally.confirmed = int(not destinations)
+    if reaches_none(destinations):
+        tally.unroutable_returned = 1
+        broker.exchanges.count_unrouted(session.actor, session.vhost, exchange, routing_key, raw, bool(destinations))
+    tally.confirmed = int(not destinations)
     outcome = Outcome(len(destinations), broker.counters)
+    outcome.routed = not reaches_none(destinations)
     check = RouteCheck(len(destinations), outcome.nowhere)
     for destination in destinations:
-        position = check.publish(destination, session.actor, message(destination, parsed, logged, encryption))
+        published = message(destination, parsed, logged, encryption)
+        if outcome.routed:
+            position = check.publish(destination, session.actor, published)
+        else:
+            position = destination.partition.publish(session.actor, published)
+        session.publishes.logged_copy(destination.partition)
         destination.partition.await_durable(position, outcome, 1)
+    if destinations:
+        session.publishes.copies -= 1  # one of them is the publish itself
+    else:
+        session.publishes.grouped += 1
     tally.merge_into(broker.counters)
     return outcome if destinations else None
 
@@ -223,7 +257,7 @@ async def destinations_of(
     read_to_end = partial(broker.sessions.read_to_end, session)
     while True:
         destinations = await broker.certainty.assured(routed, read_to_end)
-        if not destinations:
+        if reaches_none(destinations):
             await read_to_end()
             destinations = await routed()
         held = held_name(target, destinations, parsed, broker, session.vhost)
@@ -231,8 +265,8 @@ async def destinations_of(
             await until_free(broker, session.vhost, held)
             broker.sessions.check_open(session)
             continue
-        partitions = [destination.partition for destination in destinations]
-        if not destinations and target.exchange == "":
+        partitions = [destination.partition for destination in destinations if destination.route.queues]
+        if not partitions and target.exchange == "":
             partitions = homes_of(target, parsed, broker, session.vhost)
         paused = [partition for partition in partitions if not partition.current]
         if not paused:

@@ -180,6 +180,8 @@ async def aliveness(call: Call) -> Response:
         (destination,) = broker.exchanges.route(session, "", ALIVENESS, None)
         message = Published(destination.route, b"\0\0", body=token, body_size=len(token))
         destination.partition.publish(session.actor, message)
+        session.publishes.received += 1
+        session.publishes.logged(destination.partition)
         taken = Taken(None)
         await broker.consumers.fetch(session, session.channel, taken, ALIVENESS, True)
         broker.turns.end()

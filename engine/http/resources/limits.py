@@ -74,7 +74,9 @@ async def user_limits(call: Call) -> Response:
     return await listed(call, [UserLimitsView(user=user, value=value)] if value else [])
 
 
-@operation("Sets a limit of a user", folds=Folds.NONE, who=ADMINISTRATOR, body=LimitWish, answers={204: None})
+@operation(
+    "Sets a limit of a user", folds=Folds.NONE, act="users", who=ADMINISTRATOR, body=LimitWish, answers={204: None}
+)
 async def put_user_limit(call: Call) -> Response:
     """Answer PUT /api/user-limits/{user}/{name}."""
     call.require()
@@ -86,7 +88,9 @@ async def put_user_limit(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Clears a limit of a user; all: every one", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
+@operation(
+    "Clears a limit of a user; all: every one", folds=Folds.NONE, act="users", who=ADMINISTRATOR, answers={204: None}
+)
 async def delete_user_limit(call: Call) -> Response:
     """Answer DELETE /api/user-limits/{user}/{name}.
 

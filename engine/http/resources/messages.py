@@ -266,6 +266,7 @@ async def is_utf8(work: Work, body: bytes) -> bool:
 @operation(
     "Deletes a message",
     folds=Folds.QUEUE,
+    act="move",
     query=(
         Query("reason", str, "Why; the history keeps it"),
         Query("partition", str, "The one that the id is of; a queue that has moved needs it"),
@@ -279,7 +280,7 @@ async def delete(call: Call) -> Response:
     message_id = natural(call.segment("id"))
     if message_id is None:
         raise bad_request("a message id is a whole number")
-    reason = reason_in({"reason": call.request.query_params.get("reason", "")})
+    reason = call.own_reason(reason_in({"reason": call.request.query_params.get("reason", "")}))
     removal = await _remove(call, queue, [message_id], call.request.query_params.get("partition"), reason)
     if removal.stayed:
         why = f"message {message_id} stays in queue '{queue}': {removal.stayed[message_id]}"
@@ -289,18 +290,19 @@ async def delete(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Deletes messages", folds=Folds.QUEUE, body=RemoveWish, answer=RemovedView, errors=(409,))
+@operation("Deletes messages", folds=Folds.QUEUE, act="move", body=RemoveWish, answer=RemovedView, errors=(409,))
 async def remove(call: Call) -> Response:
     """Answer POST .../messages/remove."""
     queue = queue_of(call)
     content = await call.body("messages", most_values=MOST_REMOVED + MAX_VALUES)
-    removal = await _remove(call, queue, ids_in(content), partition_in(content), reason_in(content))
+    removal = await _remove(call, queue, ids_in(content), partition_in(content), call.own_reason(reason_in(content)))
     return reply(RemovedView(removed=removal.left, stayed=stayed_in(removal)))
 
 
 @operation(
     "Moves messages to a queue, or through an exchange",
     folds=Folds.QUEUE,
+    act="move",
     body=MoveWish,
     answer=MovedView,
     errors=(409,),
@@ -309,7 +311,7 @@ async def move(call: Call) -> Response:
     """Answer POST .../messages/move."""
     queue = queue_of(call)
     content = await call.body("messages", most_values=MOST_REMOVED + MAX_VALUES)
-    ids, ids_of, reason = ids_in(content), partition_in(content), reason_in(content)
+    ids, ids_of, reason = ids_in(content), partition_in(content), call.own_reason(reason_in(content))
     exchange, routing_key = way_in(content)
     if call.broker.turns.blocked is not None:
         raise bad_request(f"publishing is blocked: {call.broker.turns.blocked}")

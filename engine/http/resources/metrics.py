@@ -32,6 +32,10 @@ from rewindmq.engine.http.metrics.ours import (
     log_gauges,
     loop_stalls,
     memory_held,
+    oldest_ready,
+    queue_waits,
+    unrouted_publishes,
+    waits,
 )
 from rewindmq.engine.http.metrics.per_object import (
     CHANNELS,
@@ -73,15 +77,19 @@ async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None 
         shown = [pair for pair in pairs if vhosts is None or pair[1].vhost in vhosts]
         found += of_objects(QUEUES, QUEUES, await queues_seen(broker, work, shown), True)
         found.append(await queue_history(broker, work, pairs, shown))
+        found += await queue_waits(work, shown)
     else:
         found += of_objects(QUEUES, QUEUES, [await all_queues(work, statistics(broker), pairs)], False)
+        found.append(await oldest_ready(work, pairs))
     found += of_objects(CHANNELS, CHANNELS, await channels_seen(broker, work, pairs, vhosts), apart)
     found += of_objects(CONNECTIONS, CONNECTIONS, connections_seen(broker, vhosts), apart)
     found += [
         *global_counters(broker, now["consumers"]),
         *log_gauges(broker),
+        *unrouted_publishes(broker),
         *door_metrics(broker),
         loop_stalls(broker),
+        *waits(broker),
         *follower_metrics(broker),
         *await history_counters(broker, work, pairs),
         *history_metrics(broker),

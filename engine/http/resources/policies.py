@@ -107,7 +107,14 @@ async def policy_in_body(call: Call) -> tuple[str, dict[str, object], int, str]:
     return text(content, "pattern", ""), dict(definition), priority, text(content, "apply-to", "all")
 
 
-@operation("Sets a policy", folds=Folds.IF_CHANGED, who=POLICYMAKER, body=PolicyWish, answers={201: None, 204: None})
+@operation(
+    "Sets a policy",
+    folds=Folds.IF_CHANGED,
+    act="policies",
+    who=POLICYMAKER,
+    body=PolicyWish,
+    answers={201: None, 204: None},
+)
 async def put(call: Call) -> Response:
     """Answer PUT /api/policies/{vhost}/{name}."""
     vhost, name = call.policymakers_vhost, call.segment("name")
@@ -120,6 +127,7 @@ async def put(call: Call) -> Response:
 @operation(
     "Sets an operator policy",
     folds=Folds.IF_CHANGED,
+    act="policies",
     who=ADMINISTRATOR,
     body=PolicyWish,
     answers={201: None, 204: None},
@@ -134,7 +142,7 @@ async def put_operator(call: Call) -> Response:
     return done(new)
 
 
-@operation("Clears a policy", folds=Folds.IF_CHANGED, who=POLICYMAKER, answers={204: None})
+@operation("Clears a policy", folds=Folds.IF_CHANGED, act="policies", who=POLICYMAKER, answers={204: None})
 async def delete(call: Call) -> Response:
     """Answer DELETE /api/policies/{vhost}/{name}."""
     policy = policy_in_path(call, call.broker.topology.policies)
@@ -143,7 +151,7 @@ async def delete(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Clears an operator policy", folds=Folds.IF_CHANGED, who=ADMINISTRATOR, answers={204: None})
+@operation("Clears an operator policy", folds=Folds.IF_CHANGED, act="policies", who=ADMINISTRATOR, answers={204: None})
 async def delete_operator(call: Call) -> Response:
     """Answer DELETE /api/operator-policies/{vhost}/{name}."""
     call.require()

@@ -201,6 +201,7 @@ async def declare(call: Call) -> Response:
 @operation(
     "Deletes a queue. The header X-Messages-Deleted counts its messages",
     folds=Folds.QUEUE,
+    act="delete",
     query=(
         Query("if-unused", bool, "Only if it has no consumers"),
         Query("if-empty", bool, "Only if it has no messages"),
@@ -219,7 +220,10 @@ async def delete(call: Call) -> Response:
 
 
 @operation(
-    "Removes all ready messages. The header X-Messages-Purged counts them", folds=Folds.QUEUE, answers={204: None}
+    "Removes all ready messages. The header X-Messages-Purged counts them",
+    folds=Folds.QUEUE,
+    act="purge",
+    answers={204: None},
 )
 async def purge(call: Call) -> Response:
     """Answer DELETE /api/queues/{vhost}/{queue}/contents."""
@@ -232,18 +236,18 @@ async def purge(call: Call) -> Response:
     return response
 
 
-@operation("Pauses a queue: it delivers nothing", folds=Folds.QUEUE, body=ReasonWish, answers={204: None})
+@operation("Pauses a queue: it delivers nothing", folds=Folds.QUEUE, act="pause", body=ReasonWish, answers={204: None})
 async def pause(call: Call) -> Response:
     """Answer PUT .../pause, as LavinMQ does; the body may have a `reason`."""
     queue = call.queue()
-    reason = reason_in(await call.body())
+    reason = call.own_reason(reason_in(await call.body()))
     async with call.session(queue.vhost) as session:
         await call.broker.queues.pause(session, queue.name, reason)
     await call.durable()
     return Response(status_code=204)
 
 
-@operation("Resumes a paused queue", folds=Folds.QUEUE, answers={204: None})
+@operation("Resumes a paused queue", folds=Folds.QUEUE, act="pause", answers={204: None})
 async def resume(call: Call) -> Response:
     """Answer PUT .../resume, as LavinMQ does."""
     queue = call.queue()

@@ -25,6 +25,12 @@ A restoration goes on to its end when its client hangs up. It is cancelled by
 
 by the user that asked for it, or an administrator. What is back stays (`cancelled` in both answers), and the same
 restoration asked again brings the rest.
+
+Messages that no queue took are brought back, for administrators, by POST /api/vhosts/{vhost}/restore-unrouted
+
+    {"exchange": "orders", "since": "...", "until": "...", "routing_key": "...", "dry_run": true}
+
+They are routed again by the bindings of today. `routes` says by routing key into which queues.
 """
 
 from starlette.responses import Response
@@ -42,11 +48,20 @@ from rewindmq.engine.http.call import (
     text,
     until_free,
 )
-from rewindmq.engine.http.reference.operation import Folds, Query, operation
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, Query, operation
 from rewindmq.engine.http.resources.past import history_in, readable_incarnation
-from rewindmq.engine.http.shapes.history import CancelledRestorationView, CancelledView, RestoredView, RestoreWish
+from rewindmq.engine.http.shapes.history import (
+    CancelledRestorationView,
+    CancelledView,
+    ReroutedView,
+    RestoredView,
+    RestoreWish,
+    RouteNowView,
+    UnroutedWish,
+)
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.rewind.bindings_at import split
+from rewindmq.engine.rewind.lost_messages import LostMessages, reroute
 from rewindmq.engine.rewind.partition_visits import moment_in
 from rewindmq.engine.rewind.restorations import Restoration
 from rewindmq.engine.rewind.restore_plan import (
@@ -60,15 +75,18 @@ from rewindmq.engine.rewind.restore_plan import (
     name_of,
 )
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions
-from rewindmq.projections.rewind import At, RewindError
+from rewindmq.projections.rewind import At, RewindError, parse_time
 from rewindmq.schemas.json_values import Json
 
 SAID = ("time", "offset", "undo", "only", "to", "name", "rate", "dry_run")  # in the event that the past was read
 KEYS = {*SAID, "messages", "records", "incarnation", "partition"}
 MAX_MESSAGES = 100_000  # ids in one request
+MOST_ROUTES = 1_000  # in one answer
 
 
-@operation("Brings messages back", folds=Folds.NAMED, body=RestoreWish, answer=RestoredView, errors=(409,))
+@operation(
+    "Brings messages back", folds=Folds.NAMED, act="restore", body=RestoreWish, answer=RestoredView, errors=(409,)
+)
 async def post(call: Call) -> Response:
     """Answer POST /api/queues/{vhost}/{queue}/restore."""
     vhost, queue = call.vhost, call.segment("queue")
@@ -76,6 +94,8 @@ async def post(call: Call) -> Response:
     content = await call.body(most_values=MAX_MESSAGES + MAX_VALUES)
     target = text(content, "to", queue)
     dry_run = boolean(content, "dry_run", False)
+    if not dry_run:
+        call.require_reason()
     rate = rate_of(content)
     wish = await request_of(call, vhost, queue, target, content)
     if call.broker.turns.blocked is not None and not dry_run:
@@ -149,6 +169,65 @@ async def cancel(call: Call) -> Response:
         items.append(CancelledRestorationView.of(each, to=each.target, messages=messages))
     await call.durable()
     return reply(CancelledView(cancelled=items))
+
+
+@operation(
+    "Routes messages again that no queue took",
+    folds=Folds.NAMED,
+    act="restore",
+    who=ADMINISTRATOR,
+    body=UnroutedWish,
+    answer=ReroutedView,
+)
+async def unrouted(call: Call) -> Response:
+    """Answer POST /api/vhosts/{vhost}/restore-unrouted."""
+    call.require()
+    vhost, broker = call.vhost, call.broker
+    content = await call.body("exchange", "since")
+    dry_run = boolean(content, "dry_run", False)
+    if not dry_run:
+        call.require_reason()
+        if broker.turns.blocked is not None:
+            raise bad_request(f"publishing is blocked: {broker.turns.blocked}")
+    exchange, history = text(content, "exchange", ""), history_in(call, vhost, None)
+    if (vhost, exchange) not in broker.topology.exchanges:
+        raise not_found(f"no exchange '{exchange}' in vhost '{vhost}'", "not_found")
+    try:
+        since_ms, until_ms = (parse_time(text(content, name, "-0s")) for name in ("since", "until"))
+    except RewindError as error:
+        raise bad_request(str(error)) from None
+    routing_key = text(content, "routing_key", "") if "routing_key" in content else None
+    question = LostMessages(history, vhost, exchange, routing_key, since_ms, until_ms)
+    call.past_read(vhost, "", "&".join(["unrouted", *(f"{key}={value}" for key, value in content.items())]))
+    await call.durable()  # the reader sees what is written
+    past, restorations = broker.history.past, broker.history.restorations
+    try:
+        plans = await past.ask(question, call.user)
+        if isinstance(plans, NoPlan):
+            raise ApiError(503, "service_unavailable", plans.reason) if plans.away else bad_request(plans.reason)
+        if dry_run:
+            done = await reroute(restorations, broker.router, past, history, plans, call.user, None)
+        else:
+            async with call.session(vhost) as session:
+                done = await reroute(restorations, broker.router, past, history, plans, call.user, session)
+    except (ProcessEnded, NoAnswer) as error:
+        raise ApiError(503, "service_unavailable", str(error)) from None
+    except TooManyQuestions as error:
+        raise ApiError(429, "too_many_requests", str(error)) from None
+    came, routes = done.came, done.routes.most_common(MOST_ROUTES)
+    counts = (
+        {} if dry_run else {"restored": came["restored"], "duplicates": came["duplicate"], "refused": came["refused"]}
+    )
+    return reply(
+        ReroutedView(
+            exchange=exchange,
+            messages=done.routes.total(),
+            routes=[RouteNowView(routing_key=key, queues=list(to), messages=count) for (key, to), count in routes],
+            dry_run=dry_run,
+            nowhere=sum(count for (_, queues), count in done.routes.items() if not queues),
+            **counts,
+        )
+    )
 
 
 async def request_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, Json]) -> RestoreRequest:

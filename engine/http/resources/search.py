@@ -1,6 +1,7 @@
 """Messages of the history by what is in them: GET /api/history/find/{vhost}[/{queue}]?message_id=...
 
     message_id, correlation_id, header (NAME=VALUE), body      one of them, or several, which all have to match
+    unrouted                                                   true: only messages that no queue took
     since, until                                               times, as for a queue at a moment
     limit, truncate                                            messages in an answer, bytes of each body
     next                                                       from the answer before: the search goes on there
@@ -119,6 +120,7 @@ def ranges_from(text: str) -> Ranges:
         Query("correlation_id", str, "The property correlation_id"),
         Query("header", str, "NAME=VALUE"),
         Query("body", str, "A text in the body"),
+        Query("unrouted", bool, "Only messages that no queue took; a whole virtual host is searched"),
         Query("since", str, "A time"),
         Query("until", str, "A time"),
         Query("limit", int, "Messages, at most 1,000; the default is 100"),
@@ -189,8 +191,11 @@ def criteria_of(call: Call, vhost: str, queue: str | None) -> Criteria:
     for name, value in given.items():
         if not 0 < len(value.encode("utf-8", "surrogatepass")) <= MAX_TEXT:
             raise bad_request(f"{name} has from 1 to {MAX_TEXT} bytes")
-    if not given:
-        raise bad_request("say what to find: message_id, correlation_id, header or body")
+    unrouted = call.asks("unrouted")
+    if not given and not unrouted:
+        raise bad_request("say what to find: message_id, correlation_id, header, body or unrouted")
+    if unrouted and queue is not None:
+        raise bad_request("an unrouted message is in no queue: leave the queue out")
     header = None
     if "header" in given:
         name, separator, value = given["header"].partition("=")
@@ -198,7 +203,7 @@ def criteria_of(call: Call, vhost: str, queue: str | None) -> Criteria:
             raise bad_request("header is NAME=VALUE")
         header = name, value
     body = given["body"].encode() if "body" in given else None
-    return Criteria(vhost, queue, given.get("message_id"), given.get("correlation_id"), header, body)
+    return Criteria(vhost, queue, given.get("message_id"), given.get("correlation_id"), header, body, unrouted)
 
 
 def truncate_of(call: Call) -> int:

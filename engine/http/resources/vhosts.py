@@ -107,7 +107,11 @@ async def put_vhost(call: Call) -> Response:
 
 
 @operation(
-    "Deletes a virtual host with all that is in it", folds=Folds.IF_CHANGED, who=ADMINISTRATOR, answers={204: None}
+    "Deletes a virtual host with all that is in it",
+    folds=Folds.IF_CHANGED,
+    act="delete",
+    who=ADMINISTRATOR,
+    answers={204: None},
 )
 async def delete_vhost(call: Call) -> Response:
     """Answer DELETE /api/vhosts/{vhost}."""

@@ -1,6 +1,6 @@
 """Types of the answers about the history."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, Self, TypedDict
 
 from rewindmq.engine.http.properties import properties_of
 from rewindmq.engine.http.shapes.basics import (
@@ -71,6 +71,7 @@ class OutcomeView(View):
     event: str | None
     user: str | None
     session: int | None
+    why: Annotated[str | None, "The reason that the user gave"]
     vhost: str | None
     queue: str | None
     queue_id: int | None
@@ -112,6 +113,13 @@ class TracedOutcomeView(OutcomeView):
     trace: TraceView = LEFT_OUT
 
 
+class UnroutedView(View):
+    """The broker's answer to a message that no queue took."""
+
+    alternate: Annotated[bool, "An alternate exchange was asked, and had no queue for it either"]
+    returned: Annotated[bool, "It was mandatory, and was returned to its publisher"]
+
+
 class FoundMessageView(View):
     """A message of the history."""
 
@@ -120,10 +128,14 @@ class FoundMessageView(View):
     message_id: MessageId = of_found(lambda found, _: found.offset)
     published: Time = of_found(lambda found, _: format_time(found.time_ms))
     user: str = of_found(lambda found, _: found.actor.user)
+    why: Annotated[str | None, "The reason that the user gave"] = of_found(lambda found, _: found.actor.reason or None)
     vhost: str = of_found(lambda found, _: found.published.route.vhost)
     queues: list[str] = of_found(lambda found, only: list(found.published.route.queues) if only is None else [only])
     exchange: str = of_found(lambda found, _: found.published.route.exchange)
     routing_key: str = of_found(lambda found, _: found.published.route.routing_key)
+    unrouted: Annotated[UnroutedView, "If no queue took it"] = of_found.maybe(
+        lambda found, _: UnroutedView.of(route.unrouted) if (route := found.published.route).unrouted else LEFT_OUT
+    )
     origin: OriginView | None = of_found(
         lambda found, only: OriginView.of(found.published.origin) if found.published.origin and only is None else None
     )
@@ -228,6 +240,7 @@ class TickView(View):
     kind: str
     text: str
     user: str
+    why: Annotated[str | None, "The reason that the user gave"] = of_tick(lambda tick: tick.why or None)
     messages: int = of_tick.maybe(lambda tick: tick.count if tick.kind in COUNTED else LEFT_OUT)
 
 
@@ -356,6 +369,37 @@ class RestoredView(View):
         bindings = [BindingView.of(each) for each in bound]
         bindings_lost = [LostBindingView.of(each.bound, reason=each.reason) for each in lost]
         return cls.of(plan, name=name, to=target, bindings=bindings, bindings_lost=bindings_lost, **done)
+
+
+class UnroutedWish(TypedDict, total=False):
+    """The unrouted messages to route again: those published to an exchange since a time."""
+
+    exchange: Required[str]
+    since: Required[Annotated[str, "A time"]]
+    until: Annotated[str, "A time"]
+    routing_key: Annotated[str, "Only messages with this key"]
+    dry_run: bool | str
+
+
+class RouteNowView(View):
+    """Where messages with a routing key go now. `queues` empty: nowhere."""
+
+    routing_key: str
+    queues: list[str]
+    messages: int
+
+
+class ReroutedView(View):
+    """The unrouted messages that came back, or would come back. `nowhere`: no queue takes them now either."""
+
+    exchange: str
+    messages: int
+    routes: Annotated[list[RouteNowView], "At most 1,000, those of most messages first"]
+    dry_run: bool
+    restored: int = LEFT_OUT
+    duplicates: int = LEFT_OUT
+    refused: int = LEFT_OUT
+    nowhere: int
 
 
 class CancelledRestorationView(View):

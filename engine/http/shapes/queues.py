@@ -32,6 +32,7 @@ from rewindmq.schemas.views import LEFT_OUT, From, View
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.partition.counters import Served
     from rewindmq.engine.partition.reading import PartitionReading
     from rewindmq.engine.rewind.queue_at import PastMessage, PastQueue
     from rewindmq.projections.machine.data.queue import Consumer, Queue
@@ -122,6 +123,15 @@ def head_timestamp(partition: "PartitionReading", queue: Listed) -> int | None:
     return min((each for each in found if isinstance(each, int)), default=None)
 
 
+def wait_of(queue: Listed, partition: "PartitionReading", of: "Callable[[Served], tuple[int, int]]") -> Any:
+    """Return the mean of a queue's sampled waits since the broker's start, in ms; None if there is none."""
+    if isinstance(queue, QueueCounters):
+        return LEFT_OUT
+    served = partition.served.get(queue)
+    sum_ms, count = (0, 0) if served is None else of(served)
+    return round(sum_ms / count, 3) if count else None
+
+
 def of_4_3(how: "Callable[[Queue], T]") -> T:
     """Declare a field that only a quorum queue of RabbitMQ 4.3 has (rabbit_quorum_queue.erl, handle_tick)."""
     return of_queue.maybe(
@@ -201,6 +211,15 @@ class QueueView(PlainQueueView, total=False):
     )
     message_bytes_dlx: int
     head_message_timestamp: int | None = LEFT_OUT
+    oldest_ready_age_ms: Annotated[int | None, "Age of the oldest ready message"] = of_queue.maybe(
+        lambda queue, partition, _: LEFT_OUT if isinstance(queue, QueueCounters) else partition.oldest_age_ms(queue)
+    )
+    delivery_wait_avg_ms: Annotated[float | None, "Mean time from publish to delivery, sampled"] = of_queue.maybe(
+        lambda queue, partition, _: wait_of(queue, partition, lambda each: (each.delivery_wait_ms, each.delivery_waits))
+    )
+    ack_wait_avg_ms: Annotated[float | None, "Mean time from delivery to ack, sampled"] = of_queue.maybe(
+        lambda queue, partition, _: wait_of(queue, partition, lambda each: (each.ack_wait_ms, each.ack_waits))
+    )
     queue_id: Annotated[int, "The offset of its declaration"]
     partition: str = of_queue(lambda _, partition, __: partition.name)
     outcomes: Annotated[dict[str, int], "Messages by outcome"] = of_queue(lambda queue, _, __: dict(queue.counters))

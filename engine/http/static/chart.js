@@ -1,6 +1,7 @@
 // A queue's length over time as a drawing, with what came and left below it, and a moment that the reader moves.
 
 import {h} from "./dom.js";
+import {explained} from "./outcomes.js";
 
 const SPACE = "http://www.w3.org/2000/svg";
 const WIDTH = 1000, LENGTH = 160, TRAFFIC = 60;  // units of the drawing, which is stretched to the width of the page
@@ -104,7 +105,7 @@ export function left(point) {
 }
 
 // A tick as a sentence.
-export function inWords({kind, text, user, messages}) {
+export function inWords({kind, text, user, why, messages}) {
   const what = messages == null ? kind : `${kind}, ${messages} messages`;
-  return [what, text, user && `by ${user}`].filter(each => each).join(" · ");
+  return [what, text, user && `by ${explained(user, why)}`].filter(each => each).join(" · ");
 }

@@ -72,11 +72,15 @@ function came(origin) {
 // The rule that decided it, or the decision of a person or a client; "" where nothing had to be decided.
 export const decision = row => row.rule || (row.final ? DECIDED[row.outcome] ?? "" : "");
 
-// Who did it, as text: a user, or the broker and the event. "" for a delivery, and where a rule decided.
+// Who did it and why, as text: a user, or the broker and the event. "" for a delivery, and where a rule decided.
 export function who(row) {
   if (row.rule || (row.outcome === "delivered" && row.reason !== "get")) return "";
-  return row.user || (row.event === null ? "the broker, as time passed" : `the broker (${row.event})`);
+  if (row.user) return explained(row.user, row.why);
+  return row.event === null ? "the broker, as time passed" : `the broker (${row.event})`;
 }
+
+// A user with the reason that it gave.
+export const explained = (user, why) => why ? `${user} (${why})` : user;
 
 // Links to the life of a message. `queue`: the one that the reader may read, where that matters.
 export const messageLink = (vhost, message, queue = null) =>

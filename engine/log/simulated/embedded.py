@@ -27,8 +27,8 @@ from rewindmq.engine.log.embedded.blocks import BadBlock, block_lengths, encode_
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
 from rewindmq.engine.log.embedded.index import encode_lengths, split
 from rewindmq.engine.log.embedded.segments import Header, record_timestamp
-from rewindmq.schemas.registry import envelope_fingerprint, envelope_schema_json
-from rewindmq.schemas.single_object import HEADER, HEADER_SIZE
+from rewindmq.schemas.registry import envelope_fingerprint, schema_json
+from rewindmq.schemas.single_object import HEADER_SIZE, schema_in
 
 CallLater = Callable[[float, Callable[[], None]], object]
 RETRY_SECONDS = 1.0
@@ -50,12 +50,12 @@ class MemoryPartition:
     """A partition in memory."""
 
     shared = False
-    schema = envelope_fingerprint()
 
     def __init__(self, name: str, blocks: list[Block]) -> None:
         self.name = name
         self.start_offset = 0
         self.blocks = blocks  # written; those from durable_offset on may be lost in a crash
+        self.schema = schema_in(blocks[-1].records[0]) if blocks else envelope_fingerprint()
         self.durable_offset = self._written()
         self.next_offset = self.durable_offset
         self._gathering: list[bytes] = []
@@ -79,7 +79,8 @@ class MemoryPartition:
         self._newest_ms = 0
 
     def write_under(self, schema: str) -> None:
-        assert schema == envelope_fingerprint(), "a simulation knows today's schema"
+        self.write()  # a block has one schema
+        self.schema = schema
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         end = self.durable_offset if end is None else min(end, self.durable_offset)
@@ -118,7 +119,7 @@ class MemoryPartition:
         if self._gathering:
             chain = self.blocks[-1].chain if self.blocks else first_chain(self.name)
             lengths = encode_lengths(array("I", map(len, self._gathering)))
-            chain = link(chain, self._written(), HEADER, lengths, self._gathering)
+            chain = link(chain, self._written(), self._gathering[0][:HEADER_SIZE], lengths, self._gathering)
             block = Block(
                 self._written(), tuple(self._gathering), self._newest_ms, chain, Path(self.name), len(self.blocks)
             )
@@ -252,9 +253,9 @@ class MemoryLog:
 # -- a block as a crash leaves it --------------------------------------------------------------------------------------
 
 
-def _header(partition: MemoryPartition) -> Header:
+def _header(partition: MemoryPartition, block: Block) -> Header:
     chain = first_chain(partition.name)
-    return Header(envelope_schema_json(), partition.name, 0, chain[:16], b"", chain)
+    return Header(schema_json(schema_in(block.records[0])), partition.name, 0, chain[:16], b"", chain)
 
 
 def _chain_before(partition: MemoryPartition, block: Block) -> bytes:
@@ -264,7 +265,7 @@ def _chain_before(partition: MemoryPartition, block: Block) -> bytes:
 def _stored(partition: MemoryPartition, block: Block) -> bytes:
     """Return a block as the embedded log stores it."""
     bare = [record[HEADER_SIZE:] for record in block.records]
-    sync = _header(partition).sync
+    sync = _header(partition, block).sync
     return encode_block(bare, sum(map(len, bare)), sync, block.first_offset, _chain_before(partition, block))
 
 
@@ -296,12 +297,12 @@ def _damaged(
 
 def _found(partition: MemoryPartition, block: Block, stored: bytes) -> Block | None:
     """Return the block that an opened log finds instead of `block`; None if its checks refuse the bytes."""
-    header = _header(partition)
+    header = _header(partition, block)
     try:
         parsed = parse_block(stored, 0, header)
         require_place(parsed, 0, block.first_offset, _chain_before(partition, block))
         lengths = encode_lengths(block_lengths(parsed, 0, header))
     except BadBlock:
         return None
-    records = tuple(split(parsed.data, parsed.start, lengths, HEADER))
+    records = tuple(split(parsed.data, parsed.start, lengths, block.records[0][:HEADER_SIZE]))
     return Block(block.first_offset, records, block.max_timestamp_ms, block.chain, block.file, block.position)

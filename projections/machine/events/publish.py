@@ -155,7 +155,7 @@ def _publish(
     if event.route.deduplication is not None or queue.deduplicates:
         identity = identity_of(event.properties)
         if identity is not None and not relocated:
-            original, rule = original_of(state, queue, identity.key, event.route.deduplication)
+            original, rule = original_of(state, queue, identity.key, event.route.duplicates)
             if original >= 0:
                 if origin is not None and not origin.restore:
                     remember(queue, origin, False)
@@ -169,7 +169,7 @@ def _publish(
         remember(queue, origin, relocated)
     if identity is not None:
         dies = _kept_expiry(state, event) if relocated else expiry_of(queue, state.clock_ms, event.expiration_ms)
-        remember_message(state, queue, first, identity, event.route.deduplication, dies)
+        remember_message(state, queue, first, identity, event.route.duplicates, dies)
     queue.published += count
     ids: Sequence[int] = (first,) if count == 1 else range(first, first + count)
     if queue.has_own_publish:

@@ -39,6 +39,7 @@ from rewindmq.projections.machine.rules.legal_values import (
     Values,
 )
 from rewindmq.projections.machine.rules.profile import RABBITMQ_4_3
+from rewindmq.projections.machine.rules.versions import UNROUTED
 from rewindmq.schemas.amqp.properties import MAX_EXPIRY_MS
 
 QueueType = Literal["classic", "quorum", "stream", "delayed"]
@@ -346,6 +347,7 @@ KEYS: Final = (
     Key("stream-filter-size-bytes", Number(16, 255), "filter size. Valid range is 16-255", decides=False),
     Key("target-group-size", ANY, foreign=NOT_QUORUM, decides=False),
     Key("alternate-exchange", TEXT, "alternate exchange name"),
+    Key("unrouted", Choice(None, "keep", "count"), "unrouted: it must be either keep or count", since=UNROUTED),
     Key("x-cache-size", Number(1, MOST_REMEMBERED), f"x-cache-size: it must be an integer from 1 to {MOST_REMEMBERED}"),
     Key("x-cache-ttl", Number(1, LONGEST_TTL_MS), "x-cache-ttl: it must be an integer greater than 0"),
     Key(

@@ -16,7 +16,7 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import recover
-from rewindmq.projections.rules.partition_hash import partition_of
+from rewindmq.projections.rules.partition_hash import number_of, partition_of
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Checkpointed, DeadLettersForwarded, Event, Published
@@ -26,6 +26,7 @@ from rewindmq.spark_replay.audit.audit import conclude, ends_of, fold_audit
 from rewindmq.spark_replay.audit.checks import Finding
 from rewindmq.spark_replay.audit.dead_letter_join import SORTED_BY
 from rewindmq.spark_replay.audit.log_bytes import joined, segment_files_of, segment_rows
+from rewindmq.spark_replay.audit.publishes import SessionCounts, counts_in
 from rewindmq.spark_replay.fold import FoldInput, log_groups
 from rewindmq.spark_replay.location.ranges import OffsetRange
 from tests.support.spark.histories import Recorder
@@ -167,13 +168,17 @@ def audited(data: Path) -> list[Finding]:
     reach = ends_of(reader)
     rows: list[Any] = []
     letters: list[Any] = []
+    counts = counts_in(reader.metadata) if reader.metadata.name in sound else SessionCounts(())
+    marks = {name: counts.marks(number_of(name)) for name in reach}
+    ranges = [OffsetRange(name, 0, end) for name, end in reach.items() if name in sound]
     for name, end in reach.items():
         if name in sound:
             feed = FoldInput(OffsetRange(name, 0, end), Machine(name), log_groups(data, name, 0, end), Decoder())
-            for row in rows_of(fold_audit(feed, location, reach)):
+            for row in rows_of(fold_audit(feed, location, reach, marks)):
                 (rows if row.finding else letters).append(SimpleNamespace(**(row.finding or row.letter)))
     letters.sort(key=lambda row: tuple(getattr(row, name) for name in SORTED_BY))
-    return chains + conclude(location, rows, lambda: letters, reader.metadata.name in sound, len(sound) == len(named))
+    whole, metadata = len(sound) == len(named), reader.metadata.name in sound
+    return chains + conclude(location, rows, lambda: letters, metadata, whole, counts, ranges)
 
 
 def rows_of(batches: Iterator[Any]) -> Iterator[SimpleNamespace]:

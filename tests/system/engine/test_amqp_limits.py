@@ -7,6 +7,7 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, ProbableAccessDeniedError
 
+from tests.support.commands import metadata_events
 from tests.support.running import RunningBroker
 
 REFUSED = "NOT_ALLOWED - "
@@ -101,3 +102,5 @@ def test_the_largest_message_is_an_option(start_broker: Callable[..., RunningBro
     text = "PRECONDITION_FAILED - message size 1001 is larger than configured max size 1000"
     assert (caught.value.reply_code, caught.value.reply_text) == (406, text)
     connection.close()
+    (refused,) = metadata_events(running.data, "AccessRefused")
+    assert (refused["operation"], refused["kind"], refused["name"]) == ("basic.publish", "exchange", "")

@@ -59,7 +59,7 @@ def test_b29_times_and_limits_cut_a_search_and_next_goes_on(api: httpx2.Client, 
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        ({}, "say what to find: message_id, correlation_id, header or body"),
+        ({}, "say what to find: message_id, correlation_id, header, body or unrouted"),
         ({"header": "customer"}, "header is NAME=VALUE"),
         ({"body": ""}, "body has from 1 to 4096 bytes"),
         ({"body": "x" * 5_000}, "body has from 1 to 4096 bytes"),

@@ -180,6 +180,51 @@ def test_one_sample_for_each_queue_channel_and_connection(broker: RunningBroker)
     assert value(metrics(broker, "/metrics/memory-breakdown"), "memory_rss_bytes") > 1_000_000
 
 
+def waits_of(broker: RunningBroker, name: str) -> dict[str, float]:
+    """The samples of one of our histograms, by bound, and its sum."""
+    samples = metrics(broker)[name].samples
+    return {each.labels.get("le", each.name.removeprefix(f"{name}_")): each.value for each in samples}
+
+
+def test_b79_waits_of_a_client_are_in_metrics_and_listings(start_broker: Callable[..., RunningBroker]) -> None:
+    broker = start_broker(None)
+    api = httpx2.Client(base_url=f"{broker.http_url}/api", auth=GUEST, trust_env=False)
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("waits", durable=True)
+        channel.queue_declare("idle", durable=True)
+        channel.confirm_delivery()
+        for _ in range(3):
+            channel.basic_publish("", "waits", b"x")
+        connection.sleep(0.6)
+        shown = api.get("/queues/%2F/waits").json()
+        assert 600 <= shown["oldest_ready_age_ms"] < 60_000
+        assert (shown["delivery_wait_avg_ms"], shown["ack_wait_avg_ms"]) == (None, None)
+        assert api.get("/queues/%2F/idle").json()["oldest_ready_age_ms"] is None
+        tags = [channel.basic_get("waits")[0].delivery_tag for _ in range(2)]
+        connection.sleep(0.12)
+        channel.basic_ack(tags[1], multiple=True)
+        channel.basic_get("idle")  # the ack is there
+    delivery, ack = (waits_of(broker, f"rewindmq_{what}_wait_seconds") for what in ("delivery", "ack"))
+    assert (delivery["0.5"], delivery["300"], delivery["+Inf"], delivery["count"]) == (0, 2, 2, 2)
+    assert (ack["0.1"], ack["300"], ack["count"]) == (0, 1, 1)
+    assert delivery["sum"] >= 1.2
+    assert ack["sum"] >= 0.12
+    assert metrics(broker)["rewindmq_oldest_ready_age_seconds"].samples[0].value >= 0.72
+    found = metrics(broker, "/metrics/per-object")
+    (age,) = found["rewindmq_queue_oldest_ready_age_seconds"].samples
+    assert (age.labels, age.value >= 0.72) == ({"vhost": "/", "queue": "waits"}, True)
+    (count,) = [
+        each
+        for each in found["rewindmq_queue_ack_wait_seconds"].samples
+        if each.labels["queue"] == "waits" and each.name.endswith("_count")
+    ]
+    assert count.value == 1
+    (listed,) = [each for each in api.get("/queues").json() if each["name"] == "waits"]
+    assert listed["ack_wait_avg_ms"] == pytest.approx(ack["sum"] * 1_000, abs=0.001)
+    assert listed["delivery_wait_avg_ms"] == pytest.approx(delivery["sum"] * 500, abs=0.001)
+
+
 def test_a_port_of_its_own_has_nothing_else(start_broker: Callable[..., RunningBroker]) -> None:
     port = free_port()
     broker = start_broker(None, "--prometheus-port", str(port))

@@ -60,6 +60,22 @@ def test_b29_a_message_is_followed_through_dead_letters_and_restorations(api: ht
     assert len(history_answer(api, f"outcomes/%2F/{dead}")["rows"]) == 4
 
 
+def test_b80_a_letter_that_no_queue_takes_is_in_the_history_of_its_queue(api: httpx2.Client, name: str) -> None:
+    work = f"{name}-work"
+    api.put(f"/queues/%2F/{work}", json={"arguments": {"x-dead-letter-exchange": f"{name}-dead"}})
+    publish(api, work, "no exchange", message_id=name)
+    take(api, work, "reject_requeue_false")
+    api.put(f"/exchanges/%2F/{name}-dead", json={"type": "fanout"})
+    publish(api, work, "no binding")
+    take(api, work, "reject_requeue_false")
+    died = [(work, "rejected"), (work, "dead_lettered"), (work, "unrouted")]
+    rows = history_answer(api, f"outcomes/%2F/{work}")["rows"]
+    assert [each for each in outcomes(rows) if each in died] == died * 2
+    assert [row["size"] for row in rows if row["outcome"] == "unrouted"] == [len("no exchange"), len("no binding")]
+    oldest = find(api, "%2F", message_id=name)[-1]
+    assert outcomes(history_answer(api, f"biography/%2F/{oldest['message']}")["rows"])[-1] == (work, "unrouted")
+
+
 def test_b29_the_changes_between_two_moments_sum_to_the_change_of_length(api: httpx2.Client, queue: str) -> None:
     publish(api, queue, "before")
     start = now()

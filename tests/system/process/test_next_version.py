@@ -184,14 +184,14 @@ def test_b73_what_needs_the_version_is_refused_until_then(following: NextVersion
     stopped(broker)
     broker = following.broker(data, *OPTIONS)
     with api_client(broker) as client:
-        no = client.delete("/queues/%2F/orders/contents", params={"reason": "a bad batch"})
+        no = client.delete("/queues/%2F/orders/contents", params={"note": "a bad batch"})
         assert no.status_code == 400
         assert no.json()["reason"] == (
-            f"the reason of a purge needs machine version {NEXT}, and the history follows"
+            f"the note of a purge needs machine version {NEXT}, and the history follows"
             f" {MACHINE_VERSION}: it can be used after `rewindmq finalize_upgrade`"
         )
         assert client.post("/upgrade/finalize").json() == {"before": MACHINE_VERSION, "after": NEXT}
-        yes = client.delete("/queues/%2F/orders/contents", params={"reason": "a bad batch"})
+        yes = client.delete("/queues/%2F/orders/contents", params={"note": "a bad batch"})
         assert yes.status_code == 204, yes.text
     stopped(broker)
     events = following.run("-m", "rewindmq", "events", "--data", str(data))
@@ -236,7 +236,7 @@ def test_b73_a_crash_between_the_logs_is_finished_by_the_next_start(following: N
     broker = following.broker(data, *OPTIONS)
     with api_client(broker) as client:
         assert client.get("/overview").json()["machine_version"] == NEXT
-        assert client.delete("/queues/%2F/brief/contents", params={"reason": "at once"}).status_code == 204
+        assert client.delete("/queues/%2F/brief/contents", params={"note": "at once"}).status_code == 204
     story.live(broker)
     stopped(broker)
     verified_by(following, data)
@@ -259,7 +259,7 @@ def test_b73_a_new_history_is_final_from_its_first_event(following: NextVersion,
     declare(broker)
     with api_client(broker) as client:
         assert client.get("/overview").json()["machine_version"] == NEXT
-        assert client.delete("/queues/%2F/orders/contents", params={"reason": "why not"}).status_code == 204
+        assert client.delete("/queues/%2F/orders/contents", params={"note": "why not"}).status_code == 204
     assert "finalize_upgrade" not in stopped(broker)
     assert set(schemas_in(data)) == {"next"}
     refused(data)

@@ -121,7 +121,7 @@ def test_a_sound_history_passes_with_every_check(
 ) -> None:
     findings = audit(spark, str(live))
     assert [f for f in findings if not f.ok] == []
-    assert {f.check for f in findings} == {"chain", *CHECKS, "store", "policies", "arrivals"}
+    assert {f.check for f in findings} == {"chain", *CHECKS, "store", "policies", "arrivals", "publishes"}
     assert any("bodies, equal at offset" in f.detail for f in findings if f.check == "store")
     print_report(findings, "table")
     printed = capsys.readouterr().out

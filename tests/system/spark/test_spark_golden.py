@@ -48,7 +48,7 @@ def data(request: pytest.FixtureRequest) -> str:
 
 def test_the_history_is_as_it_was(spark: SparkSession, data: str) -> None:
     recorded = pq.read_table(GOLDEN_HISTORY / "history.parquet")
-    assert history(spark, data).toArrow().cast(recorded.schema).equals(recorded)
+    assert history(spark, data).drop("why").toArrow().cast(recorded.schema).equals(recorded)  # a later column
     some = ["queue", "outcome", "timestamp"]
     assert history(spark, data, only=some).toArrow().cast(recorded.select(some).schema).equals(recorded.select(some))
 

@@ -17,8 +17,7 @@ from rewindmq.schemas.values import BROKER, Policy
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.policies import APPLIED_WITHIN_MS
-from rewindmq.spark_replay.audit.state_file import AuditStates
-from rewindmq.spark_replay.audit.watch import BatchReport, watch
+from rewindmq.spark_replay.audit.watch import AuditStates, BatchReport, watch
 from rewindmq.spark_replay.commands.outputs import OUTPUTS
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.outputs import judged

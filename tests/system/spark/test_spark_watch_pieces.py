@@ -8,7 +8,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.spark_replay.audit.state_file import AuditStates
+from rewindmq.spark_replay.audit.watch import AuditStates
 from rewindmq.spark_replay.fold import log_groups
 from tests.support.spark.liars import LIES, Liar, Lie, Row, audit_in_one
 

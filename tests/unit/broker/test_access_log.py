@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -148,7 +149,8 @@ class Log:
         self.joined = True
         self.refuses = False
         self.now_ms = 1_000
-        self.log = AccessLog(self, self, lambda: self.now_ms, lambda: None, all_counters())  # type: ignore[arg-type]  # doubles
+        doubles: Any = self, self, lambda: self.now_ms, lambda: None, all_counters(), SimpleNamespace(ended=print)
+        self.log = AccessLog(*doubles)
 
     def append(self, actor: Actor, event: Any) -> None:
         if self.refuses:

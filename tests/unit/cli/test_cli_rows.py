@@ -69,7 +69,7 @@ def operation_for(method: str, path: list[str]) -> Operation | None:
 
 def faults_of(row: Row) -> list[str]:
     """The differences of a row from the operations."""
-    known = {param.name for param in row.command().params if param not in OPTIONS} | {"vhost", "node"}
+    known = {param.name for param in row.command().params if param not in OPTIONS} | {"vhost", "node", "reason"}
     named = names_in(row.path) | {name.replace("-", "_") for name in row.query}
     body = set(row.body.split()) if isinstance(row.body, str) else set()
     faults = [f"{name} is no argument, and no option" for name in sorted((named | body) - known)]

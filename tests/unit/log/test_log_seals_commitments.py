@@ -36,6 +36,7 @@ KEY = Ed25519PrivateKey.generate()
 KEYS = {fingerprint(KEY.public_key()): KEY.public_key()}
 ROUTE = Route("/", "", "q", ("q",))
 HASH = "$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHQ$aGFzaGhhc2g"
+ANN = Actor("ann", 7)
 PINS = [b"%02d" % number for number in range(100)]
 
 
@@ -43,15 +44,15 @@ def message(body: bytes, properties: bytes = b"\0\0") -> Published:
     return Published(ROUTE, properties, persistent=True, body=body, body_size=len(body))
 
 
-def record(event: Event) -> bytes:
+def record(event: Event, actor: Actor = ANN) -> bytes:
     encoder = Encoder()
-    return encoder.encode(encoder.prefix(1_763_715_845_678, Actor("ann", 7)), event)
+    return encoder.encode(encoder.prefix(1_763_715_845_678, actor), event)
 
 
-def sealed(data: Path, *told: Event) -> SegmentedPartition:
+def sealed(data: Path, *told: Event, actor: Actor = ANN) -> SegmentedPartition:
     log = EmbeddedLog.open(data, partitions=1)
     for event in told:
-        log.queues[0].append(1_763_715_845_678, record(event))
+        log.queues[0].append(1_763_715_845_678, record(event, actor))
         log.commit_and_wait()
     log.close()
     [part] = [each for each in segmented(data) if each.name == "queues-0"]
@@ -85,6 +86,21 @@ def test_b05_a_proof_shows_the_stored_record_and_may_withhold_its_body(part: Seg
         assert HASH.encode() not in withheld.record
         if isinstance(found, Published):
             assert len(found.body) == 32, "a commitment, whatever the size of the body"
+
+
+def test_b78_a_reason_lifts_no_withheld_field(tmp_path: Path) -> None:
+    """A new password and a restored message, whose actor said why: proven and shown without hash and body."""
+    why = Actor("ann", 7, "ticket 4711")
+    told: tuple[UserSet, Published] = (UserSet("bob", HASH, ()), message(b"a secret"))
+    part = sealed(tmp_path / "data", *told, actor=why)
+    for offset, secret in enumerate((HASH.encode(), b"a secret")):
+        event: Event = told[offset]
+        assert check_proof(proof_of(part, offset), KEYS).record == record(event, why)
+        withheld = check_proof(proof_of(part, offset, with_body=False), KEYS)
+        assert withheld.withheld == [len(secret)]
+        assert secret not in withheld.record
+        _, actor, found = Decoder().decode(withheld.record)
+        assert (actor, type(found)) == (why, type(event))
 
 
 def test_any_avro_tool_reads_a_record_with_a_withheld_field(part: SegmentedPartition) -> None:

@@ -12,6 +12,7 @@ from rewindmq.schemas.events import EVENT_TYPES, Event, MachineUpgraded, PolicyA
 from rewindmq.schemas.placement_events import QueueName
 from rewindmq.schemas.values import (
     Argument,
+    CountedPartition,
     Encryption,
     MovedFrom,
     Origin,
@@ -19,6 +20,7 @@ from rewindmq.schemas.values import (
     Route,
     SeenLetters,
     SeenRestored,
+    UnroutedLetter,
 )
 from tests.support.annotations import annotations_of
 from tests.support.events_for_tests import VHOST, Bench, policy, route
@@ -83,6 +85,8 @@ STRATEGIES: dict[object, st.SearchStrategy[object]] = {
         ),
     ),
     tuple[QueueName, ...]: st.just(()),  # of the metadata log
+    tuple[CountedPartition, ...]: st.just(()),  # of the metadata log
+    tuple[UnroutedLetter, ...]: st.lists(st.builds(UnroutedLetter, numbers, numbers), max_size=2).map(tuple),
     Encryption | None: st.none(),
     tuple[Argument, ...]: arguments,
     tuple[tuple[int, int], ...]: ranges,

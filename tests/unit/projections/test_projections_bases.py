@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.rules.versions import schema_of
 from rewindmq.projections.replay import fold
 from rewindmq.projections.store.bases import Base, BaseError, Bases, queued_offsets
+from rewindmq.schemas.codec import Decoder
+from rewindmq.schemas.older_schemas import encoder_under
 from tests.support.traffic import Traffic, live_messages
 
 CHAIN = bytes(range(32))
@@ -19,6 +22,13 @@ def written(directory: Path, seed: int = 3, events: int = 400) -> tuple[Traffic,
     traffic.run(events)
     records = [(offset, traffic.listed.records[offset]) for offset in queued_offsets(traffic.machine)]
     return traffic, Bases(directory).write(traffic.machine, CHAIN, records)
+
+
+def kept(traffic: Traffic, offset: int) -> bytes:
+    """The record of an event, under the schema of the machine's version."""
+    timestamp_ms, actor, event = Decoder().decode(traffic.listed.records[offset])
+    encoder = encoder_under(schema_of(traffic.machine.machine_version))
+    return encoder.encode(encoder.prefix(timestamp_ms, actor), event)
 
 
 def opened(directory: Path, traffic: Traffic) -> Base:
@@ -35,9 +45,9 @@ def test_a_base_gives_back_state_and_records(tmp_path: Path, seed: int) -> None:
     queued = sorted({message_id for _, message_id in live_messages(traffic.machine)})
     assert queued, "the seed leaves messages in the queues"
     assert queued_offsets(traffic.machine) == queued
-    assert list(base.records()) == [(offset, traffic.listed.records[offset]) for offset in queued]
+    assert list(base.records()) == [(offset, kept(traffic, offset)) for offset in queued]
     for offset in range(traffic.log.next_offset + 1):
-        assert base.record(offset) == (traffic.listed.records[offset] if offset in queued else None)
+        assert base.record(offset) == (kept(traffic, offset) if offset in queued else None)
 
 
 def test_a_record_is_found_in_a_base_of_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +58,7 @@ def test_a_record_is_found_in_a_base_of_many_blocks(tmp_path: Path, monkeypatch:
     assert len(base._blocks) > 5
     assert [offset for offset, _ in base.records()] == queued
     for offset in reversed(queued):
-        assert base.record(offset) == traffic.listed.records[offset]
+        assert base.record(offset) == kept(traffic, offset)
     assert base.machine().digest() == traffic.machine.digest()
 
 

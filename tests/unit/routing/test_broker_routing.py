@@ -109,7 +109,11 @@ class Scene:
     def __init__(self) -> None:
         self.topology = Topology()
         self.partition = PartitionDouble()
-        self.router = Router(self.topology, lambda vhost, queue: None if queue == "gone" else self.partition)
+        self.router = Router(
+            self.topology,
+            lambda vhost, queue: None if queue == "gone" else self.partition,
+            lambda vhost, queue: self.partition,
+        )
 
     def tell(self, *events: MetadataEvent) -> None:
         for event in events:

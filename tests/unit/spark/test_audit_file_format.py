@@ -44,7 +44,7 @@ from rewindmq.spark_replay.audit.ledger_files import BadLedger, Ledgers
 from rewindmq.spark_replay.audit.limits import read_limits
 from rewindmq.spark_replay.audit.prefetch import Prefetches
 from rewindmq.spark_replay.audit.priority_levels import Levels
-from rewindmq.spark_replay.audit.state_file import AuditStates
+from rewindmq.spark_replay.audit.watch import AuditStates
 from tests.support.events_for_tests import START_MS, VHOST, route_once, text_id
 from tests.support.random_history import History, Step
 from tests.support.repetition import Repetition
@@ -55,7 +55,7 @@ NAME = "queues-0"
 # Attributes that are not stored, as another one gives them, the machine does, or they belong to one run or one event
 NOT_STORED = {
     AuditProduct: {
-        *("partition", "machine", "account_of", "plain"),
+        *("partition", "machine", "account_of", "plain", "publishes"),
         *("rows", "letter_rows", "quarantine", "at_end", "leaving", "owed"),
     },
     Account: {"queue", "report", "limits"},

@@ -5,7 +5,7 @@
 import {note} from "../address.js";
 import {api, where} from "../api.js";
 import {figure, h, table} from "../dom.js";
-import {decision, messageLink, moment, queueLink, wait, what, who} from "../outcomes.js";
+import {decision, explained, messageLink, moment, queueLink, wait, what, who} from "../outcomes.js";
 
 const BODY = 65536;  // bytes of the body that are shown
 
@@ -67,7 +67,7 @@ function life(name, rows) {
 function facts(vhost, message) {
   const fact = (title, ...content) => [h("dt", {}, title), h("dd", {}, ...content)];
   return h("dl", {class: "facts"},
-    fact("Published", moment(message.published), ` by ${message.user || "no user"}`),
+    fact("Published", moment(message.published), ` by ${message.user ? explained(message.user, message.why) : "no user"}`),
     fact("Exchange", message.exchange === "" ? "(default)" : message.exchange),
     fact("Routing key", message.routing_key),
     fact("Queues", message.queues.flatMap(queue => [queueLink(vhost, queue), " "])),
